@@ -1,0 +1,48 @@
+# `make demo` and `make test` are all a newcomer needs; both create .venv themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+BUILT_FROM := pyproject.toml setup.py constraints.txt \
+	$(wildcard src/turnout/kernel/_fast.pyx src/turnout/kernel/*.hpp)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint check bench picture clean
+
+help:  ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+setup: $(STAMP)  ## create .venv with turnout and its tools
+
+$(STAMP): $(BUILT_FROM)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "turnout needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup  ## play RBCS-F against random on a small fleet
+	$(BIN)/turnout demo
+
+test: lint check  ## everything that must hold: style, types, floors, tests
+
+lint: setup  ## style, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+check: setup  ## the tests alone
+	$(BIN)/python -m pytest -q -n auto -p no:benchmark
+
+bench: setup  ## what a round costs, in units of a memory copy (needs 3 GB)
+	$(BIN)/turnout bench
+	$(BIN)/python -m pytest -q benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds
+
+picture: setup  ## draw the README's picture again
+	$(BIN)/turnout demo --figure docs/demo.svg
+
+clean:  ## remove what was built
+	rm -rf .venv build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

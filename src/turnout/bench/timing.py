@@ -1,0 +1,44 @@
+"""Measuring on a machine that others use too."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+
+def interleaved(tasks: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median CPU seconds of each task, taken in turns so that a busy moment hits all alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in tasks}
+    for task in tasks.values():
+        task()
+    for _ in range(repeats):
+        for name, task in tasks.items():
+            start = time.thread_time()
+            task()
+            seconds[name].append(time.thread_time() - start)
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def import_seconds(modules: tuple[str, ...], repeats: int) -> dict[str, float]:
+    """Median CPU seconds that a fresh interpreter takes to import each module, its own start taken off."""
+
+    def importing(statement: str) -> Callable[[], float]:
+        def run() -> float:
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, "-c", statement], check=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            return (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+
+        return run
+
+    runs = {"": importing("pass"), **{module: importing(f"import {module}") for module in modules}}
+    seconds: dict[str, list[float]] = {module: [] for module in runs}
+    for _ in range(repeats + 1):
+        for module, run in runs.items():
+            seconds[module].append(run())
+    medians = {module: statistics.median(times[1:]) for module, times in seconds.items()}
+    return {module: medians[module] - medians[""] for module in modules}

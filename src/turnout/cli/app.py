@@ -1,0 +1,49 @@
+"""The command `turnout`: its families of commands, and how it says that something is wrong."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from turnout import TurnoutError, __version__
+from turnout.cli.bench import bench
+from turnout.cli.demo import demo
+from turnout.kernel.backend import kernel_name
+
+app = typer.Typer(
+    name="turnout",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(demo)
+app.command()(bench)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"turnout {__version__} ({kernel_name()} kernel)")
+        raise typer.Exit
+
+
+@app.callback()
+def turnout(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version and the kernel in use."),
+    ] = False,
+) -> None:
+    """Choose who trains in each round of federated learning: short rounds, and a guaranteed share for every client."""
+
+
+def main() -> None:
+    """Run the command; what turnout refuses is one line on standard error and exit code 2."""
+    try:
+        app()
+    except TurnoutError as refused:
+        Console(stderr=True, soft_wrap=True, highlight=False).print("error:", str(refused), markup=False)
+        sys.exit(2)

@@ -1,0 +1,97 @@
+"""`turnout bench`: what a round costs, in copies of what it must read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from turnout.bench.choosing import (
+    MILLION,
+    Case,
+    Measured,
+    Verdict,
+    large_case,
+    measure,
+    standard_cases,
+    verdicts,
+)
+from turnout.cli.options import JsonOption, print_json
+from turnout.kernel.backend import kernel_name
+
+
+def bench(
+    clients: Annotated[
+        int | None,
+        typer.Option(min=1000, help="Measure fleets of this size only; by default 1e6, and once 1e7."),
+    ] = None,
+    cohort: Annotated[int | None, typer.Option(min=1, help="Choose this many; by default 100 and 1 %.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds to take the median of.")] = 9,
+    json: JsonOption = False,
+) -> None:
+    """Measure a full round (offer, choice, report, learning) beside a copy and a plain read of the same arrays.
+
+    The ratios are taken in turns in one run and hold on any machine; the milliseconds are this machine's, now.
+    Ten million clients need about 3 GB of memory.
+    """
+    cases = standard_cases(clients or MILLION, cohort)
+    if clients is None and cohort is None:
+        cases.append(large_case())
+    figures = _measured(cases, repeats)
+    results = verdicts(figures)
+    if json:
+        print_json(
+            {
+                "kernel": kernel_name(),
+                "rounds": [figure.as_dict() for figure in figures],
+                "targets": [
+                    {"target": one.target, "figure": one.figure, "most": one.most, "met": one.met} for one in results
+                ],
+            }
+        )
+        return
+    console = Console()
+    console.print(_figures_table(figures))
+    console.print(_verdicts_table(results))
+
+
+def _measured(cases: list[Case], repeats: int) -> list[Measured]:
+    figures = []
+    with Progress(transient=True, console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=len(cases))
+        for case in cases:
+            progress.update(task, description=f"{case.condition}, N = {case.clients:,}, m = {case.cohort:,}")
+            figures.append(measure(case, repeats=repeats))
+            progress.advance(task)
+    return figures
+
+
+def _figures_table(figures: list[Measured]) -> Table:
+    table = Table(title=f"One full round, CPU time ({kernel_name()} kernel unless named)")
+    for heading in ("fleet", "clients", "chosen", "round", "/ copy", "/ read", "bytes a client"):
+        table.add_column(heading, justify="left" if heading == "fleet" else "right")
+    for one in figures:
+        case = one.case
+        name = case.condition if case.kernel == kernel_name() else f"{case.condition} ({case.kernel})"
+        table.add_row(
+            name,
+            f"{case.clients:,}",
+            f"{case.cohort:,}",
+            f"{one.milliseconds:.1f} ms",
+            f"{one.copies:.2f}",
+            f"{one.reads:.2f}",
+            f"{one.bytes_per_client:.0f}",
+        )
+    return table
+
+
+def _verdicts_table(results: list[Verdict]) -> Table:
+    table = Table(title="Targets")
+    for heading in ("target", "figure", "at most", ""):
+        table.add_column(heading, justify="left" if heading == "target" else "right")
+    for one in results:
+        table.add_row(one.target, f"{one.figure:.2f}", f"{one.most:g}", "met" if one.met else "[red]not met[/red]")
+    return table

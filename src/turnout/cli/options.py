@@ -1,0 +1,16 @@
+"""What several commands share."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Everything that is drawn is drawn from this.")]
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    typer.echo(json.dumps(value, indent=2))

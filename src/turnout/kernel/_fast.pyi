@@ -1,0 +1,27 @@
+"""The compiled kernel, as its callers see it: the fields of a Cohort."""
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.kernel.arrays import FloatArray, IntArray
+
+def cohort_of_times(
+    times: FloatArray,
+    owed: IntArray,
+    common_credit: int,
+    units_per_turn: float,
+    available: npt.NDArray[np.uint8],
+    size: int,
+    speed_weight: float,
+) -> tuple[IntArray, FloatArray, float, float, int]: ...
+def cohort_of_contexts(
+    contexts: FloatArray,
+    bank: FloatArray,
+    exploration: float,
+    owed: IntArray,
+    common_credit: int,
+    units_per_turn: float,
+    available: npt.NDArray[np.uint8],
+    size: int,
+    speed_weight: float,
+) -> tuple[IntArray, FloatArray, float, float, int]: ...

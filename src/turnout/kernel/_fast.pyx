@@ -1,0 +1,84 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""The compiled kernel's door to Python. The arrays are trusted: cohort.py has checked them."""
+
+from libc.stdint cimport int64_t, uint8_t
+from libcpp.vector cimport vector
+
+import numpy as np
+
+cdef extern from "_fast_cohort.hpp" namespace "turnout" nogil:
+    cdef struct Fleet:
+        int64_t clients
+        const double* times
+        const double* contexts
+        int64_t context_client_stride
+        int64_t context_feature_stride
+        const double* bank
+        int features
+        double exploration
+        const int64_t* owed
+        int64_t common_credit
+        double units_per_turn
+        const uint8_t* available
+        int64_t size
+        double speed_weight
+
+    cdef cppclass Cohort:
+        vector[int64_t] rows
+        vector[double] times
+        double threshold
+        double objective
+        int64_t considered
+
+    Cohort solve(const Fleet&) except +
+
+
+cdef _solved(const Fleet& fleet):
+    cdef Cohort cohort
+    with nogil:
+        cohort = solve(fleet)
+    rows = np.empty(cohort.rows.size(), dtype=np.int64)
+    times = np.empty(cohort.times.size())
+    cdef int64_t[::1] row = rows
+    cdef double[::1] time = times
+    cdef Py_ssize_t i
+    for i in range(<Py_ssize_t> cohort.rows.size()):
+        row[i] = cohort.rows[i]
+        time[i] = cohort.times[i]
+    return rows, times, cohort.threshold, cohort.objective, cohort.considered
+
+
+def cohort_of_times(const double[::1] times, const int64_t[::1] owed, int64_t common_credit,
+                    double units_per_turn, const uint8_t[::1] available, int64_t size, double speed_weight):
+    cdef Fleet fleet
+    fleet.clients = times.shape[0]
+    fleet.times = &times[0]
+    fleet.features = 0
+    fleet.owed = &owed[0]
+    fleet.common_credit = common_credit
+    fleet.units_per_turn = units_per_turn
+    fleet.available = &available[0]
+    fleet.size = size
+    fleet.speed_weight = speed_weight
+    return _solved(fleet)
+
+
+def cohort_of_contexts(const double[:, :] contexts, const double[:, ::1] bank, double exploration,
+                       const int64_t[::1] owed, int64_t common_credit, double units_per_turn,
+                       const uint8_t[::1] available, int64_t size, double speed_weight):
+    cdef Fleet fleet
+    fleet.clients = contexts.shape[0]
+    fleet.times = NULL
+    fleet.contexts = &contexts[0, 0]
+    fleet.context_client_stride = contexts.strides[0] // <Py_ssize_t> sizeof(double)
+    fleet.context_feature_stride = contexts.strides[1] // <Py_ssize_t> sizeof(double)
+    fleet.bank = &bank[0, 0]
+    fleet.features = <int> contexts.shape[1]
+    fleet.exploration = exploration
+    fleet.owed = &owed[0]
+    fleet.common_credit = common_credit
+    fleet.units_per_turn = units_per_turn
+    fleet.available = &available[0]
+    fleet.size = size
+    fleet.speed_weight = speed_weight
+    return _solved(fleet)

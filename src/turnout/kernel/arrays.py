@@ -1,0 +1,150 @@
+"""Arrays as they enter: converted, checked, and refused by field, row and value."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.kernel.errors import TurnoutError
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+
+def as_floats(field: str, value: npt.ArrayLike, dimensions: int, error: type[TurnoutError]) -> FloatArray:
+    """`value` as finite float64 numbers; an array that already is passes without a copy."""
+    array = _as_array(field, value, "fiu", "numbers", dimensions, error).astype(np.float64, copy=False)
+    # The sum is finite only if every number is, and costs one read; it may overflow without any fault.
+    with np.errstate(over="ignore", invalid="ignore"):
+        suspicious = not np.isfinite(array.sum())
+    if suspicious:
+        refuse_where(~np.isfinite(array), field, array, "must be finite", error)
+    return array
+
+
+def as_times(field: str, value: npt.ArrayLike, error: type[TurnoutError]) -> FloatArray:
+    """Seconds, one number a row: finite and not negative."""
+    times = as_floats(field, value, 1, error)
+    if times.size and times.min() < 0:
+        refuse_where(times < 0, field, times, "must not be negative", error)
+    return times
+
+
+def as_mask(field: str, value: npt.ArrayLike, error: type[TurnoutError]) -> BoolArray:
+    """One boolean a client, contiguous."""
+    return np.ascontiguousarray(_as_array(field, value, "b", "booleans", 1, error))
+
+
+def as_rows(field: str, value: npt.ArrayLike, error: type[TurnoutError], *, clients: int | None = None) -> IntArray:
+    """Rows of distinct clients, each below `clients` where that is known."""
+    rows = _as_array(field, value, "iu", "rows (whole numbers)", 1, error).astype(np.int64, copy=False)
+    if rows.size == 0:
+        return rows
+    if rows.min() < 0:
+        refuse_where(rows < 0, field, rows, "must be a row, and rows count from 0", error)
+    if clients is not None and rows.max() >= clients:
+        refuse_where(rows >= clients, field, rows, f"is unknown: there are {clients} clients", error)
+    if rows.size > 1:
+        in_order = np.sort(rows)
+        if (in_order[1:] == in_order[:-1]).any():
+            repeated = in_order[1:][in_order[1:] == in_order[:-1]][0]
+            refuse_where(
+                (rows == repeated) & (np.cumsum(rows == repeated) > 1),
+                field,
+                rows,
+                "stands there already: a client may appear once",
+                error,
+            )
+    return rows
+
+
+def as_count(field: str, value: object, error: type[TurnoutError], *, least: int = 1) -> int:
+    """A whole number that is at least `least`."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise error(f"{field} must be a whole number, not {value!r}")
+    if value < least:
+        raise error(f"{field} must be at least {least}, not {value}")
+    return int(value)
+
+
+def as_number(
+    field: str,
+    value: object,
+    error: type[TurnoutError],
+    *,
+    least: float = -np.inf,
+    above: float = -np.inf,
+    most: float = np.inf,
+) -> float:
+    """A finite number with `above` < number, `least` <= number <= `most`."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        raise error(f"{field} must be a number, not {value!r}")
+    number = float(value)
+    if not np.isfinite(number):
+        raise error(f"{field} must be finite, not {number}")
+    if number < least:
+        raise error(f"{field} must be at least {least:g}, not {number:g}")
+    if number <= above:
+        raise error(f"{field} must be above {above:g}, not {number:g}")
+    if number > most:
+        raise error(f"{field} must be at most {most:g}, not {number:g}")
+    return number
+
+
+def same_length(field: str, array: npt.NDArray[Any], wanted: int, what: str, error: type[TurnoutError]) -> None:
+    """Refuse an array that does not have one row for each of `wanted` things."""
+    if len(array) != wanted:
+        raise error(f"{field} has {len(array)} rows, but there are {wanted} {what}: one row each is needed")
+
+
+def refuse_where(wrong: BoolArray, field: str, array: npt.NDArray[Any], why: str, error: type[TurnoutError]) -> None:
+    """Raise, naming the first place where `wrong` is true and how many more there are."""
+    places = np.argwhere(wrong)
+    if not len(places):
+        return
+    place = tuple(int(i) for i in places[0])
+    where = ", ".join(map(str, place))
+    more = f" ({len(places) - 1} more like it)" if len(places) > 1 else ""
+    raise error(f"{field}[{where}] = {array[place]} {why}{more}")
+
+
+def smallest(values: npt.NDArray[Any], count: int) -> IntArray:
+    """Ascending positions of the `count` smallest values; of equals the earlier.
+
+    >>> smallest(np.array([3, 1, 2, 1, 2]), 3)
+    array([1, 2, 3])
+    """
+    if count >= len(values):
+        return np.arange(len(values))
+    if count == 0:
+        return np.empty(0, dtype=np.int64)
+    bound = np.partition(values, count - 1)[count - 1]
+    surely = np.flatnonzero(values < bound)
+    equals = np.flatnonzero(values == bound)[: count - len(surely)]
+    return np.sort(np.concatenate([surely, equals]))
+
+
+def read_only(array: npt.NDArray[Any]) -> Any:
+    """A view of `array` through which nobody can write."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _as_array(
+    field: str, value: npt.ArrayLike, kinds: str, what: str, dimensions: int, error: type[TurnoutError]
+) -> npt.NDArray[Any]:
+    try:
+        array = np.asarray(value)
+    except ValueError as ragged:
+        raise error(f"{field} must be an array of {what}: {ragged}") from ragged
+    if array.size == 0 and array.ndim == dimensions and array.dtype.kind in "fiub":
+        array = array.astype({"b": np.bool_, "iu": np.int64}.get(kinds[:2], np.float64))
+    if array.dtype.kind not in kinds:
+        raise error(f"{field} must hold {what}, not {array.dtype}")
+    if array.ndim != dimensions:
+        raise error(f"{field} must have {dimensions} dimension{'s'[: dimensions > 1]}, not shape {array.shape}")
+    return array

@@ -1,0 +1,74 @@
+"""A small fleet to try policies on: the paper's forty clients in four classes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from turnout.kernel.arrays import FloatArray
+from turnout.kernel.randomness import round_rng
+from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+
+TRAINING_SECONDS = (1.0, 2.0, 3.0, 4.0)
+COLD_START_SECONDS = 1.0
+SIGNAL_TO_NOISE = (1000.0, 100.0, 10.0, 1.0)
+MODEL_SIZE = 20.0
+
+
+class SmallFleet:
+    """Offers rounds and plays them. The same seed gives every policy the same availability, contexts and noise.
+
+    A client needs a cold start unless it trained in the round before. With a `deadline` slower clients are
+    late; with a `failure_rate` some fail half-way.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        clients: int = 40,
+        availability: float = 0.8,
+        deadline: float | None = None,
+        failure_rate: float = 0.0,
+    ) -> None:
+        self.seed = seed
+        self.clients = clients
+        self.availability = availability
+        self.deadline = deadline
+        self.failure_rate = failure_rate
+        kind = np.arange(clients) * len(TRAINING_SECONDS) // clients
+        efficiency = np.log2(1 + np.array(SIGNAL_TO_NOISE))
+        self.theta: FloatArray = np.column_stack(
+            [np.array(TRAINING_SECONDS)[kind], np.full(clients, COLD_START_SECONDS), (1 / efficiency)[kind]]
+        )
+        self._trained = np.zeros(clients, dtype=np.bool_)
+
+    def offer(self, round: int) -> RoundOffer:  # noqa: A002
+        """Who is there, and in what condition."""
+        rng = round_rng(self.seed, "contexts", round)
+        free_cpu = rng.uniform(0.5, 2.0, self.clients)
+        bandwidth = rng.uniform(2.0, 4.0, self.clients)
+        contexts = np.column_stack([1 / free_cpu, ~self._trained, MODEL_SIZE / bandwidth])
+        available = round_rng(self.seed, "availability", round).random(self.clients) < self.availability
+        return RoundOffer(round, available, contexts, expected_times=(contexts * self.theta).sum(axis=1))
+
+    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
+        """Let the chosen train."""
+        chosen = selection.clients
+        means = (offer.contexts * self.theta).sum(axis=1)
+        noise = round_rng(self.seed, "noise", offer.round).uniform(-1.0, 1.0, self.clients)
+        times = (means + means * noise)[chosen]
+        late = np.full(len(chosen), False) if self.deadline is None else times > self.deadline
+        failed = round_rng(self.seed, "failures", offer.round).random(self.clients)[chosen] < self.failure_rate
+        outcomes = np.where(failed, "failed", np.where(late, "late", "arrived"))
+        if self.deadline is not None:
+            times = np.minimum(times, self.deadline)
+        self._trained = np.zeros(self.clients, dtype=np.bool_)
+        self._trained[chosen] = True
+        return RoundReport(
+            offer.round,
+            chosen,
+            offer.contexts[chosen],
+            np.where(failed, times / 2, times),
+            available=offer.available,
+            outcomes=outcomes,
+        )

@@ -1,0 +1,84 @@
+"""Policies that draw lots."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from turnout.kernel.arrays import FloatArray, as_count, smallest
+from turnout.kernel.errors import SettingError
+from turnout.kernel.randomness import round_rng
+from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.policies.base import SelectionPolicy
+
+
+class UniformRandom(SelectionPolicy):
+    """Every available client with equal chance: what most servers do."""
+
+    name = "random"
+
+    def __init__(self, clients: int, *, cohort_size: int = 8, seed: int = 0) -> None:
+        super().__init__(clients)
+        self.cohort_size: int = as_count("cohort_size", cohort_size, SettingError)
+        self.seed = as_count("seed", seed, SettingError, least=0)
+
+    def ask(self, offer: RoundOffer) -> Selection:
+        """Draw without replacement among the available."""
+        self.check_offer(offer)
+        rows = np.flatnonzero(offer.available)
+        rng = round_rng(self.seed, "random", offer.round)
+        return Selection(offer.round, np.sort(rng.choice(rows, min(self.cohort_size, len(rows)), replace=False)))
+
+    def tell(self, report: RoundReport) -> None:
+        """Nothing to learn."""
+        self.check_report(report)
+
+
+class SkewedRandom(SelectionPolicy):
+    """Lots with unequal weights: the paper's dial between unfair and fair.
+
+    Weights q' ~ Dirichlet(concentration·1) are drawn once per run (gamma_2 of the paper); each round's
+    cohort is drawn without replacement with those weights among the available. Small concentrations
+    are very uneven; `math.inf` is even.
+    """
+
+    name = "skewed"
+
+    def __init__(self, clients: int, *, cohort_size: int = 8, concentration: float = 1.0, seed: int = 0) -> None:
+        super().__init__(clients)
+        self.cohort_size: int = as_count("cohort_size", cohort_size, SettingError)
+        self.seed = as_count("seed", seed, SettingError, least=0)
+        if not concentration > 0:
+            raise SettingError(f"concentration must be above 0 (infinity is even), not {concentration}")
+        self.concentration = float(concentration)
+        self._log_weights = self._draw_log_weights()
+
+    @property
+    def weights(self) -> FloatArray:
+        """The share of each client in a single draw."""
+        weights = np.exp(self._log_weights - self._log_weights.max())
+        shares: FloatArray = weights / weights.sum()
+        return shares
+
+    def ask(self, offer: RoundOffer) -> Selection:
+        """Draw one after the other, each in proportion to its weight among those left."""
+        self.check_offer(offer)
+        rows = np.flatnonzero(offer.available)
+        # The order of log-weight + Gumbel noise is the order of such draws, and never runs out of weight.
+        noise = round_rng(self.seed, "skewed", offer.round).gumbel(size=self.clients)
+        places = smallest(-(self._log_weights + noise)[rows], self.cohort_size)
+        return Selection(offer.round, rows[places])
+
+    def tell(self, report: RoundReport) -> None:
+        """Nothing to learn."""
+        self.check_report(report)
+
+    def _draw_log_weights(self) -> FloatArray:
+        if math.isinf(self.concentration):
+            return np.zeros(self.clients)
+        rng = round_rng(self.seed, "skewed weights", 0)
+        # log Gamma(a) = log Gamma(a + 1) + log(U)/a in distribution: small weights do not underflow to zero.
+        log_gamma = np.log(rng.standard_gamma(self.concentration + 1, self.clients))
+        log_weights: FloatArray = log_gamma - rng.standard_exponential(self.clients) / self.concentration
+        return log_weights
