@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from turnout.kernel.errors import TurnoutError
+from turnout.kernel.errors import StateError, TurnoutError
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -125,6 +126,21 @@ def smallest(values: npt.NDArray[Any], count: int) -> IntArray:
     surely = np.flatnonzero(values < bound)
     equals = np.flatnonzero(values == bound)[: count - len(surely)]
     return np.sort(np.concatenate([surely, equals]))
+
+
+def saved(state: Mapping[str, Any], key: str) -> Any:
+    """What a saved state holds under `key`."""
+    if key not in state:
+        raise StateError(f"the saved state has no {key!r}; it has {', '.join(sorted(state)) or 'nothing'}")
+    return state[key]
+
+
+def saved_array(state: Mapping[str, Any], key: str, like: npt.NDArray[Any]) -> Any:
+    """A copy of a saved array that must have the shape of `like`."""
+    array = np.array(saved(state, key), dtype=like.dtype, order="C")
+    if array.shape != like.shape:
+        raise StateError(f"the saved {key!r} has shape {array.shape}, expected is {like.shape}")
+    return array
 
 
 def read_only(array: npt.NDArray[Any]) -> Any:

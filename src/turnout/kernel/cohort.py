@@ -141,7 +141,7 @@ def as_exact(field: str, owed: npt.ArrayLike, size: int) -> OwedTurns:
     most_turns = float(np.abs(turns).max(initial=0.0))
     if most_turns == 0:
         return OwedTurns(np.zeros(len(turns), dtype=np.int64), 0, 1.0)
-    bits = 60 - math.frexp(most_turns)[1] - max(size, 1).bit_length()
+    bits = min(60 - math.frexp(most_turns)[1] - max(size, 1).bit_length(), 1000)
     return OwedTurns(np.rint(np.ldexp(turns, bits)).astype(np.int64), 0, math.ldexp(1.0, bits))
 
 
@@ -226,7 +226,8 @@ def _best_threshold(
     place[line] = np.arange(count)
     places, units, in_line = place.tolist(), debts.tolist(), debts[line].tolist()
     # The cost of a threshold, at the last client it admits; NaN where the next one is as fast.
-    costs = np.where(np.append(times[1:] > times[:-1], True), np.float64(speed_weight) * times, np.nan).tolist()
+    with np.errstate(over="ignore"):  # an infinite cost is a cost
+        costs = np.where(np.append(times[1:] > times[:-1], True), np.float64(speed_weight) * times, np.nan).tolist()
     before, behind = list(range(-1, count - 1)), list(range(1, count + 1))
     last = size - 1
     total = sum(in_line[:size])

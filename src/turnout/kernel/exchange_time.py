@@ -17,8 +17,9 @@ from turnout.kernel.arrays import (
     as_rows,
     as_times,
     same_length,
+    saved_array,
 )
-from turnout.kernel.errors import ReportError, SettingError, StateError
+from turnout.kernel.errors import ReportError, SettingError
 from turnout.kernel.rounds import RoundReport
 
 # A few thousand clients at a time stay in the processor's cache from the first operation to the last.
@@ -135,13 +136,7 @@ class ExchangeTimeModel:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` gave."""
-        bank = np.array(state["bank"], dtype=np.float64, order="C")
-        if bank.shape[0] != self.bank.shape[0]:
-            raise StateError(
-                f"the saved model has {bank.shape[0]} numbers a client, this one has {self.bank.shape[0]}: "
-                "was it saved with another number of features?"
-            )
-        self.bank = bank
+        self.bank = saved_array(state, "bank", self.bank)
 
     def _unlearned(self, clients: int) -> FloatArray:
         bank = np.zeros((len(self._pairs) + self.features, clients))

@@ -21,6 +21,7 @@ from turnout.kernel.arrays import (
     as_rows,
     read_only,
     same_length,
+    saved,
 )
 from turnout.kernel.errors import ReportError, SettingError, StateError
 
@@ -245,15 +246,15 @@ class FairnessQueues:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` gave; the promise must be the same."""
-        balance = np.array(state["balance"], dtype=np.int64)
-        rates, unit = _int_or_array(state["rates"]), int(state["units_per_turn"])
+        balance = np.array(saved(state, "balance"), dtype=np.int64)
+        rates, unit = _int_or_array(saved(state, "rates")), int(saved(state, "units_per_turn"))
         if len(balance) != self._clients or unit != self.units_per_turn or not np.array_equal(rates, self._rates):
             raise StateError(
                 "the saved queues were kept for another promise: saved are "
                 f"{len(balance)} clients at {_told(rates, unit)}, here are "
                 f"{self._clients} at {_told(self._rates, self.units_per_turn)}"
             )
-        self._balance, self._rounds = balance, _int_or_array(state["rounds"])
+        self._balance, self._rounds = balance, _int_or_array(saved(state, "rounds"))
         self._forfeited = _array_or_none(state.get("forfeited"), np.int64)
         self._retired = _array_or_none(state.get("retired"), np.bool_)
 

@@ -13,7 +13,7 @@ from turnout.kernel.errors import InfeasiblePromise, SettingError
 from turnout.kernel.fairness import FINEST
 
 # Rates and availabilities are floats: a promise is not broken by what their rounding adds.
-ROUNDING = 1e-12
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,8 @@ def expected_turns(chances: FloatArray, cohort_size: int) -> FloatArray:
         moved = fewer * chance
         fewer -= moved
         fewer[1:] += moved[:-1]
-    return turns
+    bounded: FloatArray = np.minimum(turns, cohort_size)
+    return bounded
 
 
 def largest_feasible_rate(availability: npt.ArrayLike, cohort_size: int) -> Fraction:
@@ -89,7 +90,7 @@ def largest_feasible_rate(availability: npt.ArrayLike, cohort_size: int) -> Frac
     >>> largest_feasible_rate([1.0] * 40, 8)
     Fraction(1, 5)
     >>> round(float(largest_feasible_rate([0.2] * 40, 8)), 4)
-    0.1753
+    0.175
     """
     chance = _as_chances(availability)
     scale = feasibility(np.ones(len(chance)), chance, cohort_size).scale

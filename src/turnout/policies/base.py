@@ -6,8 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import numpy as np
-
 from turnout.kernel.arrays import FloatArray, IntArray, as_count, refuse_where
 from turnout.kernel.errors import OfferError, ReportError, SettingError, StateError, TurnoutError
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
@@ -92,13 +90,3 @@ def subset(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 def prefixed(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
     """A state as a part of a larger one."""
     return {f"{prefix}.{key}": value for key, value in state.items()}
-
-
-def saved_array(state: Mapping[str, Any], key: str, like: np.ndarray[Any, Any]) -> Any:
-    """A copy of a saved array that must have the shape of `like`."""
-    if key not in state:
-        raise StateError(f"the saved state has no {key!r}; it has {', '.join(sorted(state)) or 'nothing'}")
-    array = np.array(state[key], dtype=like.dtype)
-    if array.shape != like.shape:
-        raise StateError(f"the saved {key!r} has shape {array.shape}, expected is {like.shape}")
-    return array

@@ -10,13 +10,13 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from turnout.kernel.arrays import FloatArray, as_count, as_number
+from turnout.kernel.arrays import FloatArray, as_count, as_number, saved_array
 from turnout.kernel.cohort import Cohort
 from turnout.kernel.errors import SettingError
 from turnout.kernel.fairness import Accrual, Certificate, FairnessQueues, OwedTurns, Rate
 from turnout.kernel.feasibility import require_feasible
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.base import SelectionPolicy, prefixed, saved_array, subset
+from turnout.policies.base import SelectionPolicy, prefixed, subset
 
 
 class GuaranteedPolicy(SelectionPolicy):

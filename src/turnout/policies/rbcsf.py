@@ -11,13 +11,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from turnout.kernel.arrays import saved_array
 from turnout.kernel.cohort import Cohort, cohort_of_contexts
 from turnout.kernel.errors import OfferError, ReportError, SettingError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.exploration import exploration_from
 from turnout.kernel.fairness import Accrual, OwedTurns, Rate
 from turnout.kernel.rounds import ContextRange, RoundOffer, RoundReport
-from turnout.policies.base import prefixed, subset
+from turnout.policies.base import prefixed
 from turnout.policies.fair import GuaranteedPolicy
 
 
@@ -108,15 +109,9 @@ class RBCSF(GuaranteedPolicy):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take them back."""
-        model = ExchangeTimeModel(
-            self.clients,
-            features=self.model.features,
-            ridge=self.model.ridge,
-            forgetting=self.model.forgetting,
-        )
-        model.restore(subset(state, "model"))
+        bank = saved_array(state, "model.bank", self.model.bank)  # refused before anything is changed
         super().restore(state)
-        self.model = model
+        self.model.restore({"bank": bank})
 
     def _cohort(self, offer: RoundOffer, owed: OwedTurns) -> Cohort:
         return cohort_of_contexts(

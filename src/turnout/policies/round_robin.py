@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from turnout.kernel.arrays import as_count, smallest
+from turnout.kernel.arrays import as_count, saved_array, smallest
 from turnout.kernel.errors import SettingError
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.base import SelectionPolicy, saved_array
+from turnout.policies.base import SelectionPolicy
 
 
 class RoundRobin(SelectionPolicy):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import combinations
@@ -29,7 +30,8 @@ def best_by_trying_all(
         members = sorted((-owed[row], seconds[row], row) for row in cohort)
         return (objective, slowest, members)
 
-    return sorted(min(combinations(rows, size), key=order))
+    best: tuple[int, ...] = min(combinations(rows, size), key=order)
+    return sorted(best)
 
 
 def algorithm_one(
@@ -60,8 +62,6 @@ def cohort_by_full_sort(
     times: FloatArray, owed: IntArray, size: int, speed_weight: float, available: BoolArray
 ) -> list[int]:
     """Sort all, sweep with a heap: a third way to P4, for fleets too large to try all cohorts."""
-    import heapq
-
     rows = np.flatnonzero(available)
     size = min(size, len(rows))
     if size == 0:
@@ -78,7 +78,47 @@ def cohort_by_full_sort(
         last_of_its_time = position + 1 == len(rows) or seconds[position + 1] > seconds[position]
         if len(heap) == size and last_of_its_time:
             objective = speed_weight * seconds[position] - float(total)
-            if objective < best:
+            if best_end == 0 or objective < best:
                 best, best_end = objective, position + 1
     members = sorted(range(best_end), key=lambda position: (-debts[position], position))[:size]
     return sorted(rows[members].tolist())
+
+
+class AlgorithmTwo:
+    """RBCS-F line by line: one matrix a client, debts as fractions, every client updated in every round."""
+
+    def __init__(self, clients: int, *, size: int, rate: Fraction, speed_weight: float, exploration: float) -> None:
+        self.size, self.rate, self.speed_weight, self.exploration = size, rate, speed_weight, exploration
+        self.H = [np.eye(3) for _ in range(clients)]
+        self.b = [np.zeros(3) for _ in range(clients)]
+        self.owed = [Fraction(0) for _ in range(clients)]
+
+    def choose(self, available: BoolArray, contexts: FloatArray) -> list[int]:
+        times = np.zeros(len(self.H))
+        for n, c in enumerate(contexts):
+            inverse = np.linalg.inv(self.H[n])
+            times[n] = max(float(c @ inverse @ self.b[n]) - self.exploration * float(np.sqrt(c @ inverse @ c)), 0.0)
+        return algorithm_one(times, self.owed, self.size, self.speed_weight, available)
+
+    def observe(self, chosen: list[int], contexts: FloatArray, times: dict[int, float]) -> None:
+        for n, c in enumerate(contexts):
+            x = int(n in chosen)
+            self.owed[n] = max(self.owed[n] + self.rate - x, Fraction(0))
+            if x:
+                self.H[n] = self.H[n] + np.outer(c, c)
+                self.b[n] = self.b[n] + times[n] * c
+
+
+class LiteralQueue:
+    """One client's debt, as the specification writes it, in fractions."""
+
+    def __init__(self, rate: Fraction, cap: Fraction | None) -> None:
+        self.rate, self.cap = rate, cap
+        self.owed = self.forfeited = self.promised = Fraction(0)
+
+    def advance(self, *, earns: bool, chosen: bool) -> None:
+        if earns:
+            self.promised += self.rate
+        grown = max(self.owed + (self.rate if earns else 0) - chosen, Fraction(0))
+        self.owed = grown if self.cap is None else min(grown, self.cap)
+        self.forfeited += grown - self.owed

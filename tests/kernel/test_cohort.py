@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from literal import algorithm_one, best_by_trying_all, cohort_by_full_sort
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.backend import using_kernel
+from turnout.kernel.cohort import (
+    LARGEST_SUM,
+    as_exact,
+    cohort_of_contexts,
+    cohort_of_times,
+    fastest_fair_cohort,
+    numpy_cohort,
+)
+from turnout.kernel.errors import SettingError
+from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.kernel.fairness import FairnessQueues, OwedTurns
+
+WEIGHTS = (0.0, 0.1, 1.0, 20.0, 1e6, 1e12)
+KERNELS = ("compiled", "numpy")
+
+
+def small_times(rng: np.random.Generator, clients: int) -> FloatArray:
+    kinds = (
+        rng.random(clients) * 5,
+        rng.integers(0, 4, clients).astype(float),  # ties, and times that are exactly 0
+        np.zeros(clients),
+        np.full(clients, 2.5),
+    )
+    return kinds[rng.integers(len(kinds))]
+
+
+def small_debts(rng: np.random.Generator, clients: int) -> IntArray:
+    kinds = (rng.integers(0, 5, clients), np.full(clients, 3), np.zeros(clients, int), rng.integers(0, 1000, clients))
+    return kinds[rng.integers(len(kinds))].astype(np.int64)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_solver_equals_trying_every_cohort(kernel: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    with using_kernel(kernel):
+        for _ in range(4000):
+            clients = int(rng.integers(1, 9))
+            times, owed = small_times(rng, clients), small_debts(rng, clients)
+            size, weight = int(rng.integers(0, clients + 2)), float(rng.choice(WEIGHTS))
+            available = rng.random(clients) < rng.choice([0.3, 0.8, 1.0])
+            exactly = [Fraction(int(debt)) for debt in owed]
+            expected = best_by_trying_all(times, exactly, size, weight, available)
+            assert fastest_fair_cohort(times, owed, size, weight, available).tolist() == expected
+            assert algorithm_one(times, exactly, size, weight, available) == expected
+
+
+def large_times(rng: np.random.Generator, clients: int) -> FloatArray:
+    kinds = (
+        rng.random(clients) * 20,
+        np.sort(rng.random(clients)) * 20,  # a look at the first clients would mislead
+        np.sort(rng.random(clients))[::-1] * 20,
+        rng.integers(0, 40, clients).astype(float),
+        rng.pareto(0.7, clients),
+        np.where(rng.random(clients) < 0.9, 0.0, rng.random(clients)),
+        np.zeros(clients),
+        np.full(clients, 2.5),
+        rng.random(clients) * 1e-300,
+        rng.random(clients) * 1e300,
+    )
+    return np.ascontiguousarray(kinds[rng.integers(len(kinds))])
+
+
+def large_debts(rng: np.random.Generator, times: FloatArray) -> IntArray:
+    clients = len(times)
+    ranks = np.argsort(np.argsort(times))
+    kinds = (
+        rng.integers(0, 50, clients),
+        np.full(clients, 3),
+        rng.integers(-(10**12), 10**12, clients),
+        np.minimum(rng.pareto(0.6, clients), 1e12),
+        ranks,  # every slower client is owed more
+        -ranks,
+        np.where(np.arange(clients) == clients // 2, 10**9, 0),  # one that no sample sees
+    )
+    return kinds[rng.integers(len(kinds))].astype(np.int64)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_compiled_numpy_and_full_sort_agree_on_large_fleets(seed: int) -> None:
+    rng = np.random.default_rng(100 + seed)
+    for _ in range(25):
+        clients = int(rng.integers(2000, 12000))
+        times = large_times(rng, clients)
+        owed = large_debts(rng, times)
+        size = int(rng.choice([1, 7, 100, clients // 100, clients // 2, clients]))
+        weight = float(rng.choice([0.0, 1e-3, 1.0, 20.0, 1e6, 1e300]))
+        available = rng.random(clients) < rng.choice([0.05, 0.8, 1.0])
+        with np.errstate(over="ignore"):
+            expected = cohort_by_full_sort(times, owed, size, weight, available)
+        for kernel in KERNELS:
+            with using_kernel(kernel):
+                assert fastest_fair_cohort(times, owed, size, weight, available).tolist() == expected
+
+
+def learned_fleet(rng: np.random.Generator, clients: int, features: int) -> tuple[ExchangeTimeModel, FloatArray]:
+    model = ExchangeTimeModel(clients, features=features, ridge=float(rng.choice([0.3, 1.0, 7.0])))
+    for _ in range(int(rng.integers(0, 5))):
+        seen = np.flatnonzero(rng.random(clients) < rng.choice([0.1, 0.9]))
+        model.learn(seen, rng.random((len(seen), features)) * 3, rng.random(len(seen)) * 20)
+    contexts = rng.random((clients, features)) * 3
+    if rng.random() < 0.3:
+        contexts[:] = contexts[0]
+    return model, contexts
+
+
+@pytest.mark.parametrize("features", [1, 2, 3, 4, 7])
+def test_the_fused_path_agrees_with_numpy_and_full_sort_to_the_bit(features: int) -> None:
+    rng = np.random.default_rng(features)
+    for _ in range(20):
+        clients = int(rng.choice([1, 5, 300, 2049, 5000, 20000]))
+        model, contexts = learned_fleet(rng, clients, features)
+        exploration = float(rng.choice([0.0, 0.1, 2.0]))
+        owed = OwedTurns(rng.integers(-300, 1, clients), 300, 20)
+        size = int(rng.choice([1, 8, max(clients // 100, 1), clients]))
+        weight = float(rng.choice(WEIGHTS))
+        available = rng.random(clients) < 0.8
+        with using_kernel("numpy"):
+            times = model.optimistic(contexts, exploration)
+            expected = cohort_of_contexts(model, contexts, exploration, owed, size, weight, available)
+        full = cohort_by_full_sort(times, owed.units + owed.credit, size, weight * owed.units_per_turn, available)
+        assert expected.rows.tolist() == full
+        for layout in (contexts, np.asfortranarray(contexts), np.repeat(contexts, 2, axis=0)[::2]):
+            with using_kernel("compiled"):
+                got = cohort_of_contexts(model, layout, exploration, owed, size, weight, available)
+            assert got.rows.tolist() == expected.rows.tolist()
+            assert got.times.tobytes() == expected.times.tobytes()
+            np.testing.assert_array_equal([got.threshold, got.objective], [expected.threshold, expected.objective])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_common_credit_is_part_of_the_debt(kernel: str) -> None:
+    rng = np.random.default_rng(3)
+    times, available = rng.random(4000) * 9, np.ones(4000, dtype=bool)
+    debts = rng.integers(0, 90, 4000)
+    with using_kernel(kernel):
+        plain = cohort_of_times(times, OwedTurns(debts, 0, 20), 30, 3.0, available)
+        lazy = cohort_of_times(times, OwedTurns(debts - 1000, 1000, 20), 30, 3.0, available)
+    assert plain.rows.tolist() == lazy.rows.tolist()
+    assert plain.objective == lazy.objective
+    assert plain.objective == 3.0 * times[plain.rows].max() - debts[plain.rows].sum() / 20
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_threshold_is_the_slowest_time_of_the_cohort(kernel: str) -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(50):
+        times, debts = rng.random(30), rng.integers(0, 9, 30)
+        with using_kernel(kernel):
+            cohort = cohort_of_times(times, OwedTurns(debts, 0, 1), 5, 2.0, np.ones(30, dtype=bool))
+        assert cohort.threshold == cohort.times.max()
+        assert cohort.times.tolist() == times[cohort.rows].tolist()
+
+
+instances = st.integers(2, 12).flatmap(
+    lambda clients: st.tuples(
+        st.lists(st.floats(0, 50, width=32), min_size=clients, max_size=clients, unique=True),
+        st.lists(st.integers(0, 400), min_size=clients, max_size=clients, unique=True),
+        st.integers(1, clients),
+        st.sampled_from([0.0, 0.7, 20.0, 900.0]),
+        st.permutations(range(clients)),
+    )
+)
+
+
+@given(instances)
+@settings(max_examples=150, deadline=None)
+def test_the_order_of_the_clients_does_not_matter(
+    instance: tuple[list[float], list[int], int, float, list[int]],
+) -> None:
+    times, owed, size, weight, order = instance
+    chosen = fastest_fair_cohort(times, owed, size, weight)
+    shuffled = fastest_fair_cohort(np.array(times)[order], np.array(owed)[order], size, weight)
+    assert sorted(np.array(order)[shuffled].tolist()) == chosen.tolist()
+
+
+@given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 60)), min_size=1, max_size=8), st.integers(1, 8))
+@settings(max_examples=150, deadline=None)
+def test_float_debts_are_served_exactly(clients: list[tuple[float, float]], size: int) -> None:
+    times, owed = np.array([t for t, _ in clients]), np.array([o for _, o in clients])
+    available = np.ones(len(clients), dtype=bool)
+    chosen = fastest_fair_cohort(times, owed, size, 3.0).tolist()
+    best = best_by_trying_all(times, [Fraction(float(debt)) for debt in owed], size, 3.0, available)
+
+    def objective(rows: list[int]) -> float:
+        return 3.0 * float(times[rows].max()) - float(sum(Fraction(float(debt)) for debt in owed[rows]))
+
+    assert objective(chosen) == pytest.approx(objective(best), rel=1e-15, abs=1e-14)
+
+
+def test_debts_of_the_same_float_are_ties_whatever_the_order_of_the_sum() -> None:
+    owed = np.array([0.15, 0.3, 0.45, 0.15, 0.3, 0.45])
+    times = np.array([5.0, 5.0, 5.0, 4.0, 4.0, 4.0])
+    assert fastest_fair_cohort(times, owed, 3, 0.0).tolist() == [2, 4, 5]
+
+
+def test_speed_weight_zero_is_the_most_owed_and_a_huge_one_the_fastest() -> None:
+    times, owed = [4.0, 1.0, 2.0, 3.0], [9, 1, 2, 8]
+    assert fastest_fair_cohort(times, owed, 2, 0.0).tolist() == [0, 3]
+    assert fastest_fair_cohort(times, owed, 2, 1e300).tolist() == [1, 2]
+
+
+def test_ties_go_to_the_smaller_threshold_then_the_faster_then_the_lower_row() -> None:
+    assert fastest_fair_cohort([5.0, 3.0], [5, 3], 1, 1.0).tolist() == [1]
+    assert fastest_fair_cohort([5.0, 3.0, 3.0], [4, 4, 4], 1, 0.0).tolist() == [1]
+    assert fastest_fair_cohort([3.0, 5.0, 3.0, 5.0], [4, 9, 4, 9], 3, 0.0).tolist() == [0, 1, 3]
+
+
+def test_fewer_available_than_wanted_gives_all_of_them() -> None:
+    assert fastest_fair_cohort([1.0, 2.0, 3.0], [0, 0, 0], 9, 1.0, [True, False, True]).tolist() == [0, 2]
+
+
+def test_nobody_available_gives_nobody() -> None:
+    assert fastest_fair_cohort([1.0, 2.0], [0, 0], 2, 1.0, [False, False]).tolist() == []
+    assert fastest_fair_cohort([], [], 2, 1.0).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (([1.0, np.nan], [0, 0], 1, 1.0), r"times\[1\] = nan must be finite"),
+        (([1.0, -2.0], [0, 0], 1, 1.0), r"times\[1\] = -2.0 must not be negative"),
+        (([1.0, 2.0], [0.0, np.inf], 1, 1.0), r"owed\[1\] = inf must be finite"),
+        (([1.0, 2.0], [0], 1, 1.0), "owed has 1 rows, but there are 2 clients in times"),
+        (([1.0, 2.0], [0, 0], -1, 1.0), "size must be at least 0, not -1"),
+        (([1.0, 2.0], [0, 0], 1.5, 1.0), "size must be a whole number"),
+        (([1.0, 2.0], [0, 0], 1, -1.0), "speed_weight must be at least 0"),
+        (([1.0, 2.0], [0, 0], 1, np.nan), "speed_weight must be finite"),
+        (([1.0, 2.0], [0, 0], 1, 1.0, [1, 0]), "available must hold booleans"),
+        (([1.0, 2.0], [0, 0], 1, 1.0, [True]), "available has 1 rows"),
+        (([1.0, 2.0], [2**61, 0], 2, 1.0), "could not be summed in 64 bits"),
+        ((["a", "b"], [0, 0], 1, 1.0), "times must hold numbers"),
+    ],
+)
+def test_bad_input_is_refused_by_name(arguments: tuple[object, ...], complaint: str) -> None:
+    with pytest.raises(SettingError, match=complaint):
+        fastest_fair_cohort(*arguments)  # type: ignore[arg-type]
+
+
+def test_a_debt_beyond_sixty_four_bits_is_refused_not_wrapped() -> None:
+    model, available = ExchangeTimeModel(2), np.ones(2, dtype=bool)
+    owed = OwedTurns(np.zeros(2, dtype=np.int64), LARGEST_SUM, 1)
+    with pytest.raises(SettingError, match="could not be summed in 64 bits"):
+        cohort_of_contexts(model, np.ones((2, 3)), 0.1, owed, 2, 1.0, available)
+
+
+def test_the_filter_leaves_few_of_many() -> None:
+    rng = np.random.default_rng(0)
+    times, available = rng.random(200_000) * 20, np.ones(200_000, dtype=bool)
+    owed = as_exact("owed", rng.integers(0, 800, 200_000), 100)
+    for kernel in KERNELS:
+        with using_kernel(kernel):
+            assert cohort_of_times(times, owed, 100, 20.0, available).considered < 20_000
+
+
+def test_the_arguments_are_left_as_they_were() -> None:
+    rng = np.random.default_rng(1)
+    times, owed, available = rng.random(3000), rng.integers(0, 9, 3000), rng.random(3000) < 0.5
+    copies: list[FloatArray | IntArray | BoolArray] = [times.copy(), owed.copy(), available.copy()]
+    for kernel in KERNELS:
+        with using_kernel(kernel):
+            fastest_fair_cohort(times, owed, 10, 1.0, available)
+    for array, copy in zip((times, owed, available), copies, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+def test_queues_feed_the_solver_without_a_copy() -> None:
+    queues = FairnessQueues(5000, 0.15)
+    queues.advance(np.arange(10))
+    owed = queues.owed_exactly()
+    assert not owed.units.flags.writeable
+    cohort = numpy_cohort(np.zeros(5000), owed, 5, 1.0, np.ones(5000, dtype=bool))
+    assert cohort.rows.tolist() == [10, 11, 12, 13, 14]

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turnout.kernel.arrays import FloatArray
+from turnout.kernel.errors import ReportError, SettingError, StateError
+from turnout.kernel.exchange_time import BLOCK, ExchangeTimeModel
+from turnout.kernel.exploration import ConstantExploration, TheoreticalExploration, exploration_from
+from turnout.kernel.rounds import LateArrivals, RoundReport
+
+
+def batch(
+    contexts: FloatArray, times: FloatArray, ridge: float, forgetting: float = 1.0
+) -> tuple[FloatArray, FloatArray]:
+    """H⁻¹ and theta-hat from all samples at once, as the paper defines them."""
+    weight = forgetting ** np.arange(len(times))[::-1]
+    h = ridge * np.eye(contexts.shape[1]) + (contexts * weight[:, None]).T @ contexts
+    inverse: FloatArray = np.linalg.inv(h).astype(np.float64)
+    return inverse, inverse @ (contexts * (weight * times)[:, None]).sum(axis=0)
+
+
+@given(
+    features=st.integers(1, 6),
+    samples=st.integers(0, 25),
+    ridge=st.sampled_from([0.1, 1.0, 5.0]),
+    forgetting=st.sampled_from([1.0, 0.99, 0.7]),
+    seed=st.integers(0, 10**6),
+)
+@settings(max_examples=120, deadline=None)
+def test_updates_equal_the_regression_on_all_samples(
+    features: int, samples: int, ridge: float, forgetting: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    model = ExchangeTimeModel(3, features=features, ridge=ridge, forgetting=forgetting)
+    contexts, times = rng.random((samples, features)) * 3, rng.random(samples) * 20
+    for context, time in zip(contexts, times, strict=True):
+        model.learn([1], [context], [time])
+    inverse, theta = batch(contexts, times, ridge, forgetting)
+    asked = rng.random((3, features))
+    assert model.predict(asked)[1] == pytest.approx(asked[1] @ theta, abs=1e-8)
+    assert model.uncertainty(asked)[1] == pytest.approx(np.sqrt(asked[1] @ inverse @ asked[1]), abs=1e-8)
+    assert model.predict(asked)[[0, 2]].tolist() == [0.0, 0.0]
+    assert model.uncertainty(asked)[0] == pytest.approx(np.linalg.norm(asked[0]) / np.sqrt(ridge))
+
+
+def test_twenty_thousand_updates_stay_exact_to_twelve_digits() -> None:
+    rng = np.random.default_rng(0)
+    model = ExchangeTimeModel(1)
+    contexts = np.column_stack([rng.uniform(0.5, 2, 20_000), rng.integers(0, 2, 20_000), rng.uniform(5, 10, 20_000)])
+    times = contexts @ [1.0, 1.0, 0.3] * rng.uniform(0, 2, 20_000)
+    for context, time in zip(contexts, times, strict=True):
+        model.learn([0], [context], [time])
+    inverse, theta = batch(contexts, times, 1.0)
+    asked = np.array([1.0, 1.0, 7.0])
+    assert model.predict([asked])[0] == pytest.approx(asked @ theta, rel=1e-11)
+    assert model.uncertainty([asked])[0] == pytest.approx(np.sqrt(asked @ inverse @ asked), rel=1e-11)
+
+
+def test_forgetting_never_lets_the_regression_run_away() -> None:
+    model = ExchangeTimeModel(1, forgetting=0.9)
+    for _ in range(5000):
+        model.learn([0], [[1.0, 0.0, 1.0]], [3.0])  # the second feature is never seen
+    assert model.uncertainty([[0.0, 1.0, 0.0]])[0] == pytest.approx(1.0)
+    assert model.predict([[1.0, 0.0, 1.0]])[0] == pytest.approx(3.0, rel=0.06)
+
+
+def test_optimistic_is_a_lower_bound_that_is_never_negative() -> None:
+    rng = np.random.default_rng(1)
+    model = ExchangeTimeModel(50)
+    for _ in range(4):
+        model.learn(np.arange(40), rng.random((40, 3)), rng.random(40) * 3)
+    contexts = rng.random((50, 3))
+    expected = np.maximum(model.predict(contexts) - 0.7 * model.uncertainty(contexts), 0)
+    np.testing.assert_allclose(model.optimistic(contexts, 0.7), expected, atol=1e-12)
+    assert (model.optimistic(contexts, 0.7)[40:] == 0).all()
+
+
+def test_a_model_larger_than_a_block_predicts_row_by_row() -> None:
+    rng = np.random.default_rng(2)
+    clients = 2 * BLOCK + 17
+    model = ExchangeTimeModel(clients)
+    model.learn(np.arange(clients), rng.random((clients, 3)), rng.random(clients))
+    contexts = rng.random((clients, 3))
+    some = np.array([0, BLOCK - 1, BLOCK, clients - 1])
+    whole = model.optimistic(contexts, 0.1)
+    assert whole[some].tobytes() == model.optimistic(contexts[some], 0.1, some).tobytes()
+
+
+@given(
+    forgetting=st.sampled_from([1.0, 0.8]),
+    since=st.integers(0, 6),
+    deadline=st.floats(1, 10),
+    excess=st.floats(0, 30),
+    seed=st.integers(0, 10**6),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_late_client_ends_as_if_its_true_time_had_been_learned_at_once(
+    forgetting: float, since: int, deadline: float, excess: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    corrected, told = (ExchangeTimeModel(2, forgetting=forgetting) for _ in range(2))
+    context = rng.random((1, 3)) * 4
+    corrected.learn([1], context, [deadline])
+    told.learn([1], context, [deadline + excess])
+    for _ in range(since):
+        later, time = rng.random((1, 3)) * 4, rng.random(1) * 9
+        corrected.learn([1], later, time)
+        told.learn([1], later, time)
+    corrected.correct([1], context, [deadline], [deadline + excess], learned_since=[since])
+    np.testing.assert_allclose(corrected.bank, told.bank, atol=1e-7)
+
+
+def test_several_late_arrivals_of_one_client_add_up() -> None:
+    one_by_one, together = ExchangeTimeModel(1, features=1), ExchangeTimeModel(1, features=1)
+    for model in (one_by_one, together):
+        model.learn([0], [[1.0]], [5.0])
+        model.learn([0], [[2.0]], [5.0])
+    one_by_one.correct([0], [[1.0]], [5.0], [9.0])
+    one_by_one.correct([0], [[2.0]], [5.0], [6.0])
+    together.correct([0, 0], [[1.0], [2.0]], [5.0, 5.0], [9.0, 6.0])
+    assert together.predict([[1.0]]) == pytest.approx(one_by_one.predict([[1.0]]))
+    assert together.predict([[1.0]])[0] == pytest.approx((9.0 + 2 * 6.0) / 6)
+
+
+def test_a_report_teaches_by_its_outcomes() -> None:
+    model, expected = ExchangeTimeModel(5, features=1), ExchangeTimeModel(5, features=1)
+    contexts = np.array([[1.0], [2.0], [3.0]])
+    model.learn_from(
+        RoundReport(1, np.array([0, 1, 2]), contexts, np.array([4.0, 9.0, 1.0]), outcomes=["arrived", "late", "failed"])
+    )
+    expected.learn([0, 1], contexts[:2], [4.0, 9.0])
+    assert model.bank.tobytes() == expected.bank.tobytes()
+
+    arrivals = LateArrivals(*map(np.array, ([1], [1], [[2.0]], [9.0], [11.0])))
+    model.learn_from(RoundReport(2, np.array([3]), [[1.0]], [2.0], late_arrivals=arrivals))  # type: ignore[arg-type]
+    expected.learn([3], [[1.0]], [2.0])
+    expected.correct([1], [[2.0]], [9.0], [11.0])
+    np.testing.assert_allclose(model.bank, expected.bank, rtol=1e-14)
+
+
+def test_new_clients_know_nothing_and_the_old_keep_what_they_know() -> None:
+    model = ExchangeTimeModel(2, ridge=2.0)
+    model.learn([0], [[1.0, 1.0, 1.0]], [3.0])
+    before = model.bank.copy()
+    model.add(3)
+    assert model.clients == 5
+    np.testing.assert_array_equal(model.bank[:, :2], before)
+    np.testing.assert_array_equal(model.bank[:, 2:], ExchangeTimeModel(3, ridge=2.0).bank)
+
+
+def test_a_saved_model_comes_back_and_another_shape_is_refused() -> None:
+    model = ExchangeTimeModel(4)
+    model.learn([2], [[1.0, 2.0, 3.0]], [3.0])
+    twin = ExchangeTimeModel(4)
+    twin.restore(model.state())
+    assert twin.bank.tobytes() == model.bank.tobytes()
+    with pytest.raises(StateError, match=r"'bank' has shape \(9, 4\), expected is \(5, 4\)"):
+        ExchangeTimeModel(4, features=2).restore(model.state())
+
+
+@pytest.mark.parametrize(
+    ("rows", "contexts", "times", "complaint"),
+    [
+        ([0, 0], np.ones((2, 3)), [1.0, 1.0], r"rows\[1\] = 0 stands there already"),
+        ([9], np.ones((1, 3)), [1.0], r"rows\[0\] = 9 is unknown: there are 4 clients"),
+        ([0], np.ones((1, 2)), [1.0], "contexts have 2 features, this model has 3"),
+        ([0], np.ones((2, 3)), [1.0], "contexts has 2 rows, but there are 1 rows"),
+        ([0], np.ones((1, 3)), [-1.0], "must not be negative"),
+        ([0], np.ones((1, 3)), [np.nan], "must be finite"),
+    ],
+)
+def test_nonsense_is_refused_and_changes_nothing(
+    rows: list[int], contexts: FloatArray, times: list[float], complaint: str
+) -> None:
+    model = ExchangeTimeModel(4)
+    before = model.bank.copy()
+    with pytest.raises(ReportError, match=complaint):
+        model.learn(rows, contexts, times)
+    np.testing.assert_array_equal(model.bank, before)
+
+
+@pytest.mark.parametrize("setting", [{"ridge": 0.0}, {"forgetting": 0.0}, {"forgetting": 1.1}, {"features": 0}])
+def test_settings_that_cannot_be_are_refused(setting: dict[str, float]) -> None:
+    with pytest.raises(SettingError, match=next(iter(setting))):
+        ExchangeTimeModel(4, **setting)  # type: ignore[arg-type]
+
+
+def test_the_theoretical_schedule_is_the_lemmas_formula() -> None:
+    schedule = exploration_from("theory", {"R": 2.0, "S": 3.0, "L": 4.0, "delta": 0.1}, ridge=0.5, features=3)
+    expected = 2.0 * np.sqrt(3 * np.log((1 + 7 * 16 / 0.5) / 0.1)) + np.sqrt(0.5) * 3.0
+    assert schedule(7) == pytest.approx(expected)
+    assert exploration_from(0.1, None, ridge=1.0, features=3)(9) == 0.1
+
+
+@pytest.mark.parametrize(
+    ("exploration", "theory", "complaint"),
+    [
+        ("theory", None, "given is nothing"),
+        ("theory", {"R": 1.0}, "given is R"),
+        ("theory", {"R": 1.0, "S": 1.0, "L": 1.0, "delta": 0.0}, "delta must be above 0"),
+        ("often", None, "must be a number or 'theory'"),
+        (-0.1, None, "exploration must be at least 0"),
+        (0.1, {"R": 1.0}, "exploration is not 'theory'"),
+    ],
+)
+def test_an_exploration_that_cannot_be_is_refused(
+    exploration: float | str, theory: dict[str, float] | None, complaint: str
+) -> None:
+    with pytest.raises(SettingError, match=complaint):
+        exploration_from(exploration, theory, ridge=1.0, features=3)
+
+
+@given(seed=st.integers(0, 10**6), delta=st.sampled_from([0.05, 0.2]))
+@settings(max_examples=12, deadline=None)
+def test_the_mean_lies_in_the_lemmas_band_with_its_stated_probability(seed: int, delta: float) -> None:
+    """0 ≤ mean − optimistic ≤ 2·exploration·‖c‖ in every round, for at least 1 − delta of the clients."""
+    rng = np.random.default_rng(seed)
+    clients, rounds, noise = 200, 60, 2.0
+    theta = rng.random((clients, 3)) * 2
+    schedule = TheoreticalExploration(R=noise, S=np.sqrt(12), L=np.sqrt(3) * 2, delta=delta)
+    model = ExchangeTimeModel(clients)
+    covered = np.ones(clients, dtype=bool)
+    for round_ in range(1, rounds + 1):
+        contexts = rng.random((clients, 3)) * 2
+        means = (contexts * theta).sum(axis=1)
+        width = schedule(round_)
+        gap = means - model.optimistic(contexts, width)
+        covered &= (gap >= -1e-12) & (gap <= 2 * width * model.uncertainty(contexts) + 1e-12)
+        # Noise within ±R is R-sub-Gaussian; it is cut at 0 from below so that no time is negative.
+        times = means + rng.uniform(-1, 1, clients) * np.minimum(noise, means)
+        model.learn(np.arange(clients), contexts, times)
+    assert covered.mean() >= 1 - delta
+
+
+def test_a_constant_exploration_is_constant() -> None:
+    assert [ConstantExploration(0.3)(round_) for round_ in (1, 10, 100)] == [0.3, 0.3, 0.3]

@@ -1,0 +1,35 @@
+import random
+
+import numpy as np
+
+from turnout.kernel.randomness import round_rng
+
+
+def test_chance_is_a_function_of_seed_purpose_and_round() -> None:
+    draws = {
+        key: round_rng(*key).random(4).tobytes()
+        for key in [(0, "noise", 1), (1, "noise", 1), (0, "contexts", 1), (0, "noise", 2), (0, "", 1)]
+    }
+    assert len(set(draws.values())) == len(draws)
+    assert all(round_rng(*key).random(4).tobytes() == draw for key, draw in draws.items())
+
+
+def test_draws_are_those_of_every_other_machine() -> None:
+    """A change here changes every recorded run: it must not come unnoticed."""
+    assert round_rng(7, "noise", 3).integers(0, 1000, 6).tolist() == [122, 45, 678, 800, 487, 311]
+
+
+def test_no_global_state_is_read_or_changed() -> None:
+    before, python = np.random.get_state(), random.getstate()  # noqa: NPY002
+    one = round_rng(0, "noise", 1).random()
+    after = np.random.get_state()  # noqa: NPY002
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    assert random.getstate() == python
+    np.random.random()  # noqa: NPY002
+    assert round_rng(0, "noise", 1).random() == one
+
+
+def test_different_rounds_are_independent() -> None:
+    draws = np.array([round_rng(0, "noise", round_).random() for round_ in range(1, 4001)])
+    assert abs(draws.mean() - 0.5) < 0.02
+    assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 0.05

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from turnout import RoundOffer, RoundRecord, RoundReport, Selection
+from turnout.kernel.errors import OfferError, ReportError, SelectionError, SettingError
+from turnout.kernel.rounds import ContextRange, LateArrivals
+
+CONTEXTS = np.ones((3, 2))
+
+
+def an_offer(**changes: Any) -> RoundOffer:
+    fields: dict[str, Any] = {"round": 1, "available": np.array([True, True, False]), "contexts": CONTEXTS}
+    return RoundOffer(**{**fields, **changes})
+
+
+def a_report(**changes: Any) -> RoundReport:
+    fields: dict[str, Any] = {
+        "round": 1,
+        "clients": np.array([0, 2]),
+        "contexts": np.ones((2, 2)),
+        "exchange_times": np.array([3.0, 5.0]),
+    }
+    return RoundReport(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"round": 0}, "round must be at least 1, not 0"),
+        ({"round": 1.0}, "round must be a whole number, not 1.0"),
+        ({"round": True}, "round must be a whole number"),
+        ({"available": [1, 0, 1]}, "available must hold booleans, not int64"),
+        ({"available": [[True], [True], [True]]}, r"available must have 1 dimension, not shape \(3, 1\)"),
+        ({"available": [True, True]}, "contexts has 3 rows, but there are 2 clients in available"),
+        ({"contexts": np.ones(3)}, r"contexts must have 2 dimensions, not shape \(3,\)"),
+        ({"contexts": [[1, 2], [3, np.nan], [5, 6]]}, r"contexts\[1, 1\] = nan must be finite"),
+        ({"contexts": [[1, 2], [3, 4], [np.inf, np.inf]]}, r"contexts\[2, 0\] = inf must be finite \(1 more like it\)"),
+        ({"contexts": [["a", "b"]] * 3}, "contexts must hold numbers"),
+        ({"contexts": [[1j, 1j]] * 3}, "contexts must hold numbers, not complex128"),
+        ({"contexts": [[1, 2], [3], [5, 6]]}, "contexts must be an array of numbers"),
+        ({"expected_times": [1.0, -1.0, 2.0]}, r"expected_times\[1\] = -1.0 must not be negative"),
+        ({"expected_times": [1.0, 2.0]}, "expected_times has 2 rows, but there are 3 clients"),
+    ],
+)
+def test_a_malformed_offer_is_refused_by_field_row_and_value(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(OfferError, match=complaint):
+        an_offer(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"clients": [0, 0]}, r"clients\[1\] = 0 stands there already"),
+        ({"clients": [0, -1]}, r"clients\[1\] = -1 must be a row"),
+        ({"clients": [0.0, 1.0]}, "clients must hold rows"),
+        ({"contexts": np.ones((3, 2))}, "contexts has 3 rows, but there are 2 clients"),
+        ({"exchange_times": [1.0]}, "exchange_times has 1 rows, but there are 2 clients"),
+        ({"exchange_times": [1.0, np.nan]}, r"exchange_times\[1\] = nan must be finite"),
+        ({"exchange_times": [1.0, np.inf]}, r"exchange_times\[1\] = inf must be finite"),
+        ({"exchange_times": [-0.5, 1.0]}, r"exchange_times\[0\] = -0.5 must not be negative"),
+        ({"available": [True, True, False]}, r"clients\[1\] = 2 was not available"),
+        ({"available": [True, True]}, r"clients\[1\] = 2 was not available"),
+        ({"outcomes": ["arrived", "lost"]}, r"outcomes\[1\] = 'lost' must be one of arrived, late, failed"),
+        ({"outcomes": ["arrived"]}, "outcomes has 1 words, but there are 2 clients"),
+        ({"losses": [0.5, np.inf]}, r"losses\[1\] = inf must not be infinite"),
+        ({"losses": [0.5]}, "losses has shape"),
+    ],
+)
+def test_a_malformed_report_is_refused_by_field_row_and_value(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ReportError, match=complaint):
+        a_report(**changes)
+
+
+def test_a_selection_of_a_client_twice_is_refused() -> None:
+    with pytest.raises(SelectionError, match=r"clients\[2\] = 4 stands there already"):
+        Selection(1, np.array([4, 1, 4]))
+
+
+def test_contexts_so_large_that_their_sum_overflows_are_finite_all_the_same() -> None:
+    assert an_offer(contexts=np.full((3, 2), 1e308)).clients == 3
+
+
+def test_integers_and_single_precision_become_doubles() -> None:
+    assert an_offer(contexts=np.ones((3, 2), dtype=np.float32)).contexts.dtype == np.float64
+    assert an_offer(contexts=np.ones((3, 2), dtype=np.int32)).contexts.dtype == np.float64
+    assert Selection(1, np.array([1], dtype=np.uint8)).clients.dtype == np.int64
+
+
+def test_a_large_offer_is_not_copied() -> None:
+    contexts = np.ones((3, 2), order="F")
+    assert np.shares_memory(an_offer(contexts=contexts).contexts, contexts)
+
+
+def test_values_are_frozen_to_the_last_number() -> None:
+    offer = an_offer()
+    with pytest.raises(FrozenInstanceError):
+        offer.round = 2  # type: ignore[misc]
+    with pytest.raises(ValueError, match="read-only"):
+        offer.contexts[0, 0] = 7.0
+    with pytest.raises(TypeError):
+        a_report(metrics={"accuracy": 0.5}).metrics["accuracy"] = 1.0  # type: ignore[index]
+    contexts = np.ones((3, 2))
+    an_offer(contexts=contexts)
+    contexts[0, 0] = 7.0  # the caller's own array stays the caller's
+
+
+def test_values_are_equal_by_their_numbers() -> None:
+    assert an_offer() == an_offer()
+    assert an_offer() != an_offer(expected_times=[1.0, 2.0, 3.0])
+    assert a_report(losses=[np.nan, 1.0]) == a_report(losses=[np.nan, 1.0])
+    assert a_report() != a_report(exchange_times=[3.0, 5.5])
+    assert a_report() != an_offer()
+    assert Selection(1, np.array([1]), {"owed": np.array([2.0])}) != Selection(1, np.array([1]))
+
+
+def test_a_round_lasts_as_long_as_its_slowest_client() -> None:
+    assert a_report().duration == 5.0
+    assert a_report(clients=[], contexts=np.empty((0, 2)), exchange_times=[]).duration == 0.0
+
+
+def test_outcomes_select_clients() -> None:
+    report = a_report(outcomes=["late", "failed"])
+    assert report.with_outcome("arrived").tolist() == [False, False]
+    assert report.with_outcome("arrived", "late").tolist() == [True, False]
+    assert a_report().with_outcome("arrived").tolist() == [True, True]
+    assert a_report().with_outcome("failed").tolist() == [False, False]
+
+
+def test_a_record_joins_a_selection_with_the_report_of_the_same_round() -> None:
+    record = RoundRecord(Selection(1, np.array([0, 2])), a_report())
+    assert record.round == 1
+    with pytest.raises(ReportError, match="the report is of round 1, the selection of round 2"):
+        RoundRecord(Selection(2, np.array([0, 2])), a_report())
+
+
+def late(**changes: Any) -> LateArrivals:
+    fields: dict[str, Any] = {
+        "rounds": [4, 2],
+        "clients": [1, 1],
+        "contexts": np.array([[4.0], [2.0]]),
+        "deadlines": [9.0, 9.0],
+        "exchange_times": [10.0, 12.0],
+    }
+    return LateArrivals(**{**fields, **changes})
+
+
+def test_late_arrivals_have_one_order_whatever_the_order_of_arrival() -> None:
+    turned = late(rounds=[2, 4], contexts=np.array([[2.0], [4.0]]), exchange_times=[12.0, 10.0])
+    assert late() == turned
+    assert late().rounds.tolist() == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"rounds": [2, 2]}, "name one client of one round twice"),
+        ({"exchange_times": [10.0, 8.0]}, r"exchange_times\[1\] = 8.0 is before its deadline"),
+        ({"clients": [1, -1]}, "clients must be at least 0"),
+        ({"deadlines": [9.0]}, "deadlines has 1 rows"),
+        ({"learned_since": [0]}, "learned_since has 1 rows"),
+    ],
+)
+def test_malformed_late_arrivals_are_refused(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ReportError, match=complaint):
+        late(**changes)
+
+
+def test_a_declared_range_refuses_what_is_outside() -> None:
+    credible = ContextRange(np.array([0.0, 0.0]), np.array([1.0, 2.0]))
+    credible.check([[1.0, 2.0], [0.0, 0.0]], OfferError)
+    with pytest.raises(OfferError, match=r"contexts\[1, 1\] = 2.5 is outside the declared range \[0, 2\]"):
+        credible.check([[1.0, 2.0], [0.0, 2.5]], OfferError)
+    with pytest.raises(ReportError, match=r"contexts\[17, 0\] = -1.0"):
+        credible.check([[-1.0, 2.0]], ReportError, np.array([17]))
+    with pytest.raises(OfferError, match="contexts have 1 features, but the declared range has 2"):
+        credible.check([[1.0]], OfferError)
+    with pytest.raises(SettingError, match=r"lowest\[1\] = 3.0 is above the highest"):
+        ContextRange(np.array([0.0, 3.0]), np.array([1.0, 2.0]))
+
+
+def test_a_changed_copy_is_checked_again() -> None:
+    with pytest.raises(ReportError, match="must not be negative"):
+        replace(a_report(), exchange_times=np.array([-1.0, 1.0]))
