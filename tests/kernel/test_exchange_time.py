@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnout.kernel.arrays import FloatArray
+from turnout.kernel.backend import using_kernel
 from turnout.kernel.errors import ReportError, SettingError, StateError
 from turnout.kernel.exchange_time import BLOCK, ExchangeTimeModel
 from turnout.kernel.exploration import ConstantExploration, TheoreticalExploration, exploration_from
@@ -44,6 +45,20 @@ def test_updates_equal_the_regression_on_all_samples(
     assert model.uncertainty(asked)[1] == pytest.approx(np.sqrt(asked[1] @ inverse @ asked[1]), abs=1e-8)
     assert model.predict(asked)[[0, 2]].tolist() == [0.0, 0.0]
     assert model.uncertainty(asked)[0] == pytest.approx(np.linalg.norm(asked[0]) / np.sqrt(ridge))
+
+
+@pytest.mark.parametrize("features", [1, 2, 3, 6])
+def test_both_kernels_learn_the_same_to_the_bit(features: int) -> None:
+    rng = np.random.default_rng(features)
+    one, other = (ExchangeTimeModel(300, features=features, ridge=0.7) for _ in range(2))
+    for _ in range(40):
+        rows = rng.permutation(300)[: rng.integers(0, 60)]
+        contexts, times = rng.random((len(rows), features)) * 4, rng.random(len(rows)) * 30
+        with using_kernel("compiled"):
+            one.learn(rows, np.asfortranarray(contexts), times)
+        with using_kernel("numpy"):
+            other.learn(rows, contexts, times)
+        assert one.bank.tobytes() == other.bank.tobytes()
 
 
 def test_twenty_thousand_updates_stay_exact_to_twelve_digits() -> None:

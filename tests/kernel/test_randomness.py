@@ -16,7 +16,7 @@ def test_chance_is_a_function_of_seed_purpose_and_round() -> None:
 
 def test_draws_are_those_of_every_other_machine() -> None:
     """A change here changes every recorded run: it must not come unnoticed."""
-    assert round_rng(7, "noise", 3).integers(0, 1000, 6).tolist() == [122, 45, 678, 800, 487, 311]
+    assert round_rng(7, "noise", 3).integers(0, 1000, 6).tolist() == [256, 353, 392, 775, 774, 579]
 
 
 def test_no_global_state_is_read_or_changed() -> None:

@@ -12,9 +12,11 @@ import numpy as np
 from turnout.bench.fleets import CONDITIONS, BenchFleet
 from turnout.bench.timing import import_seconds, interleaved
 from turnout.kernel.backend import kernel_name, using_kernel
+from turnout.kernel.cohort import cohort_of_contexts
+from turnout.kernel.rounds import RoundOffer
 
 MILLION = 1_000_000
-CELL_BYTES = 2  # what the compiled filter notes of each client
+CANDIDATE_BYTES = 96  # what the compiled kernel keeps, at its peak, of each client it considers to the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +123,9 @@ def verdicts(figures: list[Measured], *, import_repeats: int = 9) -> list[Verdic
     found = [
         Verdict(f"{_told(one.case)}: copies", one.copies, one.case.most) for one in figures if one.case.most is not None
     ]
-    first = next((one for one in figures if one.case.kernel == "compiled"), None)
-    if first is not None:
-        found.append(Verdict("bytes a client", first.bytes_per_client, 120))
+    sizes = [one.bytes_per_client for one in figures if (one.case.condition, one.case.kernel) == ("mixed", "compiled")]
+    if sizes:
+        found.append(Verdict("bytes a client, mixed, compiled", max(sizes), 120))
     found.extend(_growth(figures))
     imports = import_seconds(("numpy", "turnout"), import_repeats)
     found.append(Verdict("import of turnout / import of numpy", imports["turnout"] / imports["numpy"], 1.5))
@@ -156,8 +158,21 @@ def _bytes_per_client(fleet: BenchFleet, case: Case) -> float:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    unseen = CELL_BYTES * case.clients if case.kernel == "compiled" else 0
-    return (held + peak + unseen) / case.clients
+    return (held + peak + _unseen_bytes(fleet, case)) / case.clients
+
+
+def _unseen_bytes(fleet: BenchFleet, case: Case) -> int:
+    """Memory that only the compiled kernel knows of."""
+    if case.kernel != "compiled":
+        return 0
+    policy = fleet.policy
+    offer = RoundOffer(1, fleet.available, fleet.contexts)
+    width = policy.exploration(1)
+    owed = policy.queues.owed_exactly()
+    cohort = cohort_of_contexts(
+        policy.model, offer.contexts, width, owed, case.cohort, policy.speed_weight, offer.available
+    )
+    return CANDIDATE_BYTES * cohort.considered
 
 
 def _told(case: Case) -> str:

@@ -43,7 +43,7 @@ def turnout(
 def main() -> None:
     """Run the command; what turnout refuses is one line on standard error and exit code 2."""
     try:
-        app()
+        app(prog_name="turnout")
     except TurnoutError as refused:
         Console(stderr=True, soft_wrap=True, highlight=False).print("error:", str(refused), markup=False)
         sys.exit(2)

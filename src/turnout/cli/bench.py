@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from turnout.bench.choosing import (
@@ -19,7 +18,7 @@ from turnout.bench.choosing import (
     standard_cases,
     verdicts,
 )
-from turnout.cli.options import JsonOption, print_json
+from turnout.cli.options import JsonOption, print_json, progress_bar
 from turnout.kernel.backend import kernel_name
 
 
@@ -60,7 +59,7 @@ def bench(
 
 def _measured(cases: list[Case], repeats: int) -> list[Measured]:
     figures = []
-    with Progress(transient=True, console=Console(stderr=True)) as progress:
+    with progress_bar() as progress:
         task = progress.add_task("", total=len(cases))
         for case in cases:
             progress.update(task, description=f"{case.condition}, N = {case.clients:,}, m = {case.cohort:,}")

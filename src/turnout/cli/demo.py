@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,10 +10,9 @@ from typing import Annotated
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
-from turnout.cli.options import JsonOption, SeedOption, print_json
+from turnout.cli.options import JsonOption, SeedOption, print_json, progress_bar
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.errors import SettingError
 from turnout.kernel.fairness import FairnessQueues
@@ -69,12 +69,11 @@ def demo(
         contenders[f"RBCS-F, weight {weight:g}"] = RBCSF(
             40, cohort_size=COHORT, guaranteed_rate=PROMISE, speed_weight=weight, availability=0.8
         )
-    played = [
-        _play(name, policy, rounds, seed)
-        for name, policy in track(
-            contenders.items(), description="Playing", transient=True, console=Console(stderr=True)
-        )
-    ]
+    with progress_bar() as progress:
+        task = progress.add_task("Playing", total=rounds * len(contenders))
+        played = [
+            _play(name, policy, rounds, seed, lambda: progress.advance(task)) for name, policy in contenders.items()
+        ]
     rows = [
         Row(
             one.policy,
@@ -95,7 +94,7 @@ def demo(
         _draw(played, figure)
 
 
-def _play(name: str, policy: SelectionPolicy, rounds: int, seed: int) -> Played:
+def _play(name: str, policy: SelectionPolicy, rounds: int, seed: int, advance: Callable[[], None]) -> Played:
     """Play, and keep the fairness books beside the policy, also for one that keeps none."""
     fleet = SmallFleet(seed)
     books = FairnessQueues(fleet.clients, PROMISE)
@@ -108,6 +107,7 @@ def _play(name: str, policy: SelectionPolicy, rounds: int, seed: int) -> Played:
         books.advance(report.clients)
         turns[report.clients] += 1
         durations[round_ - 1] = report.duration
+        advance()
     certificate = books.certificate(turns, rounds)
     return Played(name, durations, turns, float(certificate.owed.max()), certificate.holds)
 

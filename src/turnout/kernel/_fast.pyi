@@ -1,4 +1,4 @@
-"""The compiled kernel, as its callers see it: the fields of a Cohort."""
+"""The compiled kernel, as its callers see it; cohorts come as the fields of a Cohort."""
 
 import numpy as np
 import numpy.typing as npt
@@ -25,3 +25,4 @@ def cohort_of_contexts(
     size: int,
     speed_weight: float,
 ) -> tuple[IntArray, FloatArray, float, float, int]: ...
+def learn(bank: FloatArray, rows: IntArray, contexts: FloatArray, times: FloatArray) -> None: ...

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""The compiled kernel's door to Python. The arrays are trusted: cohort.py has checked them."""
+"""The compiled kernel's door to Python. The arrays are trusted: the callers have checked them."""
 
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.vector cimport vector
@@ -23,9 +23,12 @@ cdef extern from "_fast_cohort.hpp" namespace "turnout" nogil:
         int64_t size
         double speed_weight
 
+    cdef struct Member:
+        int64_t row
+        double time
+
     cdef cppclass Cohort:
-        vector[int64_t] rows
-        vector[double] times
+        vector[Member] members
         double threshold
         double objective
         int64_t considered
@@ -33,18 +36,33 @@ cdef extern from "_fast_cohort.hpp" namespace "turnout" nogil:
     Cohort solve(const Fleet&) except +
 
 
+cdef extern from "_fast_learning.hpp" namespace "turnout" nogil:
+    cdef struct Lessons:
+        double* bank
+        int64_t clients
+        int features
+        const int64_t* rows
+        int64_t count
+        const double* contexts
+        int64_t context_row_stride
+        int64_t context_feature_stride
+        const double* times
+
+    void learn_in_place "turnout::learn"(const Lessons&) except +
+
+
 cdef _solved(const Fleet& fleet):
     cdef Cohort cohort
     with nogil:
         cohort = solve(fleet)
-    rows = np.empty(cohort.rows.size(), dtype=np.int64)
-    times = np.empty(cohort.times.size())
+    rows = np.empty(cohort.members.size(), dtype=np.int64)
+    times = np.empty(cohort.members.size())
     cdef int64_t[::1] row = rows
     cdef double[::1] time = times
     cdef Py_ssize_t i
-    for i in range(<Py_ssize_t> cohort.rows.size()):
-        row[i] = cohort.rows[i]
-        time[i] = cohort.times[i]
+    for i in range(<Py_ssize_t> cohort.members.size()):
+        row[i] = cohort.members[i].row
+        time[i] = cohort.members[i].time
     return rows, times, cohort.threshold, cohort.objective, cohort.considered
 
 
@@ -82,3 +100,20 @@ def cohort_of_contexts(const double[:, :] contexts, const double[:, ::1] bank, d
     fleet.size = size
     fleet.speed_weight = speed_weight
     return _solved(fleet)
+
+
+def learn(double[:, ::1] bank, const int64_t[::1] rows, const double[:, :] contexts, const double[::1] times):
+    if rows.shape[0] == 0:
+        return
+    cdef Lessons lessons
+    lessons.bank = &bank[0, 0]
+    lessons.clients = bank.shape[1]
+    lessons.features = <int> contexts.shape[1]
+    lessons.rows = &rows[0]
+    lessons.count = rows.shape[0]
+    lessons.contexts = &contexts[0, 0]
+    lessons.context_row_stride = contexts.strides[0] // <Py_ssize_t> sizeof(double)
+    lessons.context_feature_stride = contexts.strides[1] // <Py_ssize_t> sizeof(double)
+    lessons.times = &times[0]
+    with nogil:
+        learn_in_place(lessons)

@@ -17,7 +17,6 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
-#include <utility>
 #include <vector>
 
 // One copy of a hot loop per vector width, picked when the module is loaded.
@@ -60,9 +59,13 @@ struct Fleet {
     double speed_weight;
 };
 
+struct Member {
+    int64_t row;
+    double time;
+};
+
 struct Cohort {
-    std::vector<int64_t> rows;
-    std::vector<double> times;
+    std::vector<Member> members;  // in order of rows
     double threshold;
     double objective;
     int64_t considered;  // how many were left in the race
@@ -152,29 +155,42 @@ inline uint64_t bits_of(double time) {
 }
 
 // Positions in ascending order of the keys; equal keys keep their order.
+//
+// A radix sort on the leading bits of the keys' range, then a repair of the few that those bits
+// do not tell apart.
 inline std::vector<int32_t> ascending(const std::vector<uint64_t>& keys) {
     constexpr size_t few = 256;
-    constexpr int digit_bits = 11, digits = (64 + digit_bits - 1) / digit_bits;
+    constexpr int digit_bits = 11, most_digits = 3;
     constexpr uint64_t digit_values = uint64_t{1} << digit_bits;
-    const size_t count = keys.size();
-    std::vector<int32_t> order(count);
+    std::vector<int32_t> order(keys.size());
     std::iota(order.begin(), order.end(), 0);
-    if (count <= few) {
-        std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return keys[a] < keys[b]; });
+    const auto by_key = [&](int32_t a, int32_t b) { return keys[a] < keys[b]; };
+    if (keys.size() <= few) {
+        std::stable_sort(order.begin(), order.end(), by_key);
         return order;
     }
-    std::vector<int32_t> ends(digits * digit_values, 0);
-    for (const uint64_t key : keys)
-        for (int digit = 0; digit < digits; ++digit) ++ends[digit * digit_values + (key >> (digit * digit_bits)) % digit_values];
-    std::vector<int32_t> next(count);
+    const auto [lowest, highest] = std::minmax_element(keys.begin(), keys.end());
+    const uint64_t base = *lowest;
+    int bits = 0;
+    while (bits < 64 && ((*highest - base) >> bits) != 0) ++bits;
+    const int digits = std::min((bits + digit_bits - 1) / digit_bits, most_digits);
+    const int dropped = std::max(bits - most_digits * digit_bits, 0);
+    std::vector<int32_t> next(keys.size());
     for (int digit = 0; digit < digits; ++digit) {
-        int32_t* starts = ends.data() + digit * digit_values;
-        const int shift = digit * digit_bits;
-        if (static_cast<size_t>(starts[(keys[0] >> shift) % digit_values]) == count) continue;  // all alike
-        int32_t start = 0;
-        for (uint64_t value = 0; value < digit_values; ++value) start += std::exchange(starts[value], start);
-        for (const int32_t position : order) next[starts[(keys[position] >> shift) % digit_values]++] = position;
+        const int shift = dropped + digit * digit_bits;
+        int32_t starts[digit_values + 1] = {};
+        for (const uint64_t key : keys) ++starts[((key - base) >> shift) % digit_values + 1];
+        for (uint64_t value = 0; value < digit_values; ++value) starts[value + 1] += starts[value];
+        for (const int32_t position : order) next[starts[((keys[position] - base) >> shift) % digit_values]++] = position;
         order.swap(next);
+    }
+    if (dropped == 0) return order;
+    for (size_t start = 0, end; start < order.size(); start = end) {
+        const uint64_t leading = (keys[order[start]] - base) >> dropped;
+        bool sorted = true;
+        for (end = start + 1; end < order.size() && (keys[order[end]] - base) >> dropped == leading; ++end)
+            sorted &= keys[order[end - 1]] <= keys[order[end]];
+        if (!sorted) std::stable_sort(order.begin() + start, order.begin() + end, by_key);
     }
     return order;
 }
@@ -235,9 +251,11 @@ class Solver {
     const int bank_rows_;
     std::vector<double> scratch_;
     std::vector<const double*> contexts_, bank_;
-    // Who is left in the race, in order of rows.
+    // Who is left in the race: first `idle_` clients that take no time at all, in order of rows,
+    // then the others, in order of rows.
     std::vector<int32_t> rows_;
     std::vector<double> times_;
+    int32_t idle_ = 0;
 
     double* scratch(int row) { return scratch_.data() + row * kBlock; }
 
@@ -341,6 +359,7 @@ class Solver {
         const std::vector<int32_t>& idle_rows = idle.rows();
         rows_.insert(rows_.begin(), idle_rows.begin(), idle_rows.end());
         times_.insert(times_.begin(), idle_rows.size(), 0.0);
+        idle_ = static_cast<int32_t>(idle_rows.size());
     }
 
     // Mark the cells whose clients cannot be chosen any more: at least `size` clients of faster
@@ -429,14 +448,15 @@ class Solver {
         cohort.considered = count;
         cohort.objective = best;
         cohort.threshold = times_[by_time[best_count - 1]];
-        std::vector<int32_t> members;
-        for (int32_t i = 0; static_cast<int64_t>(members.size()) < fleet_.size; ++i)
-            if (line[i] < best_count) members.push_back(by_time[line[i]]);
-        std::sort(members.begin(), members.end(), [&](int32_t a, int32_t b) { return rows_[a] < rows_[b]; });
-        for (const int32_t member : members) {
-            cohort.rows.push_back(rows_[member]);
-            cohort.times.push_back(times_[member]);
-        }
+        std::vector<uint8_t> chosen(count, 0);
+        int64_t wanted = fleet_.size;
+        for (int32_t i = 0; wanted > 0; ++i)
+            if (line[i] < best_count) chosen[by_time[line[i]]] = 1, --wanted;
+        ptrdiff_t idle = 0;
+        for (int32_t i = 0; i < count; ++i)
+            if (chosen[i]) cohort.members.push_back({rows_[i], times_[i]}), idle += i < idle_;
+        std::inplace_merge(cohort.members.begin(), cohort.members.begin() + idle, cohort.members.end(),
+                           [](const Member& a, const Member& b) { return a.row < b.row; });
         return cohort;
     }
 };

@@ -19,6 +19,7 @@ from turnout.kernel.arrays import (
     same_length,
     saved_array,
 )
+from turnout.kernel.backend import compiled_kernel
 from turnout.kernel.errors import ReportError, SettingError
 from turnout.kernel.rounds import RoundReport
 
@@ -78,11 +79,13 @@ class ExchangeTimeModel:
         clients, features = self._entering(rows, contexts)
         seconds = as_times("times", times, ReportError)
         same_length("times", seconds, len(clients), "rows", ReportError)
-        self.bank[:, clients] = (
-            self._rank_one(self.bank.take(clients, axis=1), features, seconds)
-            if self.forgetting == 1
-            else self._fading(self.bank.take(clients, axis=1), features, seconds)
-        )
+        compiled = compiled_kernel()
+        if self.forgetting < 1:
+            self.bank[:, clients] = self._fading(self.bank.take(clients, axis=1), features, seconds)
+        elif compiled is not None:
+            compiled.learn(self.bank, np.ascontiguousarray(clients), features, np.ascontiguousarray(seconds))
+        else:
+            self.bank[:, clients] = self._rank_one(self.bank.take(clients, axis=1), features, seconds)
 
     def learn_from(self, report: RoundReport) -> None:
         """Learn a round: who arrived or was late teaches, a failure teaches nothing about speed."""
@@ -206,7 +209,7 @@ class ExchangeTimeModel:
         return gains
 
     def _rank_one(self, columns: FloatArray, contexts: FloatArray, times: FloatArray) -> FloatArray:
-        """Sherman and Morrison's update of the inverse."""
+        """Sherman and Morrison's update of the inverse. The compiled kernel does the same in the same order."""
         gains = self._gains(columns, contexts)
         theta = columns[len(self._pairs) :]
         growth = np.ones(len(times))

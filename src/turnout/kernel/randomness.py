@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 
 
@@ -18,5 +16,5 @@ def round_rng(seed: int, purpose: str, round: int) -> np.random.Generator:  # no
     >>> bool(round_rng(7, "noise", 3).random() == round_rng(7, "availability", 3).random())
     False
     """
-    word = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little")
+    word = int.from_bytes(purpose.encode(), "little")
     return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(word, round)))

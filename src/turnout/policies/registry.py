@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -44,5 +43,7 @@ def settings_of(policy: type[SelectionPolicy]) -> list[str]:
 
 
 def _near(word: str, words: Iterable[str]) -> str:
+    import difflib  # only who mistypes pays for it
+
     near = difflib.get_close_matches(word, list(words), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""

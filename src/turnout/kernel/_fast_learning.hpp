@@ -1,0 +1,51 @@
+// Sherman and Morrison's update of the chosen clients' regressions, in place; the NumPy twin is
+// ExchangeTimeModel._rank_one. The order of the operations is the same: both round alike.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace turnout {
+
+struct Lessons {
+    double* bank;  // features-major: upper triangle of the inverse of H, then theta-hat
+    int64_t clients;
+    int features;
+    const int64_t* rows;
+    int64_t count;
+    const double* contexts;  // (count, features), any strides
+    int64_t context_row_stride;
+    int64_t context_feature_stride;
+    const double* times;
+};
+
+inline void learn(const Lessons& lessons) {
+    const int features = lessons.features;
+    std::vector<double> context(features), gain(features);
+    for (int64_t i = 0; i < lessons.count; ++i) {
+        double* const column = lessons.bank + lessons.rows[i];
+        double* const theta = column + features * (features + 1) / 2 * lessons.clients;
+        for (int f = 0; f < features; ++f) {
+            context[f] = lessons.contexts[i * lessons.context_row_stride + f * lessons.context_feature_stride];
+            gain[f] = 0.0;
+        }
+        const double* inverse = column;
+        for (int a = 0; a < features; ++a)
+            for (int b = a; b < features; ++b, inverse += lessons.clients) {
+                gain[a] += *inverse * context[b];
+                if (a != b) gain[b] += *inverse * context[a];
+            }
+        double growth = 1.0, surprise = lessons.times[i];
+        for (int f = 0; f < features; ++f) {
+            growth += context[f] * gain[f];
+            surprise -= theta[f * lessons.clients] * context[f];
+        }
+        double* updated = column;
+        for (int a = 0; a < features; ++a)
+            for (int b = a; b < features; ++b, updated += lessons.clients) *updated -= gain[a] * gain[b] / growth;
+        for (int f = 0; f < features; ++f) theta[f * lessons.clients] += gain[f] * (surprise / growth);
+    }
+}
+
+}  // namespace turnout

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from turnout.bench.choosing import MILLION, Case, Measured, large_case, measure, standard_cases, verdicts
+from turnout.bench.fleets import CONDITIONS
+from turnout.bench.timing import interleaved
+from turnout.kernel.rounds import RoundOffer
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_a_bench_fleet_is_in_the_condition_it_says(condition: str) -> None:
+    fleet = CONDITIONS[condition](6000, 60, np.random.default_rng(0))
+    times = fleet.policy.model.optimistic(fleet.contexts, 0.1)
+    owed = fleet.policy.owed
+    assert (owed >= 0).all()
+    facts: dict[str, Callable[[], bool]] = {
+        "mixed": lambda: abs(np.corrcoef(times, owed)[0, 1]) < 0.1 and (times > 0).mean() > 0.9,
+        "settled": lambda: np.corrcoef(times, owed)[0, 1] > 0.3,
+        "mostly cold": lambda: 0.85 < (times == 0).mean() < 0.99,
+        "cold": lambda: (times == 0).all() and len(set(owed.tolist())) == 1,
+        "all ties": lambda: len(set(times.tolist())) == 1 and times[0] > 0 and len(set(owed.tolist())) == 1,
+        "heavy-tailed": lambda: times.max() > 30 * np.median(times),
+        "adverse": lambda: (np.diff(owed[np.argsort(times, kind="stable")]) >= 0).mean() > 0.99,
+    }
+    assert facts[condition]()
+
+
+def test_a_full_round_chooses_learns_and_pays() -> None:
+    fleet = CONDITIONS["mixed"](3000, 30, np.random.default_rng(0))
+    chosen = fleet.policy.ask(RoundOffer(1, fleet.available, fleet.contexts)).clients
+    bank = fleet.policy.model.bank.copy()
+    fleet.full_round()
+    assert fleet.policy.turns.sum() == 30
+    assert np.flatnonzero((fleet.policy.model.bank != bank).any(axis=0)).tolist() == chosen.tolist()
+
+
+def test_targets_bind_at_a_million_clients_only() -> None:
+    targets = {
+        (case.condition, case.cohort, case.kernel): case.most
+        for case in standard_cases(MILLION)
+        if case.most is not None
+    }
+    assert targets == {
+        ("mixed", 100, "compiled"): 1.3,
+        ("mixed", 10_000, "compiled"): 2.0,
+        ("mostly cold", 100, "compiled"): 2.5,
+        ("all ties", 100, "compiled"): 5.0,
+        ("mixed", 100, "numpy"): 6.0,
+    }
+    assert all(case.most is None for case in standard_cases(5000))
+    assert (large_case().clients, large_case().cohort, large_case().most) == (10 * MILLION, 100_000, 3.0)
+
+
+def figure(clients: int, milliseconds: float, read: float, most: float) -> Measured:
+    case = Case("mixed", clients, clients // 100, "compiled", most)
+    return Measured(case, milliseconds, milliseconds / 10, milliseconds / read, read, 111.0)
+
+
+def test_verdicts_compare_figures_with_targets() -> None:
+    told = verdicts([figure(MILLION, 15.0, 6.0, 2.0), figure(10 * MILLION, 300.0, 60.0, 3.0)], import_repeats=1)
+    found = {one.target: one for one in told}
+    small = found["N = 1,000,000, m = 10,000, mixed, compiled: copies"]
+    assert small.met
+    assert small.figure == 1.5
+    assert not found["N = 10,000,000, m = 100,000, mixed, compiled: copies"].met
+    growth = found["growth from 1e6 to 1e7 / growth of the plain read"]
+    assert growth.figure == pytest.approx(2.0)
+    assert not growth.met
+    assert found["bytes a client, mixed, compiled"].met
+
+
+def test_a_measure_has_all_its_figures() -> None:
+    told = measure(Case("mixed", 3000, 30, "numpy"), repeats=1).as_dict()
+    assert told["condition"] == "mixed"
+    assert told["milliseconds"] > 0
+    assert told["bytes_per_client"] >= 72 + 24 + 8 + 1 + 4
+
+
+def test_tasks_are_taken_in_turns() -> None:
+    calls: list[str] = []
+    seconds = interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, repeats=2)
+    assert calls == ["a", "b", "a", "b", "a", "b"]
+    assert set(seconds) == {"a", "b"}

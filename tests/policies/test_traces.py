@@ -1,0 +1,49 @@
+"""What each policy chose when it was last recorded: a change of choice must be seen and meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from turnout import POLICIES, make_policy
+from turnout.kernel.backend import using_kernel
+from turnout.policies.fleet import SmallFleet
+
+TRACES = Path(__file__).parent / "traces"
+ROUNDS = 60
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    **{name: (name, {}) for name in POLICIES},
+    "fedcs-learned": ("fedcs", {"estimates": "learned", "deadline": 9.0}),
+    "rbcsf-live": ("rbcsf", {"accrual": "available", "max_owed": 3, "paid": "contributed", "forgetting": 0.95}),
+}
+
+
+def choices(variant: str) -> list[list[int]]:
+    name, settings = VARIANTS[variant]
+    policy = make_policy(name, 40, **settings)
+    fleet = SmallFleet(seed=1, deadline=25.0, failure_rate=0.05)
+    chosen = []
+    for round_ in range(1, ROUNDS + 1):
+        offer = fleet.offer(round_)
+        selection = policy.ask(offer)
+        chosen.append(selection.clients.tolist())
+        policy.tell(fleet.play(offer, selection))
+    return chosen
+
+
+@pytest.mark.parametrize("kernel", ["compiled", "numpy"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_policy_chooses_what_was_recorded(variant: str, kernel: str, request: pytest.FixtureRequest) -> None:
+    path = TRACES / f"{variant}.json"
+    with using_kernel(kernel):
+        now = choices(variant)
+    if request.config.getoption("--record-traces"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("[\n" + ",\n".join(json.dumps(cohort) for cohort in now) + "\n]\n")
+    assert now == json.loads(path.read_text())
+
+
+def test_every_recorded_trace_belongs_to_a_policy() -> None:
+    assert {path.stem for path in TRACES.glob("*.json")} == set(VARIANTS)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import turnout
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+
+
+def test_the_public_face_is_small_and_sorted() -> None:
+    assert turnout.__all__ == sorted(turnout.__all__, key=lambda name: (not name.isupper(), name))
+    assert len(turnout.__all__) <= 12
+    assert all(hasattr(turnout, name) for name in turnout.__all__)
+
+
+def test_importing_turnout_brings_numpy_and_nothing_heavy() -> None:
+    code = "import sys, turnout; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
+    assert "numpy" in loaded
+    assert not loaded & {"torch", "flwr", "fastapi", "matplotlib", "typer", "rich", "click", "pandas", "scipy"}
+
+
+def test_nothing_is_pickled_or_evaluated() -> None:
+    forbidden = re.compile(
+        r"\b(pickle|dill|marshal|shelve)\b|torch\.load|yaml\.load|allow_pickle=True|\beval\(|\bexec\("
+    )
+    found = [f"{path.name}: {match.group()}" for path in SOURCES for match in forbidden.finditer(path.read_text())]
+    assert found == []
+
+
+def test_the_readmes_example_runs(tmp_path: Path) -> None:
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert examples
+    for number, example in enumerate(examples):
+        script = tmp_path / f"example_{number}.py"
+        script.write_text(example)
+        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+
+
+def test_every_make_target_of_the_documents_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    for document in ("README.md", "CONTRIBUTING.md"):
+        named = set(re.findall(r"`?make ([a-z]+)`?", (ROOT / document).read_text()))
+        assert named <= targets | {"sure"}, document
+
+
+def test_it_installs_and_chooses_without_a_compiler(tmp_path: Path) -> None:
+    pytest.importorskip("Cython")
+    copy, target = tmp_path / "copy", tmp_path / "installed"
+    shutil.copytree(
+        ROOT,
+        copy,
+        ignore=shutil.ignore_patterns(".git", ".venv", "build", "*.so", "*.egg-info", ".*_cache", ".hypothesis"),
+    )
+    environment = {**os.environ, "CC": "/nowhere/cc", "CXX": "/nowhere/c++"}
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run(
+        [*pip, "--no-deps", "--no-build-isolation", "--no-index", "--target", str(target), str(copy)],
+        env=environment,
+        check=True,
+        capture_output=True,
+    )
+    assert not list(target.rglob("_fast*.so"))
+    done = subprocess.run(
+        [sys.executable, "-m", "turnout", "--version"],
+        env={**os.environ, "PYTHONPATH": str(target)},
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert done.stdout.strip() == f"turnout {turnout.__version__} (numpy kernel)"
