@@ -16,7 +16,7 @@ setup(
         Extension(
             "turnout.kernel._fast",
             ["src/turnout/kernel/_fast.pyx"],
-            depends=["src/turnout/kernel/_fast_cohort.hpp", "src/turnout/kernel/_fast_learning.hpp"],
+            depends=[f"src/turnout/kernel/_fast_{part}.hpp" for part in ("cohort", "learning", "vector")],
             language="c++",
             extra_compile_args=arguments,
             optional=True,

@@ -206,6 +206,15 @@ def test_debts_of_the_same_float_are_ties_whatever_the_order_of_the_sum() -> Non
     assert fastest_fair_cohort(times, owed, 3, 0.0).tolist() == [2, 4, 5]
 
 
+def test_fractions_are_served_as_they_are() -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(300):
+        times = rng.integers(0, 5, 7).astype(float)
+        owed = [Fraction(int(rng.integers(0, 9)), int(rng.integers(1, 8))) for _ in range(7)]
+        expected = best_by_trying_all(times, owed, 3, 0.5, np.ones(7, dtype=bool))
+        assert fastest_fair_cohort(times, owed, 3, 0.5).tolist() == expected  # type: ignore[arg-type]
+
+
 def test_speed_weight_zero_is_the_most_owed_and_a_huge_one_the_fastest() -> None:
     times, owed = [4.0, 1.0, 2.0, 3.0], [9, 1, 2, 8]
     assert fastest_fair_cohort(times, owed, 2, 0.0).tolist() == [0, 3]

@@ -82,6 +82,17 @@ def test_forgetting_never_lets_the_regression_run_away() -> None:
     assert model.predict([[1.0, 0.0, 1.0]])[0] == pytest.approx(3.0, rel=0.06)
 
 
+@pytest.mark.parametrize("forgetting", [1.0, 0.9])
+def test_contexts_of_the_largest_size_do_not_break_the_regression(forgetting: float) -> None:
+    rng = np.random.default_rng(0)
+    model = ExchangeTimeModel(200, forgetting=forgetting)
+    for _ in range(300):
+        contexts = rng.choice([-1e6, 1e6, 1e3, 1.0, 0.0], (200, 3)) * rng.random((200, 3))
+        model.learn(np.arange(200), contexts, rng.random(200) * 1e9)
+        assert np.isfinite(model.bank).all()
+        assert (model.bank[[0, 3, 5]] >= -1e-12).all()
+
+
 def test_optimistic_is_a_lower_bound_that_is_never_negative() -> None:
     rng = np.random.default_rng(1)
     model = ExchangeTimeModel(50)

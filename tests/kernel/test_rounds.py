@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from turnout import RoundOffer, RoundRecord, RoundReport, Selection
+from turnout.kernel.backend import using_kernel
 from turnout.kernel.errors import OfferError, ReportError, SelectionError, SettingError
 from turnout.kernel.rounds import ContextRange, LateArrivals
 
@@ -81,8 +82,19 @@ def test_a_selection_of_a_client_twice_is_refused() -> None:
         Selection(1, np.array([4, 1, 4]))
 
 
-def test_contexts_so_large_that_their_sum_overflows_are_finite_all_the_same() -> None:
-    assert an_offer(contexts=np.full((3, 2), 1e308)).clients == 3
+@pytest.mark.parametrize("kernel", ["compiled", "numpy"])
+def test_absurd_sizes_are_refused_before_they_look_attractive(kernel: str) -> None:
+    with using_kernel(kernel):
+        assert an_offer(contexts=np.full((3, 2), -1e6)).clients == 3
+        for wild in (-1.1e6, 1e300):
+            with pytest.raises(OfferError, match=r"contexts\[0, 0\] = .* must lie within ±1e\+06 \(5 more like it\)"):
+                an_offer(contexts=np.full((3, 2), wild))
+        with pytest.raises(OfferError, match=r"contexts\[2, 1\] = nan must be finite"):
+            an_offer(contexts=[[1, 2], [3, 4], [5, np.nan]])
+        with pytest.raises(OfferError, match=r"contexts\[2, 1\] = -inf must be finite"):
+            an_offer(contexts=np.repeat([[1, 2], [3, 4], [5, -np.inf]], 2, axis=1)[:, ::2])
+        with pytest.raises(ReportError, match=r"exchange_times\[1\] = 2000000000.0 must lie within ±1e\+09"):
+            a_report(exchange_times=[1.0, 2e9])
 
 
 def test_integers_and_single_precision_become_doubles() -> None:

@@ -49,6 +49,7 @@ cdef extern from "_fast_learning.hpp" namespace "turnout" nogil:
         const double* times
 
     void learn_in_place "turnout::learn"(const Lessons&) except +
+    double largest_of "turnout::magnitude"(const double*, int64_t)
 
 
 cdef _solved(const Fleet& fleet):
@@ -117,3 +118,7 @@ def learn(double[:, ::1] bank, const int64_t[::1] rows, const double[:, :] conte
     lessons.times = &times[0]
     with nogil:
         learn_in_place(lessons)
+
+
+def magnitude(const double[::1] numbers):
+    return largest_of(&numbers[0], numbers.shape[0])

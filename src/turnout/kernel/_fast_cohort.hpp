@@ -19,18 +19,7 @@
 #include <numeric>
 #include <vector>
 
-// One copy of a hot loop per vector width, picked when the module is loaded.
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__gnu_linux__)
-#define TURNOUT_VECTOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define TURNOUT_VECTOR
-#endif
-
-#if defined(_MSC_VER)
-#define TURNOUT_RESTRICT __restrict
-#else
-#define TURNOUT_RESTRICT __restrict__
-#endif
+#include "_fast_vector.hpp"
 
 namespace turnout {
 

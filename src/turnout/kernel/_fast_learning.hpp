@@ -4,9 +4,28 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <vector>
 
+#include "_fast_vector.hpp"
+
 namespace turnout {
+
+// The largest absolute value; infinity or NaN where not all are finite. Without their sign the
+// bits of doubles sort as the numbers do, and those of infinity and NaN are the largest.
+TURNOUT_VECTOR static double magnitude(const double* numbers, int64_t count) {
+    int64_t largest = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        int64_t bits;
+        std::memcpy(&bits, numbers + i, sizeof bits);
+        bits &= std::numeric_limits<int64_t>::max();
+        largest = bits > largest ? bits : largest;
+    }
+    double result;
+    std::memcpy(&result, &largest, sizeof result);
+    return result;
+}
 
 struct Lessons {
     double* bank;  // features-major: upper triangle of the inverse of H, then theta-hat

@@ -8,27 +8,42 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from turnout.kernel.backend import compiled_kernel
 from turnout.kernel.errors import StateError, TurnoutError
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
+LARGEST_FLOAT = float(np.finfo(np.float64).max)
+LARGEST_CONTEXT = 1e6
+LARGEST_TIME = 1e9
 
-def as_floats(field: str, value: npt.ArrayLike, dimensions: int, error: type[TurnoutError]) -> FloatArray:
-    """`value` as finite float64 numbers; an array that already is passes without a copy."""
+
+def as_floats(
+    field: str, value: npt.ArrayLike, dimensions: int, error: type[TurnoutError], *, largest: float = np.inf
+) -> FloatArray:
+    """`value` as float64 numbers, finite and within ±largest; an array that already is passes without a copy."""
     array = _as_array(field, value, "fiu", "numbers", dimensions, error).astype(np.float64, copy=False)
-    # The sum is finite only if every number is, and costs one read; it may overflow without any fault.
-    with np.errstate(over="ignore", invalid="ignore"):
-        suspicious = not np.isfinite(array.sum())
-    if suspicious:
+    if not _magnitude(array) <= min(largest, LARGEST_FLOAT):
         refuse_where(~np.isfinite(array), field, array, "must be finite", error)
+        refuse_where(np.abs(array) > largest, field, array, f"must lie within ±{largest:g}", error)
     return array
 
 
-def as_times(field: str, value: npt.ArrayLike, error: type[TurnoutError]) -> FloatArray:
-    """Seconds, one number a row: finite and not negative."""
-    times = as_floats(field, value, 1, error)
+def as_contexts(value: npt.ArrayLike, error: type[TurnoutError]) -> FloatArray:
+    """One row of features a client.
+
+    Numbers beyond a million are refused: the regressions square them, and would lose their digits.
+    """
+    return as_floats("contexts", value, 2, error, largest=LARGEST_CONTEXT)
+
+
+def as_times(
+    field: str, value: npt.ArrayLike, error: type[TurnoutError], *, largest: float = LARGEST_TIME
+) -> FloatArray:
+    """Seconds, one number a row: finite, not negative, and no more than thirty years."""
+    times = as_floats(field, value, 1, error, largest=largest)
     if times.size and times.min() < 0:
         refuse_where(times < 0, field, times, "must not be negative", error)
     return times
@@ -148,6 +163,16 @@ def read_only(array: npt.NDArray[Any]) -> Any:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def _magnitude(array: FloatArray) -> float:
+    """The largest absolute value; NaN or infinity where not all are finite."""
+    if array.size == 0:
+        return 0.0
+    compiled = compiled_kernel()
+    if compiled is not None and (array.flags.c_contiguous or array.flags.f_contiguous):
+        return float(compiled.magnitude(array.ravel(order="K")))
+    return float(max(array.max(), -array.min()))
 
 
 def _as_array(

@@ -21,6 +21,7 @@ difference in the compiled kernel and here alike, and so are the times: both cho
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,15 +75,15 @@ def fastest_fair_cohort(
 ) -> IntArray:
     """Rows of the `size` available clients that minimise P4, in ascending order; all of them if fewer are there.
 
-    `owed` may be integers, then all sums are exact, or floats, then they are rounded to a common power of two
-    that leaves no room for error in a sum (with up to a thousand chosen, to less than 10⁻¹⁵ of the largest).
+    `owed` may be integers or fractions: then all sums are exact. Floats are rounded to a common power of two that
+    leaves no room for error in a sum: with up to a thousand chosen, to less than 10⁻¹⁴ of the largest.
 
     >>> fastest_fair_cohort(times=[1.0, 9.0, 2.0, 3.0], owed=[0, 4, 1, 2], size=2, speed_weight=1.0)
     array([2, 3])
     >>> fastest_fair_cohort(times=[1.0, 9.0, 2.0, 3.0], owed=[0, 4, 1, 2], size=2, speed_weight=0.1)
     array([1, 3])
     """
-    seconds = np.ascontiguousarray(as_times("times", times, SettingError))
+    seconds = np.ascontiguousarray(as_times("times", times, SettingError, largest=np.inf))
     weight = as_number("speed_weight", speed_weight, SettingError, least=0)
     wanted = as_count("size", size, SettingError, least=0)
     turns = as_exact("owed", owed, wanted)
@@ -132,11 +133,15 @@ def cohort_of_contexts(
 def as_exact(field: str, owed: npt.ArrayLike, size: int) -> OwedTurns:
     """Turns owed as integers: as they are, or floats scaled by a power of two."""
     given = np.asarray(owed)
+    units_per_turn = 1
+    if given.dtype == object and all(isinstance(debt, Fraction | int) for debt in given.flat):
+        units_per_turn = math.lcm(*(Fraction(debt).denominator for debt in given.flat))
+        given = np.array([int(debt * units_per_turn) for debt in given.flat]).reshape(given.shape)
     if given.ndim == 1 and given.dtype.kind in "iu":
         most = max(int(given.max(initial=0)), -int(given.min(initial=0)))
         if most * max(size, 1) > LARGEST_SUM:
             raise SettingError(f"{field} reaches {most} units: a cohort of {size} could not be summed in 64 bits")
-        return OwedTurns(np.ascontiguousarray(given, dtype=np.int64), 0, 1.0)
+        return OwedTurns(np.ascontiguousarray(given, dtype=np.int64), 0, float(units_per_turn))
     turns = as_floats(field, given, 1, SettingError)
     most_turns = float(np.abs(turns).max(initial=0.0))
     if most_turns == 0:

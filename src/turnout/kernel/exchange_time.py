@@ -11,8 +11,8 @@ import numpy.typing as npt
 from turnout.kernel.arrays import (
     FloatArray,
     IntArray,
+    as_contexts,
     as_count,
-    as_floats,
     as_number,
     as_rows,
     as_times,
@@ -62,15 +62,14 @@ class ExchangeTimeModel:
 
     def uncertainty(self, contexts: npt.ArrayLike, rows: npt.ArrayLike | None = None) -> FloatArray:
         """sqrt(cᵀ H⁻¹ c): how little is known in the direction of each context."""
-        return self._blockwise(contexts, rows, lambda _, square: np.sqrt(np.maximum(square, 0.0)))
+        return self._blockwise(contexts, rows, lambda _, square: np.sqrt(np.where(square > 0, square, 0.0)))
 
     def optimistic(self, contexts: npt.ArrayLike, exploration: float, rows: npt.ArrayLike | None = None) -> FloatArray:
         """Lower confidence bounds max(predict − exploration·uncertainty, 0): tau-bar of the paper."""
 
         def bound(mean: FloatArray, square: FloatArray) -> FloatArray:
-            # Adding 0.0 turns a minus zero into a zero.
-            times: FloatArray = np.maximum(mean - exploration * np.sqrt(np.maximum(square, 0.0)), 0.0) + 0.0
-            return times
+            times = mean - exploration * np.sqrt(np.where(square > 0, square, 0.0))
+            return np.where(times > 0, times, 0.0)
 
         return self._blockwise(contexts, rows, bound)
 
@@ -152,7 +151,7 @@ class ExchangeTimeModel:
         self, rows: npt.ArrayLike, contexts: npt.ArrayLike, count: int | None = None
     ) -> tuple[IntArray, FloatArray]:
         clients = as_rows("rows", rows, ReportError, clients=self.clients)
-        features = as_floats("contexts", contexts, 2, ReportError)
+        features = as_contexts(contexts, ReportError)
         same_length("contexts", features, len(clients) if count is None else count, "rows", ReportError)
         self._check_features(features)
         return clients, features
@@ -170,7 +169,7 @@ class ExchangeTimeModel:
         if rows is not None:
             clients, features = self._entering(rows, contexts)
             return combine(*self._mean_and_square(features, self.bank.take(clients, axis=1)))
-        features = as_floats("contexts", contexts, 2, ReportError)
+        features = as_contexts(contexts, ReportError)
         self._check_features(features)
         same_length("contexts", features, self.clients, "clients", ReportError)
         combined = np.empty(self.clients)

@@ -15,6 +15,7 @@ from turnout.kernel.arrays import (
     BoolArray,
     FloatArray,
     IntArray,
+    as_contexts,
     as_count,
     as_floats,
     as_mask,
@@ -55,7 +56,8 @@ class RoundOffer(_Value):
 
     `available` (I in the paper): one boolean a client. `contexts` (c): one row of features a client,
     in the paper [1/free_cpu, needs_cold_start, model_size/bandwidth]; any memory order will do, and
-    features-major (Fortran order) is the fastest for large fleets. `expected_times`: the true mean
+    features-major (Fortran order) is the fastest for large fleets. Features should be of ordinary size, such as
+    seconds: beyond ±1e6 they are refused. `expected_times`: the true mean
     exchange times in seconds, only from worlds that know the truth.
 
     The arrays are not copied: do not write to them while the offer is in use.
@@ -68,7 +70,7 @@ class RoundOffer(_Value):
 
     def __post_init__(self) -> None:
         available = as_mask("available", self.available, OfferError)
-        contexts = as_floats("contexts", self.contexts, 2, OfferError)
+        contexts = as_contexts(self.contexts, OfferError)
         same_length("contexts", contexts, len(available), "clients in available", OfferError)
         expected = self.expected_times
         if expected is not None:
@@ -127,7 +129,7 @@ class LateArrivals(_Value):
     def __post_init__(self) -> None:
         rounds = np.array([as_count("rounds", one, ReportError) for one in self.rounds], dtype=np.int64)
         clients = np.array([as_count("clients", one, ReportError, least=0) for one in self.clients], dtype=np.int64)
-        contexts = as_floats("contexts", self.contexts, 2, ReportError)
+        contexts = as_contexts(self.contexts, ReportError)
         deadlines = as_times("deadlines", self.deadlines, ReportError)
         times = as_times("exchange_times", self.exchange_times, ReportError)
         since = np.zeros(len(clients), dtype=np.int64) if self.learned_since is None else self.learned_since
@@ -174,7 +176,7 @@ class RoundReport(_Value):
 
     def __post_init__(self) -> None:
         clients = as_rows("clients", self.clients, ReportError)
-        contexts = as_floats("contexts", self.contexts, 2, ReportError)
+        contexts = as_contexts(self.contexts, ReportError)
         times = as_times("exchange_times", self.exchange_times, ReportError)
         same_length("contexts", contexts, len(clients), "clients", ReportError)
         same_length("exchange_times", times, len(clients), "clients", ReportError)
@@ -236,9 +238,9 @@ class ContextRange(_Value):
     refused before it is used.
 
     >>> credible = ContextRange(lowest=[0.1, 0, 0], highest=[10, 1, 1000])
-    >>> credible.check([[0.5, 1, 7], [0.5, 1, 1e9]], OfferError)
+    >>> credible.check([[0.5, 1, 7], [0.5, 1, 1e5]], OfferError)
     Traceback (most recent call last):
-    turnout.kernel.errors.OfferError: contexts[1, 2] = 1000000000.0 is outside the declared range [0, 1000]
+    turnout.kernel.errors.OfferError: contexts[1, 2] = 100000.0 is outside the declared range [0, 1000]
     """
 
     lowest: FloatArray
@@ -253,7 +255,7 @@ class ContextRange(_Value):
 
     def check(self, contexts: npt.ArrayLike, error: type[TurnoutError], rows: IntArray | None = None) -> None:
         """Refuse contexts outside the range; `rows` are the clients they belong to, by default all."""
-        values = as_floats("contexts", contexts, 2, error)
+        values = as_contexts(contexts, error)
         if values.shape[1] != len(self.lowest):
             raise error(f"contexts have {values.shape[1]} features, but the declared range has {len(self.lowest)}")
         for feature, (low, high) in enumerate(zip(self.lowest, self.highest, strict=True)):
