@@ -208,7 +208,10 @@ class RoundReport(_Value):
         """A mask of the chosen clients whose outcome is one of these."""
         if self.outcomes is None:
             return np.full(len(self.clients), "arrived" in outcomes)
-        return np.isin(self.outcomes, outcomes)
+        mask = np.zeros(len(self.clients), dtype=np.bool_)
+        for outcome in outcomes:
+            mask |= np.equal(self.outcomes, outcome)
+        return mask
 
 
 @dataclass(frozen=True, slots=True)
