@@ -67,26 +67,31 @@ cdef _solved(const Fleet& fleet):
     return rows, times, cohort.threshold, cohort.objective, cohort.considered
 
 
-def cohort_of_times(const double[::1] times, const int64_t[::1] owed, int64_t common_credit,
-                    double units_per_turn, const uint8_t[::1] available, int64_t size, double speed_weight):
+cdef Fleet _owed_fleet(const int64_t[::1] owed, int64_t common_credit, double units_per_turn,
+                       const uint8_t[::1] available, int64_t size, double speed_weight):
     cdef Fleet fleet
-    fleet.clients = times.shape[0]
-    fleet.times = &times[0]
-    fleet.features = 0
+    fleet.clients = owed.shape[0]
     fleet.owed = &owed[0]
     fleet.common_credit = common_credit
     fleet.units_per_turn = units_per_turn
     fleet.available = &available[0]
     fleet.size = size
     fleet.speed_weight = speed_weight
+    return fleet
+
+
+def cohort_of_times(const double[::1] times, const int64_t[::1] owed, int64_t common_credit,
+                    double units_per_turn, const uint8_t[::1] available, int64_t size, double speed_weight):
+    cdef Fleet fleet = _owed_fleet(owed, common_credit, units_per_turn, available, size, speed_weight)
+    fleet.times = &times[0]
+    fleet.features = 0
     return _solved(fleet)
 
 
 def cohort_of_contexts(const double[:, :] contexts, const double[:, ::1] bank, double exploration,
                        const int64_t[::1] owed, int64_t common_credit, double units_per_turn,
                        const uint8_t[::1] available, int64_t size, double speed_weight):
-    cdef Fleet fleet
-    fleet.clients = contexts.shape[0]
+    cdef Fleet fleet = _owed_fleet(owed, common_credit, units_per_turn, available, size, speed_weight)
     fleet.times = NULL
     fleet.contexts = &contexts[0, 0]
     fleet.context_client_stride = contexts.strides[0] // <Py_ssize_t> sizeof(double)
@@ -94,12 +99,6 @@ def cohort_of_contexts(const double[:, :] contexts, const double[:, ::1] bank, d
     fleet.bank = &bank[0, 0]
     fleet.features = <int> contexts.shape[1]
     fleet.exploration = exploration
-    fleet.owed = &owed[0]
-    fleet.common_credit = common_credit
-    fleet.units_per_turn = units_per_turn
-    fleet.available = &available[0]
-    fleet.size = size
-    fleet.speed_weight = speed_weight
     return _solved(fleet)
 
 

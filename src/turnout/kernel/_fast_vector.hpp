@@ -3,7 +3,7 @@
 #pragma once
 
 // One copy of a hot loop per vector width, picked when the module is loaded.
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__gnu_linux__)
+#if defined(__gnu_linux__) && defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
 #define TURNOUT_VECTOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define TURNOUT_VECTOR
