@@ -6,7 +6,7 @@ BUILT_FROM := pyproject.toml setup.py constraints.txt \
 	$(wildcard src/turnout/kernel/_fast.pyx src/turnout/kernel/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check bench picture clean
+.PHONY: help setup demo test lint check bench results clean
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -21,7 +21,7 @@ $(STAMP): $(BUILT_FROM)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: setup  ## play RBCS-F against random on a small fleet
+demo: setup  ## play the paper's comparison, print a table, write report.html
 	$(BIN)/turnout demo
 
 test: lint check  ## everything that must hold: style, types, floors, tests
@@ -39,8 +39,8 @@ bench: setup  ## what a round costs, in units of a memory copy (needs 3 GB)
 	$(BIN)/turnout bench
 	$(BIN)/python -m pytest -q benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds
 
-picture: setup  ## draw the README's picture again
-	$(BIN)/turnout demo --figure docs/demo.svg
+results: setup  ## the numerical study again, 20 seeds (minutes; runs are kept in build/study.turnout)
+	$(BIN)/turnout reproduce numerical --out docs/results/numerical --store build/study.turnout
 
 clean:  ## remove what was built
 	rm -rf .venv build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so

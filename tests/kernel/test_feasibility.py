@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from copy import copy
 from fractions import Fraction
 from itertools import combinations, product
 
@@ -120,6 +121,14 @@ def test_the_error_names_the_largest_rate_a_cohort_that_would_do_and_who_is_in_t
     for told in ("largest feasible rate is 0.08", "at most 0.08", "at least 15 clients a round", "allow_infeasible"):
         assert told in str(error)
     require_feasible([0.15] * 100, [1.0] * 100, 15)
+
+
+def test_the_error_travels_between_processes_with_its_numbers() -> None:
+    with pytest.raises(InfeasiblePromise) as caught:
+        require_feasible([0.15] * 100, [1.0] * 100, 8)
+    copied = copy(caught.value)
+    assert str(copied) == str(caught.value)
+    assert (copied.largest_rate, copied.cohort_size, copied.clients) == (Fraction(2, 25), 15, tuple(range(100)))
 
 
 def test_a_client_that_is_hardly_there_is_named() -> None:

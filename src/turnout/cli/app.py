@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import Annotated
 
@@ -10,7 +11,12 @@ from rich.console import Console
 
 from turnout import TurnoutError, __version__
 from turnout.cli.bench import bench
+from turnout.cli.check import check
 from turnout.cli.demo import demo
+from turnout.cli.options import Interrupted
+from turnout.cli.reproduce import reproduce
+from turnout.cli.runs import runs
+from turnout.cli.simulate import compare, simulate
 from turnout.kernel.backend import kernel_name
 
 app = typer.Typer(
@@ -20,8 +26,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(demo)
-app.command()(bench)
+for command in (demo, simulate, compare, reproduce, check, bench):
+    app.command()(command)
+app.add_typer(runs, name="runs")
 
 
 def _version(wanted: bool) -> None:
@@ -47,3 +54,9 @@ def main() -> None:
     except TurnoutError as refused:
         Console(stderr=True, soft_wrap=True, highlight=False).print("error:", str(refused), markup=False)
         sys.exit(2)
+    except Interrupted:
+        told = shlex.join(["turnout", *sys.argv[1:]])
+        Console(stderr=True, soft_wrap=True, highlight=False).print(
+            f"interrupted: the runs that are over are kept. To go on: {told}", markup=False
+        )
+        sys.exit(130)

@@ -154,7 +154,9 @@ def saved_array(state: Mapping[str, Any], key: str, like: npt.NDArray[Any]) -> A
 
 
 def read_only(array: npt.NDArray[Any]) -> Any:
-    """A view of `array` through which nobody can write."""
+    """A view of `array` through which nobody can write; itself, where nobody can."""
+    if not array.flags.writeable:
+        return array
     view = array.view()
     view.flags.writeable = False
     return view

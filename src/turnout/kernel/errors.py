@@ -8,12 +8,15 @@ TurnoutError
  ├─ SelectionError          a Selection that is malformed
  ├─ ReportError             a RoundReport that is malformed, or names unknown clients
  ├─ StateError              a saved state that does not fit
+ ├─ StoreError              a store that cannot be opened, or must not take what it is given
  └─ PolicyCheckError        check_policy found a promise broken
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
+from typing import Any
 
 
 class TurnoutError(Exception):
@@ -47,6 +50,11 @@ class InfeasiblePromise(SettingError):
         self.cohort_size = cohort_size
         self.clients = clients
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """It travels between processes with its numbers."""
+        numbers = {name: getattr(self, name) for name in ("largest_rate", "scale", "cohort_size", "clients")}
+        return partial(InfeasiblePromise, **numbers), (str(self),)
+
 
 class KernelError(SettingError):
     """TURNOUT_KERNEL asks for a kernel that cannot be had."""
@@ -66,6 +74,10 @@ class ReportError(TurnoutError, ValueError):
 
 class StateError(TurnoutError, ValueError):
     """A saved state does not fit the object that should take it in."""
+
+
+class StoreError(TurnoutError):
+    """A store cannot be opened or read, or must not take what it is given."""
 
 
 class PolicyCheckError(TurnoutError, AssertionError):

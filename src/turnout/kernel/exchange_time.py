@@ -78,6 +78,9 @@ class ExchangeTimeModel:
         clients, features = self._entering(rows, contexts)
         seconds = as_times("times", times, ReportError)
         same_length("times", seconds, len(clients), "rows", ReportError)
+        self._take_in(clients, features, seconds)
+
+    def _take_in(self, clients: IntArray, features: FloatArray, seconds: FloatArray) -> None:
         compiled = compiled_kernel()
         if self.forgetting < 1:
             self.bank[:, clients] = self._fading(self.bank.take(clients, axis=1), features, seconds)
@@ -97,8 +100,14 @@ class ExchangeTimeModel:
                 late.exchange_times,
                 learned_since=late.learned_since,
             )
-        teaches = report.with_outcome("arrived", "late")
-        self.learn(report.clients[teaches], report.contexts[teaches], report.exchange_times[teaches])
+        clients, contexts, times = report.clients, report.contexts, report.exchange_times
+        if len(clients) and int(clients.max()) >= self.clients:
+            raise ReportError(f"client {clients.max()} is unknown: there are {self.clients} clients")
+        self._check_features(contexts)
+        if report.outcomes is not None:
+            teaches = report.with_outcome("arrived", "late")
+            clients, contexts, times = clients[teaches], contexts[teaches], times[teaches]
+        self._take_in(clients, contexts, times)  # the report was checked when it was made
 
     def correct(
         self,

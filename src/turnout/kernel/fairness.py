@@ -172,7 +172,10 @@ class FairnessQueues:
 
     def advance(self, chosen: npt.ArrayLike, available: npt.ArrayLike | None = None) -> None:
         """Everyone earns the guaranteed rate; the chosen are paid one turn."""
-        rows = self._as_rows(chosen)
+        self.advance_rows(self._as_rows(chosen), available)
+
+    def advance_rows(self, rows: IntArray, available: npt.ArrayLike | None = None) -> None:
+        """The same, for rows that are known to be distinct clients of these queues."""
         earning = self._who_earns(rows, available)
         before = self._settled(rows)
         if earning is None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from turnout.kernel.arrays import (
 from turnout.kernel.errors import OfferError, ReportError, SelectionError, SettingError, TurnoutError
 
 OUTCOMES = ("arrived", "late", "failed")
+NO_METRICS: Mapping[str, float] = MappingProxyType({})
 
 
 class _Value:
@@ -48,6 +49,16 @@ class _Value:
     def _set(self, **fields: object) -> None:
         for name, value in fields.items():
             object.__setattr__(self, name, read_only(value) if isinstance(value, np.ndarray) else value)
+
+    @classmethod
+    def _trusted(cls, **fields: object) -> Self:
+        """Without any check, for arrays that this package has just made: they are frozen in place."""
+        value = object.__new__(cls)
+        for name, one in fields.items():
+            if type(one) is np.ndarray:
+                one.setflags(write=False)
+            object.__setattr__(value, name, one)
+        return value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +99,21 @@ class RoundOffer(_Value):
         """How many clients there are, available or not."""
         return len(self.available)
 
+    def without_truth(self) -> RoundOffer:
+        """The same offer for a policy that must not know the expected times."""
+        return RoundOffer.trusted(self.round, self.available, self.contexts)
+
+    @classmethod
+    def trusted(
+        cls,
+        round: int,  # noqa: A002
+        available: BoolArray,
+        contexts: FloatArray,
+        expected_times: FloatArray | None = None,
+    ) -> RoundOffer:
+        """An offer of fresh arrays that need no check: for worlds that made them themselves, round after round."""
+        return cls._trusted(round=round, available=available, contexts=contexts, expected_times=expected_times)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection(_Value):
@@ -108,6 +134,13 @@ class Selection(_Value):
             clients=as_rows("clients", self.clients, SelectionError),
             reasons=MappingProxyType(reasons),
         )
+
+    @classmethod
+    def trusted(cls, round: int, clients: IntArray, reasons: dict[str, FloatArray]) -> Selection:  # noqa: A002
+        """A selection of fresh arrays that need no check: for policies whose solver made them."""
+        for why in reasons.values():
+            why.setflags(write=False)
+        return cls._trusted(round=round, clients=clients, reasons=MappingProxyType(reasons))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,6 +230,28 @@ class RoundReport(_Value):
             outcomes=_as_outcomes(self.outcomes, len(clients)),
             losses=_as_losses(self.losses, len(clients)),
             metrics=MappingProxyType({str(name): float(value) for name, value in self.metrics.items()}),
+        )
+
+    @classmethod
+    def trusted(
+        cls,
+        round: int,  # noqa: A002
+        clients: IntArray,
+        contexts: FloatArray,
+        exchange_times: FloatArray,
+        available: BoolArray | None = None,
+    ) -> RoundReport:
+        """A report that all arrived, of fresh arrays that need no check: for worlds that made them themselves."""
+        return cls._trusted(
+            round=round,
+            clients=clients,
+            contexts=contexts,
+            exchange_times=exchange_times,
+            available=available,
+            outcomes=None,
+            losses=None,
+            metrics=NO_METRICS,
+            late_arrivals=None,
         )
 
     @property

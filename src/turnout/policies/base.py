@@ -23,6 +23,8 @@ class SelectionPolicy(ABC):
     cohort_size: int | None = None
     #: How many features a context must have; None where the policy does not look at contexts.
     features: int | None = None
+    #: Must it be told the true expected times? Nobody else is.
+    wants_truth: bool = False
 
     def __init__(self, clients: int) -> None:
         self.clients = as_count("clients", clients, SettingError)

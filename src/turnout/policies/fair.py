@@ -65,7 +65,7 @@ class GuaranteedPolicy(SelectionPolicy):
         self.check_offer(offer)
         owed = self.queues.owed_exactly()
         cohort = self._cohort(offer, owed)
-        return Selection(
+        return Selection.trusted(
             offer.round,
             cohort.rows,
             {
@@ -80,7 +80,7 @@ class GuaranteedPolicy(SelectionPolicy):
         """Everyone earns, the chosen are paid."""
         self.check_report(report)
         paid = report.clients if self.paid == "chosen" else report.clients[report.with_outcome("arrived")]
-        self.queues.advance(paid, report.available)
+        self.queues.advance_rows(paid, report.available)
         self.turns[paid] += 1
 
     def state(self) -> dict[str, Any]:

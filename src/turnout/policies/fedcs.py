@@ -39,6 +39,7 @@ class FedCS(SelectionPolicy):
         if estimates not in ("truth", "learned"):
             raise SettingError(f"estimates must be 'truth' or 'learned', not {estimates!r}")
         self.exploration = as_number("exploration", exploration, SettingError, least=0)
+        self.wants_truth = estimates == "truth"
         self.model: ExchangeTimeModel | None = None
         if estimates == "learned":
             self.model = ExchangeTimeModel(clients, features=features, ridge=ridge)
@@ -51,7 +52,9 @@ class FedCS(SelectionPolicy):
             self.true_times(offer) if self.model is None else self.model.optimistic(offer.contexts, self.exploration)
         )
         chosen = np.flatnonzero(offer.available & (times < self.deadline))
-        return Selection(offer.round, chosen, {"expected" if self.model is None else "optimistic": times[chosen]})
+        return Selection.trusted(
+            offer.round, chosen, {"expected" if self.model is None else "optimistic": times[chosen]}
+        )
 
     def tell(self, report: RoundReport) -> None:
         """Learn the times, where they are not given."""

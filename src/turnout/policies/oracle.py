@@ -21,6 +21,7 @@ class Fastest(SelectionPolicy):
     """The available clients with the shortest true expected times; fair to nobody."""
 
     name = "fastest"
+    wants_truth = True
 
     def __init__(self, clients: int, *, cohort_size: int = 8) -> None:
         super().__init__(clients)
@@ -32,7 +33,7 @@ class Fastest(SelectionPolicy):
         times = self.true_times(offer)
         rows = np.flatnonzero(offer.available)
         chosen = rows[smallest(times[rows], self.cohort_size)]
-        return Selection(offer.round, chosen, {"expected": times[chosen]})
+        return Selection.trusted(offer.round, chosen, {"expected": times[chosen]})
 
     def tell(self, report: RoundReport) -> None:
         """Nothing to learn."""
@@ -47,6 +48,7 @@ class FairOracle(GuaranteedPolicy):
     """
 
     name = "fair-oracle"
+    wants_truth = True
 
     def __init__(
         self,

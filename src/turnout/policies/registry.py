@@ -27,12 +27,12 @@ def make_policy(name: str, clients: int, **settings: Any) -> SelectionPolicy:
     'rbcsf'
     """
     if name not in POLICIES:
-        raise SettingError(f"unknown policy {name!r}{_near(name, POLICIES)}; there are {', '.join(POLICIES)}")
+        raise SettingError(f"unknown policy {name!r}{near(name, POLICIES)}; there are {', '.join(POLICIES)}")
     policy = POLICIES[name]
     known = settings_of(policy)
     for setting in settings:
         if setting not in known:
-            raise SettingError(f"{name} has no setting {setting!r}{_near(setting, known)}; it has {', '.join(known)}")
+            raise SettingError(f"{name} has no setting {setting!r}{near(setting, known)}; it has {', '.join(known)}")
     return policy(clients, **settings)
 
 
@@ -42,7 +42,8 @@ def settings_of(policy: type[SelectionPolicy]) -> list[str]:
     return [one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
-def _near(word: str, words: Iterable[str]) -> str:
+def near(word: str, words: Iterable[str]) -> str:
+    """A hint at the word that was perhaps meant."""
     import difflib  # only who mistypes pays for it
 
     near = difflib.get_close_matches(word, list(words), n=1)

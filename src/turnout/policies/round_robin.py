@@ -28,7 +28,7 @@ class RoundRobin(SelectionPolicy):
         self.check_offer(offer)
         rows = np.flatnonzero(offer.available)
         chosen = rows[smallest(self.turns[rows], self.cohort_size)]
-        return Selection(offer.round, chosen, {"turns": self.turns[chosen].astype(np.float64)})
+        return Selection.trusted(offer.round, chosen, {"turns": self.turns[chosen].astype(np.float64)})
 
     def tell(self, report: RoundReport) -> None:
         """Count the turns."""

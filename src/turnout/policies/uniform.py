@@ -28,7 +28,9 @@ class UniformRandom(SelectionPolicy):
         self.check_offer(offer)
         rows = np.flatnonzero(offer.available)
         rng = round_rng(self.seed, "random", offer.round)
-        return Selection(offer.round, np.sort(rng.choice(rows, min(self.cohort_size, len(rows)), replace=False)))
+        drawn = rng.choice(rows, min(self.cohort_size, len(rows)), replace=False)
+        drawn.sort()
+        return Selection.trusted(offer.round, drawn, {})
 
     def tell(self, report: RoundReport) -> None:
         """Nothing to learn."""
@@ -68,7 +70,7 @@ class SkewedRandom(SelectionPolicy):
         # The order of log-weight + Gumbel noise is the order of such draws, and never runs out of weight.
         noise = round_rng(self.seed, "skewed", offer.round).gumbel(size=self.clients)
         places = smallest(-(self._log_weights + noise)[rows], self.cohort_size)
-        return Selection(offer.round, rows[places])
+        return Selection.trusted(offer.round, rows[places], {})
 
     def tell(self, report: RoundReport) -> None:
         """Nothing to learn."""

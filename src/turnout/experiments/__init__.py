@@ -1,0 +1,1 @@
+"""The paper's figures and claims, computed again: plans, findings, drawings, reports."""

@@ -1,0 +1,107 @@
+"""From names to figures: play what is missing, compute, write."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnout.experiments import drawing
+from turnout.experiments.claims import Claim
+from turnout.experiments.experiment import Experiment, Findings, Runs, Table
+from turnout.kernel.errors import SettingError
+from turnout.simulator.plans import RunPlan
+from turnout.simulator.sweep import Watcher, sweep
+from turnout.store import RunStore
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An experiment and what it found."""
+
+    experiment: Experiment
+    findings: Findings
+
+
+def plans_of(experiments: Iterable[Experiment], seeds: int, rounds: int | None = None) -> list[RunPlan]:
+    """All runs that these experiments need; a run that several need stands there once."""
+    plans = {
+        plan.key: plan
+        for experiment in experiments
+        for contender in experiment.plans(seeds, rounds).values()
+        for plan in contender
+    }
+    return list(plans.values())
+
+
+def reproduce(
+    experiments: Sequence[Experiment],
+    store: RunStore,
+    *,
+    seeds: int,
+    rounds: int | None = None,
+    workers: int | None = None,
+    backend: str | None = None,
+    watch: Watcher | None = None,
+) -> list[Result]:
+    """Play what the store does not hold, then compute the findings of each experiment."""
+    sweep(plans_of(experiments, seeds, rounds), store, workers=workers, backend=backend, watch=watch)
+    return [
+        Result(experiment, experiment.findings(Runs(experiment.plans(seeds, rounds), store)))
+        for experiment in experiments
+    ]
+
+
+def write_results(results: Sequence[Result], folder: Path) -> list[Path]:
+    """Figures as SVG and PNG, their data as CSV, all claims as one table (CSV and JSON)."""
+    written: list[Path] = []
+    for result in results:
+        for name, table in result.findings.tables.items():
+            written.append(write_text(folder / f"{name}.csv", as_csv(table)))
+        written.extend(drawing.save(result.experiment.draw(result.findings), folder, result.experiment.name))
+    claims = claims_of(results)
+    written.append(write_text(folder / "claims.json", json.dumps(claims, indent=2, ensure_ascii=False) + "\n"))
+    return written
+
+
+def claims_of(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Every claim, with the experiment it belongs to."""
+    return [
+        {"experiment": result.experiment.name, **asdict(claim)}
+        for result in results
+        for claim in result.findings.claims
+    ]
+
+
+def verdict_counts(claims: Iterable[Claim]) -> dict[str, int]:
+    """How many hold, do not hold, are not decided."""
+    counts = {"holds": 0, "does not hold": 0, "not decided": 0}
+    for claim in claims:
+        counts[claim.verdict] += 1
+    return counts
+
+
+def as_csv(table: Table) -> str:
+    """One column a word."""
+    columns = {name: np.asarray(values) for name, values in table.items()}
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    return text.getvalue()
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a file, or say why not."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as refused:
+        raise SettingError(f"cannot write {path}: {refused.strerror or refused}") from refused
+    return path

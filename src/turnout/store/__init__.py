@@ -1,0 +1,6 @@
+"""What is kept of runs: rounds in columns, many runs in one file."""
+
+from turnout.store.columns import RoundColumns
+from turnout.store.runs import RunInfo, RunStore
+
+__all__ = ["RoundColumns", "RunInfo", "RunStore"]

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from turnout.store import RunStore
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "turnout", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "140", "NO_COLOR": "1"},
+    )
+
+
+def refused(*arguments: str, cwd: Path | None = None) -> str:
+    """The one line of an error; nothing on standard output, exit code 2."""
+    done = run(*arguments, cwd=cwd)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+CONFIG = """
+rounds = 30
+seeds = 2
+[world]
+clients = 20
+availability = {kind = "markov", share = 0.7, persistence = 5}
+[[policy]]
+name = "rbcsf"
+label = "ours"
+cohort_size = 5
+speed_weight = 5.0
+[[policy]]
+name = "random"
+cohort_size = 5
+"""
+
+
+def test_a_simulation_shows_every_policy() -> None:
+    shown = run("simulate", "rbcsf", "random", "--rounds", "30").stdout
+    for word in ("30 rounds, seed 0", "rbcsf", "random", "mean round", "least chosen", "Jain"):
+        assert word in shown
+
+
+def test_settings_reach_the_policies_that_have_them() -> None:
+    told = json.loads(
+        run(
+            "simulate",
+            "rbcsf",
+            "random",
+            "--rounds",
+            "30",
+            "--set",
+            "cohort_size=10",
+            "--set",
+            "rbcsf.speed_weight=0",
+            "--json",
+        ).stdout
+    )
+    assert [row["mean_cohort"] for row in told] == [10.0, 10.0]
+    assert "speed_weight 0" in told[0]["policy"]
+    assert "speed_weight" not in told[1]["policy"]
+
+
+def test_the_world_can_be_set() -> None:
+    told = json.loads(
+        run("simulate", "random", "--rounds", "20", "--world", "clients=5", "--world", "noise=none", "--json").stdout
+    )
+    assert told[0]["mean_cohort"] < 5
+
+
+def test_a_simulation_can_be_drawn(tmp_path: Path) -> None:
+    picture = tmp_path / "runs.svg"
+    assert run("simulate", "rbcsf", "random", "--rounds", "20", "--figure", str(picture)).returncode == 0
+    assert "random" in picture.read_text()
+    for wrong in (tmp_path / "nowhere" / "runs.svg", tmp_path / "runs.docx"):
+        assert "cannot draw into" in refused("simulate", "random", "--rounds", "5", "--figure", str(wrong))
+
+
+def test_a_file_says_it_all_and_the_command_line_has_the_last_word(tmp_path: Path) -> None:
+    config = tmp_path / "study.toml"
+    config.write_text(CONFIG)
+    told = json.loads(run("simulate", "--config", str(config), "--json").stdout)
+    assert [row["policy"] for row in told] == ["ours", "random (cohort_size 5)"]
+    assert told[0]["rounds"] == 30
+    told = json.loads(
+        run("simulate", "--config", str(config), "--rounds", "10", "--set", "cohort_size=4", "--json").stdout
+    )
+    assert told[0]["rounds"] == 10
+    assert told[0]["mean_cohort"] == 4.0
+
+
+def test_a_saved_simulation_is_kept_and_not_played_again(tmp_path: Path) -> None:
+    store = tmp_path / "runs.turnout"
+    first = run("simulate", "rbcsf", "--rounds", "30", "--save", str(store), "--json").stdout
+    with RunStore(store, read_only=True) as opened:
+        started = opened.runs()[0].started
+    assert run("simulate", "rbcsf", "--rounds", "30", "--save", str(store), "--json").stdout == first
+    with RunStore(store, read_only=True) as opened:
+        assert [one.started for one in opened.runs()] == [started]
+    assert first == run("simulate", "rbcsf", "--rounds", "30", "--json").stdout
+
+
+def test_a_comparison_is_made_seed_by_seed(tmp_path: Path) -> None:
+    config = tmp_path / "study.toml"
+    config.write_text(CONFIG)
+    told = json.loads(run("compare", "--config", str(config), "--json").stdout)
+    assert told["seeds"] == 2
+    told = json.loads(run("compare", "rbcsf", "random", "--seeds", "3", "--rounds", "40", "--json").stdout)
+    assert told["baseline"] == "random"
+    by_name = {row["policy"]: row for row in told["policies"]}
+    assert by_name["random"]["time_saved"] == {"mean": 0.0, "half_width": 0.0}
+    assert by_name["rbcsf"]["time_saved"]["mean"] > 0.2
+    assert "mean ± 95 % confidence" in run("compare", "rbcsf", "random", "--seeds", "2", "--rounds", "20").stdout
+
+
+def test_reproduce_prints_claims_and_writes_figures(tmp_path: Path) -> None:
+    done = run("reproduce", "queues", "--seeds", "2", "--rounds", "30", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    for word in ("queues", "a larger speed weight settles at a higher level", "Claims: "):
+        assert word in done.stdout
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"queues.svg", "queues.png", "queues.csv", "claims.json", "runs.turnout"} <= names
+    told = json.loads(
+        run("reproduce", "queues", "--seeds", "2", "--rounds", "30", "--out", str(tmp_path / "out"), "--json").stdout
+    )
+    assert len(told["claims"]) == 3
+
+
+def test_runs_are_listed_shown_exported_and_deleted(tmp_path: Path) -> None:
+    store = str(tmp_path / "runs.turnout")
+    run("simulate", "rbcsf", "random", "--rounds", "12", "--save", store)
+    listed = json.loads(run("runs", "list", store, "--json").stdout)
+    assert [(one["policy"], one["rounds_played"], one["finished"]) for one in listed] == [
+        ("rbcsf", 12, True),
+        ("random", 12, True),
+    ]
+    assert "2 runs in" in run("runs", "list", store).stdout
+    number = str(listed[0]["run"])
+    shown = json.loads(run("runs", "show", store, number, "--json").stdout)
+    assert shown["summary"]["rounds"] == 12
+    assert "prediction error" in run("runs", "show", store, number).stdout
+    lines = run("runs", "export", store, number).stdout.splitlines()
+    assert lines[0] == "round,client,exchange_time,outcome,optimistic,owed,round_duration"
+    assert len(lines) == 1 + 12 * 8
+    rounds = [
+        json.loads(line) for line in run("runs", "export", store, number, "--format", "jsonl").stdout.splitlines()
+    ]
+    assert [one["round"] for one in rounds] == list(range(1, 13))
+    assert max(rounds[3]["exchange_times"]) == rounds[3]["duration"]
+    out = tmp_path / "deep" / "rounds.csv"
+    run("runs", "export", store, number, "--out", str(out))
+    assert out.read_text().splitlines() == lines
+    assert run("runs", "delete", store, number, "--yes").stdout == f"deleted run {number}\n"
+    assert len(json.loads(run("runs", "list", store, "--json").stdout)) == 1
+
+
+def test_a_promise_can_be_checked() -> None:
+    done = run("check")
+    assert done.returncode == 0
+    assert "feasible: 40 clients, 8 a round" in done.stdout
+    assert "largest feasible rate is 0.2" in done.stdout
+    done = run("check", "--availability", "0.2", "--rate", "0.19", "--json")
+    assert done.returncode == 1
+    told = json.loads(done.stdout)
+    assert told["largest_feasible_rate"] == pytest.approx(0.17504, abs=1e-5)
+    assert "at least 10 clients a round" in told["remedy"]
+    told = json.loads(run("check", "--availability", "0.9,0.16,0.9", "--cohort-size", "2", "--json").stdout)
+    assert told["clients_at_risk"] == [1]
+
+
+def test_a_promise_in_a_file_can_be_checked(tmp_path: Path) -> None:
+    config = tmp_path / "study.toml"
+    config.write_text(CONFIG.replace("speed_weight = 5.0", "guaranteed_rate = 0.3"))
+    assert run("check", "--config", str(config)).returncode == 1
+
+
+def test_what_is_wrong_is_said_in_one_line(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.toml"
+    bad.write_text("rounds = = 3")
+    assert "is not valid TOML: Invalid value (at line 1, column 10)" in refused("simulate", "--config", str(bad))
+    bad.write_text("round = 3")
+    assert "unknown entry 'round' (did you mean 'rounds'?)" in refused("simulate", "--config", str(bad))
+    bad.write_text("[[policy]]\ncohort_size = 3")
+    assert "[[policy]] number 1 needs a name" in refused("simulate", "--config", str(bad))
+    assert "cannot read" in refused("simulate", "--config", str(tmp_path / "none.toml"))
+    assert "unknown policy 'rbcfs' (did you mean 'rbcsf'?)" in refused("simulate", "rbcfs")
+    assert "(did you mean 'speed_weight'?)" in refused("simulate", "rbcsf", "--set", "speed_wait=3")
+    assert "written name=value" in refused("simulate", "rbcsf", "--set", "speed_weight")
+    assert "(did you mean 'availability'?)" in refused("simulate", "--world", "availabilty=0.3")
+    assert "largest feasible rate is 0.2" in refused("simulate", "rbcsf", "--set", "guaranteed_rate=0.3")
+    assert "unknown experiment 'queus' (did you mean 'queues'?)" in refused("reproduce", "queus")
+    assert "at least 0" in refused("simulate", "rbcsf", "--set", "speed_weight=-1")
+
+
+def test_a_store_that_cannot_be_used_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    text = tmp_path / "notes.turnout"
+    text.write_text("these are my notes, not a store\n" * 100)
+    before = text.read_bytes()
+    assert str(text) in refused("runs", "list", str(text))
+    assert str(text) in refused("simulate", "random", "--rounds", "5", "--save", str(text))
+    assert text.read_bytes() == before
+    store = tmp_path / "runs.turnout"
+    run("simulate", "random", "--rounds", "300", "--save", str(store))
+    whole = store.read_bytes()
+    store.write_bytes(whole[: len(whole) // 2])
+    assert str(store) in refused("runs", "list", str(store))
+    assert str(tmp_path / "none") in refused("runs", "list", str(tmp_path / "none.turnout"))
+    assert not (tmp_path / "none.turnout").exists()
+    (tmp_path / "file").write_text("")
+    assert "file" in refused("simulate", "random", "--rounds", "5", "--save", str(tmp_path / "file" / "runs.turnout"))
+    assert "there is no run 99" in refused("runs", "show", _saved(tmp_path), "99")
+
+
+def _saved(folder: Path) -> str:
+    store = folder / "good.turnout"
+    run("simulate", "random", "--rounds", "5", "--save", str(store))
+    return str(store)
+
+
+def test_ctrl_c_keeps_what_is_over_and_tells_how_to_go_on(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [
+        sys.executable,
+        "-m",
+        "turnout",
+        "reproduce",
+        "queues",
+        "--seeds",
+        "6",
+        "--rounds",
+        "400",
+        "--out",
+        str(out),
+    ]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and _finished(out) < 3:
+        time.sleep(0.05)
+    os.killpg(child.pid, signal.SIGINT)
+    _, errors = child.communicate(timeout=60)
+    kept = _finished(out)
+    assert child.returncode == 130, errors
+    assert re.search(r"To go on: turnout reproduce queues --seeds 6 --rounds 400 --out \S+$", errors.strip())
+    assert "Traceback" not in errors
+    assert 3 <= kept < 36
+    assert run(*command[3:]).returncode == 0
+    assert _finished(out) == 36
+
+
+def _finished(out: Path) -> int:
+    if not (out / "runs.turnout").exists():
+        return 0
+    try:
+        with RunStore(out / "runs.turnout", read_only=True) as store:
+            return sum(one.finished for one in store.runs())
+    except Exception:  # the file is just being made
+        return 0

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from turnout import POLICIES, RoundOffer, RoundReport, Selection, SelectionPolicy, make_policy
+from turnout.kernel.errors import SettingError
+from turnout.kernel.rounds import RoundRecord
+from turnout.simulator import PaperWorld, play
+
+
+class Spy(SelectionPolicy):
+    """Takes the first that are available, and remembers all it was shown."""
+
+    name = "spy"
+
+    def __init__(self, clients: int, *, wants_truth: bool = False) -> None:
+        super().__init__(clients)
+        self.wants_truth = wants_truth
+        self.offers: list[RoundOffer] = []
+        self.reports: list[RoundReport] = []
+
+    def ask(self, offer: RoundOffer) -> Selection:
+        self.offers.append(offer)
+        return Selection(offer.round, np.flatnonzero(offer.available)[:3])
+
+    def tell(self, report: RoundReport) -> None:
+        self.reports.append(report)
+
+
+def test_who_does_not_ask_for_the_truth_is_not_told() -> None:
+    spy = Spy(40)
+    list(play(spy, PaperWorld(), 5))
+    assert [offer.expected_times for offer in spy.offers] == [None] * 5
+
+
+def test_who_asks_for_the_truth_is_told_all_of_it() -> None:
+    spy, world = Spy(40, wants_truth=True), PaperWorld()
+    list(play(spy, world, 5))
+    for offer in spy.offers:
+        assert offer.expected_times is not None
+        np.testing.assert_allclose(offer.expected_times, (offer.contexts * world.theta).sum(axis=1))
+
+
+def test_the_blind_and_the_told_see_the_same_otherwise() -> None:
+    blind, told = Spy(40), Spy(40, wants_truth=True)
+    assert list(play(blind, PaperWorld(3), 10)) == list(play(told, PaperWorld(3), 10))
+    assert blind.offers == [offer.without_truth() for offer in told.offers]
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_only_the_oracles_and_fedcs_ask_for_the_truth(name: str) -> None:
+    assert make_policy(name, 40).wants_truth == (name in ("fedcs", "fastest", "fair-oracle"))
+
+
+def test_a_record_holds_what_was_chosen_and_what_was_told() -> None:
+    spy = Spy(40)
+    records = list(play(spy, PaperWorld(), 20))
+    assert all(isinstance(record, RoundRecord) for record in records)
+    assert [record.round for record in records] == list(range(1, 21))
+    assert [record.report for record in records] == spy.reports
+    for record, offer in zip(records, spy.offers, strict=True):
+        np.testing.assert_array_equal(record.selection.clients, np.flatnonzero(offer.available)[:3])
+        np.testing.assert_array_equal(record.report.clients, record.selection.clients)
+
+
+def test_rounds_are_played_one_at_a_time_as_they_are_asked_for() -> None:
+    spy = Spy(40)
+    rounds: Iterator[RoundRecord] = play(spy, PaperWorld(), 1_000_000_000)
+    assert not spy.offers
+    next(rounds)
+    next(rounds)
+    assert len(spy.offers) == len(spy.reports) == 2
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_a_run_played_in_two_parts_is_the_run_played_at_once(name: str) -> None:
+    whole = list(play(make_policy(name, 40), PaperWorld(8), 60))
+    policy, world = make_policy(name, 40), PaperWorld(8)
+    parts = [*play(policy, world, 23), *play(policy, world, 60, first=24)]
+    assert parts == whole
+
+
+def test_a_fleet_of_another_size_is_refused() -> None:
+    with pytest.raises(SettingError, match="the policy is for 39 clients, the world has 40"):
+        next(play(Spy(39), PaperWorld(), 5))
+
+
+@pytest.mark.parametrize("rounds", [0, 4])
+def test_there_is_nothing_to_play_beyond_the_last_round(rounds: int) -> None:
+    assert list(play(Spy(40), PaperWorld(), rounds, first=5)) == []
+
+
+def test_rounds_count_from_one() -> None:
+    with pytest.raises(SettingError, match="first must be at least 1, not 0"):
+        next(play(Spy(40), PaperWorld(), 5, first=0))
+    with pytest.raises(SettingError, match="rounds must be a whole number"):
+        next(play(Spy(40), PaperWorld(), 2.5))  # type: ignore[arg-type]  # that is the mistake

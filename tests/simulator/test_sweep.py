@@ -1,0 +1,438 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from turnout import POLICIES
+from turnout.kernel.errors import SettingError, StoreError
+from turnout.simulator import RunPlan, play_into, play_plan, sweep
+from turnout.simulator.sweep import missing_plans
+from turnout.store import RunStore
+
+PLANS = [
+    RunPlan("rbcsf", 12, 1, {"speed_weight": 20}),
+    RunPlan("random", 30, 2),
+    RunPlan("fedcs", 5, 3),
+    RunPlan("rbcsf", 20, 1, world_settings={"availability": {"kind": "markov", "share": 0.8, "persistence": 5}}),
+]
+
+
+class Stop(Exception):
+    """The power is cut."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RunStore]:
+    with RunStore(tmp_path / "runs.db") as opened:
+        yield opened
+
+
+def stop_after(count: int, error: type[BaseException] = Stop) -> Callable[[object], None]:
+    """A watcher that ends everything when it was called so often."""
+    calls = []
+
+    def watch(what: object) -> None:
+        calls.append(what)
+        if len(calls) == count:
+            raise error
+
+    return watch
+
+
+def assert_holds(store: RunStore, plan: RunPlan, *, whole: bytes | None = None) -> None:
+    """The run of this plan is stored, finished, and the undisturbed one to the byte."""
+    found = store.find(plan.key)
+    assert found is not None
+    assert found.finished
+    assert found.rounds == plan.rounds
+    assert store.columns(found.id).to_bytes() == (play_plan(plan).to_bytes() if whole is None else whole)
+
+
+def assert_finished_runs_are_right(store: RunStore, undisturbed: dict[str, bytes]) -> int:
+    """How many there are."""
+    finished = [run for run in store.runs() if run.finished]
+    for run in finished:
+        assert store.columns(run.id).to_bytes() == undisturbed[run.key]
+    return len(finished)
+
+
+# One plan in memory.
+
+
+def test_a_plan_played_in_memory_has_all_its_rounds() -> None:
+    columns = play_plan(PLANS[0])
+    assert columns.rounds.tolist() == list(range(1, 13))
+    assert columns.clients == 40
+    assert len(columns.chosen) == 12 * 8
+
+
+def test_the_same_plan_gives_the_same_run() -> None:
+    assert play_plan(PLANS[0]).to_bytes() == play_plan(PLANS[0]).to_bytes()
+    assert play_plan(PLANS[0]).to_bytes() != play_plan(replace(PLANS[0], seed=2)).to_bytes()
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_to_keep_the_choices_is_to_keep_them_and_their_times_alone(name: str) -> None:
+    plan = RunPlan(name, 30, 4)
+    every, choices = play_plan(plan), play_plan(replace(plan, keep="choices"))
+    for kept in ("rounds", "starts", "chosen", "exchange_times", "durations", "turns"):
+        np.testing.assert_array_equal(getattr(choices, kept), getattr(every, kept))
+    assert choices.contexts.shape == (len(every.chosen), 0)
+    assert choices.available is None
+    assert not choices.client_reasons
+    assert not choices.cohort_reasons
+    assert len(choices.to_bytes()) < len(every.to_bytes()) / 2
+    assert len(list(choices.records())) == 30
+
+
+# One plan into a store, in parts.
+
+
+WORLDS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "markov": {"availability": {"kind": "markov", "share": 0.8, "persistence": 7}},
+    "drift": {"drift": {"kind": "step", "round": 15, "factor": 3.0, "share": 0.5}},
+    "wave": {"drift": {"kind": "wave", "size": 0.5, "period": 30}, "cold_start": "participants"},
+}
+
+
+@pytest.mark.parametrize("world", sorted(WORLDS))
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("stops", [[1], [3, 1]], ids=["stopped once", "stopped twice"])
+def test_a_run_that_was_stopped_ends_as_an_uninterrupted_one(
+    tmp_path: Path, policy: str, world: str, stops: list[int]
+) -> None:
+    plan = RunPlan(policy, 40, 9, world_settings=WORLDS[world])
+    for chunks in stops:
+        with RunStore(tmp_path / "runs.db") as store, pytest.raises(Stop):
+            play_into(store, plan, every=9, watch=stop_after(chunks))
+    with RunStore(tmp_path / "runs.db") as store:
+        found = store.find(plan.key)
+        assert found is not None
+        assert (found.rounds, found.finished) == (9 * sum(stops), False)
+        told: list[int] = []
+        assert play_into(store, plan, every=9, watch=told.append) == found.id
+        assert told == [*range(9 * sum(stops) + 9, 40, 9), 40]
+        assert_holds(store, plan)
+        assert list(store.records(found.id)) == list(play_plan(plan).records())
+
+
+def test_a_run_may_go_on_in_steps_of_another_size(store: RunStore) -> None:
+    for every, chunks in ((1, 4), (13, 1), (2, 3)):
+        with pytest.raises(Stop):
+            play_into(store, replace(PLANS[0], rounds=60), every=every, watch=stop_after(chunks))
+    play_into(store, replace(PLANS[0], rounds=60), every=1000)
+    assert_holds(store, replace(PLANS[0], rounds=60))
+
+
+def test_a_run_stopped_after_its_last_round_has_only_to_be_finished(store: RunStore) -> None:
+    with pytest.raises(Stop):
+        play_into(store, PLANS[0], every=6, watch=stop_after(2))
+    assert [run.finished for run in store.runs()] == [False]
+    play_into(store, PLANS[0], watch=stop_after(1))
+    assert_holds(store, PLANS[0])
+
+
+def test_a_finished_run_is_not_played_again(store: RunStore) -> None:
+    run = play_into(store, PLANS[0])
+    assert play_into(store, PLANS[0], every=1, watch=stop_after(1)) == run
+    assert len(store.runs()) == 1
+    assert_holds(store, PLANS[0])
+
+
+def test_a_run_in_parts_may_keep_its_choices_alone(store: RunStore) -> None:
+    plan = RunPlan("rbcsf", 25, keep="choices")
+    play_into(store, plan, every=4)
+    assert_holds(store, plan)
+
+
+def test_another_label_does_not_keep_a_run_from_going_on(store: RunStore) -> None:
+    with pytest.raises(Stop):
+        play_into(store, replace(PLANS[0], label="first name"), every=5, watch=stop_after(1))
+    run = play_into(store, replace(PLANS[0], label="second name"), every=5)
+    assert_holds(store, PLANS[0])
+    assert [(one.id, one.plan["label"]) for one in store.runs()] == [(run, "first name")]
+
+
+def test_a_run_whose_process_was_killed_goes_on_in_another(tmp_path: Path) -> None:
+    path, plan = tmp_path / "runs.db", RunPlan("rbcsf", 100, 3, world_settings=WORLDS["markov"])
+    code = f"""
+import os, signal
+from turnout.simulator import RunPlan, play_into
+from turnout.store import RunStore
+def watch(done):
+    if done == 55:
+        os.kill(os.getpid(), signal.SIGKILL)
+play_into(RunStore({str(path)!r}), RunPlan.from_dict({plan.as_dict()!r}), every=11, watch=watch)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    assert ended.returncode == -signal.SIGKILL
+    with RunStore(path) as store:
+        assert [(run.rounds, run.finished) for run in store.runs()] == [(55, False)]
+        play_into(store, plan, every=11)
+        assert_holds(store, plan)
+
+
+@pytest.mark.parametrize("every", [0, 2.5])
+def test_a_wrong_step_is_refused(store: RunStore, every: Any) -> None:
+    with pytest.raises(SettingError, match="every must be"):
+        play_into(store, PLANS[0], every=every)
+
+
+# Many plans.
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_sweep_stores_what_each_plan_gives_on_its_own(store: RunStore, workers: int) -> None:
+    watched: list[str] = []
+    ids = sweep(PLANS, store, workers=workers, watch=lambda plan: watched.append(plan.key))
+    assert sorted(watched) == sorted(plan.key for plan in PLANS)
+    for run, plan in zip(ids, PLANS, strict=True):
+        found = store.find(plan.key)
+        assert found is not None
+        assert found.id == run
+        assert RunPlan.from_dict(found.plan) == plan
+        assert_holds(store, plan)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_plan_that_is_given_twice_is_played_once(store: RunStore, workers: int) -> None:
+    one, other = PLANS[:2]
+    watched: list[str] = []
+    ids = sweep(
+        [other, one, replace(other, label="again"), one],
+        store,
+        workers=workers,
+        watch=lambda plan: watched.append(plan.key),
+    )
+    assert sorted(watched) == sorted([one.key, other.key])
+    assert len(store.runs()) == 2
+    assert ids[0] == ids[2] != ids[1] == ids[3]
+    assert_holds(store, one)
+
+
+def test_what_the_store_holds_is_not_played_again(store: RunStore) -> None:
+    before = sweep(PLANS[1:3], store, workers=1)
+    assert [plan.key for plan in missing_plans(PLANS, store)] == [PLANS[0].key, PLANS[3].key]
+    watched: list[str] = []
+    ids = sweep(PLANS, store, workers=1, watch=lambda plan: watched.append(plan.key))
+    assert watched == [PLANS[0].key, PLANS[3].key]
+    assert ids[1:3] == before
+    assert missing_plans(PLANS, store) == []
+    assert sweep(PLANS, store, watch=stop_after(1)) == ids
+
+
+def test_a_sweep_of_nothing_is_nothing(store: RunStore) -> None:
+    assert sweep([], store) == []
+    assert sweep(iter([]), store, workers=1) == []
+
+
+def test_plans_may_come_from_a_generator(store: RunStore) -> None:
+    assert len(sweep((plan for plan in PLANS), store, workers=1)) == len(PLANS)
+
+
+def test_a_sweep_may_keep_the_choices_alone(store: RunStore) -> None:
+    (run,) = sweep([replace(PLANS[0], keep="choices")], store)
+    whole, kept = play_plan(PLANS[0]), store.columns(run)
+    np.testing.assert_array_equal(kept.chosen, whole.chosen)
+    np.testing.assert_array_equal(kept.exchange_times, whole.exchange_times)
+    assert kept.available is None
+    assert kept.contexts.shape[1] == 0
+    assert_holds(store, replace(PLANS[0], keep="choices"))
+
+
+def test_a_sweep_replaces_a_run_that_was_left_half_done(store: RunStore) -> None:
+    with pytest.raises(Stop):
+        play_into(store, replace(PLANS[0], label="half"), every=5, watch=stop_after(1))
+    sweep([replace(PLANS[0], label="whole")], store)
+    assert len(store.runs()) == 1
+    assert_holds(store, PLANS[0])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_sweep_that_is_interrupted_keeps_what_is_done_and_goes_on(store: RunStore, workers: int) -> None:
+    plans = [RunPlan("rbcsf", 20, seed) for seed in range(12)]
+    with pytest.raises(KeyboardInterrupt):
+        sweep(plans, store, workers=workers, watch=stop_after(3, KeyboardInterrupt))
+    assert sum(run.finished for run in store.runs()) == 3
+    done = [plan for plan in plans if store.find(plan.key) is not None]
+    for plan in done:
+        assert_holds(store, plan)
+    watched: list[int] = []
+    sweep(plans, store, workers=workers, watch=lambda plan: watched.append(plan.seed))
+    assert sorted(watched) == sorted({plan.seed for plan in plans} - {plan.seed for plan in done})
+    for plan in plans:
+        assert_holds(store, plan)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (RunPlan("rbcsf", 1, settings={"guaranteed_rate": 0.5}), r"the largest feasible rate is 0\.2"),
+        (RunPlan("rbcs", 1), "did you mean 'rbcsf'"),
+    ],
+    ids=["infeasible", "unknown"],
+)
+def test_a_plan_that_cannot_be_played_says_why(store: RunStore, workers: int, wrong: RunPlan, told: str) -> None:
+    with pytest.raises(SettingError, match=told):
+        sweep([*PLANS, wrong], store, workers=workers)
+    sweep(PLANS, store, workers=workers)
+    for plan in PLANS:
+        assert_holds(store, plan)
+
+
+@pytest.mark.parametrize("workers", [0, 1.5, -1])
+def test_a_wrong_number_of_workers_is_refused(store: RunStore, workers: Any) -> None:
+    with pytest.raises(SettingError, match="workers must be"):
+        sweep(PLANS, store, workers=workers)
+
+
+def test_a_backend_needs_more_than_one_worker(store: RunStore) -> None:
+    with pytest.raises(SettingError, match="'threading' needs joblib and more than one worker"):
+        sweep(PLANS, store, workers=1, backend="threading")
+
+
+@pytest.mark.parametrize("backend", ["threading", "multiprocessing"])
+def test_any_backend_of_joblib_will_do(store: RunStore, backend: str) -> None:
+    """That of multiprocessing hands back lists only, as Ray's does."""
+    sweep(PLANS, store, workers=2, backend=backend)
+    for plan in PLANS:
+        assert_holds(store, plan)
+
+
+def test_a_backend_plays_the_one_plan_that_is_left(store: RunStore) -> None:
+    sweep(PLANS[1:], store, workers=1)
+    sweep(PLANS, store, workers=2, backend="threading")
+    assert_holds(store, PLANS[0])
+
+
+def test_a_backend_that_hands_back_lists_hands_back_short_ones(store: RunStore) -> None:
+    plans = [RunPlan("random", 3, seed) for seed in range(20)]
+    with pytest.raises(Stop):
+        sweep(plans, store, workers=2, backend="multiprocessing", watch=stop_after(1))
+    left: list[int] = []
+    sweep(plans, store, workers=2, backend="multiprocessing", watch=lambda plan: left.append(plan.seed))
+    assert len(left) == 19
+    for plan in plans:
+        assert_holds(store, plan)
+
+
+def test_an_unknown_backend_is_refused(store: RunStore) -> None:
+    with pytest.raises(ValueError, match="nowhere"):
+        sweep(PLANS, store, workers=2, backend="nowhere")
+
+
+# Killed.
+
+
+SWEEPING = """
+import json, sys
+from turnout.simulator import RunPlan, sweep
+from turnout.store import RunStore
+path, plans, workers = json.loads(sys.stdin.readline())
+with RunStore(path) as store:
+    print("open", flush=True)
+    sweep(map(RunPlan.from_dict, plans), store, workers=workers, watch=lambda plan: print("done", flush=True))
+"""
+
+
+def opened_after_a_kill(path: Path) -> RunStore:
+    """The lock goes with the last process of the group, which may end a moment after its leader."""
+    patience = time.monotonic() + 5
+    while True:
+        try:
+            return RunStore(path)
+        except StoreError:
+            if time.monotonic() > patience:
+                raise
+            time.sleep(0.01)
+
+
+def test_a_sweep_that_is_killed_at_any_moment_loses_no_run_and_spoils_none(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    names = sorted(POLICIES)
+    plans = [RunPlan(names[seed % len(names)], 100 + 20 * (seed % 5), seed) for seed in range(70)]
+    undisturbed = {plan.key: play_plan(plan).to_bytes() for plan in plans}
+    chance = np.random.default_rng(20)
+    held = killed = 0
+    for attempt in range(8):
+        child = subprocess.Popen(
+            [sys.executable, "-c", SWEEPING],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        with child:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            told = [str(path), [plan.as_dict() for plan in plans], 1 + attempt % 2]
+            child.stdin.write(json.dumps(told) + "\n")
+            child.stdin.flush()
+            # The moment: as the store is opened, or after a few runs.
+            for _ in range(int(chance.integers(1, 7))):
+                child.stdout.readline()
+            time.sleep(float(chance.uniform(0, 0.15)))
+            os.killpg(child.pid, signal.SIGKILL)
+            killed += child.wait(timeout=10) == -signal.SIGKILL
+        with opened_after_a_kill(path) as store:
+            finished = assert_finished_runs_are_right(store, undisturbed)
+        assert finished >= held
+        held = finished
+    assert killed >= 6
+    assert 0 < held < len(plans)
+    with RunStore(path) as store:
+        played: list[str] = []
+        sweep(plans, store, workers=1, watch=lambda plan: played.append(plan.key))
+        assert len(played) == len(plans) - held
+        for plan in plans:
+            assert_holds(store, plan, whole=undisturbed[plan.key])
+
+
+# On a cluster.
+
+
+ON_RAY = """
+import sys
+import ray
+from ray.util.joblib import register_ray
+from turnout.simulator import RunPlan, play_plan, sweep
+from turnout.store import RunStore
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+register_ray()
+plans = [RunPlan("rbcsf", 6, 1), RunPlan("random", 9, 2), RunPlan("fedcs", 4, 3)]
+with RunStore(sys.argv[1]) as store:
+    ids = sweep(plans, store, workers=2, backend="ray")
+    alike = [store.columns(run).to_bytes() == play_plan(plan).to_bytes() for run, plan in zip(ids, plans)]
+ray.shutdown()
+print("alike:", alike)
+"""
+
+
+def test_a_sweep_on_ray_gives_the_same_runs(tmp_path: Path) -> None:
+    """In a process of its own, for Ray warns of much."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("ray is not installed: pip install 'turnout[cluster]'")
+    ended = subprocess.run(
+        [sys.executable, "-c", ON_RAY, str(tmp_path / "runs.db")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+        check=False,
+    )
+    assert "alike: [True, True, True]" in ended.stdout, ended.stderr

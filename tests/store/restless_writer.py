@@ -1,0 +1,69 @@
+"""A child that writes to a store until it is killed: python restless_writer.py STORE RUNS.
+
+Run i plays the seed i % 3. Even runs are appended chunk by chunk and taken up where the last child was killed, from
+the stored snapshot; odd ones are written whole.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from turnout import make_policy
+from turnout.kernel.rounds import RoundRecord
+from turnout.policies.fleet import SmallFleet
+from turnout.store import RoundColumns, RunStore
+
+ROUNDS, CHUNK, SEEDS = 20, 4, 3
+
+
+class Game:
+    """A policy on a fleet that can be left and taken up again."""
+
+    def __init__(self, seed: int) -> None:
+        self.policy = make_policy("rbcsf", 40)
+        self.fleet = SmallFleet(seed, deadline=15.0, failure_rate=0.1)
+
+    def rounds(self, first: int, last: int) -> list[RoundRecord]:
+        records = []
+        for round_ in range(first, last + 1):
+            offer = self.fleet.offer(round_)
+            selection = self.policy.ask(offer)
+            report = self.fleet.play(offer, selection)
+            self.policy.tell(report)
+            records.append(RoundRecord(selection, report))
+        return records
+
+
+def write_in_chunks(store: RunStore, key: str, seed: int) -> None:
+    info = store.find(key)
+    if info is not None and info.finished:
+        return
+    run = store.begin(key, {"seed": seed}, clients=40, code_version="test")
+    game, done = Game(seed), 0
+    if (saved := store.snapshot(run)) is not None:
+        done, state = saved
+        game.fleet._trained = state.pop("trained")
+        game.policy.restore(state)
+    while done < ROUNDS:
+        columns = RoundColumns.from_records(game.rounds(done + 1, done + CHUNK), clients=40)
+        done += CHUNK
+        store.append(run, columns, snapshot={"trained": game.fleet._trained, **game.policy.state()})
+    store.finish(run)
+
+
+def write_whole(store: RunStore, key: str, seed: int) -> None:
+    columns = RoundColumns.from_records(Game(seed).rounds(1, ROUNDS), clients=40)
+    store.write_run(key, {"seed": seed}, columns, clients=40, code_version="test")
+
+
+def main(path: str, runs: int) -> None:
+    with RunStore(path) as store:
+        print("ready", flush=True)
+        begun = len(store.runs())
+        for number in range(max(0, begun - 2), runs):
+            write = write_whole if number % 2 else write_in_chunks
+            write(store, f"run {number}", number % SEEDS)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,470 @@
+"""Runs are begun, appended to, finished, found again; and refused where that would spoil them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from store.keepsakes import odd_rounds, played
+from turnout import make_policy
+from turnout.kernel.errors import StoreError
+from turnout.kernel.rounds import RoundRecord
+from turnout.store import RoundColumns, RunInfo, RunStore
+
+PLAN = {"policy": "rbcsf", "seed": 3, "settings": {"speed_weight": 5.0}}
+RECORDS = played(30, deadline=15.0, failure_rate=0.1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[RunStore]:
+    with RunStore(path) as opened:
+        yield opened
+
+
+def columns_of(records: list[RoundRecord]) -> RoundColumns:
+    return RoundColumns.from_records(records, clients=40)
+
+
+def begun(store: RunStore, key: str = "one", plan: dict[str, Any] = PLAN, clients: int = 40) -> int:
+    return store.begin(key, plan, clients=clients, code_version="1.0")
+
+
+def written(store: RunStore, key: str = "one", records: list[RoundRecord] = RECORDS) -> int:
+    return store.write_run(key, PLAN, columns_of(records), clients=40, code_version="1.0")
+
+
+def test_chunks_come_back_as_the_run_they_are_of(store: RunStore) -> None:
+    run = begun(store)
+    for first in range(0, 30, 7):
+        store.append(run, columns_of(RECORDS[first : first + 7]))
+    assert list(store.columns(run).records()) == RECORDS
+    assert list(store.records(run)) == RECORDS
+
+
+def test_odd_rounds_survive_closing_and_opening(path: Path) -> None:
+    with RunStore(path) as store:
+        run = begun(store)
+        for record in odd_rounds():
+            store.append(run, columns_of([record]))
+    with RunStore(path, read_only=True) as store:
+        assert list(store.columns(run).records()) == odd_rounds()
+        assert list(store.records(run)) == odd_rounds()
+
+
+def test_a_run_is_known_by_its_key(store: RunStore) -> None:
+    assert store.find("one") is None
+    run = begun(store)
+    store.append(run, columns_of(RECORDS[:7]))
+    info = store.find("one")
+    assert info is not None
+    assert info == RunInfo(run, "one", PLAN, 40, 7, False, "1.0", info.started)
+    assert info.started.endswith("+00:00")
+    store.finish(run)
+    store.finish(run)
+    other = written(store, "two")
+    assert [(one.id, one.key, one.rounds, one.finished) for one in store.runs()] == [
+        (run, "one", 7, True),
+        (other, "two", 30, True),
+    ]
+
+
+def test_a_run_without_rounds_has_columns_without_rounds(store: RunStore) -> None:
+    run = begun(store)
+    assert len(store.columns(run)) == 0
+    assert list(store.records(run)) == []
+    assert store.snapshot(run) is None
+
+
+def test_the_same_key_and_plan_is_the_same_run(store: RunStore) -> None:
+    run = begun(store)
+    assert begun(store, plan=dict(reversed(PLAN.items()))) == run
+    with pytest.raises(StoreError, match=r"run 1 \('one'\) was begun with another plan: choose another key"):
+        begun(store, plan={**PLAN, "seed": 4})
+    with pytest.raises(StoreError, match="was begun with 40 clients, not 41"):
+        begun(store, clients=41)
+
+
+def test_a_finished_run_takes_nothing_more(store: RunStore) -> None:
+    run = written(store)
+    with pytest.raises(StoreError, match=r"run 1 \('one'\) is finished: begin another run"):
+        store.append(run, columns_of([]))
+    with pytest.raises(StoreError, match=r"run 1 \('one'\) is finished: read it, delete it, or choose another key"):
+        begun(store)
+
+
+def test_writing_a_finished_run_again_changes_nothing(store: RunStore) -> None:
+    run = written(store)
+    assert written(store, records=RECORDS[:5]) == run
+    assert list(store.records(run)) == RECORDS
+    with pytest.raises(StoreError, match="another plan"):
+        store.write_run("one", {}, columns_of(RECORDS), clients=40, code_version="1.0")
+
+
+def test_writing_a_run_whole_replaces_what_was_unfinished(store: RunStore) -> None:
+    store.append(begun(store), columns_of(RECORDS[:5]), snapshot={"round": 5})
+    run = written(store)
+    assert [info.key for info in store.runs()] == ["one"]
+    assert list(store.records(run)) == RECORDS
+    assert store.snapshot(run) is None
+
+
+def test_a_whole_run_that_is_refused_leaves_the_unfinished_one(store: RunStore) -> None:
+    run = begun(store)
+    store.append(run, columns_of(RECORDS[:5]))
+    with pytest.raises(StoreError, match="round 2 cannot follow round 0"):
+        written(store, records=RECORDS[1:])
+    assert list(store.records(run)) == RECORDS[:5]
+
+
+@pytest.mark.parametrize(("first", "complaint"), [(8, "round 9 cannot follow round 7"), (6, "append round 8 next")])
+def test_rounds_must_follow_the_last_stored_one(store: RunStore, first: int, complaint: str) -> None:
+    run = begun(store)
+    store.append(run, columns_of(RECORDS[:7]))
+    with pytest.raises(StoreError, match=complaint):
+        store.append(run, columns_of(RECORDS[first:]), snapshot={"never": "kept"})
+    with pytest.raises(StoreError, match="round 10 cannot follow round 8"):
+        store.append(run, columns_of([RECORDS[7], RECORDS[9]]))
+    assert list(store.records(run)) == RECORDS[:7]
+    assert store.snapshot(run) is None
+
+
+def test_rounds_of_another_fleet_are_refused(store: RunStore) -> None:
+    with pytest.raises(StoreError, match="run 1 has 41 clients, but the rounds to append 40"):
+        store.append(begun(store, clients=41), columns_of(RECORDS))
+
+
+def test_an_unknown_run_is_refused_everywhere(store: RunStore) -> None:
+    for use in (store.columns, store.records, store.snapshot, store.finish, store.delete):
+        with pytest.raises(StoreError, match=r"there is no run 7 in .*runs.db: ask runs\(\) which there are"):
+            use(7)
+    with pytest.raises(StoreError, match="there is no run 7"):
+        store.append(7, columns_of(RECORDS))
+
+
+def test_a_deleted_run_is_gone_and_its_id_is_not_given_again(store: RunStore) -> None:
+    run = begun(store)
+    store.append(run, columns_of(RECORDS), snapshot={"round": 30})
+    store.delete(run)
+    assert store.runs() == []
+    assert begun(store) > run
+
+
+@pytest.mark.parametrize("plan", [{"rate": float("nan")}, {"rate": np.float32(1)}, {1: 1, "a": 2}, ["a list"]])
+def test_a_plan_that_is_not_json_is_refused(store: RunStore, plan: Any) -> None:
+    with pytest.raises(StoreError, match="the plan of a run must be"):
+        begun(store, plan=plan)
+
+
+@pytest.mark.parametrize("key", ["", 7, None])
+def test_a_key_must_be_a_word(store: RunStore, key: Any) -> None:
+    with pytest.raises(StoreError, match="the key of a run must be a word"):
+        begun(store, key)
+
+
+def test_a_snapshot_comes_back_with_the_same_types(store: RunStore) -> None:
+    snapshot: dict[str, Any] = {
+        "a flag": True,
+        "count": 2**200,
+        "number": 0.1,
+        "minus zero": -0.0,
+        "endless": float("inf"),
+        "name": "Ünïcode/\0\ud800",
+        "floats": np.array([[np.nan, -0.0], [1.0, 5e-324]]),
+        "small": np.array(3, dtype=np.int8),
+        "masks": np.zeros((0, 3), dtype=np.bool_),
+        "words": np.array(["late", "arrived"]),
+        "turned": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "file": np.arange(3, dtype=">u2"),
+    }
+    run = begun(store)
+    store.append(run, columns_of(RECORDS[:7]), snapshot=snapshot)
+    stored = store.snapshot(run)
+    assert stored is not None
+    assert stored[0] == 7
+    assert list(stored[1]) == list(snapshot)
+    for key, value in snapshot.items():
+        again = stored[1][key]
+        assert type(again) is type(value)
+        if isinstance(value, np.ndarray):
+            assert (again.dtype, again.shape, again.tobytes()) == (value.dtype, value.shape, value.tobytes())
+        else:
+            assert repr(again) == repr(value)
+
+
+def test_only_the_newest_snapshot_is_kept(store: RunStore) -> None:
+    run = begun(store)
+    store.append(run, columns_of(RECORDS[:7]), snapshot={"round": 7})
+    store.append(run, columns_of(RECORDS[7:9]), snapshot={"round": 9})
+    store.append(run, columns_of(RECORDS[9:12]))
+    assert store.snapshot(run) == (9, {"round": 9})
+
+
+@pytest.mark.parametrize("value", [np.array([{}]), None, [1, 2], np.int64(3), {"nested": 1}, b"bytes"])
+def test_a_snapshot_holds_plain_things_only(store: RunStore, value: Any) -> None:
+    run = begun(store)
+    with pytest.raises(StoreError, match=r"snapshot\['state'\] is .*: give a plain array"):
+        store.append(run, columns_of(RECORDS), snapshot={"state": value})
+    assert len(store.columns(run)) == 0
+
+
+def test_a_policy_taken_up_from_its_snapshot_chooses_alike(store: RunStore) -> None:
+    policy, twin = make_policy("rbcsf", 40), make_policy("rbcsf", 40)
+    for record in RECORDS:
+        policy.tell(record.report)
+    run = begun(store)
+    store.append(run, columns_of(RECORDS), snapshot=policy.state())
+    stored = store.snapshot(run)
+    assert stored is not None
+    twin.restore(stored[1])
+    for key, value in policy.state().items():
+        assert np.array_equal(twin.state()[key], value)
+
+
+def test_threads_share_a_store(store: RunStore) -> None:
+    def write(key: str) -> None:
+        run = begun(store, key)
+        for first in range(0, 30, 3):
+            store.append(run, columns_of(RECORDS[first : first + 3]))
+
+    threads = [threading.Thread(target=write, args=(f"thread {number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [list(store.records(info.id)) == RECORDS for info in store.runs()] == [True] * 4
+
+
+def test_a_closed_store_says_so(path: Path) -> None:
+    with RunStore(path) as store:
+        pass
+    store.close()
+    with pytest.raises(StoreError, match="was closed: open it again"):
+        store.runs()
+
+
+def test_a_reader_does_not_write(path: Path) -> None:
+    RunStore(path).close()
+    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened to read"):
+        begun(reader)
+
+
+def test_a_reader_does_not_create(path: Path) -> None:
+    with pytest.raises(StoreError, match=r"there is no store at .*runs.db: check the path"):
+        RunStore(path, read_only=True)
+    assert not path.exists()
+
+
+def test_a_second_writer_in_another_process_is_told_who_writes(store: RunStore, path: Path) -> None:
+    attempt = "import sys; from turnout.store import RunStore; RunStore(sys.argv[1])"
+    second = subprocess.run([sys.executable, "-c", attempt, str(path)], capture_output=True, text=True, check=False)
+    assert second.returncode == 1
+    assert f"is being written by process {os.getpid()} on host {socket.gethostname()}: wait until it" in second.stderr
+    begun(store)
+
+
+def test_the_next_writer_may_write_when_the_first_has_closed(path: Path) -> None:
+    with RunStore(path), pytest.raises(StoreError, match="is being written by process"):
+        RunStore(path)
+    with RunStore(path) as store:
+        begun(store)
+
+
+READER = """
+import sys
+from turnout.store import RunStore
+views = 0
+with RunStore(sys.argv[1], read_only=True) as store:
+    print("ready", flush=True)
+    seen = 0
+    while True:
+        info = store.find("one")
+        if info is None:
+            continue
+        columns = store.columns(info.id)
+        assert columns.rounds.tolist() == list(range(1, len(columns) + 1))
+        assert len(columns) % 3 == 0 and len(columns) >= max(seen, info.rounds)
+        saved = store.snapshot(info.id)
+        assert saved is None or saved[0] == saved[1]["round"] >= len(columns)
+        views += len(columns) > seen
+        seen = len(columns)
+        if info.finished:
+            break
+    assert seen == 30
+print(views)
+"""
+
+
+def test_a_reader_in_another_process_sees_whole_appends_while_a_writer_writes(store: RunStore, path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", READER, str(path)], stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "ready\n"
+        run = begun(store)
+        for first in range(0, 30, 3):
+            store.append(run, columns_of(RECORDS[first : first + 3]), snapshot={"round": first + 3})
+            for other in range(10):
+                written(store, f"{first}/{other}")
+        store.finish(run)
+        out, _ = reader.communicate(timeout=60)
+    assert reader.returncode == 0
+    assert int(out) >= 1
+
+
+def test_a_file_that_is_not_sqlite_is_refused_and_left_alone(path: Path) -> None:
+    path.write_bytes(b"name,rounds\n" * 1000)
+    for read_only in (True, False):
+        with pytest.raises(StoreError, match="is not a SQLite file, or its beginning is damaged"):
+            RunStore(path, read_only=read_only)
+    assert path.read_bytes() == b"name,rounds\n" * 1000
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_empty_file_is_not_taken_for_a_new_store(path: Path) -> None:
+    path.touch()
+    with pytest.raises(StoreError, match="holds 0 bytes, too few for a turnout store: restore it"):
+        RunStore(path)
+    assert path.stat().st_size == 0
+
+
+def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE runs (id)")
+    connection.commit()
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="is a SQLite file, but not a turnout store: choose another path"):
+        RunStore(path)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_store_of_a_newer_turnout_is_refused(path: Path) -> None:
+    RunStore(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(StoreError, match="is of store format 2, but this turnout reads format 1: install a newer"):
+        RunStore(path)
+
+
+@pytest.mark.parametrize("kept", [50, 100, 4096, 5000, 0.5, 0.99])
+def test_a_truncated_store_is_refused(path: Path, kept: float) -> None:
+    with RunStore(path) as store:
+        written(store)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(kept if kept > 1 else kept * len(whole))])
+    for read_only in (True, False):
+        with pytest.raises(StoreError, match=r"bytes, too few for a turnout store|is truncated or damaged"):
+            RunStore(path, read_only=read_only)
+
+
+def test_a_damaged_page_is_found_at_opening(path: Path) -> None:
+    with RunStore(path) as store:
+        for number in range(200):
+            begun(store, f"run {number}")
+    whole = bytearray(path.read_bytes())
+    pages = [start for start in range(4096, len(whole), 4096) if whole[start] == 13]
+    for start in pages:
+        whole[start + 1 : start + 40] = b"\xff" * 39
+    path.write_bytes(bytes(whole))
+    with pytest.raises(StoreError, match=r"is truncated or damaged .*: restore it from a backup"):
+        RunStore(path)
+
+
+def test_bytes_flipped_within_the_rounds_are_found_when_read(path: Path) -> None:
+    with RunStore(path) as store:
+        run = begun(store)
+        store.append(run, columns_of(RECORDS[:10]), snapshot={"state": np.arange(100.0) ** 0.5})
+        store.append(run, columns_of(RECORDS[10:]))
+    whole = bytearray(path.read_bytes())
+    for numbers in (columns_of(RECORDS[10:]).exchange_times, np.arange(100.0) ** 0.5):
+        place = whole.index(numbers[5:7].tobytes())
+        whole[place] ^= 0x10
+    path.write_bytes(bytes(whole))
+    with RunStore(path) as store:
+        with pytest.raises(StoreError, match=r"rounds 11 to 30 of run 1 in .*: the stored bytes are damaged"):
+            store.columns(run)
+        with pytest.raises(StoreError, match=r"the snapshot of run 1 in .*: the stored bytes are damaged"):
+            store.snapshot(run)
+        records = store.records(run)
+        assert [next(records) for _ in range(10)] == RECORDS[:10]
+
+
+def test_whatever_byte_is_damaged_rounds_are_right_or_refused(path: Path) -> None:
+    with RunStore(path) as store:
+        run = begun(store)
+        for first in range(0, 12, 4):
+            store.append(run, columns_of(RECORDS[first : first + 4]))
+    whole = path.read_bytes()
+    rng = np.random.default_rng(3)
+    read = 0
+    for place in rng.integers(0, len(whole), 120):
+        damaged = bytearray(whole)
+        damaged[place : place + 4] = rng.bytes(len(damaged[place : place + 4]))
+        path.write_bytes(bytes(damaged))
+        try:
+            with RunStore(path, read_only=True) as store:
+                records = list(store.columns(run).records())
+        except StoreError:
+            continue
+        assert records == RECORDS[: len(records)]
+        read += 1
+    assert read < 100
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"there is no folder .*nowhere: create it, or choose another path"):
+        RunStore(tmp_path / "nowhere" / "runs.db")
+
+
+def test_a_folder_is_not_a_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be used"):
+        RunStore(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused() -> None:
+    with pytest.raises(StoreError, match=r"cannot be used .*: check the folder and its rights"):
+        RunStore("/proc/runs.db")
+
+
+def test_a_journal_without_its_store_is_not_built_over(path: Path) -> None:
+    path.with_name("runs.db-wal").write_bytes(b"rounds of a store that was moved away")
+    with pytest.raises(StoreError, match=r"is gone but .*-wal is still there: bring the store back"):
+        RunStore(path)
+
+
+def test_a_name_with_odd_letters_will_do(tmp_path: Path) -> None:
+    path = tmp_path / "a?b#c%20 ü.db"
+    with RunStore(path) as store:
+        run = written(store)
+    with RunStore(path, read_only=True) as store:
+        assert list(store.records(run)) == RECORDS
+    assert path.exists()
+
+
+def test_a_half_made_store_is_made_again(path: Path) -> None:
+    path.with_name("runs.db.new").write_bytes(b"killed while it was made")
+    with RunStore(path) as store:
+        assert store.runs() == []
+
+
+def test_a_store_is_not_used_across_a_fork(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.getpid()
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: own + 1)
+        with pytest.raises(StoreError, match=rf"was opened by process {own}: open it anew in this one"):
+            store.runs()
