@@ -39,7 +39,7 @@ bench: setup  ## what a round costs, in units of a memory copy (needs 3 GB)
 	$(BIN)/turnout bench
 	$(BIN)/python -m pytest -q benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds
 
-results: setup  ## the numerical study again, 20 seeds (minutes; runs are kept in build/study.turnout)
+results: setup  ## the numerical study again, 20 seeds (three minutes; the runs are kept in build/)
 	$(BIN)/turnout reproduce numerical --out docs/results/numerical --store build/study.turnout
 
 clean:  ## remove what was built

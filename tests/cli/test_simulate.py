@@ -85,6 +85,13 @@ def test_the_world_can_be_set() -> None:
     assert told[0]["mean_cohort"] < 5
 
 
+def test_debts_are_counted_against_what_is_promised() -> None:
+    arguments = ("simulate", "rbcsf", "random", "--rounds", "20", "--json")
+    promised = json.loads(run(*arguments, "--set", "guaranteed_rate=0.05").stdout)
+    assert promised[1]["worst_debt"] == json.loads(run(*arguments, "--promise", "0.05").stdout)[1]["worst_debt"]
+    assert promised[1]["worst_debt"] < json.loads(run(*arguments).stdout)[1]["worst_debt"]
+
+
 def test_a_simulation_can_be_drawn(tmp_path: Path) -> None:
     picture = tmp_path / "runs.svg"
     assert run("simulate", "rbcsf", "random", "--rounds", "20", "--figure", str(picture)).returncode == 0
@@ -206,6 +213,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path) -> None:
     assert "(did you mean 'availability'?)" in refused("simulate", "--world", "availabilty=0.3")
     assert "largest feasible rate is 0.2" in refused("simulate", "rbcsf", "--set", "guaranteed_rate=0.3")
     assert "unknown experiment 'queus' (did you mean 'queues'?)" in refused("reproduce", "queus")
+    assert "(did you mean 'random'?)" in refused("compare", "rbcsf", "random", "--baseline", "randon", "--seeds", "2")
     assert "at least 0" in refused("simulate", "rbcsf", "--set", "speed_weight=-1")
 
 

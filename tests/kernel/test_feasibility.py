@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnout.kernel.errors import InfeasiblePromise, SettingError
-from turnout.kernel.feasibility import expected_turns, feasibility, largest_feasible_rate, require_feasible
+from turnout.kernel.feasibility import (
+    binomial_turns,
+    expected_turns,
+    feasibility,
+    largest_feasible_rate,
+    require_feasible,
+)
 
 
 def turns_of(chances: list[Fraction], cohort_size: int) -> Fraction:
@@ -109,6 +115,36 @@ def test_large_fleets_end_early_and_stay_exact(cohort_size: int) -> None:
         drawn = np.minimum(rng.binomial(count, 0.3, 200_000), cohort_size).mean()
         assert got[count - 1] == pytest.approx(drawn, rel=0.02)
     assert got[-1] <= cohort_size
+
+
+@pytest.mark.parametrize(
+    ("clients", "chance", "cohort_size"), [(1, 0.3, 1), (40, 0.2, 8), (700, 0.01, 3), (900, 0.97, 870)]
+)
+def test_equal_clients_have_the_binomials_turns(clients: int, chance: float, cohort_size: int) -> None:
+    by_steps = expected_turns(np.full(clients, chance), cohort_size)[-1]
+    assert binomial_turns(clients, chance, cohort_size) == pytest.approx(by_steps, rel=1e-11)
+
+
+def test_a_million_clients_are_refused_at_once_and_with_a_remedy() -> None:
+    with pytest.raises(InfeasiblePromise) as caught:
+        require_feasible(np.full(10**6, 0.15), np.full(10**6, 0.8), 100)
+    enough = caught.value.cohort_size
+    assert enough is not None
+    assert 150_000 <= enough < 150_500
+    assert feasibility(np.full(10**6, 0.15), np.full(10**6, 0.8), enough).holds
+    assert not feasibility(np.full(10**6, 0.15), np.full(10**6, 0.8), enough - 1).holds
+
+
+@given(st.lists(st.floats(0.5, 1), min_size=12, max_size=30), st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_the_cohort_of_the_remedy_is_the_smallest_that_would_do(chances: list[float], cohort_size: int) -> None:
+    rates = np.full(len(chances), 0.9 * min(chances))
+    with pytest.raises(InfeasiblePromise) as caught:
+        require_feasible(rates, chances, cohort_size)
+    enough = caught.value.cohort_size
+    assert enough is not None
+    assert feasibility(rates, chances, enough).holds
+    assert not feasibility(rates, chances, enough - 1).holds
 
 
 def test_the_error_names_the_largest_rate_a_cohort_that_would_do_and_who_is_in_the_way() -> None:

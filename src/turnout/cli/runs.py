@@ -101,6 +101,7 @@ def delete(
     store: StoreArgument,
     run: RunArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Remove a run from its store."""
     with RunStore(store) as opened:
@@ -108,7 +109,10 @@ def delete(
         if not yes:
             typer.confirm(f"Delete run {run} ({_name(one)}, {one.rounds} rounds)?", abort=True)
         opened.delete(run)
-    typer.echo(f"deleted run {run}")
+    if json:
+        print_json({"deleted": run})
+    else:
+        typer.echo(f"deleted run {run}")
 
 
 def _info(store: RunStore, run: int) -> RunInfo:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from turnout.cli.options import (
@@ -31,14 +32,19 @@ from turnout.cli.options import (
 )
 from turnout.experiments.comparison import draw_overview, overview_tables
 from turnout.experiments.drawing import save_as
+from turnout.kernel.errors import SettingError
+from turnout.kernel.fairness import exact_rate
+from turnout.policies.registry import near
 from turnout.simulator.metrics import Summary, mean_and_band, summarise
 from turnout.simulator.plans import RunPlan
-from turnout.simulator.sweep import missing_plans, play_into, play_plan, sweep
+from turnout.simulator.play import play
+from turnout.simulator.sweep import missing_plans, play_into, sweep
 from turnout.store import RoundColumns, RunStore
 
 SaveOption = Annotated[Path | None, typer.Option("--save", help="Keep the runs in this store; a stopped run goes on.")]
 PromiseOption = Annotated[
-    float, typer.Option("--promise", min=0, max=1, help="The share of rounds that debts are counted against.")
+    float | None,
+    typer.Option(min=0, max=1, help="The share of rounds that debts are counted against; by default what is promised."),
 ]
 
 
@@ -49,7 +55,7 @@ def simulate(
     world: WorldOption = None,
     rounds: RoundsOption = None,
     seed: SeedOption = 0,
-    promise: PromiseOption = 0.15,
+    promise: PromiseOption = None,
     save: SaveOption = None,
     figure: Annotated[Path | None, typer.Option(help="Also draw it into this file (.svg or .png).")] = None,
     json: JsonOption = False,
@@ -63,16 +69,17 @@ def simulate(
     ]
     for plan in plans:
         plan.build()  # what cannot be played is refused before anything is
+    promised = _promised(plans) if promise is None else promise
     played = _played(plans, save)
-    summaries = [summarise(columns, guaranteed_rate=promise) for columns in played]
+    summaries = [summarise(columns, guaranteed_rate=promised) for columns in played]
     if figure is not None:
         names = [plan.name for plan in plans]
         tables = overview_tables({name: [columns] for name, columns in zip(names, played, strict=True)})
-        save_as(draw_overview(names, *tables, promise), figure)
+        save_as(draw_overview(names, *tables, promised), figure)
     if json:
         print_json([{"policy": plan.name, **asdict(one)} for plan, one in zip(plans, summaries, strict=True)])
         return
-    title = f"{plans[0].rounds} rounds, seed {seed}, debts against a promised {promise:g} of the rounds"
+    title = f"{plans[0].rounds} rounds, seed {seed}, debts against a promised {promised:g} of the rounds"
     Console().print(_summary_table(title, plans, summaries))
 
 
@@ -86,7 +93,7 @@ def compare(
     baseline: Annotated[
         str | None, typer.Option(help="Compare with this one; by default random, or the first.")
     ] = None,
-    promise: PromiseOption = 0.15,
+    promise: PromiseOption = None,
     save: SaveOption = None,
     workers: WorkersOption = None,
     json: JsonOption = False,
@@ -97,9 +104,13 @@ def compare(
     for plan in plans:
         plan.build()
     names = [plan.name for plan in plans]
-    reference = names.index(baseline) if baseline in names else names.index("random") if "random" in names else 0
+    if baseline is not None and baseline not in names:
+        raise SettingError(
+            f"there is no {baseline!r} to compare with{near(baseline, names)}; there are {', '.join(names)}"
+        )
+    reference = names.index(baseline or ("random" if "random" in names else names[0]))
     by_seed = [[replace(plan, seed=one) for one in range(count)] for plan in plans]
-    figures = _swept(by_seed, promise, save, workers)
+    figures = _swept(by_seed, _promised(plans) if promise is None else promise, save, workers)
     rows = [_compared(plan, own, figures[reference]) for plan, own in zip(plans, figures, strict=True)]
     if json:
         print_json({"seeds": count, "baseline": names[reference], "policies": rows})
@@ -110,7 +121,7 @@ def compare(
 def _played(plans: Sequence[RunPlan], save: Path | None) -> list[RoundColumns]:
     if save is None:
         with progress_bar() as progress:
-            return [play_plan(plan) for plan in progress.track(plans, description="Playing")]
+            return [_played_here(plan, progress) for plan in plans]
     with resumable(), RunStore(save) as store, progress_bar() as progress:
         task = progress.add_task("Playing", total=sum(plan.rounds for plan in plans))
         kept = []
@@ -122,6 +133,18 @@ def _played(plans: Sequence[RunPlan], save: Path | None) -> list[RoundColumns]:
 
             kept.append(store.columns(play_into(store, plan, watch=watch)))
         return kept
+
+
+def _played_here(plan: RunPlan, progress: Progress) -> RoundColumns:
+    policy, world = plan.build()
+    records = progress.track(play(policy, world, plan.rounds), total=plan.rounds, description=f"Playing {plan.name}")
+    return RoundColumns.from_records(records, clients=world.clients)
+
+
+def _promised(plans: Sequence[RunPlan]) -> float:
+    """What the first policy that promises something promises to all alike; the paper's rate if none does."""
+    rates = [plan.settings["guaranteed_rate"] for plan in plans if "guaranteed_rate" in plan.settings]
+    return next((float(exact_rate(rate)) for rate in rates if isinstance(rate, float | int | str)), 0.15)
 
 
 def _swept(by_seed: list[list[RunPlan]], promise: float, save: Path | None, workers: int | None) -> list[list[Summary]]:

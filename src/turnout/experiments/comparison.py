@@ -47,6 +47,14 @@ def paper_plans(seeds: int, rounds: int, labels: Sequence[str] = tuple(CONTENDER
     }
 
 
+def weighted_plans(policy: str, weights: Mapping[str, float], seeds: int, rounds: int) -> dict[str, list[RunPlan]]:
+    """Long runs of a policy at several speed weights, by label; only who was chosen, and the times, are kept."""
+    return {
+        label: [RunPlan(policy, rounds, seed, {"speed_weight": weight}, keep="choices") for seed in range(seeds)]
+        for label, weight in weights.items()
+    }
+
+
 class PaperComparison(Experiment):
     """What the three experiments share: their runs."""
 
@@ -78,8 +86,8 @@ class Queues(PaperComparison):
         settled = [Group(group.label, _first_reach(owed[group.label], 0.9 * group.values)) for group in levels]
         claims = [
             below("flattens", "mean owed grows by less than 5 % from the last fifth but one to the last", growth, 0.05),
-            ascending("higher level", "a larger speed weight settles at a higher level of mean owed", levels),
-            ascending("later", "a larger speed weight reaches 90 % of its level in a later round", settled),
+            ascending("higher level", "a larger speed weight settles at a higher level of mean owed (turns)", levels),
+            ascending("later", "a larger speed weight reaches 90 % of its level in a later round (round)", settled),
         ]
         return Findings(claims, {"queues": _curves_table(owed)})
 
@@ -113,7 +121,7 @@ class TrainingTime(PaperComparison):
         claims = [
             ascending(
                 "random slowest",
-                "every weight of RBCS-F takes less time than random",
+                "every weight of RBCS-F takes less time than random (minutes)",
                 [
                     max((totals[label] for label in RBCSF_LABELS), key=lambda group: group.values.mean()),
                     totals["random"],
@@ -121,12 +129,12 @@ class TrainingTime(PaperComparison):
             ),
             ascending(
                 "larger weight, shorter",
-                "RBCS-F takes less time with a larger speed weight",
+                "RBCS-F takes less time with a larger speed weight (minutes)",
                 [totals[label] for label in reversed(RBCSF_LABELS)],
             ),
             ascending(
                 "FedCS(3) shortest",
-                "FedCS(3) takes the least time",
+                "FedCS(3) takes the least time (minutes)",
                 [
                     totals["FedCS(3)"],
                     min((totals[label] for label in by_speed[1:]), key=lambda group: group.values.mean()),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from turnout.experiments.claims import Claim, Group, above, below
-from turnout.experiments.comparison import RATE, weight_label
+from turnout.experiments.comparison import RATE, weight_label, weighted_plans
 from turnout.experiments.drawing import colour_of, figure, thinned
 from turnout.experiments.experiment import Experiment, Findings, Plans, Runs, Table
 from turnout.kernel.arrays import FloatArray, IntArray
@@ -47,14 +47,9 @@ class Theory(Experiment):
         long, short = rounds or ROUNDS, min(rounds or LEMMA_ROUNDS, LEMMA_ROUNDS)
         theory = {**PaperWorld().bounds(), "delta": DELTA}
         plans = {
-            weight_label(weight): [
-                RunPlan("rbcsf", long, seed, {"speed_weight": float(weight)}, keep="choices") for seed in range(seeds)
-            ]
-            for weight in WEIGHTS
+            **weighted_plans("rbcsf", {weight_label(weight): float(weight) for weight in WEIGHTS}, seeds, long),
+            **weighted_plans("fair-oracle", {ORACLE: ORACLE_WEIGHT}, seeds, long),
         }
-        plans[ORACLE] = [
-            RunPlan("fair-oracle", long, seed, {"speed_weight": ORACLE_WEIGHT}, keep="choices") for seed in range(seeds)
-        ]
         plans[SCHEDULED] = [
             RunPlan("rbcsf", short, seed, {"exploration": "theory", "theory": theory}) for seed in range(seeds)
         ]

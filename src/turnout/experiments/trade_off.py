@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from turnout.experiments.claims import Group, above, ascending
-from turnout.experiments.comparison import RATE, weight_label
+from turnout.experiments.comparison import RATE, weight_label, weighted_plans
 from turnout.experiments.drawing import OTHERS, figure
 from turnout.experiments.experiment import Experiment, Findings, Plans, Runs
 from turnout.kernel.arrays import FloatArray
 from turnout.simulator.metrics import mean_and_band
-from turnout.simulator.plans import RunPlan
 from turnout.store import RoundColumns
 
 if TYPE_CHECKING:
@@ -38,16 +37,10 @@ class TradeOff(Experiment):
     def plans(self, seeds: int, rounds: int | None = None) -> Plans:
         """5,000 rounds of each weight; their first 500 are the short runs."""
         long = rounds or ROUNDS
-        plans = {
-            weight_label(weight): [
-                RunPlan("rbcsf", long, seed, {"speed_weight": float(weight)}, keep="choices") for seed in range(seeds)
-            ]
-            for weight in WEIGHTS
+        return {
+            **weighted_plans("rbcsf", {weight_label(weight): float(weight) for weight in WEIGHTS}, seeds, long),
+            **weighted_plans("fair-oracle", {ORACLE: ORACLE_WEIGHT}, seeds, long),
         }
-        plans[ORACLE] = [
-            RunPlan("fair-oracle", long, seed, {"speed_weight": ORACLE_WEIGHT}, keep="choices") for seed in range(seeds)
-        ]
-        return plans
 
     def findings(self, runs: Runs) -> Findings:
         """Time and fairness of each weight at both lengths."""
@@ -58,7 +51,9 @@ class TradeOff(Experiment):
         early = [Group(label, points[label][:, 0, 1]) for label in labels]
         gains = [Group(f"{label}, gain", points[label][:, 1, 1] - points[label][:, 0, 1]) for label in labels]
         claims = [
-            ascending("larger weight, shorter rounds", "the mean round falls with the speed weight", time[::-1]),
+            ascending(
+                "larger weight, shorter rounds", "the mean round falls with the speed weight (seconds)", time[::-1]
+            ),
             ascending(
                 "larger weight, later fairness",
                 "after a tenth of the rounds the least-chosen client's share falls with the speed weight",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -14,6 +15,7 @@ from turnout.kernel.fairness import FINEST
 
 # Rates and availabilities are floats: a promise is not broken by what their rounding adds.
 ROUNDING = 1e-9
+NEVER = 1e-30
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,10 @@ def feasibility(rates: npt.ArrayLike, availability: npt.ArrayLike, cohort_size: 
     promised = np.flatnonzero(asked > 0)
     if not len(promised):
         return Feasibility(np.inf, ())
+    if _all_alike(asked) and _all_alike(chance):
+        # The more of them, the less for each: the worst set is all of them.
+        turns = binomial_turns(len(asked), float(chance[0]), size)
+        return Feasibility(turns / (len(asked) * float(asked[0])), tuple(range(len(asked))))
     with np.errstate(divide="ignore"):
         order = promised[np.argsort(-(asked[promised] / chance[promised]), kind="stable")]
     together = np.cumsum(asked[order])
@@ -64,22 +70,43 @@ def expected_turns(chances: FloatArray, cohort_size: int) -> FloatArray:
         everyone: FloatArray = np.minimum(np.arange(1.0, len(chances) + 1), cohort_size)
         return everyone
     turns = np.empty(len(chances))
-    fewer = np.zeros(cohort_size)  # P(exactly j are available), j < cohort_size
+    fewer = np.zeros(cohort_size + 1)  # P(exactly j are available), j < cohort_size; one place to spill over
     fewer[0] = 1.0
-    total = 0.0
+    low, total = 0, 0.0
     for i, chance in enumerate(chances.tolist()):
-        room = float(fewer.sum())
-        if room < 1e-30:
+        likely = fewer[low : min(i + 1, cohort_size)]
+        room = float(likely.sum())
+        if room < NEVER:
             # The cohort is full for certain: nobody adds anything more.
             turns[i:] = total
             break
         total += chance * room
         turns[i] = total
-        moved = fewer * chance
-        fewer -= moved
-        fewer[1:] += moved[:-1]
+        moved = likely * chance
+        likely -= moved
+        fewer[low + 1 : low + 1 + len(moved)] += moved
+        while low < cohort_size - 1 and fewer[low] < NEVER and low < i:
+            low += 1
     bounded: FloatArray = np.minimum(turns, cohort_size)
     return bounded
+
+
+def binomial_turns(clients: int, chance: float, cohort_size: int) -> float:
+    """E[min(cohort_size, number available)] of clients that are all there equally often.
+
+    >>> round(binomial_turns(40, 0.2, 8), 4)
+    7.0017
+    """
+    if chance in (0.0, 1.0) or cohort_size >= clients:
+        return min(clients * chance, float(cohort_size))
+    likeliest = min(int((clients + 1) * chance), clients)
+    reach = int(14 * math.sqrt(clients * chance * (1 - chance))) + 60
+    numbers = np.arange(max(likeliest - reach, 0), min(likeliest + reach, clients) + 1, dtype=np.float64)
+    # From one number to the next the probability changes by (n − j)/(j + 1) · p/(1 − p).
+    steps = np.log((clients - numbers[:-1]) / (numbers[:-1] + 1)) + math.log(chance) - math.log1p(-chance)
+    logs = np.concatenate([[0.0], np.cumsum(steps)])
+    weights = np.exp(logs - logs.max())
+    return float((np.minimum(numbers, cohort_size) * weights).sum() / weights.sum())
 
 
 def largest_feasible_rate(availability: npt.ArrayLike, cohort_size: int) -> Fraction:
@@ -104,7 +131,7 @@ def require_feasible(rates: npt.ArrayLike, availability: npt.ArrayLike, cohort_s
     if found.holds:
         return
     chance = _as_chances(availability)
-    alike = bool((asked == asked[0]).all())
+    alike = _all_alike(asked)
     enough = _sufficient_cohort(asked, chance, cohort_size)
     largest = Fraction(asked[0] * found.scale).limit_denominator(FINEST) if alike else None
     told = (
@@ -127,9 +154,13 @@ def require_feasible(rates: npt.ArrayLike, availability: npt.ArrayLike, cohort_s
 
 def _sufficient_cohort(rates: FloatArray, chance: FloatArray, cohort_size: int) -> int | None:
     """The smallest cohort that would do, or None if none would."""
-    low, high = cohort_size, len(rates)
-    if not feasibility(rates, chance, max(low, high)).holds:
+    if (rates > chance * (1 + ROUNDING)).any():
         return None
+    # Fewer than all are promised together cannot be enough; a little more mostly is.
+    low = max(cohort_size, math.ceil(float(rates.sum()) * (1 - ROUNDING)) - 1)
+    high, stride = low + 1, 1
+    while high < len(rates) and not feasibility(rates, chance, high).holds:
+        low, high, stride = high, min(high + stride, len(rates)), 2 * stride
     while high - low > 1:
         middle = (low + high) // 2
         if feasibility(rates, chance, middle).holds:
@@ -146,7 +177,11 @@ def _blame(clients: tuple[int, ...], rates: FloatArray, chance: FloatArray, coho
             f"client {rows[0]} is promised {rates[rows[0]]:g} of the rounds and is available in {chance[rows[0]]:g} "
             "of them"
         )
-    turns = expected_turns(chance[rows], cohort_size)[-1]
+    turns = (
+        binomial_turns(len(rows), float(chance[rows[0]]), cohort_size)
+        if _all_alike(chance[rows])
+        else expected_turns(chance[rows], cohort_size)[-1]
+    )
     who = "all clients" if len(rows) == len(rates) else f"{len(rows)} of {len(rates)} clients"
     return f"{who} are promised {rates[rows].sum():.6g} turns a round together and can get {turns:.6g}"
 
@@ -166,6 +201,10 @@ def _rounded_down(rate: float) -> str:
         return "0"
     digits = 4 - int(np.floor(np.log10(rate)))
     return f"{np.floor(rate * 10.0**digits * (1 + ROUNDING)) / 10.0**digits:.{max(digits, 0)}f}".rstrip("0")
+
+
+def _all_alike(values: FloatArray) -> bool:
+    return bool((values == values[0]).all())
 
 
 def _as_chances(availability: npt.ArrayLike) -> FloatArray:

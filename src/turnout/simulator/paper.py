@@ -82,6 +82,8 @@ class PaperWorld:
 
     def offer(self, round: int) -> RoundOffer:  # noqa: A002
         """Who volunteers, and in what condition, with the truth about their expected times."""
+        if round < 1:
+            raise SettingError(f"rounds count from 1, not {round}")
         contexts = np.empty((3, self._clients)).T
         contexts[:, 0] = 1 / self._free_cpu.of(round)
         contexts[:, 1] = self._trained if self._cold_start == "participants" else ~self._trained
