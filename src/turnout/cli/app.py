@@ -12,6 +12,7 @@ from rich.console import Console
 from turnout import TurnoutError, __version__
 from turnout.cli.bench import bench
 from turnout.cli.check import check
+from turnout.cli.data import data
 from turnout.cli.demo import demo
 from turnout.cli.options import Interrupted
 from turnout.cli.reproduce import reproduce
@@ -29,6 +30,7 @@ app = typer.Typer(
 for command in (demo, simulate, compare, reproduce, check, bench):
     app.command()(command)
 app.add_typer(runs, name="runs")
+app.add_typer(data, name="data")
 
 
 def _version(wanted: bool) -> None:

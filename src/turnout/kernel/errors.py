@@ -8,6 +8,7 @@ TurnoutError
  ├─ SelectionError          a Selection that is malformed
  ├─ ReportError             a RoundReport that is malformed, or names unknown clients
  ├─ StateError              a saved state that does not fit
+ ├─ DatasetError            a dataset that is missing, damaged or cannot be fetched
  ├─ StoreError              a store that cannot be opened, or must not take what it is given
  └─ PolicyCheckError        check_policy found a promise broken
 """
@@ -74,6 +75,10 @@ class ReportError(TurnoutError, ValueError):
 
 class StateError(TurnoutError, ValueError):
     """A saved state does not fit the object that should take it in."""
+
+
+class DatasetError(TurnoutError):
+    """A dataset is missing, damaged or cannot be fetched."""
 
 
 class StoreError(TurnoutError):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from turnout.kernel.arrays import FloatArray, as_count, smallest
 from turnout.kernel.errors import SettingError
-from turnout.kernel.randomness import round_rng
+from turnout.kernel.randomness import dirichlet_logs, round_rng, softmax
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
 
@@ -54,14 +52,13 @@ class SkewedRandom(SelectionPolicy):
         if not concentration > 0:
             raise SettingError(f"concentration must be above 0 (infinity is even), not {concentration}")
         self.concentration = float(concentration)
-        self._log_weights = self._draw_log_weights()
+        rng = round_rng(seed, "skewed weights", 0)
+        self._log_weights = dirichlet_logs(rng, clients, self.concentration)
 
     @property
     def weights(self) -> FloatArray:
         """The share of each client in a single draw."""
-        weights = np.exp(self._log_weights - self._log_weights.max())
-        shares: FloatArray = weights / weights.sum()
-        return shares
+        return softmax(self._log_weights)
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Draw one after the other, each in proportion to its weight among those left."""
@@ -75,12 +72,3 @@ class SkewedRandom(SelectionPolicy):
     def tell(self, report: RoundReport) -> None:
         """Nothing to learn."""
         self.check_report(report)
-
-    def _draw_log_weights(self) -> FloatArray:
-        if math.isinf(self.concentration):
-            return np.zeros(self.clients)
-        rng = round_rng(self.seed, "skewed weights", 0)
-        # log Gamma(a) = log Gamma(a + 1) + log(U)/a in distribution: small weights do not underflow to zero.
-        log_gamma = np.log(rng.standard_gamma(self.concentration + 1, self.clients))
-        log_weights: FloatArray = log_gamma - rng.standard_exponential(self.clients) / self.concentration
-        return log_weights

@@ -1,0 +1,1 @@
+"""Real training: datasets, who holds what, learners."""
