@@ -40,8 +40,9 @@ def test_nothing_is_pickled_or_evaluated() -> None:
     assert found == []
 
 
-def test_the_readmes_example_runs(tmp_path: Path) -> None:
-    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+@pytest.mark.parametrize("document", ["README.md", "docs/training.md"])
+def test_the_examples_of_the_documents_run(document: str, tmp_path: Path) -> None:
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), flags=re.DOTALL)
     assert examples
     for number, example in enumerate(examples):
         script = tmp_path / f"example_{number}.py"

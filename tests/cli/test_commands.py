@@ -29,12 +29,12 @@ def test_the_version_names_the_kernel() -> None:
 
 def test_help_lists_the_commands_and_no_command_is_help() -> None:
     shown = run("--help").stdout
-    for command in ("demo", "simulate", "compare", "reproduce", "runs", "check", "bench", "--version"):
+    for command in ("demo", "simulate", "compare", "reproduce", "train", "runs", "data", "check", "bench", "--version"):
         assert command in shown
     assert "Usage: turnout" in run().stdout
 
 
-@pytest.mark.parametrize("command", ["demo", "simulate", "compare", "reproduce", "check", "bench"])
+@pytest.mark.parametrize("command", ["demo", "simulate", "compare", "reproduce", "train", "check", "bench"])
 def test_every_command_has_help(command: str) -> None:
     done = run(command, "--help")
     assert done.returncode == 0

@@ -150,6 +150,21 @@ def test_reproduce_prints_claims_and_writes_figures(tmp_path: Path) -> None:
     assert len(told["claims"]) == 3
 
 
+def test_a_model_is_trained_and_its_run_kept(tmp_path: Path) -> None:
+    store = str(tmp_path / "runs.turnout")
+    done = run("train", "random", "--rounds", "25", "--hidden", "8", "--save", store)
+    assert re.match(
+        r"digits, random: accuracy 0\.[89]\d+ after 25 rounds and \d+\.\d simulated minutes", done.stdout
+    ), done.stderr
+    told = json.loads(run("train", "random", "--rounds", "25", "--hidden", "8", "--json").stdout)
+    assert len(told["accuracies"]) == 25
+    assert told["best_accuracy"] == max(told["accuracies"])
+    assert json.loads(run("runs", "list", store, "--json").stdout)[0]["world"] == "training"
+    assert "did you mean 'cifar-10'" in refused("train", "--dataset", "cifar")
+    assert "gamma must be a number or 'iid'" in refused("train", "--gamma", "even")
+    assert "rate must be above 0" in refused("train", "--rate", "0")
+
+
 def test_runs_are_listed_shown_exported_and_deleted(tmp_path: Path) -> None:
     store = str(tmp_path / "runs.turnout")
     run("simulate", "rbcsf", "random", "--rounds", "12", "--save", store)

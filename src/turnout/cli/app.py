@@ -18,6 +18,7 @@ from turnout.cli.options import Interrupted
 from turnout.cli.reproduce import reproduce
 from turnout.cli.runs import runs
 from turnout.cli.simulate import compare, simulate
+from turnout.cli.train import train
 from turnout.kernel.backend import kernel_name
 
 app = typer.Typer(
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, simulate, compare, reproduce, check, bench):
+for command in (demo, simulate, compare, reproduce, train, check, bench):
     app.command()(command)
 app.add_typer(runs, name="runs")
 app.add_typer(data, name="data")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ def read_idx(content: bytes) -> ByteArray:
         raise DatasetError("this idx file ends within its head")
     shape = struct.unpack(f">{dimensions}I", content[4:start])
     body = np.frombuffer(content, dtype=np.uint8, offset=start)
-    if len(body) != int(np.prod(shape)):
+    if len(body) != math.prod(shape):
         raise DatasetError(f"this idx file should hold {shape} bytes, but holds {len(body)}")
     return body.reshape(shape).copy()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import http.client
 import io
 import os
 import tarfile
@@ -11,6 +12,7 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,8 +77,8 @@ def fetch(
 ) -> Path:
     """Download what is missing or damaged; a file takes its name only after its checksum was found right."""
     target = folder or data_folder(files.dataset)
-    missing = [one for one in files.files if not _is_whole(target, one)]
-    source = address or files.address
+    missing = [one for one in files.files if not _is_whole(files, target, one)]
+    source = (address or files.address).rstrip("/") + "/"
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as refused:
@@ -103,16 +105,21 @@ def _read(files: Files, folder: Path, one: DataFile) -> bytes:
         if path.suffix == ".gz":
             content = gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as damaged:
-        raise DatasetError(f"{path} cannot be read ({damaged}); {again}") from damaged
+        raise DatasetError(
+            f"{path} cannot be read ({damaged}), expected is content with the SHA-256 {one.sha256}; {again}"
+        ) from damaged
     found = hashlib.sha256(content).hexdigest()
     if found != one.sha256:
         raise DatasetError(f"{path} is damaged: its SHA-256 is {found}, expected is {one.sha256}; {again}")
     return content
 
 
-def _is_whole(folder: Path, one: DataFile) -> bool:
-    path = folder / one.name
-    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == one.sha256
+def _is_whole(files: Files, folder: Path, one: DataFile) -> bool:
+    try:
+        _read(files, folder, one)
+    except DatasetError:
+        return False
+    return True
 
 
 def _path_of(folder: Path, one: DataFile) -> Path | None:
@@ -137,6 +144,8 @@ def _write_checked(folder: Path, one: DataFile, content: bytes, source: str) -> 
             os.fsync(opened.fileno())
         part.replace(folder / one.name)
     except OSError as refused:
+        with suppress(OSError):
+            part.unlink()
         raise DatasetError(f"cannot write {folder / one.name}: {refused.strerror or refused}") from refused
 
 
@@ -175,7 +184,9 @@ def _downloaded(address: str, watch: Watcher | None) -> bytes:
                 content += chunk
                 if watch is not None:
                     watch(len(chunk))
-    except (urllib.error.URLError, OSError, ValueError) as failed:
+            if reply.length:
+                raise OSError(f"the connection ended {reply.length} bytes too early")
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as failed:
         why = getattr(failed, "reason", failed)
         raise DatasetError(
             f"cannot download {address}: {why}. Is this machine on the net? The files may also be put into the folder "

@@ -36,8 +36,8 @@ def partition(
     enough.
     """
     known = np.asarray(labels)
-    if known.ndim != 1 or known.dtype.kind not in "iu" or not len(known):
-        raise SettingError("labels must be whole numbers, one an item")
+    if known.ndim != 1 or known.dtype.kind not in "iu" or not len(known) or known.min() < 0:
+        raise SettingError("labels must be whole numbers from 0, one an item")
     as_count("clients", clients, SettingError)
     as_count("items", items, SettingError)
     if not gamma > 0:

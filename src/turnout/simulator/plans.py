@@ -7,6 +7,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import entry_points
 from typing import Any, Literal
 
 from turnout.kernel.arrays import as_count
@@ -16,20 +17,31 @@ from turnout.policies.registry import POLICIES, make_policy, near, settings_of
 from turnout.simulator.paper import PaperWorld
 from turnout.simulator.world import World
 
-WORLDS: Mapping[str, Callable[..., World]] = {"paper": PaperWorld}
+ENTRY_POINTS = "turnout.worlds"
+
+
+def worlds() -> dict[str, Callable[..., World]]:
+    """Worlds by name: the paper's, and those that installed packages offer as entry points of turnout.worlds.
+
+    A builder takes the seed, and settings by keyword.
+    """
+    offered = sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name)
+    return {"paper": PaperWorld, **{entry.name: entry.load() for entry in offered}}
 
 
 def make_world(name: str, seed: int = 0, /, **settings: Any) -> World:
     """Build a world by its name."""
-    if name not in WORLDS:
-        raise SettingError(f"unknown world {name!r}{near(name, WORLDS)}; there are {', '.join(WORLDS)}")
-    known = [one.name for one in inspect.signature(WORLDS[name]).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    build = PaperWorld if name == "paper" else worlds().get(name)
+    if build is None:
+        known = list(worlds())
+        raise SettingError(f"unknown world {name!r}{near(name, known)}; there are {', '.join(known)}")
+    known = [one.name for one in inspect.signature(build).parameters.values() if one.kind is one.KEYWORD_ONLY]
     for setting in settings:
         if setting not in known:
             raise SettingError(
                 f"the world {name} has no setting {setting!r}{near(setting, known)}; it has {', '.join(known)}"
             )
-    return WORLDS[name](seed, **settings)
+    return build(seed, **settings)
 
 
 @dataclass(frozen=True, slots=True)
