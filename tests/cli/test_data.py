@@ -165,7 +165,7 @@ def test_holdings_can_be_drawn(tmp_path: Path, gamma: str, title: str) -> None:
 
 
 def test_holdings_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    assert "gamma must be above 0" in refused("holdings", "digits", "--gamma", "nan", data=tmp_path)
+    assert "gamma must be at least 1e-06" in refused("holdings", "digits", "--gamma", "nan", data=tmp_path)
     wrong = tmp_path / "nowhere" / "picture.svg"
     assert "cannot draw into" in refused("holdings", "digits", "--figure", str(wrong), data=tmp_path)
 

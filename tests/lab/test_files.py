@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 
@@ -334,9 +335,12 @@ def test_an_interrupted_download_is_told_and_nothing_kept(tmp_path: Path, server
 
 def test_a_page_that_is_not_there_is_told(tmp_path: Path, server: Server) -> None:
     server.offered.clear()
-    with pytest.raises(DatasetError, match=r"cannot download http://.*/apples\.gz: Not Found.*by hand"):
+    with pytest.raises(DatasetError, match=r"cannot download http://.*/apples\.gz: Not Found.*by hand") as told:
         fetch(fruit(), tmp_path, address=server.address)
     assert everything_under(tmp_path) == {}
+    reply = told.value.__cause__
+    assert isinstance(reply, HTTPError)
+    assert reply.fp.closed
 
 
 def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -94,9 +94,9 @@ def test_the_most_uneven_weights_still_fill_the_cohort() -> None:
     assert len(policy.ask(SmallFleet(availability=1.0).offer(1)).clients) == 30
 
 
-@pytest.mark.parametrize("concentration", [0, -1, float("nan")])
+@pytest.mark.parametrize("concentration", [0, -1, 1e-310, float("nan")])
 def test_a_concentration_that_cannot_be_is_refused(concentration: float) -> None:
-    with pytest.raises(SettingError, match="concentration must be above 0"):
+    with pytest.raises(SettingError, match="concentration must be at least 1e-06"):
         SkewedRandom(40, concentration=concentration)
 
 

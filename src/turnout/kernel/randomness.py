@@ -8,6 +8,9 @@ import numpy as np
 
 from turnout.kernel.arrays import FloatArray
 
+#: Below this all Dirichlet weights but one are zero for any purpose, and their logarithms run out of range.
+SMALLEST_CONCENTRATION = 1e-6
+
 
 def round_rng(seed: int, purpose: str, round: int) -> np.random.Generator:  # noqa: A002
     """A fresh generator that depends on these three and on nothing else.

@@ -188,6 +188,8 @@ def _downloaded(address: str, watch: Watcher | None) -> bytes:
                 raise OSError(f"the connection ended {reply.length} bytes too early")
     except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as failed:
         why = getattr(failed, "reason", failed)
+        if isinstance(failed, urllib.error.HTTPError):
+            failed.close()  # it holds the connection open
         raise DatasetError(
             f"cannot download {address}: {why}. Is this machine on the net? The files may also be put into the folder "
             "by hand"

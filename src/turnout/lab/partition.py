@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from turnout.kernel.arrays import FloatArray, IntArray, as_count
 from turnout.kernel.errors import SettingError
-from turnout.kernel.randomness import dirichlet_logs, round_rng, softmax
+from turnout.kernel.randomness import SMALLEST_CONCENTRATION, dirichlet_logs, round_rng, softmax
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,8 +40,9 @@ def partition(
         raise SettingError("labels must be whole numbers from 0, one an item")
     as_count("clients", clients, SettingError)
     as_count("items", items, SettingError)
-    if not gamma > 0:
-        raise SettingError(f"gamma must be above 0 (infinity is iid), not {gamma}")
+    as_count("seed", seed, SettingError, least=0)
+    if not gamma >= SMALLEST_CONCENTRATION:
+        raise SettingError(f"gamma must be at least {SMALLEST_CONCENTRATION:g} (infinity is iid), not {gamma}")
     classes = int(known.max()) + 1
     pools = [np.flatnonzero(known == label) for label in range(classes)]
     if not all(len(pool) for pool in pools):

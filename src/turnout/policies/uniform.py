@@ -6,7 +6,7 @@ import numpy as np
 
 from turnout.kernel.arrays import FloatArray, as_count, smallest
 from turnout.kernel.errors import SettingError
-from turnout.kernel.randomness import dirichlet_logs, round_rng, softmax
+from turnout.kernel.randomness import SMALLEST_CONCENTRATION, dirichlet_logs, round_rng, softmax
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
 
@@ -49,8 +49,10 @@ class SkewedRandom(SelectionPolicy):
         super().__init__(clients)
         self.cohort_size: int = as_count("cohort_size", cohort_size, SettingError)
         self.seed = as_count("seed", seed, SettingError, least=0)
-        if not concentration > 0:
-            raise SettingError(f"concentration must be above 0 (infinity is even), not {concentration}")
+        if not concentration >= SMALLEST_CONCENTRATION:
+            raise SettingError(
+                f"concentration must be at least {SMALLEST_CONCENTRATION:g} (infinity is even), not {concentration}"
+            )
         self.concentration = float(concentration)
         rng = round_rng(seed, "skewed weights", 0)
         self._log_weights = dirichlet_logs(rng, clients, self.concentration)
