@@ -15,7 +15,7 @@ from turnout.kernel.exploration import TheoreticalExploration
 from turnout.simulator.metrics import mean_and_band, round_of_each_row
 from turnout.simulator.paper import PaperWorld
 from turnout.simulator.plans import RunPlan
-from turnout.simulator.theory import lemma_coverage, long_run_margin, regret_bound
+from turnout.simulator.theory import lemma_coverage, long_run_margin, regret, regret_bound
 from turnout.store import RoundColumns
 
 if TYPE_CHECKING:
@@ -60,11 +60,9 @@ class Theory(Experiment):
         labels = [weight_label(weight) for weight in WEIGHTS]
         margins = [runs.each(label, lambda columns: long_run_margin(columns, RATE)) for label in labels]
         reference = runs.each(ORACLE, _second_half_mean)
-        means = {label: runs.curves(label, _running_mean) for label in labels}
-        bounds = {label: _bound(weight, means[label].shape[1]) for label, weight in zip(labels, WEIGHTS, strict=True)}
-        excess = [
-            Group(label, (means[label] - reference.values[:, None] - bounds[label]).max(axis=1)) for label in labels
-        ]
+        regrets = {label: _regrets(runs, label, reference) for label in labels}
+        bounds = {label: _bound(weight, regrets[label].shape[1]) for label, weight in zip(labels, WEIGHTS, strict=True)}
+        excess = [Group(label, (regrets[label] - bounds[label]).max(axis=1)) for label in labels]
         least = {label: runs.curves(label, _least_rate) for label in labels}
         coverage = Group(
             SCHEDULED,
@@ -77,7 +75,7 @@ class Theory(Experiment):
         )
         claims = [
             _margins_claim(margins, least),
-            _regret_claim(excess, means, reference, bounds),
+            _regret_claim(excess, regrets, reference, bounds),
             above(
                 "lemma coverage",
                 f"for at least {1 - DELTA:g} of the clients the true mean is always in the lemma's band",
@@ -85,7 +83,7 @@ class Theory(Experiment):
                 1 - DELTA,
             ),
         ]
-        return Findings(claims, {"theory": _table(labels, means, reference, bounds, least)})
+        return Findings(claims, {"theory": _table(labels, regrets, bounds, least)})
 
     def draw(self, findings: Findings) -> Figure:
         """Regret with its bound, and the rate of the client chosen least."""
@@ -111,9 +109,14 @@ def _second_half_mean(columns: RoundColumns) -> float:
     return float(columns.durations[len(columns.durations) // 2 :].mean())
 
 
-def _running_mean(columns: RoundColumns) -> FloatArray:
-    means: FloatArray = np.cumsum(columns.durations) / np.arange(1, len(columns.durations) + 1)
-    return means
+def _regrets(runs: Runs, label: str, reference: Group) -> FloatArray:
+    """One curve a seed, each against the reference of its own seed."""
+    return np.stack(
+        [
+            regret(columns.durations, np.full(len(columns.durations), best))
+            for columns, best in zip(runs.of(label), reference.values, strict=True)
+        ]
+    )
 
 
 def _least_rate(columns: RoundColumns) -> FloatArray:
@@ -142,14 +145,14 @@ def _coverage(columns: RoundColumns, plan: RunPlan) -> float:
 
 
 def _regret_claim(
-    excess: list[Group], means: dict[str, FloatArray], reference: Group, bounds: dict[str, FloatArray]
+    excess: list[Group], regrets: dict[str, FloatArray], reference: Group, bounds: dict[str, FloatArray]
 ) -> Claim:
     statement = "in no round is the mean regret above the theorem's bound"
     verdict = below("", "", excess, 0.0).verdict
     numbers = {"fair oracle, mean round": reference.told}
-    for label, curves in means.items():
-        regret = Group(label, curves[:, -1] - reference.values)
-        numbers[f"{label}: regret at the end"] = f"{regret.told} (bound {bounds[label][-1]:.4g})"
+    for label, curves in regrets.items():
+        at_the_end = Group(label, curves[:, -1])
+        numbers[f"{label}: regret at the end"] = f"{at_the_end.told} (bound {bounds[label][-1]:.4g})"
     return Claim("regret below its bound", statement, verdict, numbers)
 
 
@@ -165,15 +168,14 @@ def _margins_claim(margins: list[Group], least: dict[str, FloatArray]) -> Claim:
 
 def _table(
     labels: list[str],
-    means: dict[str, FloatArray],
-    reference: Group,
+    regrets: dict[str, FloatArray],
     bounds: dict[str, FloatArray],
     least: dict[str, FloatArray],
 ) -> Table:
     table: dict[str, FloatArray] = {}
     for label in labels:
-        regret = np.asarray(mean_and_band(means[label] - reference.values[:, None])[0])
-        table["round"], table[f"{label} regret"] = thinned(regret)
+        mean_regret = np.asarray(mean_and_band(regrets[label])[0])
+        table["round"], table[f"{label} regret"] = thinned(mean_regret)
         table[f"{label} bound"] = thinned(bounds[label])[1]
         table[f"{label} least rate"] = thinned(np.asarray(mean_and_band(least[label])[0]))[1]
     return table

@@ -91,7 +91,7 @@ class NumpyLearner:
     ) -> None:
         self.training = training or Training()
         self.holdings = holdings
-        self._hidden = as_count("hidden", hidden, SettingError, least=0)
+        as_count("hidden", hidden, SettingError, least=0)
         self._train = _flat(dataset.train_images, dataset.brightest)
         self._labels = dataset.train_labels.astype(np.int64)
         self._test = _flat(dataset.test_images, dataset.brightest)
