@@ -1,6 +1,7 @@
 # `make demo` and `make test` are all a newcomer needs; both create .venv themselves.
 PYTHON ?= python3
 BIN := .venv/bin
+LIGHT := .venv/.light
 STAMP := .venv/.installed
 BUILT_FROM := pyproject.toml setup.py constraints.txt \
 	$(wildcard src/turnout/kernel/_fast.pyx src/turnout/kernel/*.hpp)
@@ -11,17 +12,21 @@ BUILT_FROM := pyproject.toml setup.py constraints.txt \
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
-setup: $(STAMP)  ## create .venv with turnout and its tools
+setup: $(STAMP)  ## create .venv with turnout and its tools (torch among them)
 
-$(STAMP): $(BUILT_FROM)
+$(LIGHT): $(BUILT_FROM)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "turnout needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plots]' joblib
+	@touch $@
+
+$(STAMP): $(LIGHT)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: setup  ## play the paper's comparison, print a table, write report.html
+demo: $(LIGHT)  ## play the paper's comparison, print a table, write report.html
 	$(BIN)/turnout demo
 
 test: lint check  ## everything that must hold: style, types, floors, tests
@@ -39,8 +44,9 @@ bench: setup  ## what a round costs, in units of a memory copy (needs 3 GB)
 	$(BIN)/turnout bench
 	$(BIN)/python -m pytest -q benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds
 
-results: setup  ## the numerical study again, 20 seeds (three minutes; the runs are kept in build/)
+results: setup  ## the numerical study and the digits again (four minutes; the runs are kept in build/)
 	$(BIN)/turnout reproduce numerical --out docs/results/numerical --store build/study.turnout
+	$(BIN)/turnout reproduce accuracy --out docs/results/digits --store build/digits.turnout
 
 clean:  ## remove what was built
 	rm -rf .venv build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so

@@ -27,7 +27,18 @@ def test_importing_turnout_brings_numpy_and_nothing_heavy() -> None:
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     )
     assert "numpy" in loaded
-    assert not loaded & {"torch", "flwr", "fastapi", "matplotlib", "typer", "rich", "click", "pandas", "scipy"}
+    assert not loaded & {
+        "torch",
+        "flwr",
+        "fastapi",
+        "matplotlib",
+        "typer",
+        "rich",
+        "click",
+        "pandas",
+        "scipy",
+        "sqlite3",
+    }
 
 
 def test_nothing_is_pickled_or_evaluated() -> None:
@@ -40,7 +51,7 @@ def test_nothing_is_pickled_or_evaluated() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/training.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/training.md", "docs/scheduling.md"])
 def test_the_examples_of_the_documents_run(document: str, tmp_path: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), flags=re.DOTALL)
     assert examples

@@ -29,7 +29,19 @@ def test_the_version_names_the_kernel() -> None:
 
 def test_help_lists_the_commands_and_no_command_is_help() -> None:
     shown = run("--help").stdout
-    for command in ("demo", "simulate", "compare", "reproduce", "train", "runs", "data", "check", "bench", "--version"):
+    for command in (
+        "demo",
+        "simulate",
+        "compare",
+        "reproduce",
+        "train",
+        "runs",
+        "data",
+        "fleet",
+        "check",
+        "bench",
+        "--version",
+    ):
         assert command in shown
     assert "Usage: turnout" in run().stdout
 

@@ -154,7 +154,7 @@ def test_a_model_is_trained_and_its_run_kept(tmp_path: Path) -> None:
     store = str(tmp_path / "runs.turnout")
     done = run("train", "random", "--rounds", "25", "--hidden", "8", "--save", store)
     assert re.match(
-        r"digits, random: accuracy 0\.[89]\d+ after 25 rounds and \d+\.\d simulated minutes", done.stdout
+        r"digits, random: accuracy 0\.[789]\d+ in round 25 .* 25 rounds took \d+\.\d simulated minutes", done.stdout
     ), done.stderr
     told = json.loads(run("train", "random", "--rounds", "25", "--hidden", "8", "--json").stdout)
     assert len(told["accuracies"]) == 25

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turnout.experiments.claims import Group, above, all_above, ascending, below
+from turnout.experiments.claims import Group, above, all_above, ascending, below, highest, lowest
 
 
 def group(label: str, *values: float) -> Group:
@@ -50,3 +50,40 @@ def test_a_threshold_is_judged_with_its_band(values: tuple[float, ...], verdict:
 def test_values_that_never_vary_are_judged_as_they_are() -> None:
     assert all_above([np.ones(5)], 1.0) == "holds"
     assert all_above([np.full(5, 0.5)], 1.0) == "does not hold"
+
+
+def test_what_is_equal_on_every_seed_is_no_step_up() -> None:
+    same = group("a", 1, 2, 3)
+    assert ascending("", "", [same, same]).verdict == "not decided"
+    assert highest("", "", same, [same]).verdict == "not decided"
+    assert lowest("", "", same, [same]).verdict == "not decided"
+    assert all_above([np.zeros(3)], 0.0, strictly=True) == "not decided"
+    assert above("", "", [group("a", 0, 0, 0)], 0.0, strictly=True).verdict == "not decided"
+    assert above("", "", [group("a", 0, 0, 0)], 0.0).verdict == "holds"
+
+
+def test_the_highest_and_the_lowest_are_compared_with_each_other_one() -> None:
+    top, middle, bottom = group("top", 9, 10, 11), group("middle", 5, 6.1, 7), group("bottom", 1, 2, 3.1)
+    claim = highest("best", "top is best", top, [middle, bottom], panel="left")
+    assert (claim.verdict, claim.panel) == ("holds", "left")
+    assert list(claim.numbers) == ["top", "middle", "bottom"]
+    assert claim.numbers["middle"].startswith("6.033 ± ")
+    assert "(apart 3.967 ± " in claim.numbers["middle"]
+    assert lowest("", "", bottom, [middle, top]).verdict == "holds"
+    assert highest("", "", middle, [bottom, top]).verdict == "does not hold"
+    assert lowest("", "", middle, [bottom, top]).verdict == "does not hold"
+    assert highest("", "", group("even", 9, 2, 8), [middle, bottom]).verdict == "not decided"
+
+
+def test_a_run_that_never_came_there_cannot_make_a_claim_hold() -> None:
+    """A short run that failed would else look faster than a long one that did not."""
+    slow, failed = group("slow", 50, 51, 52), Group("failed", np.array([20.0, 20.5, 21.0]), never=1)
+    claim = highest("", "", slow, [failed])
+    assert claim.verdict == "not decided"
+    assert "20.5 ± 1.2; 1 of 3 runs never (apart " in claim.numbers["failed"]
+    assert lowest("", "", failed, [slow]).verdict == "not decided"
+    assert highest("", "", failed, [slow]).verdict == "not decided"
+    assert highest("", "", group("fast", 1, 2, 3), [failed]).verdict == "does not hold"
+    late = Group("late", np.array([60.0, 61.0, 62.5]), never=3)
+    assert highest("", "", late, [slow]).verdict == "holds"
+    assert highest("", "", slow, [failed, group("slower", 70, 71, 72)]).verdict == "does not hold"

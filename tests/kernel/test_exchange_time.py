@@ -263,3 +263,36 @@ def test_the_mean_lies_in_the_lemmas_band_with_its_stated_probability(seed: int,
 
 def test_a_constant_exploration_is_constant() -> None:
     assert [ConstantExploration(0.3)(round_) for round_ in (1, 10, 100)] == [0.3, 0.3, 0.3]
+
+
+@given(rows=st.sets(st.integers(0, 7)), seed=st.integers(0, 10**6), forgetting=st.sampled_from([1.0, 0.8]))
+@settings(max_examples=40, deadline=None)
+def test_of_the_forgotten_nothing_is_known_and_the_others_keep_what_they_know(
+    rows: set[int], seed: int, forgetting: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    model = ExchangeTimeModel(8, ridge=0.5, forgetting=forgetting)
+    for _ in range(4):
+        model.learn(np.arange(8), rng.random((8, 3)), rng.random(8) * 9)
+    before, gone = model.bank.copy(), sorted(rows)
+    model.forget(np.array(gone, dtype=np.int64))
+    others = [row for row in range(8) if row not in rows]
+    assert model.bank[:, others].tobytes() == before[:, others].tobytes()
+    assert model.bank[:, gone].tobytes() == ExchangeTimeModel(8, ridge=0.5).bank[:, gone].tobytes()
+    model.learn(np.arange(8), np.ones((8, 3)), np.ones(8))
+    fresh = ExchangeTimeModel(8, ridge=0.5, forgetting=forgetting)
+    fresh.learn(np.arange(8), np.ones((8, 3)), np.ones(8))
+    assert model.bank[:, gone].tobytes() == fresh.bank[:, gone].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [([8], r"rows\[0\] = 8 is unknown: there are 8 clients"), ([-1], "rows count from 0"), ([1, 1], "stands there")],
+)
+def test_who_is_not_there_cannot_be_forgotten(rows: list[int], complaint: str) -> None:
+    model = ExchangeTimeModel(8)
+    model.learn([1], [[1.0, 1.0, 1.0]], [3.0])
+    before = model.bank.copy()
+    with pytest.raises(ReportError, match=complaint):
+        model.forget(rows)
+    np.testing.assert_array_equal(model.bank, before)

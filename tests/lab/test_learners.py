@@ -1,24 +1,28 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from turnout.kernel.arrays import FloatArray
-from turnout.kernel.errors import SettingError
+from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.kernel.errors import SettingError, StateError
 from turnout.kernel.randomness import round_rng
-from turnout.lab import NumpyLearner, Training, load_dataset, partition
-from turnout.lab.learners import Trained, average
+from turnout.lab import Cohort, Federation, NumpyLearner, Training, load_dataset, partition
+from turnout.lab.learners import averaged
 
 DIGITS = load_dataset("digits")
 HOLDINGS = partition(DIGITS.train_labels, clients=6, items=60, gamma=0.5)
 
 
 def learner(hidden: int = 5, **training: Any) -> NumpyLearner:
-    return NumpyLearner(DIGITS, HOLDINGS, Training(**training), hidden=hidden)
+    return NumpyLearner(DIGITS, Training(**training), hidden=hidden)
+
+
+def drawn(model: NumpyLearner, *clients: int, seed: int = 0, round_: int = 1) -> IntArray:
+    return Federation(model, HOLDINGS, seed).orders(np.array(clients, dtype=np.int64), round_)
 
 
 def literal_client(
@@ -83,65 +87,166 @@ def literal_item(w: FloatArray, x: FloatArray, label: int, sizes: tuple[int, ...
 def test_a_stacked_cohort_equals_a_plain_loop(hidden: int, how: dict[str, Any]) -> None:
     model = learner(hidden, **how)
     weights = model.initial_weights(3)
-    trained = model.train(weights, [4, 1], seed=7, round=9)
-    for place, client in enumerate((4, 1)):
-        expected, loss = literal_client(weights, client, model.training, hidden, seed=7, round_=9)
-        np.testing.assert_allclose(trained.weights[place], expected, rtol=1e-10, atol=1e-12)
-        assert trained.losses[place] == pytest.approx(loss, rel=1e-10)
+    orders = drawn(model, 4, 1, seed=7, round_=9)
+    models, losses = model.train_clients(weights, orders)
+    (taught,) = model.train([Cohort(weights, orders, np.array([3.0, 1.0]))])
+    literal = [literal_client(weights, client, model.training, hidden, seed=7, round_=9) for client in (4, 1)]
+    for place, (expected, loss) in enumerate(literal):
+        np.testing.assert_allclose(models[place], expected, rtol=1e-10, atol=1e-12)
+        assert losses[place] == pytest.approx(loss, rel=1e-10)
+    np.testing.assert_allclose(taught.weights, 0.75 * literal[0][0] + 0.25 * literal[1][0], rtol=1e-10, atol=1e-12)
+    assert taught.losses.tolist() == losses.tolist()
+    assert taught.sound.tolist() == [True, True]
 
 
 def test_who_else_trains_changes_nothing() -> None:
     model = learner()
+    weights, other = model.initial_weights(0), model.initial_weights(1)
+    orders = drawn(model, 0, 1, 2)
+    together, _ = model.train_clients(weights, orders)
+    alone, _ = model.train_clients(weights, orders[1:2])
+    np.testing.assert_allclose(together[1], alone[0], rtol=1e-12, atol=1e-14)
+    first = Cohort(weights, orders, np.ones(3))
+    beside = model.train([Cohort(other, orders[:2], np.ones(2)), first])[1]
+    assert np.array_equal(beside.weights, model.train([first])[0].weights)
+
+
+def test_training_leaves_the_weights_it_was_given_as_they_were() -> None:
+    model = learner()
     weights = model.initial_weights(0)
-    together = model.train(weights, [0, 1, 2], seed=0, round=1)
-    alone = model.train(weights, [1], seed=0, round=1)
-    np.testing.assert_allclose(together.weights[1], alone.weights[0], rtol=1e-12, atol=1e-14)
+    before = weights.copy()
+    model.train([Cohort(weights, drawn(model, 0, 1), np.ones(2))])
+    assert np.array_equal(weights, before)
 
 
 def test_another_round_or_seed_draws_other_batches() -> None:
-    model = learner()
-    weights = model.initial_weights(0)
-    first = model.train(weights, [1], seed=0, round=1).weights
-    assert np.array_equal(first, model.train(weights, [1], seed=0, round=1).weights)
-    assert not np.array_equal(first, model.train(weights, [1], seed=0, round=2).weights)
-    assert not np.array_equal(first, model.train(weights, [1], seed=1, round=1).weights)
+    model = learner(epochs=2)
+    first = drawn(model, 1, seed=0, round_=1)
+    assert np.array_equal(first, drawn(model, 1, seed=0, round_=1))
+    assert not np.array_equal(first, drawn(model, 1, seed=0, round_=2))
+    assert not np.array_equal(first, drawn(model, 1, seed=1, round_=1))
+    assert not np.array_equal(first[0, 0], first[0, 1])
+    for epoch in first[0]:
+        assert sorted(epoch.tolist()) == sorted(HOLDINGS.items[1].tolist())
+    assert np.array_equal(drawn(model, 3, 1)[1], first[0])
 
 
-def test_the_average_is_weighted_by_items() -> None:
-    trained = Trained(np.array([[1.0, 2.0], [4.0, 8.0]]), np.array([0.1, 0.2]))
-    mean = average(trained, np.array([100, 300]))
-    assert mean is not None
-    assert mean.tolist() == [3.25, 6.5]
+def test_the_average_is_weighted_by_shares() -> None:
+    models = np.array([[1.0, 2.0], [4.0, 8.0]])
+    taught = averaged(np.zeros(2), models, np.array([0.1, 0.2]), np.array([100.0, 300.0]))
+    assert taught.weights.tolist() == [3.25, 6.5]
+    assert taught.losses.tolist() == [0.1, 0.2]
+    assert taught.sound.tolist() == [True, True]
 
 
 def test_a_model_that_diverged_is_not_averaged() -> None:
-    trained = Trained(np.array([[1.0, 2.0], [np.nan, 8.0], [np.inf, 1.0]]), np.array([0.1, 0.2, 0.3]))
-    assert trained.sound.tolist() == [True, False, False]
-    mean = average(trained, np.array([1, 1, 1]))
-    assert mean is not None
-    assert mean.tolist() == [1.0, 2.0]
-    assert average(replace(trained, weights=np.full((3, 2), np.nan)), np.array([1, 1, 1])) is None
+    models = np.array([[1.0, 2.0], [np.nan, 8.0], [np.inf, 1.0], [3.0, 4.0], [5.0, 6.0]])
+    losses = np.array([0.1, 0.2, 0.3, np.nan, 0.5])
+    taught = averaged(np.zeros(2), models, losses, np.array([1.0, 1.0, 1.0, 1.0, 3.0]))
+    assert taught.sound.tolist() == [True, False, False, False, True]
+    assert taught.weights.tolist() == [4.0, 5.0]
+    assert np.array_equal(taught.losses, [0.1, np.nan, np.nan, np.nan, 0.5], equal_nan=True)
+
+
+@pytest.mark.parametrize("clients", [0, 3])
+def test_where_nobody_is_sound_the_weights_are_the_old(clients: int) -> None:
+    before = np.array([7.0, 9.0])
+    taught = averaged(before, np.full((clients, 2), np.nan), np.zeros(clients), np.ones(clients))
+    assert taught.weights.tolist() == [7.0, 9.0]
+    assert np.isnan(taught.losses).tolist() == [True] * clients
+    assert taught.sound.tolist() == [False] * clients
+
+
+@pytest.mark.parametrize("numbers", [np.float32, np.float64])
+def test_an_average_is_of_the_kind_its_models_are(numbers: type[np.floating]) -> None:
+    models: Any = np.array([[1.0], [2.0]], dtype=numbers)
+    assert averaged(models[0], models, np.zeros(2), np.ones(2)).weights.dtype == numbers
 
 
 def test_a_rate_beyond_reason_is_told_by_the_weights_not_by_a_crash() -> None:
-    model = learner(rate=1e200)
-    trained = model.train(model.initial_weights(0), [0, 1], seed=0, round=1)
-    assert not trained.sound.any()
-    assert 0 <= model.evaluate(trained.weights[0]) <= 1
+    model = learner(rate=1e200, batch=6)
+    weights = model.initial_weights(0)
+    orders = drawn(model, 0, 1)
+    (taught,) = model.train([Cohort(weights, orders, np.ones(2))])
+    assert not taught.sound.any()
+    assert np.isnan(taught.losses).all()
+    assert np.array_equal(taught.weights, weights)
+    (accuracy,) = model.evaluate([model.train_clients(weights, orders)[0][0]])
+    assert 0 <= accuracy <= 1
 
 
 def test_a_fresh_model_knows_nothing_and_has_the_right_size() -> None:
-    assert learner(hidden=0).parameters == 64 * 10 + 10
+    assert learner(hidden=0).network.parameters == 64 * 10 + 10
     model = learner(hidden=5)
     weights = model.initial_weights(1)
-    assert weights.shape == (model.parameters,) == (64 * 5 + 5 + 5 * 10 + 10,)
-    assert model.evaluate(weights) < 0.35
+    assert weights.shape == (model.network.parameters,) == (64 * 5 + 5 + 5 * 10 + 10,)
+    assert model.evaluate([weights])[0] < 0.35
     assert not np.array_equal(weights, model.initial_weights(2))
 
 
+def test_each_of_several_models_is_evaluated_on_its_own() -> None:
+    model = learner(hidden=0)
+    images = DIGITS.test_images.reshape(len(DIGITS.test_images), -1) / 16
+    models = [model.initial_weights(seed) for seed in range(3)]
+    by_hand = []
+    for weights in models:
+        matrix, biases = weights[:640].reshape(64, 10), weights[640:]
+        right = [
+            np.argmax(image @ matrix + biases) == label for image, label in zip(images, DIGITS.test_labels, strict=True)
+        ]
+        by_hand.append(sum(right) / len(images))
+    assert model.evaluate(models) == by_hand
+    assert len(set(by_hand)) == 3
+    assert model.evaluate([]) == []
+
+
+def test_nobody_to_train_is_no_work() -> None:
+    assert learner().train([]) == []
+
+
+def test_saved_weights_come_back_as_copies() -> None:
+    model = learner()
+    weights = model.initial_weights(0)
+    saved = model.saved(weights)
+    loaded = model.loaded(saved)
+    assert np.array_equal(loaded, weights)
+    saved[:] = 0
+    assert np.array_equal(loaded, weights)
+    assert np.array_equal(weights, model.initial_weights(0))
+
+
 @pytest.mark.parametrize(
-    "setting", [{"epochs": 0}, {"batch": 0}, {"rate": 0}, {"momentum": 1.5}, {"weight_decay": -1}, {"proximal": -1}]
+    "wrong",
+    [np.zeros(384), np.zeros(386), np.zeros((1, 385)), np.zeros(385, dtype=np.int64), np.full(385, "0")],
+    ids=lambda wrong: f"{wrong.dtype}{wrong.shape}",
 )
-def test_training_that_cannot_be_is_refused(setting: dict[str, float]) -> None:
+def test_weights_of_another_model_are_refused(wrong: npt.NDArray[Any]) -> None:
+    with pytest.raises(StateError, match="this network has 385 numbers: they are of another model"):
+        learner().loaded(wrong)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"epochs": 0},
+        {"epochs": 1.5},
+        {"batch": 0},
+        {"rate": 0},
+        {"rate": float("nan")},
+        {"rate": "fast"},
+        {"momentum": 1.5},
+        {"momentum": -0.1},
+        {"weight_decay": -1},
+        {"proximal": -1},
+        {"proximal": float("inf")},
+    ],
+    ids=str,
+)
+def test_training_that_cannot_be_is_refused(setting: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match=next(iter(setting))):
-        Training(**setting)  # type: ignore[arg-type]
+        Training(**setting)
+
+
+def test_a_hidden_layer_of_less_than_nothing_is_refused() -> None:
+    with pytest.raises(SettingError, match="hidden must be at least 0, not -1"):
+        learner(hidden=-1)

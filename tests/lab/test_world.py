@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from turnout import RoundOffer, RoundReport, Selection, make_policy
-from turnout.kernel.errors import SettingError
-from turnout.lab import Federation, NumpyLearner, Training, TrainingWorld, load_dataset, partition
-from turnout.lab.world import training_world
+from turnout.kernel.errors import SettingError, StateError
+from turnout.lab import Federation, Learner, NumpyLearner, Training, TrainingWorld, load_dataset, partition
+from turnout.lab.workshop import Workshop, training_world
+from turnout.lab.world import play_side_by_side
 from turnout.policies.fleet import SmallFleet
 from turnout.simulator import PaperWorld, RunPlan, make_world, play, play_into, play_plan, sweep
 from turnout.store import RoundColumns, RunStore
@@ -20,7 +21,7 @@ DIGITS = load_dataset("digits")
 
 def small_world(*, gamma: float = 1.0, seed: int = 0, rate: float = 0.1, every: int = 1) -> TrainingWorld:
     holdings = partition(DIGITS.train_labels, items=100, gamma=gamma, seed=seed)
-    learner = NumpyLearner(DIGITS, holdings, Training(rate=rate), hidden=16)
+    learner = NumpyLearner(DIGITS, Training(rate=rate), hidden=16)
     return TrainingWorld(PaperWorld(seed), Federation(learner, holdings, seed, every))
 
 
@@ -72,9 +73,10 @@ def test_a_round_without_anybody_changes_nothing() -> None:
 
 
 class HalfLost:
-    """A world in which every second client is late."""
+    """A world in which every second client is late, or all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, all_late: bool = False) -> None:
+        self.all_late = all_late
         self.fleet = SmallFleet()
         self.clients = 40
         self.availability = np.full(40, 0.8)
@@ -84,7 +86,7 @@ class HalfLost:
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
         chosen = selection.clients
-        outcomes = ["arrived" if place % 2 else "late" for place in range(len(chosen))]
+        outcomes = ["arrived" if place % 2 and not self.all_late else "late" for place in range(len(chosen))]
         return RoundReport(offer.round, chosen, offer.contexts[chosen], np.ones(len(chosen)), outcomes=outcomes)
 
     def state(self) -> dict[str, Any]:
@@ -96,13 +98,43 @@ class HalfLost:
 
 def test_only_those_who_arrived_are_averaged() -> None:
     holdings = partition(DIGITS.train_labels, items=50)
-    learner = NumpyLearner(DIGITS, holdings, hidden=0)
+    learner = NumpyLearner(DIGITS, hidden=0)
     world = TrainingWorld(HalfLost(), Federation(learner, holdings))
     start = world.weights.copy()
     offer = world.offer(1)
-    world.play(offer, Selection(1, np.array([3, 7, 11, 19])))
-    expected = learner.train(start, [7, 19], seed=0, round=1).weights.mean(axis=0)
-    np.testing.assert_allclose(world.weights, expected, rtol=1e-12)
+    report = world.play(offer, Selection(1, np.array([3, 7, 11, 19])))
+    orders = world.federation.orders(np.array([7, 19]), 1)
+    models, losses = learner.train_clients(start, orders)
+    np.testing.assert_allclose(world.weights, models.mean(axis=0), rtol=1e-12)
+    assert report.losses is not None
+    assert np.isnan(report.losses).tolist() == [True, False, True, False]
+    assert report.losses[[1, 3]].tolist() == losses.tolist()
+
+
+def test_a_round_in_which_nobody_arrives_changes_nothing() -> None:
+    holdings = partition(DIGITS.train_labels, items=50)
+    world = TrainingWorld(HalfLost(all_late=True), Federation(NumpyLearner(DIGITS, hidden=4), holdings))
+    before = world.weights.copy()
+    report = world.play(world.offer(1), Selection(1, np.array([3, 7])))
+    np.testing.assert_array_equal(world.weights, before)
+    assert report.losses is not None
+    assert np.isnan(report.losses).tolist() == [True, True]
+    assert report.metrics["diverged"] == 0
+
+
+def test_worlds_side_by_side_play_as_each_plays_alone() -> None:
+    with Workshop():
+        together, alone = ([training_world(seed, items=50, evaluate_every=2) for seed in range(3)] for _ in range(2))
+    for rounds in ((1, 1, 1), (2, 3, 4)):
+        offers = [world.offer(round_) for world, round_ in zip(together, rounds, strict=True)]
+        chosen = [np.flatnonzero(offer.available)[:count] for offer, count in zip(offers, (3, 0, 2), strict=True)]
+        selections = [Selection(round_, rows) for round_, rows in zip(rounds, chosen, strict=True)]
+        reports = play_side_by_side(together, offers, selections)
+        for world, offer, selection, report in zip(alone, offers, selections, reports, strict=True):
+            assert report == world.play(offer, selection)
+            assert ("accuracy" in report.metrics) == (report.round % 2 == 0)
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(one.weights, other.weights)
 
 
 def test_a_resumed_run_is_the_run_it_would_have_been() -> None:
@@ -120,10 +152,28 @@ def test_a_resumed_run_is_the_run_it_would_have_been() -> None:
     )
 
 
+def test_a_world_keeps_what_it_had_where_a_saved_state_does_not_fit() -> None:
+    world, larger = training_world(items=50, hidden=4), training_world(items=50, hidden=5)
+    before = world.weights.copy()
+    with pytest.raises(StateError, match="they are of another model"):
+        world.restore(larger.state())
+    with pytest.raises(StateError, match="has no 'weights'"):
+        world.restore({})
+    with pytest.raises(StateError, match="has no 'trained'"):
+        world.restore({"weights": 2 * before})
+    np.testing.assert_array_equal(world.weights, before)
+
+
+@pytest.mark.parametrize("setting", [{"evaluate_every": 0}, {"seed": -1}])
+def test_a_federation_that_cannot_be_is_refused(setting: dict[str, int]) -> None:
+    with pytest.raises(SettingError, match=next(iter(setting))):
+        Federation(NumpyLearner(DIGITS), partition(DIGITS.train_labels, items=50), **setting)
+
+
 def test_data_for_another_number_of_clients_is_refused() -> None:
     holdings = partition(DIGITS.train_labels, clients=10, items=50)
     with pytest.raises(SettingError, match="split over 10 clients, the world has 40"):
-        TrainingWorld(PaperWorld(), Federation(NumpyLearner(DIGITS, holdings), holdings))
+        TrainingWorld(PaperWorld(), Federation(NumpyLearner(DIGITS), holdings))
 
 
 SETTINGS = {"dataset": "digits", "gamma": 0.5, "items": 60, "hidden": 4, "world": {"clients": 20}}
@@ -157,6 +207,40 @@ def test_iid_is_a_gamma_and_nonsense_is_not() -> None:
     assert (world.federation.holdings.counts == 5).all()
     with pytest.raises(SettingError, match="gamma must be a number or 'iid', not 'even'"):
         training_world(gamma="even")
+
+
+def test_the_settings_of_a_world_are_those_of_its_clients_training() -> None:
+    how = {"epochs": 2, "batch": 7, "rate": 0.3, "momentum": 0.5, "weight_decay": 0.01, "proximal": 0.2}
+    world = make_world("training", 4, items=50, hidden=3, evaluate_every=6, world={"clients": 20}, **how)
+    assert isinstance(world, TrainingWorld)
+    federation = world.federation
+    assert federation.learner.training == Training(2, 7, 0.3, 0.5, 0.01, 0.2)
+    assert federation.learner.network.hidden == (3,)
+    assert (federation.seed, federation.evaluate_every) == (4, 6)
+    assert world.clients == federation.holdings.clients == len(world.availability) == 20
+    assert np.array_equal(federation.holdings.items, partition(DIGITS.train_labels, clients=20, items=50, seed=4).items)
+    assert np.array_equal(world.weights, federation.learner.initial_weights(4))
+
+
+def test_an_unknown_model_is_refused() -> None:
+    with pytest.raises(SettingError, match="model must be one of mlp, cnn, not 'resnet'"):
+        training_world(model="resnet")
+
+
+def test_worlds_that_train_alike_share_a_learner_while_a_workshop_is_open() -> None:
+    def a_learner(**settings: Any) -> Learner:
+        return training_world(items=50, **settings).federation.learner
+
+    with Workshop():
+        first = a_learner(seed=0, gamma=0.5)
+        assert a_learner(seed=1, gamma=2.0) is first
+        assert a_learner(rate=0.2) is not first
+        assert a_learner(hidden=7) is not first
+        with Workshop():
+            assert a_learner() is not first
+        assert a_learner() is first
+    assert a_learner() is not first
+    assert a_learner() is not a_learner()
 
 
 def test_settings_of_the_training_world_are_known_by_name() -> None:

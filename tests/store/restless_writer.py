@@ -1,7 +1,7 @@
 """A child that writes to a store until it is killed: python restless_writer.py STORE RUNS.
 
 Run i plays the seed i % 3. Even runs are appended chunk by chunk and taken up where the last child was killed, from
-the stored snapshot; odd ones are written whole.
+the stored snapshot; odd ones are written whole. After every third run the file is written anew.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ def main(path: str, runs: int) -> None:
         for number in range(max(0, begun - 2), runs):
             write = write_whole if number % 2 else write_in_chunks
             write(store, f"run {number}", number % SEEDS)
+            if number % 3 == 0:
+                store.compact()
 
 
 if __name__ == "__main__":

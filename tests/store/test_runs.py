@@ -214,6 +214,84 @@ def test_only_the_newest_snapshot_is_kept(store: RunStore) -> None:
     assert store.snapshot(run) == (9, {"round": 9})
 
 
+def test_the_last_rounds_finish_a_run_in_the_same_breath(store: RunStore) -> None:
+    run = begun(store)
+    store.append(run, columns_of(RECORDS[:7]), snapshot={"round": 7})
+    store.append(run, columns_of(RECORDS[7:]), finish=True)
+    assert list(store.records(run)) == RECORDS
+    info = store.find("one")
+    assert info is not None
+    assert (info.rounds, info.finished) == (30, True)
+    assert store.snapshot(run) is None
+    with pytest.raises(StoreError, match=r"run 1 \('one'\) is finished"):
+        store.append(run, columns_of([]), finish=True)
+
+
+def test_a_run_may_be_finished_with_its_last_state_or_without_more_rounds(store: RunStore) -> None:
+    kept, bare = begun(store), begun(store, "two")
+    store.append(kept, columns_of(RECORDS[:7]), snapshot={"round": 7})
+    store.append(kept, columns_of(RECORDS[7:]), snapshot={"round": 30}, finish=True)
+    store.append(bare, columns_of(RECORDS), snapshot={"round": 30})
+    store.append(bare, columns_of([]), finish=True)
+    assert store.snapshot(kept) == (30, {"round": 30})
+    assert store.snapshot(bare) is None
+    assert [(info.rounds, info.finished) for info in store.runs()] == [(30, True), (30, True)]
+
+
+def test_a_last_append_that_is_refused_finishes_nothing(store: RunStore) -> None:
+    run = begun(store)
+    store.append(run, columns_of(RECORDS[:7]), snapshot={"round": 7})
+    with pytest.raises(StoreError, match="round 9 cannot follow round 7"):
+        store.append(run, columns_of(RECORDS[8:]), finish=True)
+    assert store.snapshot(run) == (7, {"round": 7})
+    store.append(run, columns_of(RECORDS[7:]), finish=True)
+    assert list(store.records(run)) == RECORDS
+
+
+def room(path: Path) -> int:
+    """What the store takes on the disk, with all that lies beside it."""
+    return sum(file.stat().st_size for file in path.parent.iterdir())
+
+
+@pytest.mark.parametrize("numbers", [20_000, 1_000_000])
+def test_compacting_gives_space_back_and_loses_nothing(path: Path, numbers: int) -> None:
+    with RunStore(path) as store, RunStore(path, read_only=True) as reader:
+        small = written(store, "small")
+        bulky, going = begun(store, "bulky"), begun(store, "going")
+        store.append(going, columns_of(RECORDS[:7]), snapshot={"round": 7, "numbers": np.arange(3.0)})
+        store.append(bulky, columns_of(RECORDS[:7]), snapshot={"numbers": np.random.default_rng(0).random(numbers)})
+        assert len(list(reader.records(bulky))) == 7
+        store.append(bulky, columns_of(RECORDS[7:]), finish=True)
+        before, runs = room(path), store.runs()
+        assert before > 8 * numbers
+        store.compact()
+        assert room(path) < min(before - 8 * numbers, 8 * numbers)
+        for one in (store, reader):
+            assert one.runs() == runs
+            assert list(one.records(small)) == list(one.records(bulky)) == RECORDS
+            assert list(one.records(going)) == RECORDS[:7]
+            saved = one.snapshot(going)
+            assert saved is not None
+            assert (saved[0], saved[1]["round"], saved[1]["numbers"].tolist()) == (7, 7, [0.0, 1.0, 2.0])
+        store.append(going, columns_of(RECORDS[7:]), finish=True)
+    with RunStore(path) as store:
+        assert list(store.records(going)) == RECORDS
+        store.delete(going)
+        store.compact()
+        assert begun(store, "another") > going
+
+
+def test_a_reader_does_not_compact_and_a_closed_store_neither(path: Path) -> None:
+    with RunStore(path) as store:
+        written(store)
+    with pytest.raises(StoreError, match="was closed: open it again"):
+        store.compact()
+    before = path.read_bytes()
+    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened to read"):
+        reader.compact()
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize("value", [np.array([{}]), None, [1, 2], np.int64(3), {"nested": 1}, b"bytes"])
 def test_a_snapshot_holds_plain_things_only(store: RunStore, value: Any) -> None:
     run = begun(store)

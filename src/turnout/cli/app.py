@@ -14,6 +14,7 @@ from turnout.cli.bench import bench
 from turnout.cli.check import check
 from turnout.cli.data import data
 from turnout.cli.demo import demo
+from turnout.cli.fleet import fleet
 from turnout.cli.options import Interrupted
 from turnout.cli.reproduce import reproduce
 from turnout.cli.runs import runs
@@ -32,6 +33,7 @@ for command in (demo, simulate, compare, reproduce, train, check, bench):
     app.command()(command)
 app.add_typer(runs, name="runs")
 app.add_typer(data, name="data")
+app.add_typer(fleet, name="fleet")
 
 
 def _version(wanted: bool) -> None:

@@ -20,9 +20,11 @@ from turnout.bench.choosing import (
     standard_cases,
     verdicts,
 )
+from turnout.bench.live import BATCH, COMMITS, MOST, measure_live
 from turnout.bench.sweeping import measure_sweep
-from turnout.cli.options import JsonOption, print_json, progress_bar
+from turnout.cli.options import DeviceOption, JsonOption, print_json, progress_bar
 from turnout.kernel.backend import kernel_name
+from turnout.lab.workshop import torch_device
 
 MOST_SECONDS = 5.0  # of the sweep
 
@@ -32,11 +34,14 @@ class What(StrEnum):
 
     choosing = "choosing"
     sweep = "sweep"
+    training = "training"
+    live = "live"
 
 
 def bench(
     what: Annotated[
-        What, typer.Argument(help="A round of choosing, or the sweep of the paper's comparison.")
+        What,
+        typer.Argument(help="A round of choosing, the paper's sweep, a round of training, or one of a live fleet."),
     ] = What.choosing,
     clients: Annotated[
         int | None,
@@ -44,6 +49,8 @@ def bench(
     ] = None,
     cohort: Annotated[int | None, typer.Option(min=1, help="Choose this many; by default 100 and 1 %.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds to take the median of.")] = 9,
+    device: DeviceOption = "cpu",
+    batch: Annotated[int, typer.Option(min=1, help="The batch size of training.")] = 10,
     json: JsonOption = False,
 ) -> None:
     """Measure a full round (offer, choice, report, learning) beside a copy and a plain read of the same arrays.
@@ -52,7 +59,17 @@ def bench(
     Ten million clients need about 3 GB of memory.
 
     `turnout bench sweep`: six policies, 500 rounds, 20 seeds on two cores, beside a literal reading of one run.
+
+    `turnout bench training`: a round of 8 clients with 500 items each, beside a plain loop over them.
+
+    `turnout bench live`: a scheduler's round of a million clients, 100 reports and all, beside the kernel's own.
     """
+    if what is What.live:
+        _bench_live(clients or MILLION, cohort or 100, repeats, json)
+        return
+    if what is What.training:
+        _bench_training(device, batch, repeats, json)
+        return
     if what is What.sweep:
         _bench_sweep(json)
         return
@@ -89,6 +106,54 @@ def _bench_sweep(json: bool) -> None:
         f"(target: at most {MOST_SECONDS:g} s, {'met' if met else 'not met'}).\n"
         f"One run of RBCS-F: {figures.run_seconds * 1e3:.0f} ms; the same, "
         f"in plain Python, {figures.literal_seconds * 1e3:.0f} ms: {figures.literal_ratio:.1f} times as long.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _bench_training(device: str, batch: int, repeats: int, json: bool) -> None:
+    torch_device(device)  # says what to do where torch is missing
+    from turnout.bench.training import TASKS, measure_training
+
+    figures = []
+    with progress_bar() as progress:
+        task = progress.add_task("", total=len(TASKS))
+        for dataset in TASKS:
+            progress.update(task, description=dataset)
+            figures.append(measure_training(dataset, device=device, batch=batch, repeats=repeats))
+            progress.advance(task)
+    if json:
+        print_json([{**asdict(one), "speedup": one.speedup, "least": one.least, "met": one.met} for one in figures])
+        return
+    table = Table(title=f"One round, 8 clients of 500 items, batches of {batch}, {figures[0].device}")
+    for heading in ("network", "plain loop", "a round", "faster", "at least", "", "a run among several"):
+        table.add_column(heading, justify="left" if heading == "network" else "right")
+    for one in figures:
+        among = f"{one.stacked_seconds * 1e3:.1f} ms (of {one.stacked_runs})" if one.stacked_runs > 1 else ""
+        table.add_row(
+            one.dataset,
+            f"{one.plain_seconds * 1e3:,.0f} ms",
+            f"{one.round_seconds * 1e3:,.0f} ms",
+            f"{one.speedup:.1f} ×",
+            f"{one.least:g} ×",
+            "met" if one.met else "[red]not met[/red]",
+            among,
+        )
+    Console().print(table)
+
+
+def _bench_live(clients: int, cohort: int, repeats: int, json: bool) -> None:
+    one = measure_live(clients=clients, cohort=cohort, repeats=repeats)
+    if json:
+        print_json({**asdict(one), "ratio": one.ratio, "most": MOST, "met": one.met})
+        return
+    Console().print(
+        f"A live round of {clients:,} clients (choose, {cohort} reports, close): {one.live_seconds * 1e3:.1f} ms, of "
+        f"which {COMMITS} fsyncs are {COMMITS * one.fsync_seconds * 1e3:.1f} ms.\n"
+        f"The kernel's own round: {one.kernel_seconds * 1e3:.1f} ms; without the fsyncs the live one is "
+        f"{one.ratio:.1f} of these (target: at most {MOST:g}, {'met' if one.met else 'not met'}).\n"
+        f"Reports in batches of {BATCH:,}: {one.reports_a_second:,.0f} a second. Opening the file again: "
+        f"{one.open_seconds:.1f} s.",
         highlight=False,
         soft_wrap=True,
     )

@@ -21,6 +21,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 SeedOption = Annotated[int, typer.Option(min=0, help="Everything that is drawn is drawn from this.")]
 SeedsOption = Annotated[int, typer.Option(min=1, help="Play with seeds 0, 1, … this many.")]
 WorkersOption = Annotated[int | None, typer.Option(min=1, help="Processes; by default one a core.")]
+DeviceOption = Annotated[str, typer.Option(help="Where models are trained: cpu, or cuda for a GPU.")]
 PoliciesArgument = Annotated[list[str] | None, typer.Argument(help="Policies by name, such as rbcsf random fedcs.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="A TOML file; see docs/simulating.md.")]
 SettingOption = Annotated[

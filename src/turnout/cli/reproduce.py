@@ -9,10 +9,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, print_json, progress_bar, resumable
+from turnout.cli.options import DeviceOption, JsonOption, WorkersOption, print_json, progress_bar, resumable
+from turnout.experiments.accuracy import TASKS
 from turnout.experiments.catalogue import EXPERIMENTS, GROUPS, experiments_named
 from turnout.experiments.experiment import Experiment
-from turnout.experiments.reproduce import Result, claims_of, plans_of, verdict_counts, write_results
+from turnout.experiments.reproduce import Result, check_device, claims_of, plans_of, verdict_counts, write_results
 from turnout.experiments.reproduce import reproduce as reproduced
 from turnout.simulator.sweep import missing_plans
 from turnout.store import RunStore
@@ -22,7 +23,14 @@ COLOURS = {"holds": "green", "does not hold": "red", "not decided": "yellow"}
 
 def reproduce(
     name: Annotated[str, typer.Argument(help=f"{', '.join(EXPERIMENTS)}; or all of them: {', '.join(GROUPS)}.")],
-    seeds: SeedsOption = 20,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Play with seeds 0, 1, … this many; by default as many as each experiment has: 20, or 3 to 5 where "
+            "models are trained.",
+        ),
+    ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=10, help="Fewer rounds than the experiment's own, for a look.")
     ] = None,
@@ -30,6 +38,11 @@ def reproduce(
     store: Annotated[
         Path | None, typer.Option(help="The store of the runs; by default runs.turnout in that folder.")
     ] = None,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(help=f"{', '.join(TASKS)}: what models are trained on, by default digits; may be repeated."),
+    ] = None,
+    device: DeviceOption = "cpu",
     workers: WorkersOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -37,8 +50,11 @@ def reproduce(
 
     What the store holds is not played again: a sweep that was stopped goes on with the same command.
     """
-    experiments = experiments_named(name)
-    results = run_experiments(experiments, store or out / "runs.turnout", seeds=seeds, rounds=rounds, workers=workers)
+    experiments = experiments_named(name, dataset or ())
+    check_device(plans_of(experiments, 1, rounds), device)
+    results = run_experiments(
+        experiments, store or out / "runs.turnout", seeds=seeds, rounds=rounds, workers=workers, device=device
+    )
     written = write_results(results, out)
     if json:
         print_json({"claims": claims_of(results), "files": [str(path) for path in written]})
@@ -51,7 +67,13 @@ def reproduce(
 
 
 def run_experiments(
-    experiments: list[Experiment], path: Path, *, seeds: int, rounds: int | None, workers: int | None
+    experiments: list[Experiment],
+    path: Path,
+    *,
+    seeds: int | None,
+    rounds: int | None,
+    workers: int | None,
+    device: str = "cpu",
 ) -> list[Result]:
     """Play what is missing, with a bar, and compute the findings."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +86,8 @@ def run_experiments(
             seeds=seeds,
             rounds=rounds,
             workers=workers,
-            watch=lambda plan: progress.advance(task, plan.rounds),
+            device=device,
+            watch=lambda played: progress.advance(task, played),
         )
 
 

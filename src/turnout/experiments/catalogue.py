@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from turnout.experiments.accuracy import AccuracyRounds, AccuracyTime
 from turnout.experiments.comparison import Overview, PullRecord, Queues, TrainingTime
 from turnout.experiments.experiment import Experiment
+from turnout.experiments.fairness_impact import FairnessImpact
 from turnout.experiments.theory import Theory
 from turnout.experiments.trade_off import TradeOff
 from turnout.kernel.errors import SettingError
 from turnout.policies.registry import near
 
-EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
-    {
-        experiment.name: experiment
-        for experiment in (Overview(), Queues(), TrainingTime(), PullRecord(), Theory(), TradeOff())
-    }
+NUMERICAL: tuple[Experiment, ...] = (Overview(), Queues(), TrainingTime(), PullRecord(), Theory(), TradeOff())
+ACCURACY: tuple[Experiment, ...] = (FairnessImpact(), AccuracyRounds(), AccuracyTime())
+EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType({one.name: one for one in (*NUMERICAL, *ACCURACY)})
+GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"numerical": tuple(one.name for one in NUMERICAL), "accuracy": tuple(one.name for one in ACCURACY)}
 )
-GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType({"numerical": tuple(EXPERIMENTS)})
 
 
-def experiments_named(name: str) -> list[Experiment]:
-    """One experiment, or those of a group."""
-    if name in GROUPS:
-        return [EXPERIMENTS[one] for one in GROUPS[name]]
-    if name not in EXPERIMENTS:
+def experiments_named(name: str, datasets: Sequence[str] = ()) -> list[Experiment]:
+    """One experiment, or those of a group; on these datasets in place of their own."""
+    if name not in EXPERIMENTS and name not in GROUPS:
         known = [*EXPERIMENTS, *GROUPS]
         raise SettingError(f"unknown experiment {name!r}{near(name, known)}; there are {', '.join(known)}")
-    return [EXPERIMENTS[name]]
+    found = [EXPERIMENTS[one] for one in GROUPS.get(name, (name,))]
+    return [one.on(datasets) for one in found] if datasets else found

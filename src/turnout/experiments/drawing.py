@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette; weights go from light to dark, the baselines stand apart.
+# Okabe and Ito's palette; weights, and evenness, go from light to dark, the baselines stand apart.
 COLOURS = {
     "RBCS-F, weight 1": "#56b4e9",
     "RBCS-F, weight 5": "#0072b2",
@@ -26,6 +26,10 @@ COLOURS = {
     "random": "#7f7f7f",
     "FedCS(3)": "#d55e00",
     "fair oracle": "#cc79a7",
+    "concentration 0.1": "#f5c04a",
+    "concentration 1": "#e8743b",
+    "concentration 10": "#a8325e",
+    "even": "#3d1152",
 }
 OTHERS = ("#e69f00", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#7f7f7f")
 
@@ -55,11 +59,13 @@ def figure(width: float = 7.0, height: float = 4.0) -> Iterator[Figure]:
         yield figure_class(figsize=(width, height), layout="constrained")
 
 
-def curve(axes: Axes, label: str, x: FloatArray, mean: FloatArray, band: FloatArray, place: int = 0) -> None:
-    """A line with its confidence band."""
+def curve(
+    axes: Axes, label: str, x: FloatArray, mean: FloatArray, band: FloatArray, place: int = 0, *, strong: bool = True
+) -> None:
+    """A line with its confidence band; not so strong where many cross."""
     colour = colour_of(label, place)
-    axes.plot(x, mean, color=colour, label=label, linewidth=1.6)
-    axes.fill_between(x, mean - band, mean + band, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(x, mean, color=colour, label=label, linewidth=1.6 if strong else 1.2)
+    axes.fill_between(x, mean - band, mean + band, color=colour, alpha=0.18 if strong else 0.1, linewidth=0)
 
 
 def save_as(drawn: Figure, path: Path) -> None:

@@ -6,7 +6,7 @@ Drawing never runs anything; running never draws.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -67,11 +67,16 @@ class Runs:
 
 
 class Experiment(ABC):
-    """One figure of the paper, or one of ours."""
+    """One figure of the paper, or one of ours; `seeds` is how many it is played with unless somebody says otherwise."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     about: ClassVar[str]
+    seeds: ClassVar[int] = 20
+
+    def on(self, datasets: Sequence[str]) -> Experiment:
+        """The same experiment with models trained on these datasets; most experiments train none."""
+        raise SettingError(f"{self.name} trains no model: it cannot be played on {', '.join(datasets)}")
 
     @abstractmethod
     def plans(self, seeds: int, rounds: int | None = None) -> Plans:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from turnout.experiments import drawing
 from turnout.experiments.claims import Claim
 from turnout.experiments.experiment import Experiment, Findings, Runs, Table
 from turnout.kernel.errors import SettingError
+from turnout.lab.together import train_plans
 from turnout.simulator.plans import RunPlan
-from turnout.simulator.sweep import Watcher, sweep
+from turnout.simulator.sweep import sweep
 from turnout.store import RunStore
 
 
@@ -29,12 +30,15 @@ class Result:
     findings: Findings
 
 
-def plans_of(experiments: Iterable[Experiment], seeds: int, rounds: int | None = None) -> list[RunPlan]:
-    """All runs that these experiments need; a run that several need stands there once."""
+def plans_of(experiments: Iterable[Experiment], seeds: int | None = None, rounds: int | None = None) -> list[RunPlan]:
+    """All runs that these experiments need, each with its own number of seeds unless told.
+
+    A run that several need stands there once.
+    """
     plans = {
         plan.key: plan
         for experiment in experiments
-        for contender in experiment.plans(seeds, rounds).values()
+        for contender in experiment.plans(seeds or experiment.seeds, rounds).values()
         for plan in contender
     }
     return list(plans.values())
@@ -44,18 +48,38 @@ def reproduce(
     experiments: Sequence[Experiment],
     store: RunStore,
     *,
-    seeds: int,
+    seeds: int | None = None,
     rounds: int | None = None,
     workers: int | None = None,
     backend: str | None = None,
-    watch: Watcher | None = None,
+    device: str = "cpu",
+    watch: Callable[[int], None] | None = None,
 ) -> list[Result]:
-    """Play what the store does not hold, then compute the findings of each experiment."""
-    sweep(plans_of(experiments, seeds, rounds), store, workers=workers, backend=backend, watch=watch)
+    """Play what the store does not hold, then compute the findings of each experiment.
+
+    `seeds`: by default each experiment's own. `device`: where models are trained. `watch` is called with the number of
+    rounds newly played.
+    """
+    plans = plans_of(experiments, seeds, rounds)
+    check_device(plans, device)
+    train_plans([plan for plan in plans if _trains(plan)], store, device=device, workers=workers, watch=watch)
+    sweep(
+        [plan for plan in plans if not _trains(plan)],
+        store,
+        workers=workers,
+        backend=backend,
+        watch=None if watch is None else lambda plan: watch(plan.rounds),
+    )
     return [
-        Result(experiment, experiment.findings(Runs(experiment.plans(seeds, rounds), store)))
+        Result(experiment, experiment.findings(Runs(experiment.plans(seeds or experiment.seeds, rounds), store)))
         for experiment in experiments
     ]
+
+
+def check_device(plans: Iterable[RunPlan], device: str) -> None:
+    """Refuse a device on which nothing would be done."""
+    if device != "cpu" and not any(_trains(plan) for plan in plans):
+        raise SettingError(f"no model is trained here: the device must be cpu, not {device}")
 
 
 def write_results(results: Sequence[Result], folder: Path) -> list[Path]:
@@ -67,7 +91,7 @@ def write_results(results: Sequence[Result], folder: Path) -> list[Path]:
         written.extend(drawing.save(result.experiment.draw(result.findings), folder, result.experiment.name))
     claims = claims_of(results)
     written.append(write_text(folder / "claims.json", json.dumps(claims, indent=2, ensure_ascii=False) + "\n"))
-    return written
+    return list(dict.fromkeys(written))
 
 
 def claims_of(results: Sequence[Result]) -> list[dict[str, Any]]:
@@ -105,3 +129,7 @@ def write_text(path: Path, text: str) -> Path:
     except OSError as refused:
         raise SettingError(f"cannot write {path}: {refused.strerror or refused}") from refused
     return path
+
+
+def _trains(plan: RunPlan) -> bool:
+    return plan.world == "training"

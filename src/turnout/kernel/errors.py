@@ -9,6 +9,7 @@ TurnoutError
  ├─ ReportError             a RoundReport that is malformed, or names unknown clients
  ├─ StateError              a saved state that does not fit
  ├─ DatasetError            a dataset that is missing, damaged or cannot be fetched
+ ├─ TrainingError           training that broke off
  ├─ StoreError              a store that cannot be opened, or must not take what it is given
  └─ PolicyCheckError        check_policy found a promise broken
 """
@@ -79,6 +80,10 @@ class StateError(TurnoutError, ValueError):
 
 class DatasetError(TurnoutError):
     """A dataset is missing, damaged or cannot be fetched."""
+
+
+class TrainingError(TurnoutError):
+    """Training that broke off."""
 
 
 class StoreError(TurnoutError):

@@ -141,6 +141,11 @@ class ExchangeTimeModel:
         fresh = self._unlearned(as_count("count", count, SettingError, least=0))
         self.bank = np.concatenate([self.bank, fresh], axis=1)
 
+    def forget(self, rows: npt.ArrayLike) -> None:
+        """Nothing is known of these clients any more."""
+        clients = as_rows("rows", rows, ReportError, clients=self.clients)
+        self.bank[:, clients] = self._unlearned(len(clients))
+
     def state(self) -> dict[str, Any]:
         """All that was learned, as plain arrays."""
         return {"bank": self.bank.copy()}

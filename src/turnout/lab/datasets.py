@@ -44,6 +44,16 @@ class Dataset:
             images.setflags(write=False)
             labels.setflags(write=False)
 
+    @property
+    def brightness(self) -> tuple[float, float]:
+        """Mean and standard deviation of all values of the training images."""
+        counts = np.zeros(256, dtype=np.int64)
+        for first in range(0, len(self.train_images), 1000):
+            counts += np.bincount(self.train_images[first : first + 1000].ravel(), minlength=256)
+        values = np.arange(256)
+        mean = float(counts @ values / counts.sum())
+        return mean, math.sqrt(float(counts @ (values - mean) ** 2 / counts.sum()))
+
 
 @dataclass(frozen=True, slots=True)
 class Source:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from turnout.kernel.arrays import FloatArray, as_count, saved_array
+from turnout.kernel.arrays import FloatArray, IntArray, as_count, saved
 from turnout.kernel.errors import SettingError
+from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.lab.datasets import load_dataset
-from turnout.lab.learners import Learner, NumpyLearner, Trained, Training, average
-from turnout.lab.partition import Partition, partition
+from turnout.lab.learners import Cohort, Learner, Taught
+from turnout.lab.partition import Partition
 from turnout.policies.base import prefixed, subset
-from turnout.simulator.paper import PaperWorld
 from turnout.simulator.world import World
 
 
@@ -34,13 +31,31 @@ class Federation:
         as_count("seed", self.seed, SettingError, least=0)
         as_count("evaluate_every", self.evaluate_every, SettingError)
 
+    def orders(self, clients: IntArray, round: int) -> IntArray:  # noqa: A002
+        """The items of each client, shuffled for it and this round alone, once an epoch: (clients, epochs, items)."""
+        epochs = self.learner.training.epochs
+        orders = np.empty((len(clients), epochs, self.holdings.items.shape[1]), dtype=np.int64)
+        for place, client in enumerate(clients.tolist()):
+            for epoch in range(epochs):
+                rng = round_rng(self.seed, f"batches of {client}, epoch {epoch}", round)
+                orders[place, epoch] = rng.permutation(self.holdings.items[client])
+        return orders
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Begun:
+    """A round whose clients are about to train: what the inner world told, and those that will be averaged."""
+
+    report: RoundReport
+    cohort: Cohort
+
 
 class TrainingWorld:
     """Wraps a world: it says who volunteers and how long each takes, here the chosen train and are averaged.
 
     Reports gain each client's mean training `losses`, and as metrics the test `accuracy` and how many models
-    `diverged`: those are not averaged, and their loss is NaN. Only clients that arrived are averaged. The clock is the
-    inner world's.
+    `diverged`: those are not averaged, and their loss is NaN. Only clients that arrived are averaged; the loss of the
+    others is NaN too. The clock is the inner world's.
     """
 
     def __init__(self, inner: World, federation: Federation) -> None:
@@ -66,69 +81,51 @@ class TrainingWorld:
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
         """Let the chosen train, average those that arrived, and tell how good the model is now."""
-        learner = self.federation.learner
-        report = self.inner.play(offer, selection)
-        chosen = report.clients.tolist()
-        metrics = dict(report.metrics)
-        losses = np.full(len(chosen), np.nan)
-        if chosen:
-            trained = learner.train(self.weights, chosen, seed=self.federation.seed, round=offer.round)
-            losses = np.where(trained.sound, trained.losses, np.nan)
-            metrics["diverged"] = float((~trained.sound).sum())
-            back = report.with_outcome("arrived")
-            sizes = np.full(int(back.sum()), self.federation.holdings.items.shape[1])
-            mean = average(Trained(trained.weights[back], trained.losses[back]), sizes)
-            self.weights = self.weights if mean is None else mean
-        if offer.round % self.federation.evaluate_every == 0:
-            metrics["accuracy"] = learner.evaluate(self.weights)
-        return replace(report, losses=losses, metrics=metrics)
+        return play_side_by_side([self], [offer], [selection])[0]
 
     def state(self) -> dict[str, Any]:
         """The model, and what the inner world remembers."""
-        return {"weights": self.weights.copy(), **prefixed("inner", self.inner.state())}
+        weights = self.federation.learner.saved(self.weights)
+        return {"weights": weights, **prefixed("inner", self.inner.state())}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take them back."""
-        weights = saved_array(state, "weights", self.weights)
+        weights = self.federation.learner.loaded(saved(state, "weights"))
         self.inner.restore(subset(state, "inner"))
         self.weights = weights
 
+    def _begin(self, offer: RoundOffer, selection: Selection) -> _Begun:
+        report = self.inner.play(offer, selection)
+        back = report.clients[report.with_outcome("arrived")]
+        orders = self.federation.orders(back, offer.round)
+        return _Begun(report, Cohort(self.weights, orders, np.full(len(back), float(orders.shape[2]))))
 
-def training_world(
-    seed: int = 0,
-    *,
-    dataset: str = "digits",
-    folder: str | None = None,
-    gamma: float | str = 1.0,
-    items: int = 500,
-    hidden: int = 32,
-    epochs: int = 1,
-    batch: int = 32,
-    rate: float = 0.1,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    proximal: float = 0.0,
-    evaluate_every: int = 1,
-    world: Mapping[str, Any] | None = None,
-) -> TrainingWorld:
-    """The world "training" of plans and stores: a dataset, split, and trained on in the paper's world.
-
-    `gamma`: a number, or "iid". `world`: settings of the paper's world inside. The seed also draws the split, the first
-    weights and the batches.
-    """
-    inner = PaperWorld(seed, **(world or {}))
-    data = load_dataset(dataset, None if folder is None else Path(folder))
-    holdings = partition(data.train_labels, clients=inner.clients, items=items, gamma=as_gamma(gamma), seed=seed)
-    how = Training(epochs, batch, rate, momentum, weight_decay, proximal)
-    learner = NumpyLearner(data, holdings, how, hidden=hidden)
-    return TrainingWorld(inner, Federation(learner, holdings, seed, evaluate_every))
+    def _finish(self, begun: _Begun, taught: Taught, accuracy: float | None) -> RoundReport:
+        report = begun.report
+        metrics = {**report.metrics, "diverged": float((~taught.sound).sum())}
+        if accuracy is not None:
+            metrics["accuracy"] = accuracy
+        losses = np.full(len(report.clients), np.nan)
+        losses[report.with_outcome("arrived")] = taught.losses
+        return replace(report, losses=losses, metrics=metrics)
 
 
-def as_gamma(gamma: float | str) -> float:
-    """A number, or "iid" for infinity."""
-    if gamma == "iid":
-        return math.inf
-    try:
-        return float(gamma)
-    except ValueError:
-        raise SettingError(f"gamma must be a number or 'iid', not {gamma!r}") from None
+def play_side_by_side(
+    worlds: Sequence[TrainingWorld], offers: Sequence[RoundOffer], selections: Sequence[Selection]
+) -> list[RoundReport]:
+    """One round of several worlds that share a learner, which trains the chosen of all of them at once."""
+    learner = worlds[0].federation.learner
+    begun = [world._begin(offer, one) for world, offer, one in zip(worlds, offers, selections, strict=True)]
+    taught = learner.train([one.cohort for one in begun])
+    for world, result in zip(worlds, taught, strict=True):
+        world.weights = result.weights
+    due = [
+        place
+        for place, (world, offer) in enumerate(zip(worlds, offers, strict=True))
+        if offer.round % world.federation.evaluate_every == 0
+    ]
+    accuracies = dict(zip(due, learner.evaluate([worlds[place].weights for place in due]), strict=True))
+    return [
+        world._finish(one, result, accuracies.get(place))
+        for place, (world, one, result) in enumerate(zip(worlds, begun, taught, strict=True))
+    ]

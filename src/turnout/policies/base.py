@@ -37,6 +37,10 @@ class SelectionPolicy(ABC):
     def tell(self, report: RoundReport) -> None:
         """What became of them."""
 
+    def add(self, count: int) -> None:
+        """Append `count` clients that have no history; whoever keeps something of each client overrides this."""
+        self.clients += as_count("count", count, SettingError, least=0)
+
     def state(self) -> dict[str, Any]:
         """All that `tell` has changed, as plain arrays and numbers; nothing by default."""
         return {}

@@ -83,6 +83,12 @@ class GuaranteedPolicy(SelectionPolicy):
         self.queues.advance_rows(paid, report.available)
         self.turns[paid] += 1
 
+    def add(self, count: int) -> None:
+        """New clients are owed nothing; their rate is the common one."""
+        super().add(count)
+        self.queues.add(count)
+        self.turns = np.concatenate([self.turns, np.zeros(count, dtype=np.int32)])
+
     def state(self) -> dict[str, Any]:
         """Debts and turns."""
         return {"turns": self.turns.copy(), **prefixed("queues", self.queues.state())}

@@ -62,6 +62,12 @@ class FedCS(SelectionPolicy):
         if self.model is not None:
             self.model.learn_from(report)
 
+    def add(self, count: int) -> None:
+        """Of new clients nothing is known."""
+        super().add(count)
+        if self.model is not None:
+            self.model.add(count)
+
     def state(self) -> dict[str, Any]:
         """What was learned, if anything is."""
         return {} if self.model is None else self.model.state()

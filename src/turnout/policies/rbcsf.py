@@ -103,6 +103,11 @@ class RBCSF(GuaranteedPolicy):
         super().tell(report)
         self.model.learn_from(report)
 
+    def add(self, count: int) -> None:
+        """Of new clients nothing is known."""
+        super().add(count)
+        self.model.add(count)
+
     def state(self) -> dict[str, Any]:
         """Debts, turns and what was learned."""
         return {**super().state(), **prefixed("model", self.model.state())}

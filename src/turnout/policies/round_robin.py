@@ -35,6 +35,11 @@ class RoundRobin(SelectionPolicy):
         self.check_report(report)
         self.turns[report.clients] += 1
 
+    def add(self, count: int) -> None:
+        """New clients have had no turn, and so come first."""
+        super().add(count)
+        self.turns = np.concatenate([self.turns, np.zeros(count, dtype=np.int64)])
+
     def state(self) -> dict[str, Any]:
         """Turns taken so far."""
         return {"turns": self.turns.copy()}

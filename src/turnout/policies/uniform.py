@@ -57,6 +57,10 @@ class SkewedRandom(SelectionPolicy):
         rng = round_rng(seed, "skewed weights", 0)
         self._log_weights = dirichlet_logs(rng, clients, self.concentration)
 
+    def add(self, count: int) -> None:
+        """Refused: the weights of all clients are drawn together, once a run."""
+        raise SettingError(f"{self.name} draws the weights of all clients at once: {count} more cannot join")
+
     @property
     def weights(self) -> FloatArray:
         """The share of each client in a single draw."""

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-import turnout
 from turnout.kernel.arrays import as_count
 from turnout.kernel.errors import SettingError
+from turnout.kernel.version import __version__
 from turnout.policies.base import prefixed, subset
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.play import play
@@ -38,12 +38,10 @@ def sweep(
     asked = list(plans)
     missing = {plan.key: plan for plan in asked if not _is_finished(store, plan)}
     for plan, columns in _played(list(missing.values()), workers, backend):
-        store.write_run(
-            plan.key, _told(store, plan), columns, clients=columns.clients, code_version=turnout.__version__
-        )
+        store.write_run(plan.key, told_plan(store, plan), columns, clients=columns.clients, code_version=__version__)
         if watch is not None:
             watch(plan)
-    return [_run_of(store, plan) for plan in asked]
+    return [run_of(store, plan) for plan in asked]
 
 
 def missing_plans(plans: Iterable[RunPlan], store: RunStore) -> list[RunPlan]:
@@ -54,7 +52,7 @@ def missing_plans(plans: Iterable[RunPlan], store: RunStore) -> list[RunPlan]:
 def play_plan(plan: RunPlan) -> RoundColumns:
     """A whole run, in memory."""
     policy, world = plan.build()
-    return _kept(plan, RoundColumns.from_records(play(policy, world, plan.rounds), clients=world.clients))
+    return kept_columns(plan, RoundColumns.from_records(play(policy, world, plan.rounds), clients=world.clients))
 
 
 def play_into(store: RunStore, plan: RunPlan, *, every: int = 500, watch: Callable[[int], None] | None = None) -> int:
@@ -67,7 +65,7 @@ def play_into(store: RunStore, plan: RunPlan, *, every: int = 500, watch: Callab
     found = store.find(plan.key)
     if found is not None and found.finished:
         return found.id
-    run = store.begin(plan.key, _told(store, plan), clients=world.clients, code_version=turnout.__version__)
+    run = store.begin(plan.key, told_plan(store, plan), clients=world.clients, code_version=__version__)
     saved = store.snapshot(run)
     done = 0
     if saved is not None:
@@ -77,7 +75,7 @@ def play_into(store: RunStore, plan: RunPlan, *, every: int = 500, watch: Callab
     while done < plan.rounds:
         last = min(done + every, plan.rounds)
         records = list(play(policy, world, last, first=done + 1))
-        columns = _kept(plan, RoundColumns.from_records(records, clients=world.clients))
+        columns = kept_columns(plan, RoundColumns.from_records(records, clients=world.clients))
         state = {**prefixed("policy", policy.state()), **prefixed("world", world.state())}
         store.append(run, columns, snapshot=state)
         done = last
@@ -135,7 +133,8 @@ def _by_joblib(
             over.close()
 
 
-def _kept(plan: RunPlan, columns: RoundColumns) -> RoundColumns:
+def kept_columns(plan: RunPlan, columns: RoundColumns) -> RoundColumns:
+    """What the plan wants to keep of them."""
     if plan.keep == "all":
         return columns
     nothing = np.empty((len(columns.chosen), 0))
@@ -147,7 +146,7 @@ def _play_numbered(place: int, plan: dict[str, Any]) -> tuple[int, bytes]:
     return place, play_plan(RunPlan.from_dict(plan)).to_bytes()
 
 
-def _told(store: RunStore, plan: RunPlan) -> dict[str, Any]:
+def told_plan(store: RunStore, plan: RunPlan) -> dict[str, Any]:
     """The plan as the store knows it: under its first label, where it was begun before."""
     found = store.find(plan.key)
     return plan.as_dict() if found is None else found.plan
@@ -158,7 +157,8 @@ def _is_finished(store: RunStore, plan: RunPlan) -> bool:
     return found is not None and found.finished
 
 
-def _run_of(store: RunStore, plan: RunPlan) -> int:
+def run_of(store: RunStore, plan: RunPlan) -> int:
+    """The id of a run that the store holds."""
     found = store.find(plan.key)
     if found is None:
         raise SettingError(f"the run of {plan.name} is missing from the store")

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from turnout.kernel.errors import StoreError
 
-#: "turn", in ASCII: tells our files from other SQLite files.
-APPLICATION_ID = 0x7475726E
-FORMAT = 1
 WAIT_SECONDS = 60.0
 LARGEST_CHECKED = 64 * 2**20
 #: SQLite takes anything shorter for a new file, whatever stands in it.
 SMALLEST_DATABASE = 512
 
-_SCHEMA = """
+
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    """What a file of ours is: its mark among SQLite files, the format that is written, and its tables."""
+
+    name: str
+    application_id: int
+    format: int
+    schema: str
+
+
+RUNS = FileKind(
+    "store",
+    0x7475726E,  # "turn", in ASCII
+    1,
+    """
 CREATE TABLE runs (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     key TEXT NOT NULL UNIQUE,
@@ -39,11 +52,12 @@ CREATE TABLE snapshots (
     round INTEGER NOT NULL,
     data BLOB NOT NULL
 );
-"""
+""",
+)
 
 
-def create(path: Path) -> None:
-    """Make an empty store beside its place, then move it there: a file of this name is always whole."""
+def create(path: Path, kind: FileKind = RUNS, fill: Callable[[sqlite3.Connection], None] | None = None) -> None:
+    """Make a new file beside its place, `fill` it, and move it there: a file of this name is always whole."""
     if _holds_anything(stray := _beside(path, "-wal")):
         raise StoreError(f"{path} is gone but {stray} is still there: bring the store back, or move that file away")
     unborn = _beside(path, ".new")
@@ -52,22 +66,26 @@ def create(path: Path) -> None:
     connection = _connect(unborn, mode="rwc")
     try:
         if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-            raise StoreError(f"{path.parent} cannot hold a store (is it a network folder?): choose a local folder")
+            raise StoreError(
+                f"{path.parent} cannot hold a {kind.name} (is it a network folder?): choose a local folder"
+            )
         connection.execute("PRAGMA synchronous = FULL")
-        connection.executescript(
-            f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT}; {_SCHEMA} COMMIT;"
-        )
+        marks = f"PRAGMA application_id = {kind.application_id}; PRAGMA user_version = {kind.format};"
+        connection.executescript(f"BEGIN; {marks} {kind.schema} COMMIT;")
+        if fill is not None:
+            with transaction(connection):
+                fill(connection)
     finally:
         connection.close()
     unborn.rename(path)
     _sync_folder(path.parent)
 
 
-def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
-    """A connection to a store that is known to be one of ours."""
+def connect(path: Path, kind: FileKind = RUNS, *, read_only: bool) -> sqlite3.Connection:
+    """A connection to a file that is known to be one of ours."""
     connection = _connect(path, mode="ro" if read_only else "rw")
     try:
-        _check_ours(connection, path)
+        _check_ours(connection, path, kind)
         if not read_only:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
@@ -77,15 +95,18 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     return connection
 
 
-def check_whole(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse a damaged file early: one that is too short, and one with a fault where looking at all of it is quick."""
+def check_whole(connection: sqlite3.Connection, path: Path, *, thoroughly: bool = False) -> None:
+    """Refuse a damaged file early: one that is too short, and one with a fault where looking at all of it is quick.
+
+    `thoroughly`: also hold the indexes against their tables, which takes about five times as long.
+    """
     (pages,), (page_size,) = (connection.execute(f"PRAGMA {word}").fetchone() for word in ("page_count", "page_size"))
     size = path.stat().st_size
     if size < pages * page_size and not _holds_anything(_beside(path, "-wal")):
         raise _damaged(path, f"{size} of {pages * page_size} bytes are there")
     if size >= LARGEST_CHECKED:
         return
-    (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    (finding,) = connection.execute(f"PRAGMA {'integrity' if thoroughly else 'quick'}_check(1)").fetchone()
     if finding != "ok":
         raise _damaged(path, finding)
 
@@ -123,19 +144,20 @@ def _connect(path: Path, *, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(address, uri=True, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False)
 
 
-def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
+def _check_ours(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if (size := path.stat().st_size) < SMALLEST_DATABASE:
         raise StoreError(
-            f"{path} holds {size} bytes, too few for a turnout store: restore it from a backup, or delete it to begin "
-            "a new one"
+            f"{path} holds {size} bytes, too few for a turnout {kind.name}: restore it from a backup, or delete it to "
+            "begin a new one"
         )
-    if application != APPLICATION_ID:
-        raise StoreError(f"{path} is a SQLite file, but not a turnout store: choose another path")
-    if version != FORMAT:
+    if application != kind.application_id:
+        raise StoreError(f"{path} is a SQLite file, but not a turnout {kind.name}: choose another path")
+    if version != kind.format:
         raise StoreError(
-            f"{path} is of store format {version}, but this turnout reads format {FORMAT}: install a newer turnout"
+            f"{path} is of {kind.name} format {version}, but this turnout reads format {kind.format}: install a newer "
+            "turnout"
         )
 
 

@@ -72,8 +72,13 @@ class RunStore:
         with self._writing() as db:
             return self._begun(db, key, plan, clients, code_version)
 
-    def append(self, run: int, columns: RoundColumns, *, snapshot: Mapping[str, Any] | None = None) -> None:
-        """Store the next rounds and, with them, the state after the last; only the newest state is kept."""
+    def append(
+        self, run: int, columns: RoundColumns, *, snapshot: Mapping[str, Any] | None = None, finish: bool = False
+    ) -> None:
+        """Store the next rounds and, with them, the state after the last; only the newest state is kept.
+
+        `finish`: these are the last, and the run is whole; without a snapshot it then keeps none.
+        """
         data = columns.to_bytes()
         state = None if snapshot is None else pack_snapshot(snapshot)
         with self._writing() as db:
@@ -84,6 +89,10 @@ class RunStore:
             if state is not None:
                 last = info.rounds + len(columns)
                 db.execute("INSERT OR REPLACE INTO snapshots (run, round, data) VALUES (?, ?, ?)", (run, last, state))
+            if finish:
+                db.execute("UPDATE runs SET finished = 1 WHERE id = ?", (run,))
+                if state is None:
+                    db.execute("DELETE FROM snapshots WHERE run = ?", (run,))
 
     def finish(self, run: int) -> None:
         """Mark a run as whole: nothing can be appended to it any more."""
@@ -116,6 +125,15 @@ class RunStore:
         with self._writing() as db:
             self._info(db, run)
             db.execute("DELETE FROM runs WHERE id = ?", (run,))
+
+    def compact(self) -> None:
+        """Give back the space of what was deleted; the file is written anew, and needs that much room beside it."""
+        with self._turn, plain_words(self.path):
+            db = self._usable()
+            if self.read_only:
+                raise StoreError(f"{self.path} was opened to read: open it without read_only=True to write")
+            db.execute("VACUUM")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # until then the new file is in the journal, beside the old
 
     def find(self, key: str) -> RunInfo | None:
         """The run of this key, or None."""

@@ -1,0 +1,127 @@
+"""What a live round costs, beside the kernel's own round and the fsyncs it needs."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from turnout.kernel.rounds import RoundOffer, RoundReport
+from turnout.policies.rbcsf import RBCSF
+from turnout.scheduler import FleetStatus, Scheduler
+
+COMMITS = 3  # the choice, the reports, the close
+MOST = 3.0  # times the kernel's own round, beside the fsyncs
+BATCH = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFigures:
+    """Wall seconds, medians of one run in which all were measured in turns."""
+
+    clients: int
+    cohort: int
+    live_seconds: float
+    kernel_seconds: float
+    fsync_seconds: float
+    open_seconds: float
+    rounds_stored: int
+    reports_a_second: float
+
+    @property
+    def ratio(self) -> float:
+        """The live round without its fsyncs, in rounds of the kernel."""
+        return (self.live_seconds - COMMITS * self.fsync_seconds) / self.kernel_seconds
+
+    @property
+    def met(self) -> bool:
+        """Whether that is within the target."""
+        return self.ratio <= MOST
+
+
+def measure_live(
+    *, clients: int = 1_000_000, cohort: int = 100, repeats: int = 9, folder: Path | None = None
+) -> LiveFigures:
+    """A fleet in which everybody volunteers, with the settings that live fleets have."""
+    rng = np.random.default_rng(0)
+    columns = {"free_cpu": rng.uniform(0.5, 2.0, clients), "bandwidth": rng.uniform(1.0, 5.0, clients)}
+    rate = cohort / clients / 2
+    with tempfile.TemporaryDirectory(dir=folder) as nowhere:
+        path = Path(nowhere) / "fleet.turnout"
+        settings = {"cohort_size": cohort, "guaranteed_rate": rate}
+        scheduler = Scheduler.open(path, settings=settings, deadline=60.0)
+        scheduler.register([f"client-{row:07d}" for row in range(clients)])
+        status = FleetStatus(columns)
+        policy = RBCSF(
+            clients, cohort_size=cohort, guaranteed_rate=rate, accrual="available", max_owed=10, paid="contributed"
+        )
+        contexts = np.asfortranarray(
+            np.column_stack([1 / columns["free_cpu"], np.ones(clients), 20 / columns["bandwidth"]])
+        )
+        available = np.ones(clients, dtype=np.bool_)
+
+        def live() -> None:
+            scheduler.report_many({client: float(rng.uniform(1, 10)) for client in scheduler.choose(status)})
+            scheduler.close_round()
+
+        def kernel() -> None:
+            number = int(policy.queues.rounds[0]) + 1
+            chosen = policy.ask(RoundOffer(number, available, contexts)).clients
+            policy.tell(RoundReport(number, chosen, contexts[chosen], rng.uniform(1, 10, len(chosen)), available))
+
+        def fsync() -> None:
+            with (Path(nowhere) / "probe").open("ab") as file:
+                file.write(os.urandom(clients // 8 // COMMITS + 4096))
+                file.flush()
+                os.fsync(file.fileno())
+
+        seconds = _in_turns([live, kernel, fsync], repeats)
+        reports = _reports_a_second()
+        rounds = scheduler.round
+        scheduler.close()
+        start = time.perf_counter()
+        Scheduler.open(path).close()
+        opened = time.perf_counter() - start
+    live_seconds, kernel_seconds, fsync_seconds = seconds
+    return LiveFigures(clients, cohort, live_seconds, kernel_seconds, fsync_seconds, opened, rounds, reports)
+
+
+def _in_turns(tasks: list[Callable[[], None]], repeats: int) -> list[float]:
+    seconds: list[list[float]] = [[] for _ in tasks]
+    for repeat in range(repeats + 1):
+        for place, task in enumerate(tasks):
+            start = time.perf_counter()
+            task()
+            if repeat:
+                seconds[place].append(time.perf_counter() - start)
+    return [statistics.median(times) for times in seconds]
+
+
+def _reports_a_second() -> float:
+    """Reports in batches, each batch one transaction; nothing is lost."""
+    with tempfile.TemporaryDirectory() as nowhere:
+        fleet = Scheduler.open(
+            Path(nowhere) / "fleet.turnout",
+            policy="random",
+            settings={"cohort_size": 10 * BATCH},
+            deadline=60.0,
+        )
+        fleet.register([f"c{row}" for row in range(10 * BATCH)])
+        took, count = 0.0, 0
+        for _ in range(10):
+            chosen = fleet.choose(FleetStatus({"free_cpu": np.ones(10 * BATCH), "bandwidth": np.ones(10 * BATCH)}))
+            start = time.perf_counter()
+            for first in range(0, len(chosen), BATCH):
+                count += fleet.report_many(dict.fromkeys(chosen[first : first + BATCH], 2.0))
+            took += time.perf_counter() - start
+            report = fleet.close_round().report
+            if not report.with_outcome("arrived").all():
+                raise AssertionError("a report was lost")
+        fleet.close()
+    return count / took

@@ -1,0 +1,145 @@
+"""Two steps of a convolution, there and back, as GPU kernels: each reads and writes its data once.
+
+Images lie as (items, height, width, channels). Every kernel has a twin in plain torch, in cnn.py, which gives the same
+numbers; this module is imported on a GPU only.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 1024  # numbers a program writes; one row of programs an item
+
+
+@triton.jit
+def _patches(images, patches, height, width, channels: tl.constexpr, size: tl.constexpr, block: tl.constexpr):
+    """patches[item, y, x, i, j, c] = images[item, y + i, x + j, c]; for each i, the j and c lie together in both."""
+    item = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * block + tl.arange(0, block)
+    rows, columns = height - size + 1, width - size + 1
+    run = at % (size * channels)
+    i = at // (size * channels) % size
+    place = at // (size * size * channels)
+    source = images + item * (height * width * channels) + ((place // columns + i) * width + place % columns) * channels
+    total = rows * columns * size * size * channels
+    here = at < total
+    tl.store(patches + item * total + at, tl.load(source + run, mask=here), mask=here)
+
+
+@triton.jit
+def _folded(slopes, images, height, width, channels: tl.constexpr, size: tl.constexpr, block: tl.constexpr):
+    """The way back: images[item, y, x, c] = the sum of slopes[item, y − i, x − j, i, j, c] over all i and j."""
+    item = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * block + tl.arange(0, block)
+    rows, columns = height - size + 1, width - size + 1
+    c = at % channels
+    x = at // channels % width
+    y = at // channels // width
+    here = at < height * width * channels
+    wide: tl.constexpr = tl.float64 if slopes.dtype.element_ty == tl.float64 else tl.float32
+    summed = tl.zeros((block,), wide)
+    source = slopes + item * (rows * columns * size * size * channels) + c
+    for i in tl.static_range(size):
+        for j in tl.static_range(size):
+            inside = here & (y >= i) & (y - i < rows) & (x >= j) & (x - j < columns)
+            place = ((y - i) * columns + x - j) * (size * size) + i * size + j
+            summed += _load(source + place * channels, inside)
+    tl.store(images + item * (height * width * channels) + at, summed, mask=here)
+
+
+@triton.jit
+def _four(maps, item, at, height, width, channels: tl.constexpr):
+    """Where the four numbers lie that are pooled into the one at `at`."""
+    half = width // 2
+    place = at // channels
+    corner = (2 * (place // half) * width + 2 * (place % half)) * channels + at % channels
+    first = maps + item * (height * width * channels) + corner
+    return first, first + channels, first + width * channels, first + (width + 1) * channels
+
+
+@triton.jit
+def _larger(one, other):
+    return tl.maximum(one, other, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _load(place, here):
+    """At least in float32."""
+    wide: tl.constexpr = tl.float64 if place.dtype.element_ty == tl.float64 else tl.float32
+    return tl.load(place, mask=here, other=0.0).to(wide)
+
+
+@triton.jit
+def _pooled(maps, pooled, height, width, channels: tl.constexpr, block: tl.constexpr):
+    """The largest of each 2 × 2, or 0; a NaN stays one."""
+    item = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * block + tl.arange(0, block)
+    total = height // 2 * (width // 2) * channels
+    here = at < total
+    a, b, c, d = _four(maps, item, at, height, width, channels)
+    above = _larger(_load(a, here), _load(b, here))
+    largest = _larger(above, _larger(_load(c, here), _load(d, here)))
+    tl.store(pooled + item * total + at, tl.where(largest <= 0.0, 0.0, largest), mask=here)
+
+
+@triton.jit
+def _unpooled(slopes, maps, back, height, width, channels: tl.constexpr, block: tl.constexpr):
+    """The way back: to the first of the largest, if it is above 0."""
+    item = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * block + tl.arange(0, block)
+    total = height // 2 * (width // 2) * channels
+    here = at < total
+    a, b, c, d = _four(maps, item, at, height, width, channels)
+    first = _load(a, here)
+    second = _load(b, here)
+    third = _load(c, here)
+    largest = _larger(_larger(first, second), _larger(third, _load(d, here)))
+    slope = _load(slopes + item * total + at, here)
+    slope = tl.where(largest <= 0.0, 0.0, slope)
+    one = first == largest
+    two = (second == largest) & ~one
+    three = (third == largest) & ~one & ~two
+    a, b, c, d = _four(back, item, at, height, width, channels)
+    tl.store(a, tl.where(one, slope, 0.0), mask=here)
+    tl.store(b, tl.where(two, slope, 0.0), mask=here)
+    tl.store(c, tl.where(three, slope, 0.0), mask=here)
+    tl.store(d, tl.where(one | two | three, 0.0, slope), mask=here)
+
+
+def patches(images: Tensor, size: int) -> Tensor:
+    """(items, height, width, channels) → (items, rows, columns, size · size · channels)."""
+    items, height, width, channels = images.shape
+    out = images.new_empty(items, height - size + 1, width - size + 1, size * size * channels)
+    _patches[_programs(out)](images, out, height, width, channels, size, BLOCK)
+    return out
+
+
+def folded(slopes: Tensor, height: int, width: int, size: int) -> Tensor:
+    """The gradient of `patches`."""
+    channels = slopes.shape[-1] // (size * size)
+    out = slopes.new_empty(slopes.shape[0], height, width, channels)
+    _folded[_programs(out)](slopes, out, height, width, channels, size, BLOCK)
+    return out
+
+
+def pooled(maps: Tensor) -> Tensor:
+    """2 × 2 max-pooling and ReLU."""
+    items, height, width, channels = maps.shape
+    out = maps.new_empty(items, height // 2, width // 2, channels)
+    _pooled[_programs(out)](maps, out, height, width, channels, BLOCK)
+    return out
+
+
+def unpooled(slopes: Tensor, maps: Tensor) -> Tensor:
+    """The gradient of `pooled`."""
+    _, height, width, channels = maps.shape
+    out = torch.empty_like(maps)
+    _unpooled[_programs(slopes)](slopes, maps, out, height, width, channels, BLOCK)
+    return out
+
+
+def _programs(out: Tensor) -> tuple[int, int]:
+    return out.shape[0], triton.cdiv(out[0].numel(), BLOCK)

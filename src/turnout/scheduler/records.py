@@ -1,0 +1,192 @@
+"""What stands in the file, as values and as bytes: rounds, turns, and events."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.errors import StoreError
+from turnout.scheduler.clock import seconds_since
+from turnout.scheduler.fleet import KINDS, Closed
+from turnout.store.packing import pack, unpack
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenRound:
+    """A round that was handed out. `joined`: who is new in it, and stays only if it is closed."""
+
+    round: int
+    wanted: int
+    deadline: float | None
+    opened: str
+    monotonic: float
+    boot: str
+    joined: tuple[str, ...]
+    rows: IntArray
+    contexts: FloatArray
+    available: BoolArray
+    reasons: Mapping[str, FloatArray]
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it was handed out."""
+        return seconds_since(self.monotonic, self.boot, self.opened)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One client in one round; `kind` is None as long as nothing was heard of it."""
+
+    round: int
+    row: int
+    id: str
+    kind: str | None = None
+    seconds: float | None = None
+    why: str | None = None
+    at: str | None = None
+    late_seconds: float | None = None
+    late_at: str | None = None
+    folded: int | None = None
+
+    @property
+    def seal(self) -> int:
+        """A checksum of what was reported."""
+        told = (self.round, self.row, self.id, self.kind, self.seconds, self.why, self.at)
+        return zlib.crc32(repr((*told, self.late_seconds, self.late_at, self.folded)).encode())
+
+
+def pack_open(opened: OpenRound) -> bytes:
+    """An open round as bytes."""
+    header = {
+        "round": opened.round,
+        "wanted": opened.wanted,
+        "deadline": opened.deadline,
+        "opened": opened.opened,
+        "monotonic": opened.monotonic,
+        "boot": opened.boot,
+        "joined": list(opened.joined),
+        "clients": len(opened.available),
+        "reasons": list(opened.reasons),
+    }
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "rows": opened.rows,
+        "contexts": opened.contexts,
+        "available": np.packbits(opened.available),
+        **{f"reason.{name}": np.asarray(value) for name, value in opened.reasons.items()},
+    }
+    return pack(header, arrays)
+
+
+def unpack_open(data: bytes) -> OpenRound:
+    """What pack_open was given."""
+    header, arrays = unpack(data)
+    return OpenRound(
+        round=header["round"],
+        wanted=header["wanted"],
+        deadline=header["deadline"],
+        opened=header["opened"],
+        monotonic=header["monotonic"],
+        boot=header["boot"],
+        joined=tuple(header["joined"]),
+        rows=arrays["rows"],
+        contexts=arrays["contexts"],
+        available=np.unpackbits(arrays["available"], count=header["clients"]).astype(np.bool_),
+        reasons={name: arrays[f"reason.{name}"] for name in header["reasons"]},
+    )
+
+
+def digest_of(before: bytes, kind: str, data: bytes) -> bytes:
+    """Seals an event and, through `before`, all earlier ones."""
+    return hashlib.blake2b(before + kind.encode() + b"\0" + data, digest_size=16).digest()
+
+
+def pack_closed(round_: Closed, *, opened: str, closed: str, wanted: int) -> tuple[bytes, bytes]:
+    """A closed round as the data of its event, and who was available as its mask."""
+    mask = zlib.compress(np.packbits(round_.available).tobytes(), 1)
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "rows": round_.rows,
+        "contexts": round_.contexts,
+        "seconds": round_.seconds,
+        "kinds": round_.kinds.astype(np.int8),
+        "late_rounds": round_.late_rounds,
+        "late_rows": round_.late_rows,
+        "late_seconds": round_.late_seconds,
+    }
+    told = {
+        "round": round_.round,
+        "clients": len(round_.available),
+        "mask": hashlib.sha256(mask).hexdigest(),
+        "opened": opened,
+        "closed": closed,
+        "wanted": wanted,
+    }
+    return pack(told, arrays), mask
+
+
+def unpack_closed(data: bytes, mask: bytes | None) -> tuple[Closed, dict[str, Any]]:
+    """What pack_closed was given; without its mask nobody counts as available."""
+    header, arrays = unpack(data)
+    available = np.zeros(header["clients"], dtype=np.bool_)
+    if mask is not None:
+        if hashlib.sha256(mask).hexdigest() != header["mask"]:
+            raise StoreError(f"who was available in round {header['round']} is not what was written: restore a backup")
+        bits = np.frombuffer(zlib.decompress(mask), dtype=np.uint8)
+        available = np.unpackbits(bits, count=header["clients"]).astype(np.bool_)
+    closed = Closed(
+        header["round"],
+        arrays["rows"],
+        arrays["contexts"],
+        arrays["seconds"],
+        arrays["kinds"].astype(np.int64),
+        available,
+        arrays["late_rounds"],
+        arrays["late_rows"],
+        arrays["late_seconds"],
+    )
+    return closed, header
+
+
+def told_event(kind: str, data: bytes, mask: bytes | None, ids: Sequence[str]) -> dict[str, Any]:
+    """An event in words, for an audit."""
+    if kind != "close":
+        told = json.loads(data)
+        return {"kind": kind, **({"clients": told} if kind == "join" else {"client": ids[told["row"]]})}
+    closed, header = unpack_closed(data, mask)
+    late = zip(closed.late_rounds.tolist(), closed.late_rows.tolist(), closed.late_seconds.tolist(), strict=True)
+    return {
+        "kind": "round",
+        "round": closed.round,
+        "opened": header["opened"],
+        "closed": header["closed"],
+        "wanted": header["wanted"],
+        "available": None if mask is None else int(closed.available.sum()),
+        "clients": [ids[row] for row in closed.rows.tolist()],
+        "outcomes": [KINDS[kind] for kind in closed.kinds.tolist()],
+        "seconds": closed.seconds.tolist(),
+        "contexts": closed.contexts.tolist(),
+        "late": [{"client": ids[row], "round": round_, "seconds": seconds} for round_, row, seconds in late],
+    }
+
+
+def without(kind: str, data: bytes, row: int, client: str, name: str) -> bytes:
+    """An event without what a client told; a snapshot has taken its place for whoever folds."""
+    if kind == "join":
+        ids = json.loads(data)
+        return json.dumps([name if one == client else one for one in ids], ensure_ascii=False).encode()
+    if kind != "close":
+        return data
+    header, arrays = unpack(data)
+    for rows, values in (("rows", ("contexts", "seconds")), ("late_rows", ("late_seconds",))):
+        mine = arrays[rows] == row
+        for value in values:
+            arrays[value] = arrays[value].copy()
+            arrays[value][mine] = 0.0
+    return pack(header, arrays)

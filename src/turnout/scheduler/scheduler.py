@@ -1,0 +1,406 @@
+"""Chooses for a live fleet, and forgets nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from turnout.kernel.arrays import IntArray, as_number
+from turnout.kernel.errors import OfferError, ReportError, SettingError, StoreError
+from turnout.kernel.fairness import Certificate
+from turnout.kernel.rounds import RoundRecord, Selection
+from turnout.scheduler.choosing import Statuses, chosen_round
+from turnout.scheduler.clock import now
+from turnout.scheduler.closing import closed_round
+from turnout.scheduler.features import PAPER_FEATURES, Features
+from turnout.scheduler.fleet import Fleet
+from turnout.scheduler.journal import Journal
+from turnout.scheduler.memory import load, policy_of, same_features
+from turnout.scheduler.records import OpenRound, Turn, pack_closed, told_event
+from turnout.scheduler.reliability import doubtful, reliability
+from turnout.scheduler.reporting import Outcome, record
+from turnout.scheduler.settings import SchedulerSettings
+from turnout.scheduler.status import SchedulerStatus, status_of
+
+log = logging.getLogger("turnout.scheduler")
+EXPORTED_AT_ONCE = 100
+
+
+class Scheduler:
+    """Statuses in, a cohort out, outcomes back, and a round is closed; all of it in one file.
+
+    A choice is in the file before it is handed out, an outcome before `report` returns. What was killed goes on where
+    it was: open the file again. Threads may share a scheduler; other processes report through `Reporter`, and read with
+    `read_only=True`.
+    """
+
+    def __init__(self, journal: Journal, settings: SchedulerSettings, features: Features) -> None:
+        self._journal, self.settings, self.features = journal, settings, features
+        self._turn = threading.RLock()
+        self._memory = load(journal, settings, features)
+        if not journal.read_only:
+            for notice in self.notices():
+                log.warning("%s: %s", journal.path, notice)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        features: Features | None = None,
+        read_only: bool = False,
+        takeover: bool = False,
+        **settings: Any,
+    ) -> Scheduler:
+        """Open the fleet at `path`, or begin one with these settings (SchedulerSettings has them all).
+
+        An existing file keeps its settings; others than those that stand in it are refused. `takeover`: go on although
+        another process holds the file, because that one hangs; it can then no longer write.
+        """
+        place = Path(path)
+        if not place.exists():
+            if read_only:
+                raise StoreError(f"there is no fleet at {place}: check the path")
+            _begin(place, SchedulerSettings.from_given(settings), features or PAPER_FEATURES)
+        journal = Journal(place, read_only=read_only, takeover=takeover)
+        try:
+            stored = journal.settings
+            kept = SchedulerSettings.from_told(stored)
+            kept.check_same(settings, place)
+            return cls(journal, kept, same_features(stored["features"], features, place, read_only))
+        except BaseException:
+            journal.close()
+            raise
+
+    # Clients
+
+    @property
+    def clients(self) -> list[str]:
+        """All ids, in order of their rows."""
+        with self._turn:
+            return list(self._fleet.ids)
+
+    def rows(self, ids: Sequence[str]) -> IntArray:
+        """The rows of these clients, for a FleetStatus."""
+        with self._turn:
+            return np.array([self._row(client) for client in ids], dtype=np.int64)
+
+    def register(self, ids: Sequence[str]) -> int:
+        """Let clients join before they are first offered; how many are new."""
+        with self._turn:
+            self._refuse_while_open("register clients")
+            fresh, first = self._fresh(ids), len(self._fleet.ids)
+            try:
+                self._fleet.join(fresh)  # refused before anything is written, if it must be
+                with self._journal.writing() as db:
+                    self._journal.add_clients(db, first, fresh)
+            except BaseException:
+                self._reload()
+                raise
+            return len(fresh)
+
+    def retire(self, client: str) -> None:
+        """It has left for good: it is not chosen any more, and what it is owed stays in the certificate."""
+        with self._turn:
+            self._refuse_while_open("retire a client")
+            row = self._row(client)
+            with self._journal.writing() as db:
+                self._journal.add_event(db, "retire", json.dumps({"row": row}).encode())
+            self._fleet.retire(row)
+
+    def forget(self, client: str) -> None:
+        """Remove its id and all that was reported about it, and retire it; only sums for the certificate stay."""
+        with self._turn:
+            self._refuse_while_open("forget a client")
+            row = self._row(client)
+            name = f"forgotten-{row}"
+            while name in self._fleet.rows:
+                name += "-"
+            try:
+                self._fleet.forget(row, name)
+                with self._journal.writing() as db:
+                    last = self._journal.forget(db, row, client, name)
+                    self._journal.put_snapshot(db, last, self._memory.state())
+            except BaseException:
+                self._reload()
+                raise
+            self._journal.empty_log()
+            self._memory.unsaved = 0
+
+    # Rounds
+
+    @property
+    def round(self) -> int:
+        """The round that is open, or the last that was closed."""
+        with self._turn:
+            return self._fleet.round if self._opened is None else self._opened.round
+
+    def choose(self, statuses: Statuses) -> list[str]:
+        """Who trains in the next round; if one is open, its cohort again, whatever the statuses are."""
+        with self._turn:
+            if self._opened is not None:
+                self._journal.check_writer()
+            opened = self._opened or self._begin_round(statuses)
+            return [self._fleet.ids[row] for row in opened.rows.tolist()]
+
+    def report(self, client: str, seconds: float | None = None, *, round: int | None = None) -> bool:  # noqa: A002
+        """It came back after so many seconds, by default since the choice; False if that was known."""
+        if seconds is None:
+            with self._turn:
+                opened = self._need_open()
+                if round not in (None, opened.round):
+                    raise ReportError(f"round {opened.round} is open: tell how many seconds {client!r} took in {round}")
+                return self._record([Outcome(client, opened.elapsed, round=opened.round)])[0]
+        return self._record([Outcome(client, seconds, round=round)])[0]
+
+    def report_many(self, seconds: Mapping[str, float], *, round: int | None = None) -> int:  # noqa: A002
+        """Many at once, in one transaction; how many were news."""
+        return sum(self._record([Outcome(client, took, round=round) for client, took in seconds.items()]))
+
+    def failed(self, client: str, why: str, *, round: int | None = None) -> bool:  # noqa: A002
+        """It will not come back in this round, which says nothing about its speed; False if that was known."""
+        return self._record([Outcome(client, why=why, round=round)])[0]
+
+    def elapsed(self) -> float:
+        """Seconds since the choice: by the monotonic clock, unless the machine was started anew in between."""
+        with self._turn:
+            return self._need_open().elapsed
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is nothing left to wait for: enough are back, all were heard of, or time is up."""
+        with self._turn:
+            opened = self._opened
+            if opened is None:
+                return False
+            turns = self._journal.turns_of(opened.round)
+            back = sum(turn.kind == "arrived" for turn in turns)
+            late = opened.deadline is not None and opened.elapsed >= opened.deadline
+            return back >= opened.wanted or all(turn.kind for turn in turns) or late
+
+    def close_round(self, after: float | None = None) -> RoundRecord:
+        """End the round with whoever is back.
+
+        Who is missing is learned as late after the deadline; without one after `after` seconds, by default those since
+        the choice. When it comes back within the window, its true time takes that place.
+        """
+        with self._turn:
+            opened = self._need_open()
+            if after is not None:
+                as_number("after", after, ReportError, above=0)
+            with self._journal.writing() as db:
+                waiting = self._journal.waiting()
+                closed, turns = closed_round(opened, self._journal.turns_of(opened.round), waiting, after)
+                self._fleet.report_of(closed)  # refused before anything is written, if it must be
+                self._journal.add_clients(db, len(self._fleet.ids) - len(opened.joined), opened.joined)
+                data, mask = pack_closed(closed, opened=opened.opened, closed=now(), wanted=opened.wanted)
+                self._journal.add_event(db, "close", data, mask)
+                self._journal.put_closed_round(db, opened.round)
+                self._journal.put_turns(db, [*turns, *(replace(turn, folded=opened.round) for turn in waiting)])
+                self._journal.drop_open_round(db)
+            report = self._fleet.close(closed)
+            self._memory.opened = None
+            self._memory.unsaved += 1
+            if self._memory.unsaved >= self._snapshot_every:
+                try:
+                    self.snapshot()
+                except StoreError as trouble:  # the round is closed all the same
+                    log.warning("no snapshot was taken: %s", trouble)
+            return RoundRecord(Selection(opened.round, opened.rows, dict(opened.reasons)), report)
+
+    def abandon_round(self) -> None:
+        """Undo a round that was never used: as if it had not been chosen."""
+        with self._turn:
+            opened = self._need_open()
+            with self._journal.writing() as db:
+                heard = [turn.id for turn in self._journal.turns_of(opened.round) if turn.kind]
+                if heard:
+                    raise ReportError(f"round {opened.round} was used ({heard[0]!r} has reported): close it instead")
+                self._journal.drop_open_round(db)
+                db.execute("DELETE FROM turns WHERE round = ?", (opened.round,))
+            self._reload()
+
+    # What is known
+
+    def certificate(self) -> Certificate:
+        """What every client was promised and what it got, by rows."""
+        with self._turn:
+            make = getattr(self._fleet.policy, "certificate", None)
+            if make is None:
+                raise SettingError(f"the policy {self.settings.policy} promises nothing: use rbcsf for a certificate")
+            certificate: Certificate = make()
+            return certificate
+
+    def status(self) -> SchedulerStatus:
+        """Where the fleet stands, for a person to read."""
+        with self._turn:
+            turns = [] if self._opened is None else self._journal.turns_of(self._opened.round)
+            elapsed = 0.0 if self._opened is None else self._opened.elapsed
+            return status_of(self._fleet, self._opened, turns, elapsed, self.notices())
+
+    def history(self, client: str) -> list[Turn]:
+        """All turns of a client, first to last, and what became of each."""
+        with self._turn:
+            self._row(client)
+            return self._journal.turns_of_client(client)
+
+    def turns(self, round: int | None = None) -> list[Turn]:  # noqa: A002
+        """Everyone who was invited in a round, by default the newest, and what became of each."""
+        with self._turn:
+            return self._journal.turns_of(self.round if round is None else round)
+
+    def reliability(self, client: str) -> float:
+        """How likely it is to come back, from how often it has."""
+        with self._turn:
+            row, numbers = self._row(client), self._fleet.numbers
+            return float(reliability(numbers["arrived"][row : row + 1], numbers["lost"][row : row + 1])[0])
+
+    def doubted(self) -> list[str]:
+        """Clients whose reported context has stopped explaining their times; they lose no turns for it."""
+        with self._turn:
+            ways = self._fleet.ways
+            flags = doubtful(ways["from_context"], ways["from_habit"], self._fleet.numbers["arrived"])
+            return [self._fleet.ids[row] for row in np.flatnonzero(flags).tolist()]
+
+    def notices(self) -> list[str]:
+        """What a person should know about this fleet's settings and clients."""
+        notices = []
+        if self.settings.deadline is None:
+            notices.append("no deadline is set: a round in which a client never returns stays open until it is closed")
+        with self._turn:
+            seldom = [self._fleet.ids[row] for row in self._fleet.seldom_there().tolist()]
+        if seldom:
+            notices.append(
+                f"{', '.join(seldom[:5])} volunteered for fewer rounds than were promised: lower guaranteed_rate, or "
+                "use accrual='available'"
+            )
+        queues = self._fleet.queues
+        forfeited = 0 if queues is None or not self._fleet.ids else int((queues.forfeited >= 1).sum())
+        if forfeited:
+            notices.append(
+                f"{forfeited:,} clients have forfeited turns to the cap: raise max_owed or lower speed_weight"
+            )
+        doubted = self.doubted()
+        if doubted:
+            notices.append(f"what {', '.join(doubted[:5])} reported no longer explains the times: look at them")
+        return notices
+
+    def export(self) -> Iterator[dict[str, Any]]:
+        """Everything that happened, one event after the other, for an audit."""
+        last = 0
+        while True:
+            with self._turn:  # a few at a time, so that others can go on meanwhile
+                some = list(self._journal.events(last, EXPORTED_AT_ONCE))
+                told = [
+                    {"event": seq, **told_event(kind, data, mask, self._fleet.ids)} for seq, kind, data, mask in some
+                ]
+            yield from told
+            if len(told) < EXPORTED_AT_ONCE:
+                return
+            last += len(told)
+
+    def state(self) -> dict[str, Any]:
+        """Memory as plain arrays and numbers: the same for the same history."""
+        with self._turn:
+            return self._memory.state()
+
+    def snapshot(self) -> None:
+        """Save memory, so that opening the file need not fold all rounds again; done by itself now and then."""
+        with self._turn:
+            self._refuse_while_open("take a snapshot")
+            with self._journal.writing() as db:
+                self._journal.put_snapshot(db, self._journal.last_event(), self._memory.state())
+            self._memory.unsaved = 0
+
+    def close(self) -> None:
+        """Let go of the file; nothing is lost by not doing so."""
+        self._journal.close()
+
+    def __enter__(self) -> Scheduler:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _fleet(self) -> Fleet:
+        return self._memory.fleet
+
+    @property
+    def _opened(self) -> OpenRound | None:
+        return self._memory.opened
+
+    @property
+    def _snapshot_every(self) -> int:
+        """Rounds between snapshots: more for large fleets, whose snapshots are large."""
+        return min(max(len(self._fleet.ids) // 2000, 50), 500)
+
+    def _begin_round(self, statuses: Statuses) -> OpenRound:
+        joined = self._fresh(statuses) if isinstance(statuses, Mapping) else []
+        try:
+            self._fleet.join(joined)
+            opened = chosen_round(self._fleet, self.features, self.settings, statuses, tuple(joined))
+            with self._journal.writing() as db:
+                self._journal.put_open_round(db, opened, [self._fleet.ids[row] for row in opened.rows.tolist()])
+        except BaseException:
+            if joined:
+                self._reload()
+            raise
+        self._memory.opened = opened
+        return opened
+
+    def _record(self, outcomes: Sequence[Outcome]) -> list[bool]:
+        with self._turn:
+            return record(self._journal, outcomes, self.settings.late_window)
+
+    def _reload(self) -> None:
+        self._memory = load(self._journal, self.settings, self.features)
+
+    def _need_open(self) -> OpenRound:
+        if self._opened is None:
+            raise ReportError("no round is open: choose first")
+        return self._opened
+
+    def _refuse_while_open(self, what: str) -> None:
+        if self._opened is not None:
+            raise ReportError(f"round {self._opened.round} is open: close or abandon it before you {what}")
+
+    def _fresh(self, ids: Sequence[str] | Mapping[str, Any]) -> list[str]:
+        if isinstance(ids, str):
+            raise OfferError(f"give a list of ids, not {ids!r}")
+        fresh = dict.fromkeys(client for client in ids if client not in self._fleet.rows)
+        for client in fresh:
+            if not isinstance(client, str) or not client or "\0" in client or not _is_writable(client):
+                raise OfferError(f"a client is known by its id, a word, not {client!r}")
+        return [str.__str__(client) for client in fresh]  # plain: a NumPy word is written in another way
+
+    def _row(self, client: str) -> int:
+        row = self._fleet.rows.get(client)
+        if row is None:
+            raise ReportError(f"there is no client {client!r} in {self._journal.path}: check the id")
+        return row
+
+
+def _is_writable(word: str) -> bool:
+    """Half of a character (a lone surrogate) cannot be stored."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _begin(path: Path, settings: SchedulerSettings, features: Features) -> None:
+    """A new file; what cannot be built is refused before there is one."""
+    policy_of(settings, features.outputs, 1)
+    Journal.make(path, {**settings.told(), "features": features.told()})

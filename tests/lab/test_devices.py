@@ -1,0 +1,118 @@
+"""Devices that cannot be used are refused in words that help; and torch is needed by those only who ask for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from turnout.kernel.errors import SettingError
+from turnout.lab import NumpyLearner
+from turnout.lab.devices import device_name, usable_device
+from turnout.lab.torch_learner import TorchLearner
+from turnout.lab.workshop import Workshop, torch_device, training_world
+
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+
+
+def test_a_cpu_can_always_be_used() -> None:
+    assert usable_device("cpu") == torch_device("cpu") == "cpu"
+    assert device_name("cpu") == "CPU"
+
+
+@without_gpu
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:7"])
+def test_a_gpu_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(SettingError, match=rf"the device '{name}' cannot be used: .*\. Use cpu, or a machine"):
+        usable_device(name)
+
+
+@without_gpu
+def test_a_torch_that_knows_no_gpu_is_told_from_a_machine_that_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(SettingError, match="this torch was built without CUDA"):
+        usable_device("cuda")
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    with pytest.raises(SettingError, match="torch finds no GPU"):
+        usable_device("cuda")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_one_gpu_too_many_is_refused() -> None:
+    count = torch.cuda.device_count()
+    assert usable_device("cuda") == usable_device(f"cuda:{count - 1}") == "cuda"
+    with pytest.raises(SettingError, match=f"there is no device 'cuda:{count}': this machine has {count} GPUs"):
+        usable_device(f"cuda:{count}")
+
+
+@pytest.mark.parametrize("name", ["tpu", "nonsense", "", "cuda:many", "cuda:-1", "cpu cuda"])
+def test_a_name_that_is_no_device_is_refused(name: str) -> None:
+    with pytest.raises(SettingError, match=f"there is no device '{name}': use cpu, cuda, or cuda:1 for the second GPU"):
+        usable_device(name)
+
+
+@pytest.mark.parametrize("name", ["mps", "meta", "xpu:0"])
+def test_a_device_nobody_trains_on_here_is_refused(name: str) -> None:
+    with pytest.raises(SettingError, match=f"turnout trains on cpu and on cuda, not on '{name}'"):
+        usable_device(name)
+
+
+@without_gpu
+@pytest.mark.parametrize("name", ["cuda", "cuda:7", "tpu"])
+def test_a_workshop_is_not_opened_on_a_device_that_is_not_there(name: str) -> None:
+    with pytest.raises(SettingError, match=f"device '{name}'"):
+        Workshop(name)
+
+
+def test_on_a_cpu_numpy_trains_the_small_model_and_torch_the_large() -> None:
+    with Workshop("cpu", workers=1):
+        assert isinstance(training_world(items=30).federation.learner, NumpyLearner)
+        learner = training_world(items=30, model="cnn").federation.learner
+        assert isinstance(learner, TorchLearner)
+        assert learner.workers == 1
+
+
+def test_the_small_model_is_not_trained_on_a_gpu() -> None:
+    workshop = Workshop()
+    workshop.device = "cuda"  # as on a machine that has one
+    with workshop, pytest.raises(SettingError, match="the model mlp is trained by NumPy on the cpu, not on 'cuda'"):
+        training_world(items=30)
+
+
+@pytest.fixture
+def torch_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where it was never installed."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "turnout.lab.devices")
+
+
+NEEDED = r"convolutional networks need torch: pip install 'turnout\[lab\]'"
+
+
+@pytest.mark.usefixtures("torch_is_missing")
+def test_without_torch_it_is_told_how_to_get_it() -> None:
+    with pytest.raises(SettingError, match=NEEDED):
+        training_world(items=30, model="cnn")
+    with pytest.raises(SettingError, match=NEEDED):
+        Workshop("cuda")
+
+
+@pytest.mark.usefixtures("torch_is_missing")
+def test_without_torch_the_small_model_trains() -> None:
+    world: Any = training_world(items=30, hidden=4)
+    assert world.federation.learner.evaluate([world.weights])[0] < 0.5
+
+
+def test_torch_is_not_imported_before_it_is_needed() -> None:
+    code = """
+import sys
+import turnout.lab, turnout.lab.workshop, turnout.lab.together
+from turnout.simulator import RunPlan, play_plan
+play_plan(RunPlan("random", 2, world="training", world_settings={"items": 30, "hidden": 0}))
+print([name for name in sys.modules if name.split(".")[0] in ("torch", "triton")])
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"

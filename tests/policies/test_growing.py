@@ -1,0 +1,151 @@
+"""A policy to which clients are added is the policy that was built with them, as far as they have no history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turnout import POLICIES, RoundOffer, RoundReport, SelectionPolicy, make_policy
+from turnout.kernel.errors import SettingError
+from turnout.policies import RBCSF, RoundRobin, SkewedRandom
+from turnout.policies.fleet import SmallFleet
+
+SMALL, LARGE = 9, 14
+SETTINGS: dict[str, dict[str, Any]] = {
+    "rbcsf": {"cohort_size": 3, "guaranteed_rate": "1/7", "speed_weight": 2.0},
+    "fair-oracle": {"cohort_size": 3, "guaranteed_rate": "1/7", "speed_weight": 2.0},
+    "random": {"cohort_size": 3},
+    "round-robin": {"cohort_size": 3},
+    "fastest": {"cohort_size": 3},
+    "fedcs": {"deadline": 8.0, "estimates": "learned"},
+}
+
+
+def padded(offer: RoundOffer, clients: int) -> RoundOffer:
+    """The same offer to more clients, of which the new are not there."""
+    more = clients - offer.clients
+    assert offer.expected_times is not None
+    return RoundOffer(
+        offer.round,
+        np.concatenate([offer.available, np.zeros(more, dtype=bool)]),
+        np.concatenate([offer.contexts, np.ones((more, offer.contexts.shape[1]))]),
+        np.concatenate([offer.expected_times, np.ones(more)]),
+    )
+
+
+def played(policy: SelectionPolicy, fleet: SmallFleet, offer: RoundOffer) -> RoundReport:
+    report = fleet.play(offer, policy.ask(offer))
+    policy.tell(report)
+    return report
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """One number for all clients is as good as the same number for each."""
+    pairs = [np.broadcast_arrays(one[key], other[key]) for key in one.keys() | other.keys()]
+    return all(np.array_equal(first, second) for first, second in pairs)
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+@given(st.integers(0, 10**6), st.integers(0, 12), st.lists(st.integers(0, 3), max_size=3))
+@settings(max_examples=15, deadline=None)
+def test_a_policy_grown_by_add_equals_one_built_large(name: str, seed: int, rounds: int, steps: list[int]) -> None:
+    """While the new are not there both choose alike; once they come, too, if nobody earns while away."""
+    extra: dict[str, Any] = {"accrual": "available"} if name in ("rbcsf", "fair-oracle") else {}
+    large = SMALL + sum(steps)
+    grown, built = (make_policy(name, clients, **SETTINGS[name], **extra) for clients in (SMALL, large))
+    small_fleet, fleet = SmallFleet(seed, clients=SMALL), SmallFleet(seed, clients=large)
+    for round_ in range(1, rounds + 1):
+        offer = small_fleet.offer(round_)
+        report = played(grown, small_fleet, offer)
+        wide = padded(offer, large)
+        assert built.ask(wide).clients.tolist() == report.clients.tolist()
+        built.tell(
+            RoundReport(round_, report.clients, report.contexts, report.exchange_times, available=wide.available)
+        )
+    for step in steps:
+        grown.add(step)
+    assert grown.clients == built.clients == large
+    assert same(grown.state(), built.state())
+    for round_ in range(rounds + 1, rounds + 9):
+        offer = fleet.offer(round_)
+        assert grown.ask(offer) == built.ask(offer)
+        report = fleet.play(offer, grown.ask(offer))
+        grown.tell(report)
+        built.tell(report)
+    assert same(grown.state(), built.state())
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_a_grown_policy_can_be_saved_and_restored(name: str) -> None:
+    grown = make_policy(name, SMALL, **SETTINGS[name])
+    for round_ in range(1, 6):
+        played(grown, SmallFleet(clients=SMALL), SmallFleet(clients=SMALL).offer(round_))
+    grown.add(LARGE - SMALL)
+    fleet = SmallFleet(clients=LARGE)
+    for round_ in range(6, 12):
+        played(grown, fleet, fleet.offer(round_))
+    twin = make_policy(name, LARGE, **SETTINGS[name])
+    twin.restore(grown.state())
+    assert twin.ask(fleet.offer(12)) == grown.ask(fleet.offer(12))
+    assert same(twin.state(), grown.state())
+
+
+def test_new_clients_are_owed_nothing_and_earn_from_then_on() -> None:
+    policy = RBCSF(3, cohort_size=1, guaranteed_rate="1/4")
+    fleet = SmallFleet(clients=3, availability=1.0)
+    for round_ in range(1, 5):
+        played(policy, fleet, fleet.offer(round_))
+    policy.add(2)
+    assert policy.owed[3:].tolist() == [0.0, 0.0]
+    assert policy.certificate().promised.tolist() == [1.0, 1.0, 1.0, 0.0, 0.0]
+    larger = SmallFleet(clients=5, availability=1.0)
+    played(policy, larger, larger.offer(5))
+    assert policy.certificate().promised.tolist() == [1.25, 1.25, 1.25, 0.25, 0.25]
+    assert policy.certificate().holds
+
+
+def test_new_clients_come_first_in_turn() -> None:
+    policy = RoundRobin(2, cohort_size=1)
+    for round_ in (1, 2):
+        policy.tell(RoundReport(round_, policy.ask(offer_to(2, round_)).clients, np.ones((1, 3)), np.ones(1)))
+    policy.add(1)
+    assert policy.ask(offer_to(3, 3)).clients.tolist() == [2]
+
+
+def offer_to(clients: int, round_: int) -> RoundOffer:
+    return RoundOffer(round_, np.ones(clients, dtype=bool), np.ones((clients, 3)))
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_a_count_that_cannot_be_is_refused_and_nobody_joins(name: str) -> None:
+    policy = make_policy(name, SMALL, **SETTINGS[name])
+    before = policy.state()
+    for wrong in (-1, 1.5, True, "two"):
+        with pytest.raises(SettingError, match="count must be"):
+            policy.add(wrong)  # type: ignore[arg-type]
+    policy.add(0)
+    assert policy.clients == SMALL
+    assert same(policy.state(), before)
+
+
+def test_an_old_offer_is_refused_after_growing() -> None:
+    for name in SETTINGS:
+        policy = make_policy(name, SMALL, **SETTINGS[name])
+        policy.add(1)
+        with pytest.raises(ValueError, match=f"the offer is for {SMALL} clients, this policy is for {SMALL + 1}"):
+            policy.ask(SmallFleet(clients=SMALL).offer(1))
+
+
+def test_weights_that_are_drawn_together_cannot_grow() -> None:
+    policy = SkewedRandom(SMALL)
+    with pytest.raises(SettingError, match="skewed draws the weights of all clients at once: 3 more cannot join"):
+        policy.add(3)
+    assert policy.clients == SMALL
+
+
+def test_every_policy_but_that_one_can_grow() -> None:
+    assert set(POLICIES) == {*SETTINGS, "skewed"}

@@ -1,0 +1,84 @@
+"""What the tests of the scheduler share."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from turnout.kernel.randomness import round_rng
+from turnout.scheduler import ClientStatus, Scheduler
+from turnout.store.packing import pack_snapshot
+
+LIVE: Mapping[str, Any] = {"settings": {"cohort_size": 2}, "deadline": 10.0, "allow_infeasible": True}
+
+
+class OpenFleet(Protocol):
+    """Opens a fleet in the test's folder."""
+
+    def __call__(self, name: str | Path = "fleet.turnout", **settings: Any) -> Scheduler: ...
+
+
+def offered(*clients: str, free_cpu: float = 1.0, bandwidth: float = 2.0) -> dict[str, ClientStatus]:
+    """All of them in the same condition."""
+    return {client: ClientStatus(free_cpu, bandwidth) for client in clients}
+
+
+def named(count: int) -> list[str]:
+    return [f"c{row}" for row in range(count)]
+
+
+def packed(scheduler: Scheduler) -> bytes:
+    """Memory, to be compared byte by byte."""
+    return pack_snapshot(scheduler.state())
+
+
+def packed_anew(path: Path) -> bytes:
+    """Memory as another process would find it now."""
+    with Scheduler.open(path, read_only=True) as reader:
+        return packed(reader)
+
+
+def play_round(scheduler: Scheduler, statuses: Any, seconds: Mapping[str, float] | float = 1.0) -> list[str]:
+    """Everyone chosen comes back, after its own seconds or all after the same; who has none stays away."""
+    chosen = scheduler.choose(statuses)
+    own = dict.fromkeys(chosen, seconds) if isinstance(seconds, float) else seconds
+    scheduler.report_many({client: own[client] for client in chosen if client in own})
+    scheduler.close_round()
+    return chosen
+
+
+def turns_in(path: Path) -> list[tuple[Any, ...]]:
+    """All turns but for the wall clock."""
+    words = "SELECT round, row, id, kind, seconds, why, late_seconds, folded FROM turns ORDER BY round, row"
+    return rows_of(path, words)
+
+
+def rows_of(path: Path, words: str) -> list[tuple[Any, ...]]:
+    """What a query finds."""
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute(words).fetchall()
+
+
+class World:
+    """A fleet in the open: true ways of each client, and chance by round. `noise`: relative, either way."""
+
+    def __init__(self, clients: int, *, seed: int = 0, noise: float = 0.1) -> None:
+        self.seed, self.noise = seed, noise
+        self.clients = named(clients)
+        rng = round_rng(seed, "ways", 0)
+        self.ways = {client: rng.uniform([1, 1, 0.1], [4, 1.5, 1]) for client in self.clients}
+
+    def statuses(self, round_: int) -> dict[str, ClientStatus]:
+        rng = round_rng(self.seed, "statuses", round_)
+        return {client: ClientStatus(rng.uniform(0.5, 2.0), rng.uniform(2.0, 4.0)) for client in self.clients}
+
+    def seconds(self, round_: int, client: str, status: ClientStatus, *, cold: bool = True) -> float:
+        """How long it truly takes in this condition."""
+        noise = round_rng(self.seed, f"noise of {client}", round_).uniform(-self.noise, self.noise)
+        context = np.array([1 / status.free_cpu, float(cold), 20 / status.bandwidth])
+        return float(context @ self.ways[client] * (1 + noise))

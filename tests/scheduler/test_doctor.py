@@ -1,0 +1,289 @@
+"""Damage is found, named and never a crash; a sound file is sound, also while it is in use."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from turnout.kernel.errors import StoreError
+from turnout.scheduler import ClientStatus, Feature, Features, Reporter, Scheduler
+from turnout.scheduler.doctor import Finding, examine
+from turnout.scheduler.records import Turn, digest_of
+from turnout.store import RunStore
+from turnout.store.packing import pack_snapshot, unpack_snapshot
+
+Damage = Callable[[sqlite3.Connection], object]
+SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.1, "speed_weight": 1.0}
+
+
+def play_rounds(scheduler: Scheduler, rounds: int, seed: int = 0) -> None:
+    """Some are late, some of those come back later, some fail."""
+    rng = random.Random(seed)
+    for _ in range(rounds):
+        volunteers = [f"phone-{n:02}" for n in range(10) if rng.random() < 0.8] or ["phone-00"]
+        for client in scheduler.choose({one: ClientStatus(rng.uniform(0.5, 2), 3.0) for one in volunteers}):
+            luck = rng.random()
+            if luck < 0.1:
+                scheduler.failed(client, "battery empty")
+            elif luck > 0.25:
+                scheduler.report(client, rng.uniform(5, 29))
+        scheduler.close_round()
+        turns = [turn for client in scheduler.clients for turn in scheduler.history(client)]
+        for turn in [one for one in turns if one.kind == "late" and one.late_seconds is None][:1]:
+            if scheduler.round - turn.round < 10 and rng.random() < 0.5:
+                scheduler.report(turn.id, 31 + rng.random(), round=turn.round)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixty rounds, a snapshot among them, and one more that is open."""
+    path = tmp_path_factory.mktemp("fleet") / "fleet.turnout"
+    with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
+        play_rounds(scheduler, 60)
+        chosen = scheduler.choose({f"phone-{n:02}": ClientStatus(1.0, 3.0) for n in range(10)})
+        scheduler.report(chosen[0], 7.0)
+    return path
+
+
+@pytest.fixture
+def path(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(original, tmp_path))
+
+
+def wrong(path: Path) -> dict[str, Finding]:
+    return {one.part: one for one in examine(path) if one.sound is False}
+
+
+def one(db: sqlite3.Connection, words: str, *values: object) -> tuple[object, ...]:
+    found: tuple[object, ...] = db.execute(words, values).fetchone()
+    return found
+
+
+def forge_turn(db: sqlite3.Connection, where: str, change: str) -> None:
+    """Change a turn and seal it anew, as a fault in our own code might."""
+    told = one(db, f"SELECT round, row FROM turns WHERE {where} ORDER BY round LIMIT 1")
+    db.execute(f"UPDATE turns SET {change} WHERE round = ? AND row = ?", told)
+    turn = Turn(*one(db, "SELECT * FROM turns WHERE round = ? AND row = ?", *told)[:-1])  # type: ignore[arg-type]
+    db.execute("UPDATE turns SET seal = ? WHERE round = ? AND row = ?", (turn.seal, *told))
+
+
+def forge_snapshot(db: sqlite3.Connection) -> None:
+    """Another number of turns, under a digest that fits."""
+    seq, data = one(db, "SELECT seq, data FROM snapshot")
+    state = unpack_snapshot(data)  # type: ignore[arg-type]
+    state["policy.turns"][0] += 1
+    data = pack_snapshot(state)
+    db.execute("UPDATE snapshot SET data = ?, digest = ?", (data, digest_of(b"", str(seq), data)))
+
+
+def test_a_file_that_was_only_used_is_sound(path: Path) -> None:
+    findings = {one.part: one for one in examine(path)}
+    assert all(one.sound is not False for one in findings.values())
+    assert "round 61 is open with 3 clients" in findings["open round"].words
+    assert "come to the same as all events" in findings["memory"].words
+    assert "late times agree" in findings["rounds"].words
+    assert "nobody holds the file now" in findings["writer"].words
+
+
+def test_looking_changes_nothing(path: Path) -> None:
+    before = path.read_bytes()
+    examine(path)
+    assert path.read_bytes() == before
+
+
+def test_a_file_in_use_is_sound_and_says_by_whom(path: Path) -> None:
+    with Scheduler.open(path) as scheduler, Reporter(path) as reporter:
+        out = scheduler.status().out
+        reporter.report(out[0], 9.0)
+        assert wrong(path) == {}
+        scheduler.close_round()
+        play_rounds(scheduler, 3)
+        findings = {one.part: one.words for one in examine(path)}
+        assert f"process {os.getpid()}" in findings["writer"]
+        assert "holds the file now" in findings["writer"]
+        assert wrong(path) == {}
+
+
+def test_a_killed_writer_is_told_and_nothing_is_wrong(path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        play_rounds_and_die(path)
+    assert os.waitpid(child, 0)[1] == 9
+    findings = {one.part: one for one in examine(path)}
+    assert all(one.sound is not False for one in findings.values())
+    assert "was killed or broke down" in findings["writer"].words
+
+
+def play_rounds_and_die(path: Path) -> None:
+    try:
+        scheduler = Scheduler.open(path)
+        scheduler.close_round()
+        play_rounds(scheduler, 2)
+    finally:
+        os.kill(os.getpid(), 9)
+
+
+@pytest.mark.parametrize(
+    ("damage", "parts", "words"),
+    [
+        (lambda db: db.execute("UPDATE events SET data = x'00' WHERE seq = 7"), {"events"}, "event 7 (close)"),
+        (lambda db: db.execute("DELETE FROM events WHERE seq = 7"), {"events", "rounds"}, "event 7 is missing"),
+        (
+            lambda db: db.execute("DELETE FROM events WHERE seq = (SELECT MAX(seq) FROM events)"),
+            {"events", "rounds"},
+            "the newest events are gone",
+        ),
+        (lambda db: db.execute("UPDATE masks SET data = x'00' WHERE seq = 9"), {"masks"}, "is not what was written"),
+        (lambda db: db.execute("DELETE FROM masks WHERE seq = 9"), {"masks"}, "is missing"),
+        (lambda db: db.execute("INSERT INTO masks VALUES (999, x'00')"), {"masks"}, "event 999, which closes no round"),
+        (lambda db: db.execute("UPDATE clients SET id = 'x' WHERE row = 3"), {"clients", "rounds"}, "row 3 is 'x'"),
+        (lambda db: db.execute("DELETE FROM clients WHERE row = 9"), {"clients"}, "9 clients are named, and 10 have"),
+        (lambda db: db.execute("UPDATE turns SET seconds = 1 WHERE round = 5"), {"turns", "rounds"}, "in round 5"),
+        (lambda db: db.execute("DELETE FROM turns WHERE round = 5"), {"rounds"}, "0 have turns in it"),
+        (lambda db: db.execute("DELETE FROM turns WHERE round = 61"), {"open round"}, "other clients than have turns"),
+        (
+            lambda db: forge_turn(db, "kind = 'arrived' AND round < 60", "seconds = 1.5"),
+            {"rounds"},
+            "its turn says arrived after 1.5 s",
+        ),
+        (
+            lambda db: forge_turn(db, "kind = 'failed'", "kind = 'arrived', seconds = 3.0"),
+            {"rounds", "promise"},
+            "was closed as failed",
+        ),
+        (lambda db: forge_turn(db, "folded IS NOT NULL", "late_seconds = 77.0"), {"rounds"}, "is not the one that was"),
+        (lambda db: forge_turn(db, "folded IS NOT NULL", "folded = NULL"), {"rounds"}, "no turn knows of it"),
+        (
+            lambda db: db.execute("INSERT INTO turns (round, row, id, seal) VALUES (99, 0, 'phone-00', 0)"),
+            {"turns", "rounds"},
+            "there are turns of round 99",
+        ),
+        (lambda db: db.execute("UPDATE snapshot SET data = x'00'"), {"memory"}, "the snapshot is not what was written"),
+        (forge_snapshot, {"memory", "promise"}, "give another policy.turns"),
+        (lambda db: db.execute("UPDATE open_round SET data = x'00'"), {"open round"}, "cannot be read"),
+        (lambda db: db.execute("UPDATE meta SET value = '{}' WHERE key = 'settings'"), {"settings"}, "cannot be read"),
+        (lambda db: db.execute("UPDATE meta SET value = 'x' WHERE key = 'seal'"), {"settings"}, "not what was written"),
+        (
+            lambda db: db.execute("UPDATE meta SET value = '7' WHERE key = 'round'"),
+            {"rounds"},
+            "should be 7, and is 60",
+        ),
+        (lambda db: db.execute("DROP TABLE turns"), {"turns", "rounds"}, "no such table"),
+    ],
+)
+def test_damage_is_named(path: Path, damage: Damage, parts: set[str], words: str) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        damage(db)
+    found = wrong(path)
+    assert parts <= found.keys()
+    assert any(words in one.words for one in found.values()), found
+    assert all(one.remedy for one in found.values())
+
+
+def test_a_wrong_snapshot_can_be_left_out_when_all_else_is_sound(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        forge_snapshot(db)
+    remedy = wrong(path)["memory"].remedy
+    assert f"sqlite3 {path} 'DELETE FROM snapshot'" in remedy
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM snapshot")
+    assert wrong(path) == {}
+
+
+def test_a_newer_format_is_told_and_nothing_is_guessed(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("PRAGMA user_version = 7")
+    findings = examine(path)
+    assert [(one.part, one.sound) for one in findings] == [("format", False), ("pages", True)]
+    assert "it is of fleet format 7" in findings[0].words
+
+
+def test_a_truncated_file_is_reported(path: Path) -> None:
+    whole = path.read_bytes()
+    for share in (0.05, 0.5, 0.99):
+        path.write_bytes(whole[: int(len(whole) * share)])
+        assert wrong(path)
+
+
+def test_flipped_bytes_never_crash_it(path: Path) -> None:
+    whole, rng, found = path.read_bytes(), random.Random(5), 0
+    for _ in range(20):
+        damaged = bytearray(whole)
+        for _ in range(4):
+            damaged[rng.randrange(100, len(whole))] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        found += bool(wrong(path))
+    assert found > 10  # much of a page is empty, and bytes there are nobody's
+
+
+def test_a_damaged_log_is_reported(path: Path) -> None:
+    scheduler = Scheduler.open(path)
+    scheduler.close_round()
+    play_rounds(scheduler, 5)
+    log = path.with_name(f"{path.name}-wal")
+    kept, copied = path.read_bytes(), bytearray(log.read_bytes())
+    scheduler.close()
+    path.write_bytes(kept)
+    copied[5000] ^= 1
+    log.write_bytes(copied)
+    assert "changes behind the damage are lost" in wrong(path)["log"].words
+
+
+def test_forgetting_retiring_and_features_of_ones_own_are_sound(tmp_path: Path) -> None:
+    path = tmp_path / "own.turnout"
+    features = Features.of(
+        Feature("load", 0.1, 10), compute=lambda known: (known["load"], 1 / known["load"]), outputs=2
+    )
+    with Scheduler.open(path, features=features, settings=SETTINGS, deadline="auto", overcommit=1.5) as scheduler:
+        for turn in range(8):
+            chosen = scheduler.choose({f"node-{n}": {"load": 1.0 + n} for n in range(9)})
+            scheduler.report_many({client: 3.0 + place for place, client in enumerate(chosen) if client != "node-1"})
+            scheduler.close_round()
+            if turn == 4:
+                scheduler.retire("node-2")
+                scheduler.forget("node-1")
+    findings = {one.part: one for one in examine(path)}
+    assert all(one.sound is not False for one in findings.values()), findings
+    assert "clients were forgotten" in findings["memory"].words
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE snapshot SET data = x'00'")
+    assert wrong(path)["memory"].remedy == "restore the file from a backup"
+
+
+@pytest.mark.parametrize("policy", ["random", "round-robin"])
+def test_a_policy_that_promises_nothing_is_sound_too(tmp_path: Path, policy: str) -> None:
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, policy=policy, settings={"cohort_size": 3}, deadline=30.0) as scheduler:
+        play_rounds(scheduler, 5)
+    findings = {one.part: one for one in examine(path)}
+    assert all(one.sound is not False for one in findings.values())
+    assert findings["promise"].words == "this policy promises nothing"
+
+
+def test_a_new_fleet_is_sound(tmp_path: Path) -> None:
+    Scheduler.open(tmp_path / "fleet.turnout", deadline=1.0).close()
+    assert wrong(tmp_path / "fleet.turnout") == {}
+
+
+def test_strangers_are_refused(tmp_path: Path) -> None:
+    runs, words, empty = tmp_path / "runs.turnout", tmp_path / "words.txt", tmp_path / "empty"
+    RunStore(runs).close()
+    words.write_text(json.dumps({"not": "a fleet"}) * 100)
+    empty.touch()
+    for path, why in (
+        (runs, "not a turnout fleet"),
+        (words, "not a SQLite file"),
+        (empty, "too few for a turnout fleet"),
+        (tmp_path / "nowhere", "there is no fleet"),
+        (tmp_path, "there is no fleet"),
+    ):
+        with pytest.raises(StoreError, match=why):
+            examine(path)
