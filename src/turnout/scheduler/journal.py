@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from turnout.kernel.errors import StoreError
-from turnout.scheduler.records import OpenRound, Turn, digest_of, pack_open, unpack_open, without
+from turnout.scheduler.records import OpenRound, Turn, as_bytes, digest_of, pack_open, unpack_open, without
 from turnout.store.database import FileKind, check_whole, connect, create, plain_words, transaction
 from turnout.store.lock import WriterLock
 from turnout.store.packing import pack_snapshot, unpack_snapshot
@@ -259,7 +259,7 @@ class Journal:
         """Refuse a file whose newest events are gone."""
         with self.reading() as db:
             last = db.execute("SELECT digest FROM events ORDER BY seq DESC LIMIT 1").fetchone()
-            if (b"" if last is None else bytes(last[0])).hex() != self._meta("head"):
+            if (b"" if last is None else as_bytes(last[0])).hex() != self._meta("head"):
                 raise self.damage("the newest events are gone")
 
     def waiting(self) -> list[Turn]:

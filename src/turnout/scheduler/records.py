@@ -105,7 +105,12 @@ def unpack_open(data: bytes) -> OpenRound:
 
 def digest_of(before: bytes, kind: str, data: bytes) -> bytes:
     """Seals an event and, through `before`, all earlier ones."""
-    return hashlib.blake2b(before + kind.encode() + b"\0" + data, digest_size=16).digest()
+    return hashlib.blake2b(b"".join(map(as_bytes, (before, kind, b"\0", data))), digest_size=16).digest()
+
+
+def as_bytes(stored: Any) -> bytes:
+    """What should be bytes or a word; damage may have made anything of it, which then has another digest."""
+    return stored if isinstance(stored, bytes) else str(stored).encode()
 
 
 def pack_closed(round_: Closed, *, opened: str, closed: str, wanted: int) -> tuple[bytes, bytes]:
@@ -136,7 +141,7 @@ def unpack_closed(data: bytes, mask: bytes | None) -> tuple[Closed, dict[str, An
     header, arrays = unpack(data)
     available = np.zeros(header["clients"], dtype=np.bool_)
     if mask is not None:
-        if hashlib.sha256(mask).hexdigest() != header["mask"]:
+        if hashlib.sha256(as_bytes(mask)).hexdigest() != header["mask"]:
             raise StoreError(f"who was available in round {header['round']} is not what was written: restore a backup")
         bits = np.frombuffer(zlib.decompress(mask), dtype=np.uint8)
         available = np.unpackbits(bits, count=header["clients"]).astype(np.bool_)

@@ -1,0 +1,942 @@
+"""The fault table of the promises, row by row: real faults, and what must be true after each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scheduler import restless_server
+from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_anew, play_round, rows_of, turns_in
+from turnout.kernel.errors import InfeasiblePromise, OfferError, ReportError, StoreError
+from turnout.scheduler import ClientStatus, Reporter, Scheduler
+
+HERE = Path(__file__).parent
+
+
+# kill -9 anywhere, also between choice and report
+
+BEFORE, AFTER = 8, 11  # between these rounds the script does everything it can do
+LAST = 30
+RANDOM_KILLS, PARTS = 30, 4
+
+
+class Server:
+    """The restless server as a process, with its orders."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def play(self, path: Path, rounds: int, **death: float) -> int:
+        """How many writes it began; it must end by itself, or be killed where its death is ordered."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"path": str(path), "rounds": rounds, **death}) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        assert answer["code"] == 0 or (death and answer["code"] == -signal.SIGKILL)
+        self.killed = answer["code"] == -signal.SIGKILL
+        return int(answer["writes"])
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    program = [sys.executable, str(HERE / "restless_server.py")]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Server(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait() == 0
+
+
+def all_of(path: Path) -> tuple[bytes, list[tuple[Any, ...]], list[dict[str, Any]]]:
+    """Memory, turns and events, without what the wall clock said."""
+    with Scheduler.open(path, read_only=True) as reader:
+        events = list(reader.export())
+        state = packed(reader)
+    for event in events:
+        event.pop("opened", None), event.pop("closed", None)
+    return state, turns_in(path), events
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_kill_9_anywhere_also_between_choice_and_report(folder: Path, server: Server, seed: int) -> None:
+    """At random moments: mostly at work, sometimes already while it opens the file."""
+    calm, path, kills = folder / "calm.turnout", folder / "fleet.turnout", 0
+    server.play(calm, LAST)
+    chances = random.Random(seed)
+    while kills < RANDOM_KILLS:
+        once_open = chances.random() < 0.8
+        server.play(path, LAST, die_after=chances.expovariate(1 / 0.02), once_open=once_open)
+        kills += server.killed
+        if not server.killed:
+            assert all_of(path) == all_of(calm)
+            path.unlink()
+    server.play(path, LAST)
+    assert all_of(path) == all_of(calm)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_kill_9_anywhere_at_every_write_of_three_rounds(folder: Path, server: Server, part: int) -> None:
+    """Rounds in which clients join, leave, are forgotten, come back late, and a choice is abandoned."""
+    before, after = folder / "before.turnout", folder / "after.turnout"
+    server.play(before, BEFORE)
+    shutil.copy(before, after)
+    writes = server.play(after, AFTER)
+    expected = all_of(after)
+    assert writes > 150
+    for write in range(1 + part, writes + 1, PARTS):
+        path = folder / f"{write}.turnout"
+        shutil.copy(before, path)
+        server.play(path, AFTER, die_at=write)
+        assert server.killed
+        server.play(path, AFTER)
+        assert all_of(path) == expected, f"killed before write {write}"
+
+
+def test_kill_9_anywhere_while_the_file_is_begun(folder: Path, server: Server) -> None:
+    calm = folder / "calm.turnout"
+    writes = server.play(calm, 1)
+    expected = all_of(calm)
+    for write in range(1, writes + 1):
+        path = folder / f"{write}.turnout"
+        server.play(path, 1, die_at=write)
+        assert server.killed
+        server.play(path, 1)
+        assert all_of(path) == expected, f"killed before write {write}"
+
+
+# the same report twice / twice with different content
+
+
+def test_the_same_report_twice(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 3})
+    scheduler.choose(offered("a", "b", "c"))
+    assert scheduler.report("a", 2.0)
+    assert scheduler.failed("b", "its battery died")
+    told = turns_in(folder / "fleet.turnout")
+    assert not scheduler.report("a", 2.0)
+    assert not scheduler.failed("b", "its battery died")
+    assert scheduler.report_many({"a": 2.0}) == 0
+    with Reporter(folder / "fleet.turnout") as reporter:
+        assert not reporter.report("a", 2, round=1)
+        assert not reporter.failed("b", "its battery died")
+    assert turns_in(folder / "fleet.turnout") == told
+    scheduler.close_round()
+    closed = packed(scheduler)
+    assert not scheduler.report("a", 2.0)
+    assert not scheduler.failed("b", "its battery died", round=1)
+    assert not scheduler.failed("c", "lost")  # that it was lost is known
+    assert scheduler.report("c", 12.0)
+    assert not scheduler.report("c", 12.0)
+    assert packed(scheduler) == closed
+
+
+def test_twice_with_different_content(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 4})
+    scheduler.choose(offered("a", "b", "c", "d"))
+    scheduler.report("a", 2.0)
+    scheduler.failed("b", "its battery died")
+    told = turns_in(folder / "fleet.turnout")
+    attempts: list[Callable[[], object]] = [
+        lambda: scheduler.report("a", 3.0),
+        lambda: scheduler.failed("a", "lost"),
+        lambda: scheduler.report("b", 3.0),
+        lambda: scheduler.failed("b", "out of memory"),
+        lambda: scheduler.report_many({"c": 4.0, "a": 3.0}),  # all or none
+    ]
+    for attempt in attempts:
+        with pytest.raises(ReportError, match=r"'[ab]' was reported before in round 1 .*: the first report is kept"):
+            attempt()
+    assert turns_in(folder / "fleet.turnout") == told
+    scheduler.report("c", 4.0)
+    scheduler.close_round()
+    scheduler.report("d", 12.0)
+    closed, told = packed(scheduler), turns_in(folder / "fleet.turnout")
+    late: list[Callable[[], object]] = [
+        lambda: scheduler.report("d", 13.0),
+        lambda: scheduler.report("c", 5.0, round=1),
+    ]
+    for attempt in [*attempts[:4], *late]:
+        with pytest.raises(ReportError, match="the first report is kept"):
+            attempt()
+    assert turns_in(folder / "fleet.turnout") == told
+    assert packed(scheduler) == closed
+
+
+# report for an unknown round or client, or one not chosen
+
+
+def test_a_report_for_an_unknown_round_or_client_or_one_not_chosen(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet()
+    path = folder / "fleet.turnout"
+    with pytest.raises(ReportError, match="'a' was not chosen in any round: check the id; nothing was recorded"):
+        scheduler.report("a", 1.0)
+    cohort = scheduler.choose(offered(*named(5)))
+    (left_out, *_) = set(named(5)) - set(cohort)
+    before, told = packed(scheduler), turns_in(path)
+    with Reporter(path) as reporter:
+        for teller in (scheduler, reporter):
+            with pytest.raises(ReportError, match="'nobody' was not chosen in any round"):
+                teller.report("nobody", 1.0)
+            with pytest.raises(ReportError, match=f"'{left_out}' was not chosen"):
+                teller.failed(left_out, "lost")
+            with pytest.raises(ReportError, match=f"'{cohort[0]}' was not chosen in round 7"):
+                teller.report(cohort[0], 1.0, round=7)
+            with pytest.raises(ReportError, match="'nobody' was not chosen"):
+                teller.report_many({cohort[0]: 1.0, "nobody": 1.0})
+    with pytest.raises(ReportError, match=r"there is no client 'nobody' in .*: check the id"):
+        scheduler.history("nobody")
+    assert (packed(scheduler), packed_anew(path), turns_in(path)) == (before, before, told)
+    for open_nothing in (lambda: Reporter(folder / "no"), lambda: Scheduler.open(folder / "no", read_only=True)):
+        with pytest.raises(StoreError, match=r"there is no fleet at .*no"):
+            open_nothing()
+    assert not (folder / "no").exists()
+
+
+# late report, reports out of order
+
+
+def test_late_report_and_reports_out_of_order(open_fleet: OpenFleet) -> None:
+    """Whatever the order, memory is the same to the byte; what came late within the window has been learned."""
+    in_order = open_fleet("in order", settings={"cohort_size": 6})
+    for seed in range(6):
+        shuffled = open_fleet(f"{seed}", settings={"cohort_size": 6})
+        for scheduler in (in_order, shuffled)[seed > 0 :]:
+            _three_rounds_with_late_ones(scheduler, random.Random(seed) if scheduler is shuffled else None)
+        assert packed(shuffled) == packed(in_order)
+        assert shuffled.state()["awaited.rows"].tolist() == []
+
+
+def _three_rounds_with_late_ones(scheduler: Scheduler, chances: random.Random | None) -> None:
+    world, late = World(6), dict.fromkeys(("c1", "c4"), 15.0)
+    for round_ in (1, 2, 3):
+        scheduler.choose(world.statuses(round_))
+        told = [(client, 2.0 + row, round_) for row, client in enumerate(world.clients) if client not in late]
+        if round_ > 1:
+            told += [(client, seconds + round_, round_ - 1) for client, seconds in late.items()]
+        if chances is not None:
+            chances.shuffle(told)
+        for client, seconds, when in told:
+            assert scheduler.report(client, seconds, round=when)
+        scheduler.close_round()
+    for client, seconds in reversed(late.items()) if chances else late.items():
+        scheduler.report(client, seconds + 4, round=3)
+    play_round(scheduler, world.statuses(4), 5.0)
+
+
+def test_late_report_after_its_window(open_fleet: OpenFleet) -> None:
+    """Rounds without anybody count, too."""
+    scheduler = open_fleet(late_window=3)
+    scheduler.choose(offered("a", "b"))
+    scheduler.report("a", 1.0)
+    scheduler.close_round()
+    for _ in range(2):
+        play_round(scheduler, {})
+    assert scheduler.report("b", 20.0, round=1)
+    play_round(scheduler, {})
+    assert scheduler.state()["awaited.rows"].tolist() == []
+    scheduler.choose(offered("a"))
+    scheduler.close_round()
+    for _ in range(3):
+        play_round(scheduler, {})
+    with pytest.raises(
+        ReportError, match=r"round 5 of 'a' was closed 3 rounds before the last, and the window .* is 3"
+    ):
+        scheduler.report("a", 20.0, round=5)
+    play_round(scheduler, offered("a", "b"))
+
+
+# client never returns; all of the cohort lost
+
+
+def test_client_never_returns(open_fleet: OpenFleet) -> None:
+    """It ends at its guaranteed share at most, though it is owed more and more."""
+    rounds, world = 300, World(20)
+    scheduler = open_fleet(settings={"cohort_size": 4, "guaranteed_rate": 0.1, "speed_weight": 5.0}, deadline=30.0)
+    for round_ in range(1, rounds + 1):
+        statuses = world.statuses(round_)
+        cohort = scheduler.choose(statuses)
+        alive = {client: world.seconds(round_, client, statuses[client]) for client in cohort if client != "c0"}
+        scheduler.report_many(alive)
+        scheduler.close_round()
+    history = scheduler.history("c0")
+    assert 0 < len(history) <= 0.1 * rounds
+    assert {(turn.kind, turn.seconds) for turn in history} == {("late", 30.0)}
+    assert scheduler.certificate().holds
+    assert scheduler.certificate().turns[scheduler.rows(["c0"])].tolist() == [0]
+
+
+def test_nobody_waits_for_ever_for_a_client_that_never_returns(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(deadline=0.05)
+    scheduler.choose(offered("a", "b"))
+    scheduler.report("a", 0.01)
+    while not scheduler.ready:
+        time.sleep(0.01)
+    assert scheduler.status().out == ["b"]
+    report = scheduler.close_round().report
+    assert report.exchange_times.tolist() == [0.01, 0.05]
+    assert report.outcomes is not None
+    assert report.outcomes.tolist() == ["arrived", "late"]  # type: ignore[union-attr]
+
+
+def test_all_of_the_cohort_lost(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(rest_after=2)
+    for _ in range(2):
+        scheduler.choose(offered("a", "b"))
+        scheduler.failed("a", "its battery died")
+        assert not scheduler.ready
+        report = scheduler.close_round().report
+        assert report.exchange_times.tolist() == [10.0, 10.0]
+        assert report.outcomes is not None
+        assert list(report.outcomes) == ["failed", "late"]
+    assert scheduler.status().resting == {"a": 3, "b": 3}
+    assert scheduler.choose(offered("a", "b")) == []
+    assert scheduler.ready
+    assert scheduler.close_round().report.duration == 0.0
+    assert scheduler.choose(offered("a", "b")) == ["a", "b"]
+    assert packed(scheduler) == packed_anew(folder / "fleet.turnout")
+
+
+# NaN, infinity, negative, zero, absurd context or time
+
+
+@pytest.mark.parametrize(
+    ("seconds", "range_"),
+    [
+        (float("nan"), "must be finite, not nan"),
+        (float("inf"), "must be finite, not inf"),
+        (-1.0, "must be above 0, not -1"),
+        (0.0, "must be above 0, not 0"),
+        (1e12, r"must be at most 1e\+09, not 1e\+12"),
+        ("3", "must be a number, not '3'"),
+        (True, "must be a number, not True"),
+    ],
+)
+def test_nan_infinity_negative_zero_absurd_context_or_time(
+    open_fleet: OpenFleet, folder: Path, seconds: Any, range_: str
+) -> None:
+    scheduler, path = open_fleet(), folder / "fleet.turnout"
+    statuses = offered("a", "b")
+    scheduler.choose(statuses)
+    before, told = packed(scheduler), turns_in(path)
+    with Reporter(path) as reporter:
+        for teller in (scheduler, reporter):
+            with pytest.raises(ReportError, match=f"seconds of 'b' {range_}"):
+                teller.report("b", seconds)
+            with pytest.raises(ReportError, match=f"seconds of 'b' {range_}"):
+                teller.report_many({"a": 1.0, "b": seconds})
+    assert (packed(scheduler), turns_in(path)) == (before, told)
+    scheduler.close_round()
+    before = packed(scheduler)
+    for word, unit in (("free_cpu", "0.001 to 1000 cores"), ("bandwidth", "1e-06 to 1e\\+09 model size a second")):
+        absurd = {"free_cpu": 1.0, "bandwidth": 1.0, word: seconds}
+        complaint = f"{word} of 'new' is .*, allowed is {unit}: correct it, or leave the client out"
+        if not isinstance(seconds, float):
+            complaint = f"{word} of 'new' must be a number, not {seconds!r}"
+        with pytest.raises(OfferError, match=complaint):
+            scheduler.choose({**statuses, "new": absurd if word == "bandwidth" else ClientStatus(**absurd)})
+    assert (packed(scheduler), packed_anew(path), scheduler.clients) == (before, before, ["a", "b"])
+    assert scheduler.status().is_open is False
+
+
+def test_absurd_numbers_that_are_in_range_are_still_no_contexts(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    with pytest.raises(OfferError, match=r"contexts\[0, 2\] = 20000000.0 must lie within ±1e\+06"):
+        scheduler.choose(offered("a", bandwidth=1e-6))
+    assert scheduler.clients == []
+
+
+# fewer available than wanted; nobody available
+
+
+def test_fewer_available_than_wanted_and_nobody_available(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 8})
+    assert play_round(scheduler, offered("a", "b", "c")) == ["a", "b", "c"]
+    assert scheduler.choose({}) == []
+    assert scheduler.choose(offered("a")) == []  # the round is open, and it is empty
+    status = scheduler.status()
+    assert (status.is_open, status.round, status.wanted, status.out) == (True, 2, 0, [])
+    assert scheduler.ready
+    record = scheduler.close_round()
+    assert record.selection.clients.tolist() == record.report.clients.tolist() == []
+    assert scheduler.certificate().promised_units.tolist() == [3, 3, 3]  # nobody volunteered, nobody earned
+    assert packed(scheduler) == packed_anew(folder / "fleet.turnout")
+    assert play_round(scheduler, offered("b")) == ["b"]
+
+
+def test_nobody_available_because_nobody_ever_came(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    with pytest.raises(OfferError, match="nobody is there: choose with the status of at least one client, or register"):
+        scheduler.choose({})
+    assert (scheduler.round, scheduler.status().clients) == (0, 0)
+
+
+# clients join and leave; a client returns after 2,000 rounds
+
+
+def test_clients_join_and_leave_and_one_returns_after_2000_rounds(open_fleet: OpenFleet) -> None:
+    """A crowd that returns takes its share and not every place; who is new begins at zero."""
+    scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.15, "speed_weight": 1.0})
+    everyone = named(10)
+    gone, stayed = everyone[:5], everyone[5:]
+    seconds = {client: 1.0 + row % 4 for row, client in enumerate(everyone)}
+    for _ in range(60):
+        play_round(scheduler, offered(*everyone), seconds)
+    rows = scheduler.rows(gone)
+    history, owed = scheduler.history("c0"), scheduler.certificate().owed[rows]
+    for _ in range(2000):
+        play_round(scheduler, offered(*stayed), seconds)
+    assert scheduler.history("c0") == history
+    np.testing.assert_array_equal(scheduler.certificate().owed[rows], owed)
+    scheduler.register(["new"])
+    assert scheduler.certificate().owed[-1] == 0
+    places = [client for _ in range(50) for client in play_round(scheduler, offered(*everyone), seconds)]
+    assert sum(client in gone for client in places) / len(places) < 0.6
+    assert min(places.count(client) for client in everyone) >= 0.15 * 50 - 2
+    assert scheduler.certificate().holds
+    assert scheduler.certificate().owed.max() <= 10
+
+
+# promise not feasible
+
+
+def test_promise_not_feasible(open_fleet: OpenFleet, folder: Path) -> None:
+    settings = {"cohort_size": 2, "guaranteed_rate": 0.5}
+    scheduler = open_fleet(settings=settings, allow_infeasible=False)
+    with pytest.raises(
+        InfeasiblePromise, match=r"the largest feasible rate is 0\.25 .*Promise at most 0\.25"
+    ) as refused:
+        scheduler.choose(offered(*named(8)))
+    assert (refused.value.largest_rate, refused.value.cohort_size) == (Fraction(1, 4), 4)
+    assert (scheduler.clients, scheduler.round, scheduler.status().is_open) == ([], 0, False)
+    assert turns_in(folder / "fleet.turnout") == []
+    assert scheduler.choose(offered(*named(4))) == ["c0", "c1"]
+    assert len(open_fleet("other", settings=settings).choose(offered(*named(8)))) == 2
+
+
+def test_promise_not_feasible_as_a_client_volunteers_for_less_than_it_is_promised(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.3, "accrual": "always"})
+    for round_ in range(20):
+        assert scheduler.notices() == []
+        play_round(scheduler, offered("a", "b", *(["seldom"] if round_ % 4 == 0 else [])))
+    assert len(scheduler.notices()) == 1
+    assert "seldom volunteered for fewer rounds than were promised" in scheduler.notices()[0]
+    assert "seldom volunteered" in str(scheduler.status())
+    scheduler.retire("seldom")
+    assert scheduler.notices() == []
+
+
+# clock steps
+
+CLOCK = r"""
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t which, struct timespec *now) {
+    int code = syscall(SYS_clock_gettime, which, now);
+    if (which == CLOCK_REALTIME && access(getenv("FORWARD"), F_OK) == 0) now->tv_sec += 86400;
+    if (which == CLOCK_REALTIME && access(getenv("BACKWARD"), F_OK) == 0) now->tv_sec -= 86400;
+    return code;
+}
+"""
+UNDER_A_STEPPING_CLOCK = """
+import json, os, sys, time
+from pathlib import Path
+from turnout.scheduler import ClientStatus, Scheduler
+scheduler = Scheduler.open(sys.argv[1], settings={"cohort_size": 3}, deadline=43200.0, allow_infeasible=True)
+scheduler.choose({client: ClientStatus(1.0, 1.0) for client in "abc"})
+told = []
+for step, client in (("", "a"), ("FORWARD", "b"), ("BACKWARD", "c")):
+    if step:
+        Path(os.environ[step]).touch()
+    told.append([time.time(), scheduler.elapsed(), scheduler.ready])
+    scheduler.report(client)
+    if step:
+        Path(os.environ[step]).unlink()
+print(json.dumps([told, scheduler.close_round().report.exchange_times.tolist()]))
+scheduler.close()
+"""
+
+
+def test_clock_steps(folder: Path) -> None:
+    """The wall clock of the process jumps by a day, forward and back; what it measures does not."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("a clock that jumps needs Linux and a C compiler")
+    (folder / "clock.c").write_text(CLOCK)
+    clock = folder / "clock.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(clock), str(folder / "clock.c")], check=True)
+    steps = {"FORWARD": str(folder / "forward"), "BACKWARD": str(folder / "backward"), "LD_PRELOAD": str(clock)}
+    done = subprocess.run(
+        [sys.executable, "-c", UNDER_A_STEPPING_CLOCK, str(folder / "fleet.turnout")],
+        env={**os.environ, **steps},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    ((now, *_), (tomorrow, *_), (yesterday, *_)), times = (told := json.loads(done.stdout))
+    assert tomorrow - now > 43200
+    assert now - yesterday > 43200
+    assert all(elapsed < 43200 and not ready for _, elapsed, ready in told[0])
+    assert all(0 < seconds < 43200 for seconds in times)
+
+
+def test_clock_steps_while_nobody_is_there(open_fleet: OpenFleet, folder: Path) -> None:
+    """Between two servers on one machine the monotonic clock goes on; only a restart of the machine ends it."""
+    scheduler = open_fleet(deadline=3600.0)
+    scheduler.choose(offered("a", "b"))
+    opened = scheduler._memory.opened
+    assert opened is not None
+    scheduler.close()
+    for wall in ("2020-01-01T00:00:00.000+00:00", "2999-01-01T00:00:00.000+00:00"):
+        _rewrite_open_round(folder / "fleet.turnout", opened=wall)
+        with Scheduler.open(folder / "fleet.turnout", read_only=True) as reader:
+            assert 0 < reader.elapsed() < 3600
+            assert not reader.ready
+    _rewrite_open_round(folder / "fleet.turnout", opened="2020-01-01T00:00:00.000+00:00", boot="another start")
+    with Scheduler.open(folder / "fleet.turnout", read_only=True) as reader:
+        assert reader.elapsed() > 1e8
+        assert reader.ready
+
+
+def _rewrite_open_round(path: Path, **changes: str) -> None:
+    from dataclasses import replace
+
+    from turnout.scheduler.records import digest_of, pack_open, unpack_open
+
+    db = sqlite3.connect(path)
+    (data,) = db.execute("SELECT data FROM open_round").fetchone()
+    data = pack_open(replace(unpack_open(data), **changes))  # type: ignore[arg-type]
+    db.execute("UPDATE open_round SET data = ?, digest = ?", (data, digest_of(b"", "1", data)))
+    db.commit()
+    db.close()
+
+
+# disk full
+
+
+@contextmanager
+def full_disk(scheduler: Scheduler, *, spare: int = 0) -> Iterator[None]:
+    """No page more than there are, or only a few."""
+    db = scheduler._journal.db
+    (pages,) = db.execute("PRAGMA page_count").fetchone()
+    db.execute(f"PRAGMA max_page_count = {pages + spare}")
+    try:
+        yield
+    finally:
+        db.execute("PRAGMA max_page_count = 1000000")
+
+
+def complaint_of(act: Callable[[], object]) -> str:
+    """What a StoreError says, or nothing."""
+    try:
+        act()
+    except StoreError as complaint:
+        return str(complaint)
+    return ""
+
+
+def test_disk_full(open_fleet: OpenFleet, folder: Path) -> None:
+    """Every kind of change is refused as a whole, memory stays at the last commit, and later it works."""
+    scheduler, calm = (open_fleet(name, settings={"cohort_size": 60}) for name in ("fleet", "calm"))
+    crowd = [f"{'a long name ' * 40}{row}" for row in range(60)]
+    more = [f"{'another long name ' * 40}{row}" for row in range(60)]
+    changes: list[Callable[[Scheduler], object]] = [
+        lambda fleet: fleet.register(crowd),
+        lambda fleet: fleet.choose(offered(*crowd, *more)),
+        lambda fleet: fleet.failed(crowd[0], "a long story " * 1000),
+        lambda fleet: fleet.report_many(dict.fromkeys(crowd[1:50], 2.0)),
+        lambda fleet: fleet.close_round(),
+        lambda fleet: fleet.snapshot(),
+        lambda fleet: fleet.report_many(dict.fromkeys(crowd[50:], 20.0), round=1),
+        lambda fleet: fleet.choose(offered(*crowd)),
+    ]
+    refused = 0
+    for change in changes:
+        before, told = packed(scheduler), turns_in(folder / "fleet")
+        with full_disk(scheduler):
+            complaint = complaint_of(lambda: change(scheduler))  # noqa: B023
+            if not complaint:
+                continue  # it had room
+            refused += 1
+            assert "disk is full): free some space and repeat; nothing of what was interrupted is stored" in complaint
+            assert (packed(scheduler), packed_anew(folder / "fleet")) == (before, before)
+            assert turns_in(folder / "fleet") == told
+        change(scheduler)
+    assert refused >= 6
+    for change in changes:
+        change(calm)
+    assert packed(scheduler) == packed(calm) == packed_anew(folder / "fleet")
+    assert turns_in(folder / "fleet") == turns_in(folder / "calm")
+
+
+def test_disk_full_when_a_snapshot_is_due(
+    open_fleet: OpenFleet, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The round is closed all the same, and the snapshot is taken when there is room."""
+    scheduler = open_fleet(settings={"cohort_size": 1})
+    scheduler.register([f"client {row}" for row in range(2000)])
+    for _ in range(49):
+        play_round(scheduler, offered("a"))
+    scheduler.choose(offered("a"))
+    with full_disk(scheduler, spare=4):
+        scheduler.close_round()
+    assert "no snapshot was taken" in caplog.text
+    assert rows_of(folder / "fleet.turnout", "SELECT seq FROM snapshot") == []
+    assert packed(scheduler) == packed_anew(folder / "fleet.turnout")
+    play_round(scheduler, offered("a"))
+    assert len(rows_of(folder / "fleet.turnout", "SELECT seq FROM snapshot")) == 1
+
+
+# file truncated or bytes flipped
+
+
+def _fleet_with_everything(path: Path) -> bytes:
+    """A file with a snapshot, events after it, an open round, and all kinds of turns."""
+    restless_server.play(str(path), 13)
+    with Scheduler.open(path) as scheduler:
+        cohort = scheduler.choose(restless_server.offer_of(14))
+        scheduler.report(cohort[0], 3.0)
+        scheduler.failed(cohort[1], "its battery died")
+    return path.read_bytes()
+
+
+def _go_on(path: Path) -> tuple[bytes, ...]:
+    """Memory now, after the open round, and after the next."""
+    with Scheduler.open(path) as scheduler:
+        states = [packed(scheduler)]
+        out = scheduler.status().out
+        scheduler.report_many(dict.fromkeys(out[:2], 4.0))
+        scheduler.close_round()
+        states.append(packed(scheduler))
+        play_round(scheduler, restless_server.offer_of(15), 5.0)
+        return (*states, packed(scheduler))
+
+
+def _places(data: bytes, path: Path) -> Mapping[str, list[int]]:
+    """Where in the file the parts stand that make up memory."""
+    parts: dict[str, list[bytes]] = {
+        "ids": [client.encode() for (client,) in rows_of(path, "SELECT id FROM clients")],
+        "events": [blob for (blob,) in rows_of(path, "SELECT data FROM events WHERE kind != 'close'")],
+        "digests": [blob for (blob,) in rows_of(path, "SELECT digest FROM events")],
+        "masks": [blob for (blob,) in rows_of(path, "SELECT data FROM masks")],
+        "settings": [b'"cohort_size": 4', b'"deadline": 10.0', b'"late_window": 4', b'"speed_weight": 2.0'],
+        "snapshot": [blob[:400] for (blob,) in rows_of(path, "SELECT data FROM snapshot")],
+        "open round": [blob[:400] for (blob,) in rows_of(path, "SELECT data FROM open_round")],
+        "turns": [b"its battery died", b"arrived", b"late"],
+        "meta": [b"epoch", b"head", b"round0", b"seal"],
+        "schema": [b"CREATE TABLE turns", b"late_seconds REAL", b"INTEGER NOT NULL"],
+    }
+    found = {}
+    for part, words in parts.items():
+        found[part] = [
+            start + offset for word in words for start in _all_starts(data, word) for offset in range(len(word))
+        ]
+    return found
+
+
+def _all_starts(data: bytes, word: bytes) -> Iterator[int]:
+    start = data.find(word)
+    while start >= 0:
+        yield start
+        start = data.find(word, start + 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_file_truncated_or_bytes_flipped(folder: Path, seed: int) -> None:
+    """Opening refuses, or memory is the same and so is all that follows; or what is damaged is refused when used."""
+    path = folder / "fleet.turnout"
+    data = _fleet_with_everything(path)
+    shutil.copy(path, folder / "calm.turnout")
+    calm = _go_on(folder / "calm.turnout")
+    chances = random.Random(seed)
+    places = [chances.choice(all_) for all_ in _places(data, path).values() if all_ for _ in range(7)]
+    places += [chances.randrange(len(data)) for _ in range(60)]
+    refused = 0
+    for number, place in enumerate(places):
+        flipped = bytearray(data)
+        flipped[place] ^= chances.choice([1, 2, 4, 8, 16, 32, 64, 128, 255])
+        damaged = folder / f"{number}.turnout"
+        damaged.write_bytes(flipped)
+        try:
+            assert _go_on(damaged) == calm, f"byte {place} flipped from {data[place]} to {flipped[place]}"
+        except StoreError:
+            refused += 1
+    assert refused > 40
+
+
+def test_file_truncated(folder: Path) -> None:
+    path = folder / "fleet.turnout"
+    data = _fleet_with_everything(path)
+    lengths = {0, 1, 99, 100, 511, 512, 4095, len(data) // 2, len(data) - 1, *range(4096, len(data), 8192)}
+    for length in sorted(lengths):
+        path.write_bytes(data[:length])
+        with pytest.raises(StoreError, match=r"fleet\.turnout .*(restore it|choose another path|\.recover)"):
+            Scheduler.open(path, **restless_server.SETTINGS)
+        assert path.read_bytes() == data[:length]  # no fresh start in its place
+    path.write_bytes(data)
+    assert packed_anew(path)
+
+
+MEDDLING = [
+    "UPDATE snapshot SET data = 5",
+    "UPDATE snapshot SET data = 'words'",
+    "UPDATE snapshot SET seq = (SELECT MAX(seq) FROM events)",
+    "UPDATE snapshot SET seq = seq - 1",
+    "DELETE FROM events WHERE seq = (SELECT MAX(seq) FROM events)",
+    "UPDATE events SET digest = 7 WHERE seq = (SELECT MAX(seq) FROM events)",
+    "UPDATE events SET digest = 7 WHERE seq = (SELECT MAX(seq) FROM snapshot)",
+    "UPDATE events SET data = 7 WHERE seq = (SELECT MAX(seq) FROM events)",
+    "UPDATE events SET kind = 'join' WHERE seq = (SELECT MAX(seq) FROM events)",
+    "UPDATE masks SET data = 'words'",
+    "UPDATE masks SET data = (SELECT data FROM masks ORDER BY seq LIMIT 1)",
+    "DELETE FROM masks",
+    "DELETE FROM open_round",
+    "UPDATE open_round SET round = round + 1",
+    "UPDATE open_round SET data = 3",
+    "UPDATE meta SET value = replace(value, '10.0', '90.0') WHERE key = 'settings'",
+    "UPDATE meta SET value = '12' WHERE key = 'round'",
+    "UPDATE meta SET value = 'many' WHERE key = 'epoch'",
+    "UPDATE meta SET value = '' WHERE key = 'head'",
+    "DELETE FROM meta WHERE key = 'seal'",
+    "UPDATE clients SET id = 'somebody else' WHERE row = 3",
+    "DELETE FROM clients WHERE row = (SELECT MAX(row) FROM clients)",
+    "INSERT INTO clients VALUES (1000, 'one more')",
+    "UPDATE turns SET seconds = 1.0 WHERE kind = 'arrived'",
+    "UPDATE turns SET late_seconds = NULL WHERE round > 10 AND late_seconds IS NOT NULL",
+    "UPDATE turns SET folded = NULL WHERE round > 10 AND folded IS NOT NULL",
+    "DELETE FROM turns WHERE round = (SELECT MAX(round) FROM turns) AND kind IS NULL",
+    "UPDATE turns SET kind = 'arrived' WHERE kind IS NULL",
+]
+
+
+@pytest.mark.parametrize("words", MEDDLING)
+def test_bytes_flipped_in_ways_that_sqlite_does_not_mind(folder: Path, words: str) -> None:
+    """Every row that memory is made of is sealed."""
+    path = folder / "fleet.turnout"
+    _fleet_with_everything(path)
+    with closing(sqlite3.connect(path)) as db, db:
+        assert db.execute(words).rowcount > 0
+    with pytest.raises(StoreError, match=r"is damaged|restore"):
+        Scheduler.open(path)
+
+
+def test_bytes_flipped_in_the_log_that_a_killed_process_left(folder: Path, server: Server) -> None:
+    """SQLite would pass over what stands behind the damage; we do not."""
+    path = folder / "fleet.turnout"
+    server.play(path, 2)
+    server.play(path, 6, die_at=100)
+    assert server.killed
+    file, log = path.read_bytes(), (folder / "fleet.turnout-wal").read_bytes()
+    assert len(log) > 50_000
+
+    def opened(name: str, log: bytes) -> bytes:
+        (folder / name).write_bytes(file)
+        (folder / f"{name}-wal").write_bytes(log)
+        with Scheduler.open(folder / name) as scheduler:
+            return packed(scheduler)
+
+    expected, chances, refused = opened("whole", log), random.Random(1), 0
+    for number in range(24):
+        place = chances.randrange(len(log)) if number else 5
+        damaged = bytearray(log)
+        damaged[place] ^= 1 << chances.randrange(8)
+        try:
+            assert opened(str(number), bytes(damaged)) == expected, f"byte {place}"
+        except StoreError:
+            refused += 1
+    assert refused > 12
+
+
+def test_file_truncated_to_nothing_while_its_log_is_there(folder: Path, open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    play_round(scheduler, offered("a", "b"))
+    shutil.copy(folder / "fleet.turnout-wal", folder / "other.turnout-wal")
+    with pytest.raises(
+        StoreError, match=r"other.turnout is gone but .*other.turnout-wal is still there: bring the store"
+    ):
+        Scheduler.open(folder / "other.turnout")
+
+
+# two schedulers on one file
+
+
+@contextmanager
+def started(*words: str) -> Iterator[subprocess.Popen[str]]:
+    """One of the processes in reporters.py, ready to begin."""
+    program = [sys.executable, str(HERE / "reporters.py"), *words]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline()) == "ready"
+        yield process
+
+
+def go_on(process: subprocess.Popen[str]) -> None:
+    """It waits for a line."""
+    assert process.stdin is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+def answer(process: subprocess.Popen[str]) -> Any:
+    """What it said in the end."""
+    told, _ = process.communicate("go\n")
+    assert process.returncode == 0
+    return json.loads(told)
+
+
+def test_two_schedulers_on_one_file(folder: Path, open_fleet: OpenFleet) -> None:
+    """The second is refused by the name of the first; a first that was paused and overtaken cannot write again."""
+    path = folder / "fleet.turnout"
+    open_fleet().close()
+    with started("serve", str(path)) as first:
+        with pytest.raises(StoreError, match=f"is being written by process {first.pid} on host .*: wait until it ends"):
+            Scheduler.open(path)
+        os.kill(first.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(StoreError, match=f"process {first.pid} on host"):
+                Scheduler.open(path)
+            second = open_fleet(takeover=True)
+            assert second.choose({}) == ["a"]
+            second.report("a", 3.0)
+            second.close_round()
+            before, told = packed(second), turns_in(path)
+        finally:
+            os.kill(first.pid, signal.SIGCONT)
+        for refusal in answer(first):
+            assert f"was taken over by process {os.getpid()} on host" in refusal
+            assert "this scheduler can no longer write" in refusal
+    assert (packed(second), packed_anew(path), turns_in(path)) == (before, before, told)
+    play_round(second, offered("a", "b"))
+    with pytest.raises(StoreError, match=f"is being written by process {os.getpid()} on host"):
+        Scheduler.open(path)  # also now that the first is gone
+    second.close()
+    assert open_fleet().round == 2
+
+
+def test_two_schedulers_on_one_file_in_one_process(open_fleet: OpenFleet, folder: Path) -> None:
+    first = open_fleet()
+    with pytest.raises(StoreError, match=f"is being written by process {os.getpid()}"):
+        open_fleet()
+    second = open_fleet(takeover=True)
+    play_round(second, offered("a"))
+    with pytest.raises(StoreError, match="was taken over by process"):
+        first.choose(offered("a"))
+    first.close()
+    play_round(second, offered("a"))
+    assert packed_anew(folder / "fleet.turnout") == packed(second)
+
+
+# eight processes report at once; dashboard reads meanwhile
+
+
+def test_eight_processes_report_at_once_while_one_reads(open_fleet: OpenFleet, folder: Path) -> None:
+    path, clients = folder / "fleet.turnout", named(48)
+    scheduler = open_fleet(settings={"cohort_size": len(clients)})
+    scheduler.choose(offered(*clients))
+    own = [dict.fromkeys(clients[first::8], 1.0 + first) for first in range(8)]
+    shares = [own[first] | own[(first + 1) % 8] for first in range(8)]  # each is told twice, by two of the eight
+    with ExitStack() as stack:
+        reader = stack.enter_context(started("read", str(path)))
+        reporters = [stack.enter_context(started("report", str(path), json.dumps(share))) for share in shares]
+        for process in (reader, *reporters):
+            go_on(process)
+        news = [answer(process) for process in reporters]
+        assert answer(reader) > 0
+    for client in clients:
+        assert sum(told.get(client, False) for told in news) == 1
+    report = scheduler.close_round().report
+    assert report.with_outcome("arrived").all()
+    assert report.exchange_times.tolist() == [1.0 + row % 8 for row in range(48)]
+    assert packed(scheduler) == packed_anew(path)
+
+
+# file of an older release
+
+
+def test_file_of_an_older_release(folder: Path) -> None:
+    """One file of each format that was ever written, beside what memory was when it was written."""
+    for old in sorted((HERE / "data").glob("*.turnout")):
+        expected = json.loads(old.with_suffix(".json").read_text())
+        path = folder / old.name
+        shutil.copy(old, path)
+        with Scheduler.open(path) as scheduler:
+            assert digest_of_state(scheduler) == expected["digest"]
+            assert (scheduler.round, scheduler.clients) == (expected["round"], expected["clients"])
+            assert scheduler.status().out == expected["out"]
+            assert len(list(scheduler.export())) == expected["events"]
+            assert scheduler.certificate().turns.tolist() == expected["turns"]
+            scheduler.report_many(dict.fromkeys(expected["out"], 3.0))
+            scheduler.close_round()
+            play_round(scheduler, offered(*expected["clients"]), 3.0)
+            after = packed(scheduler)
+        assert packed_anew(path) == after
+    assert [old.name for old in (HERE / "data").glob("*.turnout")] == ["fleet-format-1.turnout"]
+
+
+def digest_of_state(scheduler: Scheduler) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(scheduler.state().items()):
+        array = np.asarray(value)
+        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+# a client lies about its context
+
+
+def test_a_client_lies_about_its_context(open_fleet: OpenFleet) -> None:
+    """A constant lie is learned away, a changing one is flagged, and neither costs or earns a turn."""
+    rounds, world = 400, World(12)
+    scheduler = open_fleet(settings={"cohort_size": 4, "guaranteed_rate": 0.25, "speed_weight": 1.0}, deadline=1000.0)
+    scheduler._journal.db.execute("PRAGMA synchronous = OFF")
+    doubted: set[str] = set()
+    trained: list[str] = []
+    for round_ in range(1, rounds + 1):
+        statuses = world.statuses(round_)
+        told = dict(statuses)
+        told["c0"] = _exaggerated(statuses["c0"], 3.0)
+        told["c1"] = _exaggerated(statuses["c1"], 10.0 if round_ > 200 else 1.0)
+        told["c2"] = _exaggerated(statuses["c2"], random.Random(round_).choice([0.1, 1.0, 10.0]))
+        cohort = scheduler.choose(told)
+        took = {
+            client: world.seconds(round_, client, statuses[client], cold=client not in trained) for client in cohort
+        }
+        scheduler.report_many(took)
+        scheduler.close_round()
+        trained = cohort
+        doubted |= set(scheduler.doubted())
+        if round_ == 200:
+            assert doubted == {"c2"}
+    assert doubted == {"c1", "c2"}
+    assert "no longer explains the times" in "".join(scheduler.notices())
+    model, row = scheduler._memory.fleet.model, scheduler.rows(["c0"])
+    assert model is not None
+    status = _exaggerated(ClientStatus(1.0, 3.0), 3.0)
+    foretold = model.predict([[1 / status.free_cpu, 1.0, 20 / status.bandwidth]], row)[0]
+    assert foretold == pytest.approx(world.ways["c0"] @ [1.0, 1.0, 20 / 3.0], rel=0.1)
+    certificate = scheduler.certificate()
+    assert certificate.holds
+    assert (certificate.turns >= certificate.promised - 4)[scheduler.rows(["c0", "c1", "c2"])].all()
+
+
+def _exaggerated(status: ClientStatus, factor: float) -> ClientStatus:
+    return ClientStatus(status.free_cpu * factor, status.bandwidth * factor)
