@@ -1,6 +1,6 @@
 """Federated learning with a server of your own: twelve threads are the clients, the bundled digits their data.
 
-    python examples/plain_loop.py my-fleet 40
+    python examples/plain_loop.py [my-fleet [40]]
 
 plays 40 rounds and keeps everything in the folder my-fleet. Stop it, kill it, start it again: it goes on.
 """
@@ -17,7 +17,8 @@ import numpy as np
 from turnout import ClientStatus, Scheduler
 from turnout.lab import NumpyLearner, Training, load_dataset, partition
 
-folder, rounds = Path(sys.argv[1]), int(sys.argv[2])
+folder = Path(sys.argv[1] if len(sys.argv) > 1 else "my-fleet")
+rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 40
 folder.mkdir(exist_ok=True)
 digits = load_dataset("digits")
 learner = NumpyLearner(digits, Training(rate=0.3, batch=10))
@@ -42,8 +43,8 @@ def model_after(number: int) -> Any:
     if number == 0:
         return learner.initial_weights(seed=0)
     if not (folder / f"{number}.npy").exists():
-        turns = [turn for client in scheduler.clients for turn in scheduler.history(client) if turn.round == number]
-        models = [np.load(folder / f"{number}-{turn.id}.npy") for turn in turns if turn.kind == "arrived"]
+        arrived = [turn.id for turn in scheduler.turns(number) if turn.kind == "arrived"]
+        models = [np.load(folder / f"{number}-{client}.npy") for client in arrived]
         keep(f"{number}", np.mean(models, axis=0) if models else model_after(number - 1))
     return np.load(folder / f"{number}.npy")
 

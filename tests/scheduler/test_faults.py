@@ -33,7 +33,7 @@ HERE = Path(__file__).parent
 
 BEFORE, AFTER = 8, 11  # between these rounds the script does everything it can do
 LAST = 30
-RANDOM_KILLS, PARTS = 30, 4
+RANDOM_KILLS, PARTS = 110, 4
 
 
 class Server:

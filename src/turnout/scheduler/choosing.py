@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -116,14 +116,35 @@ def _invited(fleet: Fleet, settings: SchedulerSettings, offer: RoundOffer) -> Se
         if settings.overcommit != "auto":
             policy.cohort_size = int(np.ceil(wanted * settings.overcommit - 1e-9))  # 1.1 times 100 is 110
             return policy.ask(offer)
-        for invited in range(min(wanted, max(most, 1)), most + 1):
-            policy.cohort_size = invited
+
+        def asked(size: int) -> tuple[Selection, bool]:
+            policy.cohort_size = size
             selection = policy.ask(offer)
-            if chance_of(wanted, chances[selection.clients]) >= settings.confidence:
-                return selection
-        return policy.ask(offer)
+            return selection, chance_of(wanted, chances[selection.clients]) >= settings.confidence
+
+        return _fewest(asked, min(wanted, max(most, 1)), most)
     finally:
         policy.cohort_size = wanted
+
+
+def _fewest(asked: Callable[[int], tuple[Selection, bool]], least: int, most: int) -> Selection:
+    """The smallest cohort that is enough, from `least` on, or that of `most`; found by doubling and halving."""
+    selection, enough = asked(least)
+    short, extra = least, 1
+    while not enough and short < most:
+        size = min(least + extra, most)
+        selection, enough = asked(size)
+        if enough:
+            while size - short > 1:
+                middle = (short + size) // 2
+                tried, suffices = asked(middle)
+                if suffices:
+                    selection, size = tried, middle
+                else:
+                    short = middle
+            return selection
+        short, extra = size, 2 * extra
+    return selection
 
 
 def _deadline(fleet: Fleet, settings: SchedulerSettings, rows: IntArray, contexts: FloatArray) -> float | None:
