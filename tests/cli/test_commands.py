@@ -113,6 +113,18 @@ def test_bench_prints_ratios_for_every_condition() -> None:
     assert "import of turnout / import of numpy" in done.stdout
 
 
+def test_bench_of_a_live_fleet_prints_its_ratio() -> None:
+    told = json.loads(run("bench", "live", "--clients", "2000", "--cohort", "10", "--repeats", "1", "--json").stdout)
+    assert (told["clients"], told["most"]) == (2000, 3)
+    assert told["live_seconds"] > 0
+
+
+def test_bench_of_training_needs_a_device_that_is_there() -> None:
+    done = run("bench", "training", "--device", "tpu")
+    assert done.returncode == 2
+    assert "there is no device 'tpu': use cpu, cuda" in done.stderr
+
+
 def test_bench_tells_the_same_as_json() -> None:
     told = json.loads(run("bench", "--clients", "2000", "--cohort", "10", "--repeats", "1", "--json").stdout)
     assert told["kernel"] == "compiled"

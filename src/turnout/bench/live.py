@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from turnout.bench.timing import in_turns
 from turnout.kernel.rounds import RoundOffer, RoundReport
 from turnout.policies.rbcsf import RBCSF
 from turnout.scheduler import FleetStatus, Scheduler
@@ -81,8 +80,8 @@ def measure_live(
                 file.flush()
                 os.fsync(file.fileno())
 
-        seconds = _in_turns([live, kernel, fsync], repeats)
-        reports = _reports_a_second()
+        seconds = in_turns([live, kernel, fsync], repeats)
+        reports = _reports_a_second(min(clients, 10 * BATCH))
         rounds = scheduler.round
         scheduler.close()
         start = time.perf_counter()
@@ -92,36 +91,21 @@ def measure_live(
     return LiveFigures(clients, cohort, live_seconds, kernel_seconds, fsync_seconds, opened, rounds, reports)
 
 
-def _in_turns(tasks: list[Callable[[], None]], repeats: int) -> list[float]:
-    seconds: list[list[float]] = [[] for _ in tasks]
-    for repeat in range(repeats + 1):
-        for place, task in enumerate(tasks):
-            start = time.perf_counter()
-            task()
-            if repeat:
-                seconds[place].append(time.perf_counter() - start)
-    return [statistics.median(times) for times in seconds]
-
-
-def _reports_a_second() -> float:
-    """Reports in batches, each batch one transaction; nothing is lost."""
+def _reports_a_second(clients: int) -> float:
+    """Ten rounds in which so many report, in batches, each batch one transaction; nothing is lost."""
     with tempfile.TemporaryDirectory() as nowhere:
         fleet = Scheduler.open(
-            Path(nowhere) / "fleet.turnout",
-            policy="random",
-            settings={"cohort_size": 10 * BATCH},
-            deadline=60.0,
+            Path(nowhere) / "fleet.turnout", policy="random", settings={"cohort_size": clients}, deadline=60.0
         )
-        fleet.register([f"c{row}" for row in range(10 * BATCH)])
+        fleet.register([f"c{row}" for row in range(clients)])
         took, count = 0.0, 0
         for _ in range(10):
-            chosen = fleet.choose(FleetStatus({"free_cpu": np.ones(10 * BATCH), "bandwidth": np.ones(10 * BATCH)}))
+            chosen = fleet.choose(FleetStatus({"free_cpu": np.ones(clients), "bandwidth": np.ones(clients)}))
             start = time.perf_counter()
             for first in range(0, len(chosen), BATCH):
                 count += fleet.report_many(dict.fromkeys(chosen[first : first + BATCH], 2.0))
             took += time.perf_counter() - start
-            report = fleet.close_round().report
-            if not report.with_outcome("arrived").all():
+            if not fleet.close_round().report.with_outcome("arrived").all():
                 raise AssertionError("a report was lost")
         fleet.close()
     return count / took

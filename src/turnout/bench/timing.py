@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 
 def interleaved(tasks: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
@@ -22,6 +22,18 @@ def interleaved(tasks: Mapping[str, Callable[[], object]], repeats: int) -> dict
             task()
             seconds[name].append(time.thread_time() - start)
     return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def in_turns(tasks: Sequence[Callable[[], object]], repeats: int) -> list[float]:
+    """Median wall seconds of each task, taken in turns; the first turn does not count."""
+    seconds: list[list[float]] = [[] for _ in tasks]
+    for repeat in range(repeats + 1):
+        for place, task in enumerate(tasks):
+            start = time.perf_counter()
+            task()
+            if repeat:
+                seconds[place].append(time.perf_counter() - start)
+    return [statistics.median(times) for times in seconds]
 
 
 def import_seconds(modules: tuple[str, ...], repeats: int) -> dict[str, float]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from turnout.bench.plain_training import PlainRound
+from turnout.bench.timing import in_turns
 from turnout.lab.datasets import Dataset, source_named
 from turnout.lab.devices import device_name, usable_device
 from turnout.lab.learners import Cohort, Learner, Training
@@ -83,7 +81,7 @@ def measure_training(dataset: str, *, device: str = "cpu", batch: int = 10, repe
         raise AssertionError(
             f"the plain loop ends elsewhere (apart by {apart:.3g} of the way): one of the two is wrong"
         )
-    seconds = _in_turns(tasks if kind == "cuda" else tasks[:2], repeats, device if kind == "cuda" else None)
+    seconds = in_turns(tasks if kind == "cuda" else tasks[:2], repeats)
     learner.close()
     stacked = seconds[2] / RUNS if kind == "cuda" else seconds[1]
     name = device_name(device)
@@ -105,16 +103,3 @@ def noise(dataset: str) -> Dataset:
     images = rng.integers(0, source.brightest + 1, (ITEMS, *SHAPES[dataset]), dtype=np.uint8)
     labels = rng.integers(0, len(source.classes), ITEMS, dtype=np.uint8)
     return Dataset(dataset, source.classes, images, labels, images[:10], labels[:10], brightest=source.brightest)
-
-
-def _in_turns(tasks: Sequence[Callable[[], object]], repeats: int, cuda: str | None) -> list[float]:
-    seconds: list[list[float]] = [[] for _ in tasks]
-    for repeat in range(repeats + 1):
-        for place, task in enumerate(tasks):
-            start = time.perf_counter()
-            task()
-            if cuda is not None:
-                torch.cuda.synchronize(cuda)
-            if repeat:
-                seconds[place].append(time.perf_counter() - start)
-    return [statistics.median(times) for times in seconds]

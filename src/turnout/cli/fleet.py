@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
-import os
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +21,7 @@ from turnout.scheduler.doctor import Finding, examine
 from turnout.scheduler.records import Turn
 from turnout.scheduler.scheduler import Scheduler
 from turnout.scheduler.status import SchedulerStatus
+from turnout.store.whole import whole_file
 
 fleet = typer.Typer(no_args_is_help=True, help="Look into the file of a live fleet; nothing is ever changed.")
 
@@ -117,7 +116,8 @@ def export(
     with Scheduler.open(file, read_only=True) as scheduler:
         lines = (f"{json_module.dumps(event, ensure_ascii=False)}\n" for event in scheduler.export())
         if out is not None:
-            _write_whole(out, lines)
+            with whole_file(out) as whole:
+                whole.writelines(line.encode() for line in lines)
             return
         for line in lines:
             typer.echo(line, nl=False)
@@ -238,20 +238,3 @@ def _shown(words: str) -> Text:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:,.2f}"
-
-
-def _write_whole(path: Path, lines: Iterable[str]) -> None:
-    """Written beside its place and then put there, so that a file of this name is always whole."""
-    try:
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.writelines(lines)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(beside).replace(path)
-        except BaseException:
-            Path(beside).unlink()
-            raise
-    except OSError as refused:
-        raise SettingError(f"cannot write {path}: {refused.strerror or refused}") from refused

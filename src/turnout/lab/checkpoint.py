@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,28 +12,18 @@ import numpy.typing as npt
 
 from turnout.kernel.errors import SettingError
 from turnout.lab.networks import Network
+from turnout.store.whole import whole_file
 
 
 def write_model(path: Path, network: Network, weights: npt.NDArray[np.floating]) -> None:
-    """Written beside its place and then put there, so that a file of this name is always whole.
+    """One array a layer; a file of this name is always whole.
 
     Arrays weight1, bias1, weight2, …: matrices are (inputs, outputs), those of a convolution (row, column, channel,
     outputs).
     """
     layers = network.layers(network.checked(weights))
-    try:
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, **layers)  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-            Path(beside).replace(path)
-        except BaseException:
-            Path(beside).unlink()
-            raise
-    except OSError as refused:
-        raise SettingError(f"cannot write {path}: {refused.strerror or refused}") from refused
+    with whole_file(path) as file:
+        np.savez(file, **layers)  # type: ignore[arg-type]
 
 
 def read_model(path: Path, network: Network) -> npt.NDArray[np.floating]:
