@@ -287,3 +287,15 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(StoreError, match=why):
             examine(path)
+
+
+def test_who_was_outrun_was_paid_where_choosing_pays(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    settings = {"cohort_size": 2, "guaranteed_rate": 0.1, "paid": "chosen"}
+    with Scheduler.open(path, settings=settings, overcommit=2.0, deadline=60.0) as scheduler:
+        chosen = scheduler.choose({f"phone-{n}": ClientStatus(1.0, 2.0) for n in range(6)})
+        scheduler.report_many(dict.fromkeys(chosen[:2], 5.0))
+        scheduler.close_round()
+        assert [turn.kind for turn in scheduler.turns()].count("outrun") == 2
+        assert scheduler.certificate().turns.sum() == 4
+    assert all(finding.sound is not False for finding in examine(path))

@@ -129,7 +129,11 @@ def _bench_training(device: str, batch: int, repeats: int, json: bool) -> None:
     for heading in ("network", "plain loop", "a round", "faster", "at least", "", "a run among several"):
         table.add_column(heading, justify="left" if heading == "network" else "right")
     for one in figures:
-        among = f"{one.stacked_seconds * 1e3:.1f} ms (of {one.stacked_runs})" if one.stacked_runs > 1 else ""
+        among = (
+            f"{one.stacked_seconds * 1e3:.1f} ms, {one.stacked_speedup:.0f} × (of {one.stacked_runs})"
+            if one.stacked_runs > 1
+            else ""
+        )
         table.add_row(
             one.dataset,
             f"{one.plain_seconds * 1e3:,.0f} ms",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from turnout.lab.learners import Training
 from turnout.lab.networks import KERNEL, POOL, Network
 
 
@@ -41,6 +42,25 @@ def stacked_scores(network: Network, layers: Sequence[Tensor], images: Tensor) -
     for depth in range(2 * len(network.convolutions), len(layers) - 2, 2):
         values = functional.relu(torch.baddbmm(layers[depth + 1].unsqueeze(1), values, layers[depth]))
     return torch.baddbmm(layers[-1].unsqueeze(1), values, layers[-2])
+
+
+def descend(
+    how: Training,
+    layers: Sequence[Tensor],
+    start: Sequence[Tensor],
+    slopes: Sequence[Tensor],
+    momenta: Sequence[Tensor],
+) -> None:
+    """One step down, in place; `momenta` are empty where there is no momentum."""
+    with torch.no_grad():
+        for place, (layer, slope) in enumerate(zip(layers, slopes, strict=True)):
+            if how.weight_decay:
+                slope = slope.add(layer, alpha=how.weight_decay)
+            if how.proximal:
+                slope = slope.add(layer - start[place], alpha=how.proximal)
+            if how.momentum:
+                slope = momenta[place].mul_(how.momentum).add_(slope)
+            layer.sub_(slope, alpha=how.rate)
 
 
 class Patches(torch.autograd.Function):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -95,6 +96,11 @@ class Network:
                 "numbers: they are of another model"
             )
         return weights
+
+    def split(self, weights: Any) -> list[Any]:
+        """Views of flat weights by layers, of one model or of one a row: an array's, or a tensor's."""
+        parts = zip(self.slices, self.shapes, strict=True)
+        return [weights[..., place].reshape(*weights.shape[:-1], *shape) for place, shape in parts]
 
     def layers(self, weights: npt.NDArray[np.floating]) -> dict[str, npt.NDArray[np.floating]]:
         """A model by layers, each with its name, for those who take it elsewhere.

@@ -79,14 +79,9 @@ class NumpyLearner:
     def close(self) -> None:
         """There is nothing to let go of."""
 
-    def _layers(self, models: FloatArray) -> list[FloatArray]:
-        """Views of the flat weights, (models, …) each."""
-        parts = zip(self.network.slices, self.network.shapes, strict=True)
-        return [models[:, place].reshape(len(models), *shape) for place, shape in parts]
-
     def _forward(self, models: FloatArray, images: FloatArray) -> list[FloatArray]:
         """The input of each layer, and the scores: (models, items, …)."""
-        layers = self._layers(models)
+        layers = self.network.split(models)
         values = [images]
         for depth in range(0, len(layers), 2):
             scores = values[-1] @ layers[depth] + layers[depth + 1][:, None, :]
@@ -105,7 +100,7 @@ class NumpyLearner:
         error = chances
         np.put_along_axis(error, labels[:, :, None], right[:, :, None] - 1, axis=2)
         error /= labels.shape[1]
-        layers = self._layers(models)
+        layers = self.network.split(models)
         slopes: list[FloatArray] = []
         for depth in range(len(layers) - 2, -1, -2):
             before = values[depth // 2]

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from turnout.kernel.arrays import as_count
 from turnout.kernel.errors import SettingError
-from turnout.lab.cnn import stacked_scores
+from turnout.lab.cnn import descend, stacked_scores
 from turnout.lab.datasets import Dataset
 from turnout.lab.devices import usable_device
 from turnout.lab.learners import Cohort, Taught, Training
@@ -99,8 +99,8 @@ class StackedLearner:
         right = np.zeros(len(models), dtype=np.int64)
         at_once = max(self.stack // 16, 1)
         for start in range(0, len(models), at_once):
-            layers = self.layers(torch.stack(list(models[start : start + at_once])))
-            layers = [layer.to(self._products) for layer in layers]
+            layers = self.network.split(torch.stack(list(models[start : start + at_once])))
+            layers = [layer.to(self._products).contiguous() for layer in layers]
             hits = torch.zeros(len(layers[0]), dtype=torch.int64, device=self.device)
             for first in range(0, len(self._test), TEST_ITEMS):
                 items = slice(first, first + TEST_ITEMS)
@@ -144,11 +144,6 @@ class StackedLearner:
 
     def _scaled(self, images: Tensor) -> Tensor:
         return ((images.to(self.kept) - self._middle) / self._width).to(self._products)
-
-    def layers(self, models: Tensor) -> list[Tensor]:
-        """The matrices and biases of flat models, (models, …) each."""
-        parts = zip(self.network.slices, self.network.shapes, strict=True)
-        return [models[:, place].reshape(len(models), *shape).contiguous() for place, shape in parts]
 
 
 class _Round:
@@ -203,7 +198,7 @@ class _Round:
 
     def _train(self) -> None:
         learner, how = self._learner, self._learner.training
-        start = learner.layers(self._before[self._owner])
+        start = [layer.contiguous() for layer in learner.network.split(self._before[self._owner])]
         layers = [layer.clone() for layer in start]
         momenta = [torch.zeros_like(layer) for layer in layers] if how.momentum else []
         total = torch.zeros(len(self._owner), dtype=learner.kept, device=learner.device)
@@ -214,14 +209,7 @@ class _Round:
                 losses, slopes = learner.slopes(layers, items)
                 total += losses
                 batches += 1
-                for place, (layer, slope) in enumerate(zip(layers, slopes, strict=True)):
-                    if how.weight_decay:
-                        slope = slope.add(layer, alpha=how.weight_decay)
-                    if how.proximal:
-                        slope = slope.add(layer - start[place], alpha=how.proximal)
-                    if how.momentum:
-                        slope = momenta[place].mul_(how.momentum).add_(slope)
-                    layer.add_(slope, alpha=-how.rate)
+                descend(how, layers, start, slopes, momenta)
         models = torch.cat([layer.flatten(1) for layer in layers], dim=1)
         self.losses = total / batches
         self.sound = models.isfinite().all(dim=1) & self.losses.isfinite()

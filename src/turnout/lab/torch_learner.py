@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from turnout.kernel.arrays import FloatArray, IntArray, as_count
 from turnout.kernel.errors import SettingError, TrainingError
-from turnout.lab.cnn import scores
+from turnout.lab.cnn import descend, scores
 from turnout.lab.datasets import Dataset
 from turnout.lab.learners import Cohort, Taught, Training, averaged
 from turnout.lab.networks import Network
@@ -128,9 +128,9 @@ class TorchLearner:
 
     def _trained(self, weights: Tensor, order: IntArray) -> tuple[Tensor, float]:
         how, data = self.training, self.dataset
-        start = [layer.clone() for layer in self._layers(weights)]
+        start = [layer.clone() for layer in self.network.split(weights)]
         layers = [layer.clone().requires_grad_() for layer in start]
-        momenta = [torch.zeros_like(layer) for layer in layers]
+        momenta = [torch.zeros_like(layer) for layer in layers] if how.momentum else []
         losses = []
         for items in (epoch[first : first + how.batch] for epoch in order for first in range(0, len(epoch), how.batch)):
             labels = torch.from_numpy(data.train_labels[items].astype(np.int64))
@@ -139,25 +139,14 @@ class TorchLearner:
             )
             losses.append(float(loss.detach()))
             slopes = torch.autograd.grad(loss, layers)
-            with torch.no_grad():
-                for layer, first, slope, momentum in zip(layers, start, slopes, momenta, strict=True):
-                    if how.weight_decay:
-                        slope = slope.add(layer, alpha=how.weight_decay)
-                    if how.proximal:
-                        slope = slope.add(layer - first, alpha=how.proximal)
-                    momentum.mul_(how.momentum).add_(slope)
-                    layer.sub_(momentum, alpha=how.rate)
+            descend(how, layers, start, slopes, momenta)
         return torch.cat([layer.detach().flatten() for layer in layers]), float(np.mean(losses))
 
     def _right(self, weights: Tensor, items: slice) -> int:
         with torch.no_grad():
-            likeliest = scores(self.network, self._layers(weights), self._scaled(self.dataset.test_images[items]))
+            likeliest = scores(self.network, self.network.split(weights), self._scaled(self.dataset.test_images[items]))
         labels = torch.from_numpy(self.dataset.test_labels[items].astype(np.int64))
         return int((likeliest.argmax(dim=1) == labels).sum())
-
-    def _layers(self, weights: Tensor) -> list[Tensor]:
-        parts = zip(self.network.slices, self.network.shapes, strict=True)
-        return [weights[place].reshape(shape) for place, shape in parts]
 
     def _scaled(self, images: npt.NDArray[np.uint8]) -> Tensor:
         return torch.from_numpy(((images - self._middle) / self._width).astype(self._numbers))

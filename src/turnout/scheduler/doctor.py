@@ -345,7 +345,7 @@ def _promise(db: sqlite3.Connection, fleet: Fleet) -> _Look:
     certify = getattr(fleet.policy, "certificate", None) if fleet.ids else None
     if certify is not None:
         certificate = certify()
-        paid = counts["arrived"] if getattr(fleet.policy, "paid", "") == "contributed" else came + lost
+        paid = counts["arrived"] if getattr(fleet.policy, "paid", "") == "contributed" else sum(counts.values())
         look.wrong.extend(_miscounted(fleet, "was paid", certificate.turns, paid))
         if not certificate.holds:
             look.wrong.append(f"the certificate does not hold for {int((~certificate.kept).sum()):,} clients")

@@ -72,19 +72,20 @@ class Journal:
         self._epoch: int | None = None
         if not path.exists():
             raise StoreError(f"there is no fleet at {path}: check the path, or create one with Scheduler.open(path)")
+        writes = not read_only and not reporting
         try:
             with plain_words(path):
                 if takeover:
                     # Who hangs keeps the old lock, whoever comes meets the new one.
                     _lock_of(path).unlink(missing_ok=True)
-                if not read_only and not reporting:
+                if writes:
                     self._lock = WriterLock(_lock_of(path), store=path)
                     self._refuse_lost_commits()
                 self.db = connect(path, FLEET, read_only=read_only)
-                check_whole(self.db, path, thoroughly=self._lock is not None)
-                if not read_only and not reporting:
+                check_whole(self.db, path, thoroughly=writes)
+                if writes:
                     self.db.execute("PRAGMA journal_mode = WAL")  # which a copy by VACUUM INTO has lost
-            if not read_only and not reporting:
+            if writes:
                 self._rise()
         except BaseException:
             self.close()
