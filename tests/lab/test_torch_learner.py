@@ -46,13 +46,15 @@ def stacked(device: str, stack: int = 128) -> Maker:
 
 ALL: dict[str, Maker] = {
     "one worker": by_torch(1),
-    "two workers": by_torch(2),
     "stacked": stacked("cpu"),
     "in turns": stacked("cpu", stack=8),
 }
 if torch.cuda.is_available():
     ALL |= {"on a GPU": stacked("cuda"), "on a GPU in turns": stacked("cuda", stack=8)}
+else:
+    ALL |= {"two workers": by_torch(2)}
 
+forking = pytest.mark.skipif(torch.cuda.is_available(), reason="torch forks no more once a plain loop ran beside a GPU")
 every_learner = pytest.mark.parametrize("make", ALL.values(), ids=ALL)
 
 
@@ -172,6 +174,7 @@ def test_who_else_trains_changes_nothing(make: Maker) -> None:
         np.testing.assert_allclose(beside.losses, alone.losses, rtol=1e-14)
 
 
+@forking
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_the_number_of_workers_changes_not_a_bit(precision: str) -> None:
     results = []
@@ -184,6 +187,7 @@ def test_the_number_of_workers_changes_not_a_bit(precision: str) -> None:
     assert results[0] == results[1] == results[2]
 
 
+@forking
 def test_by_torch_who_else_trains_changes_not_a_bit() -> None:
     with closing(TorchLearner(DIGITS, NETWORK, workers=2)) as learner:
         mine = cohort(learner, 3)
@@ -193,6 +197,7 @@ def test_by_torch_who_else_trains_changes_not_a_bit() -> None:
         assert beside.losses.tobytes() == alone.losses.tobytes()
 
 
+@forking
 def test_more_clients_than_there_was_room_for_are_given_more() -> None:
     with closing(by_torch(2)(DIGITS, NETWORK, Training())) as learner:
         first = workers_of(learner)
@@ -387,8 +392,9 @@ def test_a_learner_may_be_closed_twice_and_used_again(make: Maker) -> None:
         assert np.array_equal(learner.saved(again.weights), learner.saved(first.weights))
 
 
+@forking
 def test_a_closed_learner_has_no_processes() -> None:
-    with digits(ALL["two workers"]) as learner:
+    with digits(by_torch(2)) as learner:
         workers = workers_of(learner)
         assert len(workers) == 2
         assert not any(gone(worker) for worker in workers)
@@ -396,8 +402,9 @@ def test_a_closed_learner_has_no_processes() -> None:
         assert all(gone(worker) for worker in workers)
 
 
+@forking
 def test_a_learner_that_is_forgotten_has_no_processes_either() -> None:
-    learner: Learner | None = ALL["two workers"](DIGITS, NETWORK, Training())
+    learner: Learner | None = by_torch(2)(DIGITS, NETWORK, Training())
     assert learner is not None
     workers = workers_of(learner)
     assert len(workers) == 2
@@ -406,8 +413,9 @@ def test_a_learner_that_is_forgotten_has_no_processes_either() -> None:
     assert all_gone_soon(workers)
 
 
+@forking
 def test_a_worker_that_is_killed_is_told_and_the_learner_goes_on_with_others() -> None:
-    with digits(ALL["two workers"]) as learner:
+    with digits(by_torch(2)) as learner:
         expected = learner.train([cohort(learner, 2)])[0]
         learner.close()
         workers = workers_of(learner)
@@ -426,9 +434,10 @@ def test_a_worker_that_is_killed_is_told_and_the_learner_goes_on_with_others() -
         assert np.array_equal(again.weights, expected.weights)
 
 
+@forking
 def test_an_interrupt_is_for_the_parent_alone() -> None:
     """Ctrl-C reaches every process of a terminal, and a worker that died of it would tell so at length."""
-    with digits(ALL["two workers"]) as learner:
+    with digits(by_torch(2)) as learner:
         workers = workers_of(learner)
         for worker in workers:
             os.kill(worker, signal.SIGINT)
@@ -468,3 +477,19 @@ def test_workers_do_not_outlive_a_killed_parent() -> None:
             for worker in workers:
                 if not gone(worker):
                     os.kill(worker, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "words", ["autograd's threading in combination with fork-based multiprocessing", "other trouble"]
+)
+def test_where_torch_refuses_forked_processes_the_message_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError(words)
+
+    monkeypatch.setattr(torch.autograd, "grad", refuse)
+    with digits(by_torch(2)) as learner:
+        expected = (TrainingError, "give workers=1") if "fork" in words else (RuntimeError, words)
+        with pytest.raises(expected[0], match=expected[1]):
+            learner.train([cohort(learner, 2)])

@@ -73,9 +73,9 @@ def measure_training(dataset: str, *, device: str = "cpu", batch: int = 10, repe
     cohort = Cohort(learner.loaded(start), orders, np.ones(CLIENTS))
     together = [cohort] * (RUNS if kind == "cuda" else 1)
     tasks = [lambda: plain.train(sent, orders), lambda: learner.train([cohort]), lambda: learner.train(together)]
-    expected = plain.train(sent, orders)[0].cpu().numpy().astype(np.float64)
     checked = Cohort(exact.loaded(start), orders, np.ones(CLIENTS))
-    given = np.asarray(exact.saved(exact.train([checked])[0].weights), dtype=np.float64)
+    given = np.asarray(exact.saved(exact.train([checked])[0].weights), dtype=np.float64)  # first: it forks
+    expected = plain.train(sent, orders)[0].cpu().numpy().astype(np.float64)
     apart = float(np.linalg.norm(given - expected) / np.linalg.norm(expected - start))
     if not apart < MOST_APART:
         raise AssertionError(

@@ -38,7 +38,8 @@ class TorchLearner:
     """Trains clients one by one, each on one core; `workers` processes share them (1 trains here, without any).
 
     Processes are forked: they see the images without copying them, and hand models over in shared memory. Every client
-    is trained on one thread, so that the result does not depend on how many workers there are.
+    is trained on one thread, so that the result does not depend on how many workers there are. On a machine with a GPU,
+    torch refuses gradients in processes forked after the parent has taken some: train before, or with one worker.
     """
 
     def __init__(
@@ -202,6 +203,13 @@ class _Team:
                 "a training process ended abruptly (out of memory, or killed): start again with fewer workers; "
                 "a saved run goes on where it was"
             ) from lost
+        except RuntimeError as refused:
+            if "fork" not in str(refused):
+                raise
+            raise TrainingError(
+                "torch cannot train in forked processes any more: on a machine with a GPU, once this process has taken "
+                "gradients itself; give workers=1, or train in a process of its own"
+            ) from refused
 
     def close(self) -> None:
         """Wait for the workers to leave."""
