@@ -172,7 +172,20 @@ def test_unknown_names_and_settings_suggest_the_near_one() -> None:
 
 
 def test_every_policy_is_known_by_its_own_name() -> None:
-    assert list(POLICIES) == ["rbcsf", "random", "skewed", "round-robin", "fedcs", "fastest", "fair-oracle"]
+    ours = ["rbcsf", "random", "skewed", "round-robin", "fedcs", "fastest", "fair-oracle"]
+    published = [
+        "data-size",
+        "oort",
+        "power-of-choice",
+        "tifl",
+        "active-fl",
+        "refl",
+        "cs-ucb",
+        "cs-ucb-q",
+        "e3cs",
+        "ucb-cs",
+    ]
+    assert list(POLICIES) == [*ours, *published]
     assert all(policy.name == name for name, policy in POLICIES.items())
 
 

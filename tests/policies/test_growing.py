@@ -22,6 +22,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "round-robin": {"cohort_size": 3},
     "fastest": {"cohort_size": 3},
     "fedcs": {"deadline": 8.0, "estimates": "learned"},
+    "data-size": {"cohort_size": 3},
+    "oort": {"cohort_size": 3, "pacer_window": 2},
+    "power-of-choice": {"cohort_size": 3, "candidates": 4},
+    "tifl": {"cohort_size": 3, "tiers": 3, "profiling_rounds": 3, "retier_every": 2, "interval": 1},
+    "active-fl": {"cohort_size": 3},
+    "refl": {"cohort_size": 3, "window": 2},
+    "cs-ucb": {"cohort_size": 3},
+    "cs-ucb-q": {"cohort_size": 3, "guaranteed_rate": "1/7", "fairness_weight": 0.3},
+    "e3cs": {"cohort_size": 3},
+    "ucb-cs": {"cohort_size": 3},
 }
 
 
@@ -54,7 +64,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 @settings(max_examples=15, deadline=None)
 def test_a_policy_grown_by_add_equals_one_built_large(name: str, seed: int, rounds: int, steps: list[int]) -> None:
     """While the new are not there both choose alike; once they come, too, if nobody earns while away."""
-    extra: dict[str, Any] = {"accrual": "available"} if name in ("rbcsf", "fair-oracle") else {}
+    extra: dict[str, Any] = {"accrual": "available"} if name in ("rbcsf", "fair-oracle", "cs-ucb-q") else {}
     large = SMALL + sum(steps)
     grown, built = (make_policy(name, clients, **SETTINGS[name], **extra) for clients in (SMALL, large))
     small_fleet, fleet = SmallFleet(seed, clients=SMALL), SmallFleet(seed, clients=large)

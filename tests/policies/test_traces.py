@@ -23,7 +23,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
 def choices(variant: str) -> list[list[int]]:
     name, settings = VARIANTS[variant]
     policy = make_policy(name, 40, **settings)
-    fleet = SmallFleet(seed=1, deadline=25.0, failure_rate=0.05)
+    fleet = SmallFleet(seed=1, deadline=25.0, failure_rate=0.05, losses=True)
     chosen = []
     for round_ in range(1, ROUNDS + 1):
         offer = fleet.offer(round_)

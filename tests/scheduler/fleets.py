@@ -54,7 +54,7 @@ def play_round(scheduler: Scheduler, statuses: Any, seconds: Mapping[str, float]
 
 def turns_in(path: Path) -> list[tuple[Any, ...]]:
     """All turns but for the wall clock."""
-    words = "SELECT round, row, id, kind, seconds, why, late_seconds, folded FROM turns ORDER BY round, row"
+    words = "SELECT round, row, id, kind, seconds, why, late_seconds, folded, loss FROM turns ORDER BY round, row"
     return rows_of(path, words)
 
 

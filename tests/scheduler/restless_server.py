@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
 }
 STARTERS = 10
 UNDERSTUDY = "understudy"
-WRITES = ("BEGIN IMMEDIATE", "COMMIT", "INSERT", "UPDATE", "DELETE", "CREATE", "PRAGMA")
+WRITES = ("BEGIN IMMEDIATE", "COMMIT", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "PRAGMA")
 
 
 def chance(*words: object) -> random.Random:
@@ -63,6 +63,12 @@ def fate(round_: int, client: str) -> tuple[str, float, int]:
     if draw < 0.92:
         return "late", rng.uniform(10.1, 30.0), rng.choice([1, 2, 3])
     return "never", 0.0, 0
+
+
+def loss_of(round_: int, client: str) -> float | None:
+    """What a client tells of its training, if anything."""
+    rng = chance("loss", round_, client)
+    return rng.uniform(0.1, 3.0) if rng.random() < 0.7 else None
 
 
 def play(path: str, rounds: int, once_open: Callable[[], object] = lambda: None) -> None:
@@ -116,10 +122,11 @@ def _play_round(scheduler: Scheduler, round_: int) -> None:
         if fate(round_, client)[0] == "failed":
             scheduler.failed(client, "its battery died")
     together = dict(list(back.items())[:2])
-    assert scheduler.report_many(together) == len(together)
+    losses = {client: loss for client in together if (loss := loss_of(round_, client)) is not None}
+    assert scheduler.report_many(together, losses=losses) == len(together)
     for client, seconds in list(back.items())[2:]:
-        assert scheduler.report(client, seconds)
-        assert not scheduler.report(client, seconds, round=round_)
+        assert scheduler.report(client, seconds, loss=loss_of(round_, client))
+        assert not scheduler.report(client, seconds, loss=loss_of(round_, client), round=round_)
     scheduler.close_round()
 
 
@@ -129,7 +136,7 @@ def _report_late_ones(scheduler: Scheduler, round_: int) -> None:
             what, seconds, delay = fate(turn.round, client)
             due = turn.kind == "late" and what == "late" and turn.round + delay == round_
             if due and turn.late_seconds is None:
-                assert scheduler.report(client, seconds, round=turn.round)
+                assert scheduler.report(client, seconds, loss=loss_of(turn.round, client), round=turn.round)
 
 
 # The program

@@ -16,7 +16,7 @@ import pytest
 from turnout.kernel.errors import StoreError
 from turnout.scheduler import ClientStatus, Feature, Features, Reporter, Scheduler
 from turnout.scheduler.doctor import Finding, examine
-from turnout.scheduler.records import Turn, digest_of
+from turnout.scheduler.records import digest_of, turn_of
 from turnout.store import RunStore
 from turnout.store.packing import pack_snapshot, unpack_snapshot
 
@@ -25,7 +25,7 @@ SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.1, "speed_weight": 1.0}
 
 
 def play_rounds(scheduler: Scheduler, rounds: int, seed: int = 0) -> None:
-    """Some are late, some of those come back later, some fail."""
+    """Some are late, some of those come back later, some fail; some tell their loss."""
     rng = random.Random(seed)
     for _ in range(rounds):
         volunteers = [f"phone-{n:02}" for n in range(10) if rng.random() < 0.8] or ["phone-00"]
@@ -34,12 +34,12 @@ def play_rounds(scheduler: Scheduler, rounds: int, seed: int = 0) -> None:
             if luck < 0.1:
                 scheduler.failed(client, "battery empty")
             elif luck > 0.25:
-                scheduler.report(client, rng.uniform(5, 29))
+                scheduler.report(client, rng.uniform(5, 29), loss=luck if luck > 0.5 else None)
         scheduler.close_round()
         turns = [turn for client in scheduler.clients for turn in scheduler.history(client)]
         for turn in [one for one in turns if one.kind == "late" and one.late_seconds is None][:1]:
             if scheduler.round - turn.round < 10 and rng.random() < 0.5:
-                scheduler.report(turn.id, 31 + rng.random(), round=turn.round)
+                scheduler.report(turn.id, 31 + rng.random(), loss=0.5, round=turn.round)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def forge_turn(db: sqlite3.Connection, where: str, change: str) -> None:
     """Change a turn and seal it anew, as a fault in our own code might."""
     told = one(db, f"SELECT round, row FROM turns WHERE {where} ORDER BY round LIMIT 1")
     db.execute(f"UPDATE turns SET {change} WHERE round = ? AND row = ?", told)
-    turn = Turn(*one(db, "SELECT * FROM turns WHERE round = ? AND row = ?", *told)[:-1])  # type: ignore[arg-type]
+    turn, _ = turn_of(one(db, "SELECT * FROM turns WHERE round = ? AND row = ?", *told))
     db.execute("UPDATE turns SET seal = ? WHERE round = ? AND row = ?", (turn.seal, *told))
 
 
@@ -153,6 +153,16 @@ def play_rounds_and_die(path: Path) -> None:
             lambda db: forge_turn(db, "kind = 'arrived' AND round < 60", "seconds = 1.5"),
             {"rounds"},
             "its turn says arrived after 1.5 s",
+        ),
+        (
+            lambda db: forge_turn(db, "kind = 'arrived' AND round < 60 AND loss IS NOT NULL", "loss = NULL"),
+            {"rounds"},
+            "and its turn says None",
+        ),
+        (
+            lambda db: db.execute("UPDATE turns SET loss = 9 WHERE round = 5 AND kind = 'arrived'"),
+            {"turns", "rounds"},
+            "in round 5",
         ),
         (
             lambda db: forge_turn(db, "kind = 'failed'", "kind = 'arrived', seconds = 3.0"),

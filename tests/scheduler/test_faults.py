@@ -25,6 +25,7 @@ from scheduler import restless_server
 from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_anew, play_round, rows_of, turns_in
 from turnout.kernel.errors import InfeasiblePromise, OfferError, ReportError, StoreError
 from turnout.scheduler import ClientStatus, Reporter, Scheduler
+from turnout.scheduler.journal import FLEET
 
 HERE = Path(__file__).parent
 
@@ -721,6 +722,8 @@ MEDDLING = [
     "DELETE FROM clients WHERE row = (SELECT MAX(row) FROM clients)",
     "INSERT INTO clients VALUES (1000, 'one more')",
     "UPDATE turns SET seconds = 1.0 WHERE kind = 'arrived'",
+    "UPDATE turns SET loss = 1.0 WHERE kind = 'arrived'",
+    "UPDATE turns SET loss = NULL WHERE kind = 'arrived'",
     "UPDATE turns SET late_seconds = NULL WHERE round > 10 AND late_seconds IS NOT NULL",
     "UPDATE turns SET folded = NULL WHERE round > 10 AND folded IS NOT NULL",
     "DELETE FROM turns WHERE round = (SELECT MAX(round) FROM turns) AND kind IS NULL",
@@ -889,7 +892,24 @@ def test_file_of_an_older_release(folder: Path) -> None:
             play_round(scheduler, offered(*expected["clients"]), 3.0)
             after = packed(scheduler)
         assert packed_anew(path) == after
-    assert [old.name for old in (HERE / "data").glob("*.turnout")] == ["fleet-format-1.turnout"]
+    written = sorted(old.name for old in (HERE / "data").glob("*.turnout"))
+    assert written == [f"fleet-format-{number}.turnout" for number in range(1, FLEET.format + 1)]
+
+
+def test_file_of_an_older_release_when_its_first_opening_is_killed(folder: Path, server: Server) -> None:
+    old, calm = HERE / "data" / "fleet-format-1.turnout", folder / "calm.turnout"
+    shutil.copy(old, calm)
+    server.play(calm, 11)
+    formats = set()
+    for write in range(1, 25):
+        path = folder / f"{write}.turnout"
+        shutil.copy(old, path)
+        server.play(path, 11, die_at=write)
+        assert server.killed
+        formats |= set(rows_of(path, "PRAGMA user_version"))
+        server.play(path, 11)
+        assert all_of(path) == all_of(calm), f"killed before write {write}"
+    assert formats == {(1,), (2,)}
 
 
 def digest_of_state(scheduler: Scheduler) -> str:

@@ -19,6 +19,7 @@ from turnout.cli.options import Interrupted
 from turnout.cli.reproduce import reproduce
 from turnout.cli.runs import runs
 from turnout.cli.simulate import compare, simulate
+from turnout.cli.traces import traces
 from turnout.cli.train import train
 from turnout.kernel.backend import kernel_name
 
@@ -33,6 +34,7 @@ for command in (demo, simulate, compare, reproduce, train, check, bench):
     app.command()(command)
 app.add_typer(runs, name="runs")
 app.add_typer(data, name="data")
+app.add_typer(traces, name="traces")
 app.add_typer(fleet, name="fleet")
 
 

@@ -23,6 +23,9 @@ from turnout.bench.choosing import (
     verdicts,
 )
 from turnout.bench.live import BATCH, COMMITS, MOST, measure_live
+from turnout.bench.oort import CLIENTS as OORT_CLIENTS
+from turnout.bench.oort import LEAST as OORT_LEAST
+from turnout.bench.oort import measure_oort
 from turnout.bench.sweeping import measure_sweep
 from turnout.cli.options import DeviceOption, JsonOption, print_json, progress_bar
 from turnout.kernel.backend import kernel_name
@@ -38,12 +41,15 @@ class What(StrEnum):
     sweep = "sweep"
     training = "training"
     live = "live"
+    oort = "oort"
 
 
 def bench(
     what: Annotated[
         What,
-        typer.Argument(help="A round of choosing, the paper's sweep, a round of training, or one of a live fleet."),
+        typer.Argument(
+            help="A round of choosing, the paper's sweep, a round of training, one of a live fleet, or one of Oort."
+        ),
     ] = What.choosing,
     clients: Annotated[
         int | None,
@@ -65,7 +71,12 @@ def bench(
     `turnout bench training`: a round of 8 clients with 500 items each, beside a plain loop over them.
 
     `turnout bench live`: a scheduler's round of a million clients, 100 reports and all, beside the kernel's own.
+
+    `turnout bench oort`: a round of Oort with 100,000 clients, beside the same rules with one dictionary a client.
     """
+    if what is What.oort:
+        _bench_oort(clients or OORT_CLIENTS, cohort or 100, repeats, json)
+        return
     if what is What.live:
         _bench_live(clients or MILLION, cohort or 100, repeats, json)
         return
@@ -163,6 +174,20 @@ def _bench_live(clients: int, cohort: int, repeats: int, json: bool) -> None:
         f"{one.ratio:.1f} of these (target: at most {MOST:g}, {'met' if one.met else 'not met'}).\n"
         f"Reports in batches of {BATCH:,}: {one.reports_a_second:,.0f} a second. Opening the file again: "
         f"{one.open_seconds:.1f} s.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _bench_oort(clients: int, cohort: int, repeats: int, json: bool) -> None:
+    one = measure_oort(clients=clients, cohort=cohort, repeats=repeats)
+    if json:
+        print_json({**asdict(one), "speedup": one.speedup, "least": OORT_LEAST, "met": one.met})
+        return
+    Console().print(
+        f"A round of Oort, {clients:,} clients, {cohort} chosen: {one.round_seconds * 1e3:.1f} ms.\n"
+        f"The same choices with one dictionary a client: {one.literal_seconds * 1e3:.0f} ms, {one.speedup:.1f} times "
+        f"as long (target: at least {OORT_LEAST:g}, {'met' if one.met else 'not met'}).",
         highlight=False,
         soft_wrap=True,
     )

@@ -9,12 +9,21 @@ from turnout.experiments.accuracy import AccuracyRounds, AccuracyTime
 from turnout.experiments.comparison import Overview, PullRecord, Queues, TrainingTime
 from turnout.experiments.experiment import Experiment
 from turnout.experiments.fairness_impact import FairnessImpact
+from turnout.experiments.horizon import HorizonStudy
 from turnout.experiments.theory import Theory
 from turnout.experiments.trade_off import TradeOff
 from turnout.kernel.errors import SettingError
 from turnout.policies.registry import near
 
-NUMERICAL: tuple[Experiment, ...] = (Overview(), Queues(), TrainingTime(), PullRecord(), Theory(), TradeOff())
+NUMERICAL: tuple[Experiment, ...] = (
+    Overview(),
+    Queues(),
+    TrainingTime(),
+    PullRecord(),
+    Theory(),
+    TradeOff(),
+    HorizonStudy(),
+)
 ACCURACY: tuple[Experiment, ...] = (FairnessImpact(), AccuracyRounds(), AccuracyTime())
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType({one.name: one for one in (*NUMERICAL, *ACCURACY)})
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(

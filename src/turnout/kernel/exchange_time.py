@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,10 @@ class ExchangeTimeModel:
     its client, by a rank-one update. With `forgetting` below 1 each new time of a client takes that
     factor off the weight of its older ones; the ridge does not fade.
 
+    `prior`: what a client is taken for of which nothing is known, and what the ridge draws every estimate to: "zero" as
+    in the paper, or "fleet": theta0 of one regression over everybody's times. Then theta-hat = H⁻¹ (Σ tau·c +
+    ridge·theta0); theta0 is taken anew, for all, whenever the fleet has learned a tenth more times.
+
     >>> model = ExchangeTimeModel(clients=2, features=1, ridge=1.0)
     >>> model.learn([1], [[2.0]], [6.0])
     >>> model.predict([[1.0], [1.0]])
@@ -43,12 +47,23 @@ class ExchangeTimeModel:
     array([0.   , 2.176])
     """
 
-    def __init__(self, clients: int, *, features: int = 3, ridge: float = 1.0, forgetting: float = 1.0) -> None:
+    def __init__(
+        self,
+        clients: int,
+        *,
+        features: int = 3,
+        ridge: float = 1.0,
+        forgetting: float = 1.0,
+        prior: Literal["zero", "fleet"] = "zero",
+    ) -> None:
         clients = as_count("clients", clients, SettingError)
         self.features = as_count("features", features, SettingError)
         self.ridge = as_number("ridge", ridge, SettingError, above=0)
         self.forgetting = as_number("forgetting", forgetting, SettingError, above=0, most=1)
+        if prior not in ("zero", "fleet"):
+            raise SettingError(f"prior must be 'zero' or 'fleet', not {prior!r}")
         self._pairs = [(a, b) for a in range(self.features) for b in range(a, self.features)]
+        self._pool = _Pool(self.features, self.ridge) if prior == "fleet" else None
         self.bank = self._unlearned(clients)
 
     @property
@@ -88,6 +103,10 @@ class ExchangeTimeModel:
             compiled.learn(self.bank, np.ascontiguousarray(clients), features, np.ascontiguousarray(seconds))
         else:
             self.bank[:, clients] = self._rank_one(self.bank.take(clients, axis=1), features, seconds)
+        if self._pool is not None:
+            in_order = np.argsort(clients)  # sums of floats depend on it
+            if self._pool.learn(features[in_order], seconds[in_order]):
+                self._move(self._pool, self._pool.solved())
 
     def learn_from(self, report: RoundReport) -> None:
         """Learn a round: who arrived or was late teaches, a failure teaches nothing about speed."""
@@ -135,6 +154,9 @@ class ExchangeTimeModel:
         columns = self.bank.take(clients, axis=1)
         for feature, gain in enumerate(self._gains(columns, features)):
             np.add.at(self.bank[len(self._pairs) + feature], clients, gain * weight)
+        if self._pool is not None:
+            in_order = np.argsort(clients, kind="stable")
+            self._pool.sums += features[in_order].T @ (now - was)[in_order]
 
     def add(self, count: int) -> None:
         """Append `count` clients of which nothing is known."""
@@ -142,24 +164,38 @@ class ExchangeTimeModel:
         self.bank = np.concatenate([self.bank, fresh], axis=1)
 
     def forget(self, rows: npt.ArrayLike) -> None:
-        """Nothing is known of these clients any more."""
+        """Nothing is known of these clients any more; what they taught the fleet as a whole stays."""
         clients = as_rows("rows", rows, ReportError, clients=self.clients)
         self.bank[:, clients] = self._unlearned(len(clients))
 
     def state(self) -> dict[str, Any]:
         """All that was learned, as plain arrays."""
-        return {"bank": self.bank.copy()}
+        pool = {} if self._pool is None else {"pool": self._pool.numbers()}
+        return {"bank": self.bank.copy(), **pool}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
-        self.bank = saved_array(state, "bank", self.bank)
+        """Take back what `state` gave; all of it, or nothing."""
+        bank = saved_array(state, "bank", self.bank)
+        if self._pool is not None:
+            self._pool.take(saved_array(state, "pool", self._pool.numbers()))
+        self.bank = bank
 
     def _unlearned(self, clients: int) -> FloatArray:
         bank = np.zeros((len(self._pairs) + self.features, clients))
         for place, (a, b) in enumerate(self._pairs):
             if a == b:
                 bank[place] = 1 / self.ridge
+        if self._pool is not None:
+            bank[len(self._pairs) :] = self._pool.prior[:, None]
         return bank
+
+    def _move(self, pool: _Pool, prior: FloatArray) -> None:
+        """Every theta-hat as if it had begun at `prior`: it is linear in it."""
+        step = self.ridge * (prior - pool.prior)
+        gains = self._gains(self.bank, np.broadcast_to(step, (self.clients, self.features)))
+        for feature, gain in enumerate(gains):
+            self.bank[len(self._pairs) + feature] += gain
+        pool.prior = prior
 
     def _entering(
         self, rows: npt.ArrayLike, contexts: npt.ArrayLike, count: int | None = None
@@ -247,8 +283,46 @@ class ExchangeTimeModel:
         samples *= self.forgetting
         samples += contexts[:, :, None] * contexts[:, None, :]
         samples += (1 - self.forgetting) * self.ridge * np.eye(self.features)
+        if self._pool is not None:
+            sums += (1 - self.forgetting) * self.ridge * self._pool.prior
         inverse = np.linalg.inv(samples)
         for place, (a, b) in enumerate(self._pairs):
             columns[place] = (inverse[:, a, b] + inverse[:, b, a]) / 2
         columns[len(self._pairs) :] = np.einsum("nab,nb->an", inverse, sums)
         return columns
+
+
+class _Pool:
+    """One regression over everybody's times, and `prior`, what was last made of it."""
+
+    def __init__(self, features: int, ridge: float) -> None:
+        self.squares = ridge * np.eye(features)
+        self.sums = np.zeros(features)
+        self.prior: FloatArray = np.zeros(features)
+        self._lessons = self._used = 0
+
+    def learn(self, contexts: FloatArray, times: FloatArray) -> bool:
+        """Take these times in; whether so many are new that the prior should be taken anew."""
+        self.squares += contexts.T @ contexts
+        self.sums += contexts.T @ times
+        self._lessons += len(times)
+        if self._lessons * 10 < self._used * 11 or not len(times):
+            return False
+        self._used = self._lessons
+        return True
+
+    def solved(self) -> FloatArray:
+        """theta0 of all times so far."""
+        theta: FloatArray = np.linalg.solve(self.squares, self.sums).astype(np.float64)
+        return theta
+
+    def numbers(self) -> FloatArray:
+        """All of it in one array."""
+        return np.concatenate([self.squares.ravel(), self.sums, self.prior, [self._lessons, self._used]])
+
+    def take(self, numbers: FloatArray) -> None:
+        """Take it back."""
+        features = len(self.sums)
+        squares, self.sums, self.prior, counts = np.split(numbers, np.cumsum([features**2, features, features]))
+        self.squares = squares.reshape(features, features)
+        self._lessons, self._used = (int(count) for count in counts)

@@ -23,6 +23,8 @@ class SelectionPolicy(ABC):
     cohort_size: int | None = None
     #: How many features a context must have; None where the policy does not look at contexts.
     features: int | None = None
+    #: Does it choose cohort_size clients whenever so many are available, or may its rule leave places empty?
+    fills: bool = True
     #: Must it be told the true expected times? Nobody else is.
     wants_truth: bool = False
 

@@ -94,7 +94,7 @@ def the_cohort_has_the_wanted_size(build: Build) -> None:
     for availability in (1.0, 0.8, 0.1):
         policy = build()
         for offer, selection in _played(policy, availability=availability):
-            if policy.cohort_size is None:
+            if policy.cohort_size is None or not policy.fills:
                 continue
             wanted = min(policy.cohort_size, int(offer.available.sum()))
             _require(
@@ -124,7 +124,7 @@ def the_selection_is_of_the_offered_round(build: Build) -> None:
 def order_does_not_matter(build: Build) -> None:
     """Neither the memory order of an offer, nor what is said of absent clients, nor the order in a report."""
     policy, other = build(), build()
-    fleet = SmallFleet(clients=policy.clients, deadline=15.0, failure_rate=0.1)
+    fleet = SmallFleet(clients=policy.clients, deadline=15.0, failure_rate=0.1, losses=True)
     for round_ in range(1, ROUNDS + 1):
         offer = fleet.offer(round_)
         selection = policy.ask(offer)
@@ -146,7 +146,7 @@ def order_does_not_matter(build: Build) -> None:
 def state_and_restore_round_trip(build: Build) -> None:
     """A restored policy is the policy that was saved; its state is plain arrays and numbers."""
     policy = build()
-    for offer, _ in _played(policy, deadline=15.0, failure_rate=0.1):
+    for offer, _ in _played(policy, deadline=15.0, failure_rate=0.1, losses=True):
         saved = policy.state()
         for key, value in saved.items():
             _require(_is_plain(value), f"state[{key!r}] is a {type(value).__name__}, not a plain array or number")
@@ -177,7 +177,7 @@ def a_saved_state_does_not_change(build: Build) -> None:
 def replay_gives_the_same_next_choice(build: Build) -> None:
     """The state is the fold of the reports."""
     policy, reports = build(), []
-    fleet = SmallFleet(clients=policy.clients, deadline=15.0, failure_rate=0.1)
+    fleet = SmallFleet(clients=policy.clients, deadline=15.0, failure_rate=0.1, losses=True)
     for round_ in range(1, ROUNDS + 1):
         reports.append(_play_round(policy, fleet, round_))
     replayed = build()
@@ -289,6 +289,7 @@ def _reversed(report: RoundReport) -> RoundReport:
         contexts=report.contexts[::-1],
         exchange_times=report.exchange_times[::-1],
         outcomes=None if report.outcomes is None else report.outcomes[::-1],
+        losses=None if report.losses is None else report.losses[::-1],
     )
 
 

@@ -85,8 +85,8 @@ class GuaranteedPolicy(SelectionPolicy):
 
     def add(self, count: int) -> None:
         """New clients are owed nothing; their rate is the common one."""
+        self.queues.add(count)  # first: it refuses where each has a rate of its own
         super().add(count)
-        self.queues.add(count)
         self.turns = np.concatenate([self.turns, np.zeros(count, dtype=np.int32)])
 
     def state(self) -> dict[str, Any]:

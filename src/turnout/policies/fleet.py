@@ -18,7 +18,8 @@ class SmallFleet:
     """Offers rounds and plays them. The same seed gives every policy the same availability, contexts and noise.
 
     A client needs a cold start unless it trained in the round before. With a `deadline` slower clients are
-    late; with a `failure_rate` some fail half-way.
+    late; with a `failure_rate` some fail half-way. With `losses` those that arrive tell one, larger for slower
+    classes and falling from round to round.
     """
 
     def __init__(
@@ -29,12 +30,14 @@ class SmallFleet:
         availability: float = 0.8,
         deadline: float | None = None,
         failure_rate: float = 0.0,
+        losses: bool = False,
     ) -> None:
         self.seed = seed
         self.clients = clients
         self.availability = availability
         self.deadline = deadline
         self.failure_rate = failure_rate
+        self.losses = losses
         kind = np.arange(clients) * len(TRAINING_SECONDS) // clients
         efficiency = np.log2(1 + np.array(SIGNAL_TO_NOISE))
         self.theta: FloatArray = np.column_stack(
@@ -71,4 +74,9 @@ class SmallFleet:
             np.where(failed, times / 2, times),
             available=offer.available,
             outcomes=outcomes,
+            losses=np.where(outcomes == "arrived", self._losses(offer.round)[chosen], np.nan) if self.losses else None,
         )
+
+    def _losses(self, round_: int) -> FloatArray:
+        level = self.theta[:, 0] / (1 + round_ / 20)
+        return level * round_rng(self.seed, "losses", round_).uniform(0.5, 1.5, self.clients)

@@ -8,15 +8,61 @@ from types import MappingProxyType
 from typing import Any
 
 from turnout.kernel.errors import SettingError
+from turnout.policies.active_fl import ActiveFL
 from turnout.policies.base import SelectionPolicy
+from turnout.policies.cs_ucb import CSUCB, CSUCBQ
+from turnout.policies.data_size import DataSize
+from turnout.policies.e3cs import E3CS
 from turnout.policies.fedcs import FedCS
+from turnout.policies.guarantee import WithGuarantee
+from turnout.policies.oort import Oort
 from turnout.policies.oracle import FairOracle, Fastest
+from turnout.policies.power_of_choice import PowerOfChoice
 from turnout.policies.rbcsf import RBCSF
+from turnout.policies.refl import REFL
 from turnout.policies.round_robin import RoundRobin
+from turnout.policies.tifl import TiFL
+from turnout.policies.ucb_cs import UCBCS
 from turnout.policies.uniform import SkewedRandom, UniformRandom
+from turnout.policies.wrappers import (
+    CoolDown,
+    Eligible,
+    ExcludeBusy,
+    Overcommit,
+    Quota,
+    WarmUp,
+    Wrapper,
+    with_defaults,
+)
 
 POLICIES: Mapping[str, type[SelectionPolicy]] = MappingProxyType(
-    {policy.name: policy for policy in (RBCSF, UniformRandom, SkewedRandom, RoundRobin, FedCS, Fastest, FairOracle)}
+    {
+        policy.name: policy
+        for policy in (
+            RBCSF,
+            UniformRandom,
+            SkewedRandom,
+            RoundRobin,
+            FedCS,
+            Fastest,
+            FairOracle,
+            DataSize,
+            Oort,
+            PowerOfChoice,
+            TiFL,
+            ActiveFL,
+            REFL,
+            CSUCB,
+            CSUCBQ,
+            E3CS,
+            UCBCS,
+        )
+    }
+)
+
+#: Rules around a policy: their settings `policy` and `settings` name the one inside.
+WRAPPERS: Mapping[str, type[Wrapper]] = MappingProxyType(
+    {rule.name: rule for rule in (WithGuarantee, Overcommit, Eligible, ExcludeBusy, CoolDown, Quota, WarmUp)}
 )
 
 
@@ -25,9 +71,14 @@ def make_policy(name: str, clients: int, **settings: Any) -> SelectionPolicy:
 
     >>> make_policy("rbcsf", 40, speed_weight=5.0).name
     'rbcsf'
+    >>> make_policy("with-guarantee", 40, policy="oort", guaranteed_rate=0.1).policy.name
+    'oort'
     """
+    if name in WRAPPERS:
+        return WRAPPERS[name].named(clients, make_policy, **settings)
     if name not in POLICIES:
-        raise SettingError(f"unknown policy {name!r}{near(name, POLICIES)}; there are {', '.join(POLICIES)}")
+        names = [*POLICIES, *WRAPPERS]
+        raise SettingError(f"unknown policy {name!r}{near(name, names)}; there are {', '.join(names)}")
     policy = POLICIES[name]
     known = settings_of(policy)
     for setting in settings:
@@ -40,6 +91,18 @@ def settings_of(policy: type[SelectionPolicy]) -> list[str]:
     """The names of the settings a policy takes."""
     parameters = inspect.signature(policy).parameters.values()
     return [one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY]
+
+
+def filled(name: str, settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, and those of the defaults that this policy, or one inside it, takes and is not given."""
+    return with_defaults(name, settings, defaults, settings_named)
+
+
+def settings_named(name: str) -> list[str]:
+    """The names of the settings of the policy of this name; none if there is no such policy."""
+    if name in WRAPPERS:
+        return ["policy", "settings", *WRAPPERS[name].own_settings()]
+    return settings_of(POLICIES[name]) if name in POLICIES else []
 
 
 def near(word: str, words: Iterable[str]) -> str:

@@ -33,7 +33,7 @@ def chosen_round(
     if number == 1 and not settings.allow_infeasible:
         _require_feasible(fleet, available)
     selection = _invited(fleet, settings, RoundOffer(number, available, contexts))
-    rows, wanted = selection.clients, fleet.policy.cohort_size
+    rows, wanted = selection.clients, getattr(fleet.policy, "wanted", fleet.policy.cohort_size)
     own = np.ascontiguousarray(contexts[rows])
     return OpenRound(
         round=number,

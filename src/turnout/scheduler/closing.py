@@ -28,6 +28,7 @@ def closed_round(
     missing = "late" if len(kept) < opened.wanted else "outrun"
     told = {turn.row: _told(turn, over, missing, turn.row in surplus) for turn in turns}
     in_order = [told[row] for row in opened.rows.tolist()]
+    losses = np.array([np.nan if turn.loss is None else turn.loss for turn in in_order], dtype=np.float64)
     closed = Closed(
         round=opened.round,
         rows=opened.rows,
@@ -38,6 +39,7 @@ def closed_round(
         late_rounds=np.array([turn.round for turn in waiting], dtype=np.int64),
         late_rows=np.array([turn.row for turn in waiting], dtype=np.int64),
         late_seconds=np.array([turn.late_seconds for turn in waiting], dtype=np.float64),
+        losses=None if np.isnan(losses).all() else losses,
     )
     return closed, list(told.values())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shlex
@@ -22,9 +23,9 @@ from turnout.kernel.errors import StoreError, TurnoutError
 from turnout.kernel.version import __version__
 from turnout.scheduler.features import Features
 from turnout.scheduler.fleet import KINDS, Closed, Fleet
-from turnout.scheduler.journal import FLEET, KEEP_MASKS, Journal
+from turnout.scheduler.journal import FLEET, FORMAT_1, KEEP_MASKS, Journal
 from turnout.scheduler.memory import Memory, load, stored_features
-from turnout.scheduler.records import Turn, digest_of, unpack_closed, unpack_open
+from turnout.scheduler.records import Turn, digest_of, turn_of, unpack_closed, unpack_open
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.store.database import connect, plain_words
 from turnout.store.wal import lost_commits
@@ -112,8 +113,8 @@ def _refuse_strangers(path: Path) -> None:
 def _format(db: sqlite3.Connection) -> _Look:
     (version,) = db.execute("PRAGMA user_version").fetchone()
     look = _Look(f"fleet format {version}, read by turnout {__version__} with SQLite {sqlite3.sqlite_version}")
-    if version != FLEET.format:
-        look.wrong.append(f"it is of fleet format {version}, and turnout {__version__} reads format {FLEET.format}")
+    if version not in (FORMAT_1.format, FLEET.format):
+        look.wrong.append(f"it is of fleet format {version}, and turnout {__version__} reads up to {FLEET.format}")
     return look
 
 
@@ -205,8 +206,7 @@ def _clients(db: sqlite3.Connection) -> _Look:
 def _turns(db: sqlite3.Connection) -> _Look:
     """Every turn against its seal."""
     look, count = _Look(), 0
-    for *told, seal in db.execute("SELECT * FROM turns ORDER BY round, row"):
-        turn = Turn(*told)
+    for turn, seal in map(turn_of, db.execute("SELECT * FROM turns ORDER BY round, row")):
         count += 1
         if turn.seal != seal:
             look.wrong.append(f"what {turn.id!r} reported in round {turn.round} is not what was written")
@@ -245,7 +245,8 @@ def _rounds(db: sqlite3.Connection) -> _Look:
 def _disagreements(closed: Closed, turns: dict[int, Turn], ids: list[str]) -> Iterator[str]:
     if sorted(turns) != sorted(closed.rows.tolist()):
         yield f"round {closed.round} was closed with {len(closed.rows)} clients, and {len(turns)} have turns in it"
-    for row, kind, seconds in zip(closed.rows.tolist(), closed.kinds.tolist(), closed.seconds.tolist(), strict=True):
+    told = (closed.rows, closed.kinds, closed.seconds, closed.told_losses)
+    for row, kind, seconds, loss in zip(*(array.tolist() for array in told), strict=True):
         turn = turns.get(row)
         if turn is None:
             continue
@@ -256,12 +257,13 @@ def _disagreements(closed: Closed, turns: dict[int, Turn], ids: list[str]) -> It
                 f"in round {closed.round} {turn.id!r} was closed as {KINDS[kind]} after {seconds:g} s, and its turn "
                 f"says {turn.kind}{'' if turn.seconds is None else f' after {turn.seconds:g} s'}"
             )
+        if KINDS[kind] in ("arrived", "surplus") and turn.loss != (None if math.isnan(loss) else loss):
+            yield f"in round {closed.round} {turn.id!r} was closed with loss {loss:g}, and its turn says {turn.loss}"
 
 
 def _late_disagreements(db: sqlite3.Connection, late: dict[tuple[int, int], tuple[int, float]]) -> Iterator[str]:
     forgotten = _forgotten(db)
-    for *told, _ in db.execute("SELECT * FROM turns WHERE folded IS NOT NULL ORDER BY round, row"):
-        turn = Turn(*told)
+    for turn, _ in map(turn_of, db.execute("SELECT * FROM turns WHERE folded IS NOT NULL ORDER BY round, row")):
         learned = late.pop((turn.round, turn.row), None)
         if turn.row not in forgotten and learned != (turn.folded, turn.late_seconds):
             yield f"the late time of {turn.id!r} in round {turn.round} is not the one that was learned"
@@ -420,7 +422,7 @@ def _closes(db: sqlite3.Connection) -> Iterator[tuple[int, bytes]]:
 
 def _turns_of(db: sqlite3.Connection, round_: int) -> dict[int, Turn]:
     found = db.execute("SELECT * FROM turns WHERE round = ?", (round_,))
-    return {turn.row: turn for turn in (Turn(*told) for *told, _ in found)}
+    return {turn.row: turn for turn, _ in map(turn_of, found)}
 
 
 def _forgotten(db: sqlite3.Connection) -> set[int]:

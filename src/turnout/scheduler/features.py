@@ -89,6 +89,12 @@ class Features:
         """A fleet's own."""
         return cls(declared, compute, len(declared) if outputs is None else outputs)
 
+    def check(self, client: str, status: Any) -> None:
+        """Refuse a status that lacks a number, or has one that is not credible."""
+        columns = self.columns([(client, status)])
+        for feature in self.declared:
+            self._check(feature, columns[feature.name], lambda _: repr(client))
+
     def columns(self, statuses: Sequence[tuple[str, Any]]) -> dict[str, FloatArray]:
         """One array a declared name, from one status a client."""
         table = np.empty((len(self.declared), len(statuses)))

@@ -26,7 +26,10 @@ ENOUGH_ROUNDS = 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Closed:
-    """All that a closed round changes. `kinds` are places in KINDS; late_* are true times of earlier late clients."""
+    """All that a closed round changes. `kinds` are places in KINDS; late_* are true times of earlier late clients.
+
+    `losses`: NaN of who told none; None if nobody told any.
+    """
 
     round: int
     rows: IntArray
@@ -37,6 +40,12 @@ class Closed:
     late_rounds: IntArray
     late_rows: IntArray
     late_seconds: FloatArray
+    losses: FloatArray | None = None
+
+    @property
+    def told_losses(self) -> FloatArray:
+        """One a client, NaN of who told none."""
+        return np.full(len(self.rows), np.nan) if self.losses is None else self.losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +136,7 @@ class Fleet:
             closed.seconds,
             available=closed.available,
             outcomes=words,
+            losses=closed.losses,
             late_arrivals=self._late_arrivals(closed),
         )
         self.policy.check_report(report)

@@ -18,13 +18,13 @@ import socket
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from turnout.kernel.errors import StoreError
-from turnout.scheduler.records import OpenRound, Turn, as_bytes, digest_of, pack_open, unpack_open, without
+from turnout.scheduler.records import OpenRound, Turn, as_bytes, digest_of, pack_open, turn_of, unpack_open, without
 from turnout.store.database import FileKind, check_whole, connect, create, plain_words, transaction
 from turnout.store.lock import WriterLock
 from turnout.store.packing import pack_snapshot, unpack_snapshot
@@ -33,7 +33,7 @@ from turnout.store.wal import lost_commits
 FLEET = FileKind(
     "fleet",
     0x7475666C,  # "tufl", in ASCII
-    1,
+    2,
     """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE clients (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
@@ -52,12 +52,16 @@ CREATE TABLE turns (
     late_at TEXT,
     folded INTEGER,
     seal INTEGER NOT NULL,
+    loss REAL,
     PRIMARY KEY (round, row)
 ) WITHOUT ROWID;
 CREATE INDEX turns_by_id ON turns (id, round);
 CREATE TABLE snapshot (seq INTEGER PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL);
 """,
 )
+#: What is still read: its turns have no losses. A scheduler that opens it to write brings it up to date.
+FORMAT_1 = replace(FLEET, format=1)
+TO_FORMAT_2 = ("ALTER TABLE turns ADD COLUMN loss REAL", "PRAGMA user_version = 2")
 #: Fleets up to this size keep who was available in every round; larger ones only since the last snapshot.
 KEEP_MASKS = 10_000
 
@@ -81,7 +85,12 @@ class Journal:
                 if writes:
                     self._lock = WriterLock(_lock_of(path), store=path)
                     self._refuse_lost_commits()
-                self.db = connect(path, FLEET, read_only=read_only)
+                self.db = _connected(path, read_only=read_only)
+                if reporting and self._format < FLEET.format:
+                    raise StoreError(
+                        f"{path} is of fleet format {self._format}: open it once with Scheduler.open, which brings it "
+                        "up to date"
+                    )
                 check_whole(self.db, path, thoroughly=writes)
                 if writes:
                     self.db.execute("PRAGMA journal_mode = WAL")  # which a copy by VACUUM INTO has lost
@@ -304,9 +313,12 @@ class Journal:
         """Write what is now known of them."""
         db.executemany(
             "UPDATE turns SET id = ?, kind = ?, seconds = ?, why = ?, at = ?, late_seconds = ?, late_at = ?, "
-            "folded = ?, seal = ? WHERE round = ? AND row = ?",
+            "folded = ?, loss = ?, seal = ? WHERE round = ? AND row = ?",
             [
-                (t.id, t.kind, t.seconds, t.why, t.at, t.late_seconds, t.late_at, t.folded, t.seal, t.round, t.row)
+                (
+                    *(t.id, t.kind, t.seconds, t.why, t.at, t.late_seconds, t.late_at, t.folded, t.loss, t.seal),
+                    *(t.round, t.row),
+                )
                 for t in turns
             ],
         )
@@ -335,7 +347,7 @@ class Journal:
             replace(turn, id=name, why=None, at=None, late_seconds=None, late_at=None, folded=turn.folded or turn.round)
             for turn in self.turns_of_client(client)
         ]
-        blank = [replace(turn, seconds=None if turn.seconds is None else 0.0) for turn in blank]
+        blank = [replace(turn, seconds=None if turn.seconds is None else 0.0, loss=None) for turn in blank]
         self.put_turns(db, blank)
         before = b""
         for seq, kind, data in db.execute("SELECT seq, kind, data FROM events ORDER BY seq").fetchall():
@@ -346,14 +358,20 @@ class Journal:
         return self.add_event(db, "forget", json.dumps({"row": row, "name": name}).encode())
 
     def _as_turn(self, found: tuple[Any, ...]) -> Turn:
-        *told, seal = found
-        turn = Turn(*told)
+        turn, seal = turn_of(found)
         if turn.seal != seal:
             raise self.damage(f"what {turn.id} reported in round {turn.round} is not what was written")
         return turn
 
+    @property
+    def _format(self) -> int:
+        return int(_one(self.db, "PRAGMA user_version"))
+
     def _rise(self) -> None:
         with plain_words(self.path), transaction(self.db):
+            if self._format < FLEET.format:
+                for change in TO_FORMAT_2:
+                    self.db.execute(change)
             epoch = self._count("epoch") + 1
             self.db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
             writer = f"process {os.getpid()} on host {socket.gethostname()}"
@@ -398,6 +416,15 @@ class Journal:
             f"{self.path} is damaged ({finding}): restore it from a backup; `turnout fleet doctor {self.path.name}` "
             "says what can be read"
         )
+
+
+def _connected(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    try:
+        return connect(path, FLEET, read_only=read_only)
+    except StoreError:
+        with suppress(StoreError):
+            return connect(path, FORMAT_1, read_only=read_only)
+        raise
 
 
 def _lock_of(path: Path) -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.errors import SettingError, StoreError
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.registry import POLICIES, make_policy, settings_of
+from turnout.policies.registry import filled, make_policy
 from turnout.scheduler.features import PAPER_FEATURES, Columns, Feature, Features
 from turnout.scheduler.fleet import Fleet
 from turnout.scheduler.journal import Journal
@@ -71,10 +71,8 @@ def load(journal: Journal, settings: SchedulerSettings, features: Features) -> M
 
 def policy_of(settings: SchedulerSettings, features: int, clients: int) -> SelectionPolicy:
     """The policy with what a live fleet needs."""
-    known = settings_of(POLICIES[settings.policy]) if settings.policy in POLICIES else []
-    defaults = {**LIVE, "features": features, "max_owed": _cap(settings)}
-    live = {name: value for name, value in defaults.items() if name in known}
-    policy = make_policy(settings.policy, clients, **{**live, **settings.settings})
+    live = {**LIVE, "features": features, "max_owed": _cap(settings)}
+    policy = make_policy(settings.policy, clients, **filled(settings.policy, settings.settings, live))
     if policy.wants_truth:
         raise SettingError(f"{settings.policy} must be told the true times, which no live fleet knows: use rbcsf")
     return policy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from turnout.kernel.errors import StoreError
 from turnout.scheduler.clock import seconds_since
 from turnout.scheduler.fleet import KINDS, Closed
 from turnout.store.packing import pack, unpack
+
+SEAL_PLACE = 11  # columns of a turn, up to its seal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +46,10 @@ class OpenRound:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One client in one round; `kind` is None as long as nothing was heard of it."""
+    """One client in one round; `kind` is None as long as nothing was heard of it.
+
+    `loss` came with the report, in time or late.
+    """
 
     round: int
     row: int
@@ -55,12 +61,20 @@ class Turn:
     late_seconds: float | None = None
     late_at: str | None = None
     folded: int | None = None
+    loss: float | None = None
 
     @property
     def seal(self) -> int:
         """A checksum of what was reported."""
         told = (self.round, self.row, self.id, self.kind, self.seconds, self.why, self.at)
-        return zlib.crc32(repr((*told, self.late_seconds, self.late_at, self.folded)).encode())
+        loss = () if self.loss is None else (self.loss,)  # without one it is the seal of format 1
+        return zlib.crc32(repr((*told, self.late_seconds, self.late_at, self.folded, *loss)).encode())
+
+
+def turn_of(found: Sequence[Any]) -> tuple[Turn, Any]:
+    """A turn as it stands in the file, and its seal; the loss is behind the seal, and format 1 has none."""
+    *told, seal = found[:SEAL_PLACE]
+    return Turn(*told, *found[SEAL_PLACE:]), seal
 
 
 def pack_open(opened: OpenRound) -> bytes:
@@ -125,6 +139,8 @@ def pack_closed(round_: Closed, *, opened: str, closed: str, wanted: int) -> tup
         "late_rows": round_.late_rows,
         "late_seconds": round_.late_seconds,
     }
+    if round_.losses is not None:
+        arrays["losses"] = round_.losses
     told = {
         "round": round_.round,
         "clients": len(round_.available),
@@ -155,6 +171,7 @@ def unpack_closed(data: bytes, mask: bytes | None) -> tuple[Closed, dict[str, An
         arrays["late_rounds"],
         arrays["late_rows"],
         arrays["late_seconds"],
+        arrays.get("losses"),
     )
     return closed, header
 
@@ -176,6 +193,7 @@ def told_event(kind: str, data: bytes, mask: bytes | None, ids: Sequence[str]) -
         "clients": [ids[row] for row in closed.rows.tolist()],
         "outcomes": [KINDS[kind] for kind in closed.kinds.tolist()],
         "seconds": closed.seconds.tolist(),
+        "losses": [None if math.isnan(loss) else loss for loss in closed.told_losses.tolist()],
         "contexts": closed.contexts.tolist(),
         "late": [{"client": ids[row], "round": round_, "seconds": seconds} for round_, row, seconds in late],
     }
@@ -194,4 +212,6 @@ def without(kind: str, data: bytes, row: int, client: str, name: str) -> bytes:
         for value in values:
             arrays[value] = arrays[value].copy()
             arrays[value][mine] = 0.0
+    if "losses" in arrays:
+        arrays["losses"] = np.where(arrays["rows"] == row, np.nan, arrays["losses"])
     return pack(header, arrays)

@@ -26,7 +26,7 @@ from turnout.scheduler.journal import Journal
 from turnout.scheduler.memory import load, policy_of, same_features
 from turnout.scheduler.records import OpenRound, Turn, pack_closed, told_event
 from turnout.scheduler.reliability import doubtful, reliability
-from turnout.scheduler.reporting import Outcome, record
+from turnout.scheduler.reporting import Outcome, outcomes_of, record
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.scheduler.status import SchedulerStatus, status_of
 
@@ -79,6 +79,11 @@ class Scheduler:
         except BaseException:
             journal.close()
             raise
+
+    @property
+    def path(self) -> Path:
+        """The fleet's file."""
+        return self._journal.path
 
     # Clients
 
@@ -143,6 +148,12 @@ class Scheduler:
         with self._turn:
             return self._fleet.round if self._opened is None else self._opened.round
 
+    @property
+    def open_round(self) -> OpenRound | None:
+        """What was handed out and is not closed yet: who, until when, and why."""
+        with self._turn:
+            return self._opened
+
     def choose(self, statuses: Statuses) -> list[str]:
         """Who trains in the next round; if one is open, its cohort again, whatever the statuses are."""
         with self._turn:
@@ -151,23 +162,50 @@ class Scheduler:
             opened = self._opened or self._begin_round(statuses)
             return [self._fleet.ids[row] for row in opened.rows.tolist()]
 
-    def report(self, client: str, seconds: float | None = None, *, round: int | None = None) -> bool:  # noqa: A002
-        """It came back after so many seconds, by default since the choice; False if that was known."""
+    def report(
+        self,
+        client: str,
+        seconds: float | None = None,
+        *,
+        loss: float | None = None,
+        round: int | None = None,  # noqa: A002
+    ) -> bool:
+        """It came back after so many seconds, by default since the choice; False if that was known.
+
+        `loss`: its mean training loss, for policies that choose by it. Of a late client it is kept and not learned.
+        """
         if seconds is None:
             with self._turn:
                 opened = self._need_open()
                 if round not in (None, opened.round):
                     raise ReportError(f"round {opened.round} is open: tell how many seconds {client!r} took in {round}")
-                return self._record([Outcome(client, opened.elapsed, round=opened.round)])[0]
-        return self._record([Outcome(client, seconds, round=round)])[0]
+                return self._record([Outcome(client, opened.elapsed, round=opened.round, loss=loss)])[0]
+        return self._record([Outcome(client, seconds, round=round, loss=loss)])[0]
 
-    def report_many(self, seconds: Mapping[str, float], *, round: int | None = None) -> int:  # noqa: A002
-        """Many at once, in one transaction; how many were news."""
-        return sum(self._record([Outcome(client, took, round=round) for client, took in seconds.items()]))
+    def report_many(
+        self,
+        seconds: Mapping[str, float],
+        *,
+        losses: Mapping[str, float] | None = None,
+        round: int | None = None,  # noqa: A002
+    ) -> int:
+        """Many at once, in one transaction; how many were news. `losses`: of all of them, or of some."""
+        return sum(self._record(outcomes_of(seconds, losses, round)))
 
     def failed(self, client: str, why: str, *, round: int | None = None) -> bool:  # noqa: A002
         """It will not come back in this round, which says nothing about its speed; False if that was known."""
         return self._record([Outcome(client, why=why, round=round)])[0]
+
+    def predicted(self) -> dict[str, float]:
+        """How many seconds each of the open round should take, of those whose times were learned from."""
+        with self._turn:
+            opened, model = self._need_open(), self._fleet.model
+            if model is None:
+                return {}
+            known = self._fleet.numbers["learned"][opened.rows] > 0
+            rows = opened.rows[known]
+            times = model.predict(opened.contexts[known], rows)
+            return {self._fleet.ids[row]: seconds for row, seconds in zip(rows.tolist(), times.tolist(), strict=True)}
 
     def elapsed(self) -> float:
         """Seconds since the choice: by the monotonic clock, unless the machine was started anew in between."""
@@ -229,6 +267,12 @@ class Scheduler:
             self._reload()
 
     # What is known
+
+    @property
+    def promises(self) -> bool:
+        """Whether its policy guarantees anything, so that there is a certificate."""
+        with self._turn:
+            return hasattr(self._fleet.policy, "certificate")
 
     def certificate(self) -> Certificate:
         """What every client was promised and what it got, by rows."""

@@ -86,6 +86,19 @@ def selection_rates(columns: RoundColumns) -> FloatArray:
     return rates
 
 
+def available_rates(columns: RoundColumns, *, least: float = 0.0) -> FloatArray:
+    """The share of the rounds it was available for that each client was chosen for, (N,).
+
+    NaN where it was available for none, or for less than the share `least` of all rounds: a few rounds tell nothing.
+    """
+    rounds = _some_rounds(columns)
+    there = _who_earned(columns, "available").sum(axis=0)
+    rates = np.full(columns.clients, np.nan)
+    counts = (there > 0) & (there >= least * rounds)
+    rates[counts] = columns.turns[counts] / there[counts]
+    return rates
+
+
 def sliding_rates(columns: RoundColumns, window: int) -> FloatArray:
     """The share of the last `window` rounds that each client was chosen for, (T − window + 1, N).
 

@@ -8,30 +8,33 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import entry_points
+from types import MappingProxyType
 from typing import Any, Literal
 
 from turnout.kernel.arrays import as_count
 from turnout.kernel.errors import SettingError
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.registry import POLICIES, make_policy, near, settings_of
+from turnout.policies.registry import filled, make_policy, near
 from turnout.simulator.paper import PaperWorld
+from turnout.simulator.traces import TraceWorld
 from turnout.simulator.world import World
 
 ENTRY_POINTS = "turnout.worlds"
+OUR_WORLDS: Mapping[str, Callable[..., World]] = MappingProxyType({"paper": PaperWorld, "traces": TraceWorld})
 
 
 def worlds() -> dict[str, Callable[..., World]]:
-    """Worlds by name: the paper's, and those that installed packages offer as entry points of turnout.worlds.
+    """Worlds by name: ours, and those that installed packages offer as entry points of turnout.worlds.
 
     A builder takes the seed, and settings by keyword.
     """
     offered = sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name)
-    return {"paper": PaperWorld, **{entry.name: entry.load() for entry in offered}}
+    return {**OUR_WORLDS, **{entry.name: entry.load() for entry in offered}}
 
 
 def make_world(name: str, seed: int = 0, /, **settings: Any) -> World:
     """Build a world by its name."""
-    build = PaperWorld if name == "paper" else worlds().get(name)
+    build = OUR_WORLDS.get(name) or worlds().get(name)
     if build is None:
         known = list(worlds())
         raise SettingError(f"unknown world {name!r}{near(name, known)}; there are {', '.join(known)}")
@@ -104,12 +107,7 @@ class RunPlan:
         for word in ("name", "clients"):
             if word in settings:
                 raise SettingError(f"{self.policy} has no setting {word!r}; the plan and its world say it")
-        if self.policy in POLICIES:
-            known = settings_of(POLICIES[self.policy])
-            if "seed" in known:
-                settings.setdefault("seed", self.seed)
-            if "availability" in known:
-                settings.setdefault("availability", world.availability)
+        settings = filled(self.policy, settings, {"seed": self.seed, "availability": world.availability})
         return make_policy(self.policy, world.clients, **settings), world
 
 

@@ -1,0 +1,90 @@
+"""What the published policies keep, at any availability: full cohorts of available clients, without repeats."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from turnout import POLICIES, make_policy
+from turnout.kernel.errors import ReportError, SettingError
+from turnout.policies.fleet import SmallFleet
+from turnout.policies.registry import settings_of
+
+OURS = ("rbcsf", "random", "skewed", "round-robin", "fedcs", "fastest", "fair-oracle")
+PUBLISHED = [name for name in POLICIES if name not in OURS]
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in PUBLISHED),
+    ("oort", {"max_turns": 5, "pacer_window": 3}),
+    ("tifl", {"credits": 3, "tiers": 7, "retier_every": 7}),
+    ("data-size", {"replacement": True, "sizes": [float(row % 4) for row in range(40)]}),
+    ("power-of-choice", {"candidates": 8, "sizes": [float(row % 4) for row in range(40)]}),
+    ("e3cs", {"quota": [(1, 0.0), (100, 0.8), (300, 1.0)]}),
+    ("refl", {"window": 4, "hold_off": 0}),
+    ("active-fl", {"dropped": 1.0, "uniform": 0.5}),
+]
+
+
+@pytest.mark.parametrize("availability", [0.8, 0.3, 0.05])
+@pytest.mark.parametrize(("name", "settings"), VARIANTS, ids=lambda value: str(value)[:30])
+def test_five_hundred_rounds_of_full_cohorts(name: str, settings: dict[str, Any], availability: float) -> None:
+    policy = make_policy(name, 40, **settings)
+    fleet = SmallFleet(6, availability=availability, deadline=15.0, failure_rate=0.1, losses=True)
+    assert policy.cohort_size is not None
+    for round_ in range(1, 501):
+        offer = fleet.offer(round_)
+        selection = policy.ask(offer)
+        chosen = selection.clients.tolist()
+        assert len(chosen) == min(policy.cohort_size, int(offer.available.sum()))
+        assert offer.available[selection.clients].all()
+        assert chosen == sorted(set(chosen))
+        assert all(len(why) == len(chosen) for why in selection.reasons.values() if why.ndim)
+        policy.tell(fleet.play(offer, selection))
+
+
+@pytest.mark.parametrize("name", ["oort", "power-of-choice", "tifl", "active-fl", "cs-ucb", "e3cs", "ucb-cs"])
+def test_a_client_that_always_fails_does_not_fill_the_cohorts(name: str) -> None:
+    policy, fleet = make_policy(name, 40), SmallFleet(3, losses=True)
+    turns = np.zeros(40)
+    for round_ in range(1, 201):
+        offer = fleet.offer(round_)
+        report = fleet.play(offer, policy.ask(offer))
+        dead = report.clients == 7
+        assert report.losses is not None
+        losses = np.where(dead, np.nan, report.losses)
+        policy.tell(replace(report, outcomes=np.where(dead, "failed", "arrived"), losses=losses))
+        turns[report.clients] += 1
+    assert turns[7] <= 1.5 * turns.mean()
+
+
+@pytest.mark.parametrize("name", ["refl", "e3cs"])
+def test_a_policy_that_needs_to_know_who_was_available_says_so_and_changes_nothing(name: str) -> None:
+    policy, fleet = make_policy(name, 40), SmallFleet()
+    offer = fleet.offer(1)
+    report = fleet.play(offer, policy.ask(offer))
+    before = policy.state()
+    with pytest.raises(ReportError, match=f"{name} .* who was available: give the report the offer's mask"):
+        policy.tell(replace(report, available=None))
+    assert all(np.array_equal(before[key], policy.state()[key]) for key in before)
+
+
+@pytest.mark.parametrize("name", ["data-size", "power-of-choice", "active-fl", "ucb-cs", "oort"])
+def test_data_sizes_are_checked_and_bind_the_policy_to_their_clients(name: str) -> None:
+    with pytest.raises(SettingError, match="sizes has 2 rows, but there are 3 clients"):
+        make_policy(name, 3, sizes=[1.0, 2.0])
+    with pytest.raises(SettingError, match="sizes must not all be 0"):
+        make_policy(name, 3, sizes=[0, 0, 0])
+    policy = make_policy(name, 3, sizes=[1, 2, 3])
+    with pytest.raises(SettingError, match=f"{name} was given the data sizes of 3 clients, so 1 more cannot join"):
+        policy.add(1)
+    assert policy.clients == 3
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if "seed" in settings_of(POLICIES[name])])
+def test_another_seed_draws_other_cohorts(name: str) -> None:
+    fleet = SmallFleet()
+    offers = [fleet.offer(round_) for round_ in range(1, 6)]
+    one, other = make_policy(name, 40, seed=1), make_policy(name, 40, seed=2)
+    assert [one.ask(offer) for offer in offers] != [other.ask(offer) for offer in offers]
