@@ -7,10 +7,10 @@ BUILT_FROM := pyproject.toml setup.py constraints.txt \
 	$(wildcard src/turnout/kernel/_fast.pyx src/turnout/kernel/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check bench results clean
+.PHONY: help setup demo test lint check oldest bench results clean flower-simulation flower-deployment flower-existing-app
 
 help:  ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
 
 setup: $(STAMP)  ## create .venv with turnout and its tools (torch among them)
 
@@ -29,7 +29,7 @@ $(STAMP): $(LIGHT)
 demo: $(LIGHT)  ## play the paper's comparison, print a table, write report.html
 	$(BIN)/turnout demo
 
-test: lint check  ## everything that must hold: style, types, floors, tests
+test: lint check oldest  ## everything that must hold: style, types, floors, tests
 
 lint: setup  ## style, types, import contracts
 	$(BIN)/ruff check .
@@ -40,6 +40,25 @@ lint: setup  ## style, types, import contracts
 check: setup  ## the tests alone
 	$(BIN)/python -m pytest -q -n auto -p no:benchmark
 
+# Everything of ours comes from the source tree, compiled kernel included; only Flower is another.
+OLDEST := .venv-flower-1.22
+$(OLDEST)/.installed: tests/adapters/flower/oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+oldest: setup $(OLDEST)/.installed  ## the Flower adapter's tests with the oldest Flower that we support
+	PYTHONPATH=src $(OLDEST)/bin/python -m pytest -q tests/adapters/flower -p no:cacheprovider
+
+flower-simulation: setup  ## fair selection beside Flower's random choice: 40 simulated phones (two minutes)
+	$(BIN)/python examples/run_flower.py simulation
+
+flower-deployment: setup  ## SuperLink and SuperNodes on this machine; one is killed, one joins (two minutes)
+	$(BIN)/python examples/run_flower.py deployment
+
+flower-existing-app: setup  ## an ordinary Flower app, and the same with a few lines more
+	$(BIN)/python examples/run_flower.py existing-app
+
 bench: setup  ## what a round costs, in units of a memory copy (needs 3 GB)
 	$(BIN)/turnout bench
 	$(BIN)/python -m pytest -q benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds
@@ -49,6 +68,6 @@ results: setup  ## the numerical study and the digits again (four minutes; the r
 	$(BIN)/turnout reproduce accuracy --out docs/results/digits --store build/digits.turnout
 
 clean:  ## remove what was built
-	rm -rf .venv build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so
+	rm -rf .venv .venv-flower-* build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+"""SuperNodes on one machine, each as slow as it was told to be."""

@@ -1,0 +1,15 @@
+"""What is learned: the bundled digits, by softmax regression."""
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
+from turnout.lab import NumpyLearner, Training, load_dataset, partition
+
+DIGITS = load_dataset("digits")
+LEARNER = NumpyLearner(DIGITS, Training(batch=10, rate=0.5), hidden=0)
+HELD = partition(DIGITS.train_labels, clients=5, items=150).items
+
+
+def to_record(weights: np.ndarray) -> ArrayRecord:
+    """A model as Flower sends it."""
+    return ArrayRecord({"weights": Array(weights)})

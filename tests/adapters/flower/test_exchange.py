@@ -1,0 +1,350 @@
+"""Sending a round out, and hearing of everyone in it: on time, late, in error, or never."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flwr.app import Message, RecordDict
+
+from adapters.flower.conftest import OpenFleet
+from adapters.flower.in_process import (
+    Clock,
+    InProcessGrid,
+    Spy,
+    after,
+    kinds_in,
+    loss_of,
+    model,
+    named_nodes,
+    open_to_all,
+    step_of,
+    turns_of,
+    weights,
+)
+from turnout.adapters.flower import FairSelection
+from turnout.adapters.flower.grid import NarrowGrid, TimedGrid
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+POLL = 0.25
+ALL: dict[str, Any] = {"settings": {"cohort_size": 4, "guaranteed_rate": 0.1}}
+
+
+def mean_step(server_round: int, *numbers: int) -> float:
+    """Where the model is moved by these clients, weighted by their examples."""
+    return sum((n + 1) * step_of(n, server_round) for n in numbers) / sum(n + 1 for n in numbers)
+
+
+def test_times_are_what_the_nodes_took(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(**ALL)
+    grid = InProcessGrid(named_nodes(4, [1.0, 2.5, 0.25, 7.0]))
+    FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=2)
+    for client, seconds in {"c0": 1.0, "c1": 2.5, "c2": 0.25, "c3": 7.0}.items():
+        assert [turn.seconds for turn in scheduler.history(client)] == [seconds, seconds]
+
+
+def test_a_time_is_that_of_the_look_that_found_the_reply(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 1})
+    FairSelection(open_to_all(), scheduler, poll=2.0).start(
+        InProcessGrid(named_nodes(1, 3.5)), model(0.0), num_rounds=1
+    )
+    assert [turn.seconds for turn in scheduler.history("c0")] == [4.0]
+
+
+def test_a_reply_that_is_there_at_once_took_more_than_no_time(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 1})
+    FairSelection(open_to_all(), scheduler).start(InProcessGrid(named_nodes(1, 0.0)), model(0.0), num_rounds=1)
+    assert [turn.seconds for turn in scheduler.history("c0")] == [1e-6]
+
+
+def test_a_round_ends_when_everyone_was_heard_of(open_fleet: OpenFleet, clock: Clock) -> None:
+    began = clock.now
+    FairSelection(open_to_all(), open_fleet(**ALL), poll=POLL).start(
+        InProcessGrid(named_nodes(4, [1.0, 2.0, 3.0, 4.0])), model(0.0), num_rounds=3
+    )
+    assert clock.now - began == 12.0
+
+
+# What goes wrong
+
+
+def test_a_client_whose_app_raises_has_failed_with_the_reason(open_fleet: OpenFleet) -> None:
+    scheduler, spy = open_fleet(**ALL), Spy()
+    grid = InProcessGrid(named_nodes(4))
+    grid.client("c2").trouble = "raises"
+    result = FairSelection(spy, scheduler, poll=POLL).start(grid, model(0.0), num_rounds=1)
+    assert kinds_in(scheduler, 1) == {"c0": "arrived", "c1": "arrived", "c2": "failed", "c3": "arrived"}
+    assert [turn.why for turn in scheduler.history("c2")] == ["out of memory (code 2)"]
+    assert weights(result.arrays) == pytest.approx([mean_step(1, 0, 1, 3)])
+    assert spy.aggregated == [["0", "1", "3", "error"]]
+
+
+def test_a_killed_node_is_told_from_the_superlink_that_answers_for_it(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(**ALL)
+    grid = InProcessGrid(named_nodes(4))
+    grid.client("c1").trouble = "gone"
+    FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=1)
+    assert kinds_in(scheduler, 1) == {"c0": "arrived", "c1": "failed", "c2": "arrived", "c3": "arrived"}
+    assert [turn.why for turn in scheduler.history("c1")] == ["node unavailable (code 5)"]
+
+
+def test_errors_reach_the_strategys_own_log(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
+    grid = InProcessGrid(named_nodes(4))
+    grid.client("c2").trouble = "raises"
+    FairSelection(open_to_all(), open_fleet(**ALL)).start(grid, model(0.0), num_rounds=1)
+    assert "aggregate_train: Received 3 results and 1 failures" in caplog.text
+    assert "Received error in reply from node 102: out of memory" in caplog.text
+
+
+def test_a_silent_node_is_late_after_the_deadline_and_the_rounds_go_on(open_fleet: OpenFleet, clock: Clock) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 3}, deadline=10.0)
+    grid = InProcessGrid(named_nodes(3))
+    grid.client("c1").trouble = "silent"
+    began = clock.now
+    result = FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=3)
+    assert kinds_in(scheduler, 1) == {"c0": "arrived", "c1": "late", "c2": "arrived"}
+    assert [turn.seconds for turn in scheduler.history("c1")] == [10.0, 10.0, 10.0]
+    assert clock.now - began == 30.0
+    assert weights(result.arrays) == pytest.approx([sum(mean_step(number, 0, 2) for number in (1, 2, 3))])
+
+
+def test_a_node_that_stays_silent_rests(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 3}, rest_after=2)
+    grid = InProcessGrid(named_nodes(3))
+    grid.client("c1").trouble = "silent"
+    FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=6)
+    assert [turn.round for turn in scheduler.history("c1")] == [1, 2, 4]
+    assert turns_of(scheduler)["c0"] == 6
+
+
+def test_without_a_deadline_the_timeout_ends_a_round(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2}, deadline=None)
+    grid = InProcessGrid(named_nodes(2))
+    grid.client("c0").trouble = "silent"
+    FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=1, timeout=20)
+    assert [(turn.kind, turn.seconds) for turn in scheduler.history("c0")] == [("late", 20.0)]
+
+
+@pytest.mark.parametrize("tells_unsent", [True, False])
+def test_who_cannot_be_sent_a_message_has_failed(open_fleet: OpenFleet, tells_unsent: bool) -> None:
+    scheduler, spy = open_fleet(**ALL), Spy()
+    grid = InProcessGrid(named_nodes(4), tells_unsent=tells_unsent)
+    grid.client("c1").trouble = "unsent"
+    FairSelection(spy, scheduler, poll=POLL).start(grid, model(0.0), num_rounds=1)
+    assert kinds_in(scheduler, 1) == {"c0": "arrived", "c1": "failed", "c2": "arrived", "c3": "arrived"}
+    assert [turn.why for turn in scheduler.history("c1")] == ["the message to it could not be sent"]
+    assert spy.aggregated == [["0", "2", "3"]]
+
+
+@pytest.mark.parametrize("trouble", ["silent", "raises", "gone", "unsent"])
+def test_when_all_of_the_cohort_are_lost_the_model_stays_and_the_next_round_works(
+    open_fleet: OpenFleet, trouble: str
+) -> None:
+    scheduler = open_fleet(**ALL)
+    grid = InProcessGrid(named_nodes(4))
+    for node in grid.nodes.values():
+        node.trouble = trouble
+
+    def heal() -> None:
+        for node in grid.nodes.values():
+            node.trouble = None
+
+    result = FairSelection(open_to_all(), scheduler, poll=POLL).start(
+        grid, model(3.0), num_rounds=2, evaluate_fn=after(1, heal)
+    )
+    assert set(kinds_in(scheduler, 1).values()) == {"late" if trouble == "silent" else "failed"}
+    assert set(kinds_in(scheduler, 2).values()) == {"arrived"}
+    assert weights(result.arrays) == pytest.approx([3.0 + mean_step(2, 0, 1, 2, 3)])
+    assert result.train_metrics_clientapp[1]["turnout-arrived"] == 0
+    assert result.evaluate_metrics_clientapp[1]["mean"] == pytest.approx(3.0)
+
+
+# Late ones
+
+
+def test_a_late_reply_is_not_aggregated_but_its_true_time_is_learned(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler, spy = open_fleet(**ALL), Spy()
+    grid = InProcessGrid(named_nodes(4, [5.0, 12.0, 5.0, 5.0]))
+    FairSelection(spy, scheduler, poll=POLL).start(
+        grid, model(0.0), num_rounds=2, evaluate_fn=after(1, lambda: setattr(grid.client("c1"), "seconds", 5.0))
+    )
+    first, second = scheduler.history("c1")
+    assert (first.kind, first.seconds, first.late_seconds) == ("late", 10.0, 12.0)
+    assert (second.kind, second.seconds) == ("arrived", 5.0)
+    assert spy.aggregated == [["0", "2", "3"], ["0", "1", "2", "3"]]
+    assert "c1, late in the fleet's round 1, was back after 12.0 s" in caplog.text
+
+
+def test_replies_of_several_rounds_are_waited_for(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 3}, rest_after=9)
+    grid = InProcessGrid(named_nodes(3, [8.0, 22.0, 8.0]))
+    FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=5)
+    assert [turn.late_seconds for turn in scheduler.history("c1")] == [22.0, 22.0, 22.0, None, None]
+
+
+def test_a_late_error_changes_nothing(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
+    scheduler = open_fleet(**ALL)
+    grid = InProcessGrid(named_nodes(4, [5.0, 12.0, 5.0, 5.0]))
+    grid.client("c1").trouble = "raises"
+    FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=2)
+    assert [(turn.kind, turn.late_seconds) for turn in scheduler.history("c1")] == [("late", None), ("late", None)]
+    assert "c1, late in the fleet's round 1, did not come back: out of memory" in caplog.text
+
+
+def test_a_reply_after_the_window_is_forgotten(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 3}, late_window=2, rest_after=9)
+    grid = InProcessGrid(named_nodes(3, [5.0, 38.0, 5.0]))  # back in round 4
+    FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=6)
+    assert [turn.late_seconds for turn in scheduler.history("c1")] == [None] * 6
+
+
+def test_a_reply_is_forgotten_also_when_the_window_passed_in_rounds_without_anyone(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2}, late_window=2)
+    grid = InProcessGrid(named_nodes(2, [5.0, 12.0]))
+
+    def credible(free_cpu: float) -> None:
+        for node in grid.nodes.values():
+            node.config["free_cpu"] = free_cpu
+
+    def happen(number: int) -> None:
+        if number in (1, 5):
+            credible(-1.0 if number == 1 else 1.0)
+
+    result = FairSelection(open_to_all(), scheduler, poll=POLL, context="query").start(
+        grid, model(0.0), num_rounds=6, evaluate_fn=lambda number, _: happen(number)
+    )
+    assert [result.train_metrics_clientapp[number]["turnout-asked"] for number in range(1, 7)] == [2, 0, 0, 0, 0, 2]
+    assert [turn.late_seconds for turn in scheduler.history("c1")] == [None, None]
+
+
+def test_no_window_at_all_is_a_window(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2}, late_window=0)
+    FairSelection(open_to_all(), scheduler, poll=POLL).start(
+        InProcessGrid(named_nodes(2, [5.0, 12.0])), model(0.0), num_rounds=3
+    )
+    assert [turn.late_seconds for turn in scheduler.history("c1")] == [None, None, None]
+
+
+# More are invited than are wanted
+
+
+def test_of_more_than_are_wanted_the_first_are_aggregated(open_fleet: OpenFleet, clock: Clock) -> None:
+    scheduler, spy = open_fleet(overcommit=2.0), Spy()
+    grid = InProcessGrid(named_nodes(4, [1.0, 4.0, 3.0, 2.0]))
+    began = clock.now
+    result = FairSelection(spy, scheduler, poll=POLL).start(grid, model(0.0), num_rounds=1)
+    assert grid.asked("train") == [["c0", "c1", "c2", "c3"]]
+    assert spy.aggregated == [["0", "3"]]
+    assert kinds_in(scheduler, 1) == {"c0": "arrived", "c1": "outrun", "c2": "outrun", "c3": "arrived"}
+    assert weights(result.arrays) == pytest.approx([mean_step(1, 0, 3)])
+    assert clock.now - began == 2.0  # nobody waits for the others
+
+
+def test_of_those_that_are_back_at_the_same_moment_the_lower_rows_count(open_fleet: OpenFleet) -> None:
+    scheduler, spy = open_fleet(overcommit=2.0), Spy()
+    grid = InProcessGrid(named_nodes(4, [3.0, 2.0, 1.0, 2.0]))
+    FairSelection(spy, scheduler, poll=POLL).start(grid, model(0.0), num_rounds=1)
+    assert spy.aggregated == [["2", "1"]]
+    assert kinds_in(scheduler, 1) == {"c0": "outrun", "c1": "arrived", "c2": "arrived", "c3": "surplus"}
+
+
+def test_who_was_outrun_is_learned_from_in_the_next_round(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(overcommit=2.0)
+    FairSelection(open_to_all(), scheduler, poll=POLL).start(
+        InProcessGrid(named_nodes(4, [1.0, 2.0, 3.0, 2.5])), model(0.0), num_rounds=2
+    )
+    assert scheduler.history("c2")[0].late_seconds == 3.0
+    assert scheduler.history("c3")[0].late_seconds == 2.5
+
+
+def test_with_failures_among_more_than_are_wanted_enough_may_still_come(open_fleet: OpenFleet) -> None:
+    scheduler, spy = open_fleet(overcommit=2.0), Spy()
+    grid = InProcessGrid(named_nodes(4, [1.0, 2.0, 3.0, 4.0]))
+    grid.client("c0").trouble, grid.client("c1").trouble = "raises", "gone"
+    FairSelection(spy, scheduler, poll=POLL).start(grid, model(0.0), num_rounds=1)
+    assert spy.aggregated == [["2", "3", "error", "error"]]
+    assert kinds_in(scheduler, 1) == {"c0": "failed", "c1": "failed", "c2": "arrived", "c3": "arrived"}
+
+
+# The life of a message
+
+
+@pytest.mark.parametrize(
+    ("deadline", "timeout", "ttl"), [(10.0, 3600, 15.0), (1000.0, 3600, 1100.0), (None, 600, 660.0), (100.0, 20, 25.0)]
+)
+def test_a_message_lives_a_little_longer_than_anyone_waits_for_it(
+    open_fleet: OpenFleet, deadline: float | None, timeout: float, ttl: float
+) -> None:
+    grid = InProcessGrid(named_nodes(2))
+    FairSelection(open_to_all(), open_fleet(deadline=deadline)).start(grid, model(0.0), num_rounds=1, timeout=timeout)
+    assert {sent.ttl for sent in grid.sent("train")[0]} == {ttl}
+
+
+def test_an_automatic_deadline_follows_what_was_learned(open_fleet: OpenFleet) -> None:
+    grid = InProcessGrid(named_nodes(2, 4.0))
+    FairSelection(open_to_all(), open_fleet(deadline="auto"), poll=POLL).start(grid, model(0.0), num_rounds=3)
+    first, *_, last = ({sent.ttl for sent in push} for push in grid.sent("train"))
+    assert first == {3960.0}  # the ceiling, as long as nobody was timed
+    assert all(10.0 < ttl < 40.0 for ttl in last)
+
+
+# The grid itself
+
+
+def query(node: int) -> Message:
+    return Message(RecordDict(), dst_node_id=node, message_type="query.turnout")
+
+
+def test_the_grid_waits_for_all_replies_and_tells_none_that_it_did_not_ask_for() -> None:
+    inner = InProcessGrid(named_nodes(3))
+    grid = TimedGrid(inner, POLL)
+    assert grid.send_and_receive([]) == []
+    assert len(grid.send_and_receive([query(100), query(101), query(102)])) == 3
+    assert grid.pull(["message 1", "message 99"]) == []
+    assert grid.pull([]) == []
+
+
+def test_the_grid_stops_waiting_after_the_timeout(clock: Clock) -> None:
+    inner = InProcessGrid(named_nodes(3))
+    inner.client("c1").trouble, inner.client("c1").troubled = "silent", ("query",)
+    grid, began = TimedGrid(inner, POLL), clock.now
+    assert len(grid.send_and_receive([query(100), query(101)], timeout=5.0)) == 1
+    assert clock.now - began == 5.0
+
+
+def test_a_grid_that_shows_a_few_nodes_is_the_same_grid_else() -> None:
+    inner = InProcessGrid(named_nodes(3))
+    narrow = NarrowGrid(TimedGrid(inner, POLL), [102, 100])
+    assert narrow.get_node_ids() == [100, 102]
+    (pushed,) = narrow.push_messages([query(101)])
+    assert [reply.metadata.src_node_id for reply in narrow.pull_messages([pushed])] == [101]
+    for same in (lambda: narrow.run, lambda: narrow.set_run(1), lambda: narrow.create_message(RecordDict(), "", 1, "")):
+        with pytest.raises(NotImplementedError):
+            same()
+
+
+def test_nodes_as_flower_describes_them_are_the_chosen_too() -> None:
+    inner = InProcessGrid(named_nodes(3))
+    if not hasattr(inner, "get_nodes"):
+        pytest.skip("this Flower does not describe nodes")
+    assert [node.node_id for node in TimedGrid(inner, POLL).get_nodes()] == [100, 101, 102]
+    assert [node.node_id for node in NarrowGrid(TimedGrid(inner, POLL), [101]).get_nodes()] == [101]
+
+
+def test_the_loss_that_a_client_tells_reaches_the_fleet(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(policy="power-of-choice", settings={"cohort_size": 2})
+    grid = InProcessGrid(named_nodes(4, 5.0))
+    FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=4)
+    told = {turn.id: turn.loss for number in range(1, 5) for turn in scheduler.turns(number)}
+    assert told == {f"c{number}": loss_of(number) for number in range(4)}
+
+
+def test_a_loss_of_another_name_is_found_by_it_and_none_by_none(open_fleet: OpenFleet) -> None:
+    for name, expected in (("norm_bit", 1.0), ("missing", None), (None, None)):
+        scheduler = open_fleet(f"{name}.turnout")
+        grid = InProcessGrid(named_nodes(2, 5.0))
+        FairSelection(open_to_all(), scheduler, poll=POLL, loss_key=name).start(grid, model(0.0), num_rounds=1)
+        assert [turn.loss for turn in scheduler.turns(1)] == [expected, expected]

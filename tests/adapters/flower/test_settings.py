@@ -1,0 +1,293 @@
+"""What would make Flower wait for ever is refused, or does not."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import runpy
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.server.strategy import FedAvg as OlderFedAvg
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    Strategy,
+)
+
+import turnout
+from adapters.flower.conftest import OpenFleet
+from adapters.flower.in_process import Clock, InProcessGrid, Spy, model, named_nodes, open_to_all, weights
+from turnout.adapters.flower import FairSelection, requirement
+from turnout.kernel.errors import SettingError
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+WAITING: dict[str, tuple[dict[str, Any], str]] = {
+    "a part of the cohort": ({"fraction_train": 0.5}, "fraction_train=0.5 would ask only a part of the cohort"),
+    "nobody": ({"fraction_train": 0.0}, "fraction_train=0.0 would ask only a part"),
+    "two at least": ({"min_train_nodes": 2}, "min_train_nodes=2 may wait for ever"),
+    "two in all": ({"min_available_nodes": 2}, "min_available_nodes=2 may wait for ever"),
+}
+
+
+@pytest.mark.parametrize("case", WAITING)
+@pytest.mark.parametrize("kind", [FedAvg, FedAdam])
+def test_settings_with_which_flower_would_wait_are_refused_with_the_line_to_change(
+    open_fleet: OpenFleet, case: str, kind: type[FedAvg]
+) -> None:
+    settings, told = WAITING[case]
+    line = rf"write {kind.__name__}\(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1, …\)"
+    with pytest.raises(SettingError, match=f"{kind.__name__} with {told}.*{line}"):
+        FairSelection(open_to_all(kind, **settings), open_fleet())
+
+
+def test_flowers_defaults_are_refused_too(open_fleet: OpenFleet) -> None:
+    with pytest.raises(SettingError, match="write FedAvg"):
+        FairSelection(FedAvg(), open_fleet())
+
+
+@pytest.mark.parametrize("case", WAITING)
+def test_they_are_refused_inside_differential_privacy(open_fleet: OpenFleet, case: str) -> None:
+    settings, told = WAITING[case]
+    inner, scheduler = open_to_all(**settings), open_fleet()
+    for strategy in (
+        DifferentialPrivacyServerSideFixedClipping(inner, 0.0, 1.0, 2),
+        DifferentialPrivacyClientSideAdaptiveClipping(inner, 0.0, 2, clipped_count_stddev=0.0),
+    ):
+        with pytest.raises(SettingError, match=f"FedAvg with {told}.*write FedAvg"):
+            FairSelection(strategy, scheduler)
+
+
+def test_fewer_than_needed_is_no_trouble(open_fleet: OpenFleet) -> None:
+    FairSelection(open_to_all(min_train_nodes=0, min_available_nodes=0), open_fleet())
+
+
+class Own(FedAvg):
+    """A user's, with what it needs and nothing else to set."""
+
+    def __init__(self) -> None:
+        super().__init__(min_train_nodes=3, min_available_nodes=1)
+
+
+def test_a_strategy_of_ones_own_that_cannot_be_set_is_refused(open_fleet: OpenFleet) -> None:
+    with pytest.raises(SettingError, match=r"Own with min_train_nodes=3 may wait.*Own takes no min_train_nodes"):
+        FairSelection(Own(), open_fleet())
+
+
+class Minimal(Strategy):
+    """No FedAvg at all: the mean, and no settings."""
+
+    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        return open_to_all().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(self, server_round: int, replies: Any) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        return open_to_all().aggregate_train(server_round, replies)
+
+    def configure_evaluate(self, *_: Any) -> Any:
+        return []
+
+    def aggregate_evaluate(self, *_: Any) -> MetricRecord | None:
+        raise AssertionError("nobody was asked to evaluate")
+
+    def summary(self) -> None:
+        pass
+
+
+def test_a_strategy_with_no_such_settings_is_taken_as_it_is(open_fleet: OpenFleet) -> None:
+    grid = InProcessGrid(named_nodes(3))
+    result = FairSelection(Minimal(), open_fleet()).start(grid, model(0.0), num_rounds=2)
+    assert [len(cohort) for cohort in grid.asked("train")] == [2, 2]
+    assert result.evaluate_metrics_clientapp == {}
+
+
+def test_a_strategy_of_the_older_interface_is_refused(open_fleet: OpenFleet) -> None:
+    older: Any = OlderFedAvg(fraction_fit=1.0, min_fit_clients=1, min_available_clients=1)
+    with pytest.raises(SettingError, match=r"strategy of flwr.serverapp.strategy.*older interface"):
+        FairSelection(older, open_fleet())
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"context": "sometimes"}, "context must be 'reply' or 'query', not 'sometimes'"),
+        ({"nodes": 0}, "nodes"),
+        ({"poll": 0.0}, "poll"),
+        ({"patience": float("nan")}, "patience"),
+    ],
+)
+def test_odd_settings_of_ours_are_refused(open_fleet: OpenFleet, settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingError, match=told):
+        FairSelection(open_to_all(), open_fleet(), **settings)
+
+
+# Evaluation
+
+
+def test_evaluation_by_fewer_nodes_than_it_wants_is_skipped_and_told(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = InProcessGrid(named_nodes(3))
+    fair = FairSelection(open_to_all(min_evaluate_nodes=4), open_fleet())
+    result = fair.start(grid, model(0.0), num_rounds=2)
+    assert grid.sent("evaluate") == []
+    assert result.evaluate_metrics_clientapp == {}
+    assert len(result.train_metrics_clientapp) == 2
+    assert "no evaluation: the strategy wants 4 nodes (min_evaluate_nodes), 3 are there" in caplog.text
+
+
+def test_no_evaluation_is_asked_for_when_the_strategy_wants_none(open_fleet: OpenFleet) -> None:
+    grid = InProcessGrid(named_nodes(1))
+    FairSelection(open_to_all(fraction_evaluate=0.0), open_fleet()).start(grid, model(0.0), num_rounds=2)
+    assert grid.sent("evaluate") == []
+
+
+def test_a_silent_node_does_not_hold_evaluation_up_for_longer_than_the_timeout(
+    open_fleet: OpenFleet, clock: Clock
+) -> None:
+    grid = InProcessGrid(named_nodes(3))
+    grid.client("c1").trouble, grid.client("c1").troubled = "silent", ("evaluate",)
+    began = clock.now
+    result = FairSelection(open_to_all(), open_fleet(), poll=0.25).start(grid, model(0.0), num_rounds=1, timeout=60)
+    assert list(result.evaluate_metrics_clientapp) == [1]
+    assert clock.now - began == 61
+    assert {sent.ttl for sent in grid.sent("evaluate")[0]} == {60}
+
+
+# Nodes
+
+
+def test_with_nobody_connected_it_waits_and_then_says_so(
+    open_fleet: OpenFleet, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    began = clock.now
+    with pytest.raises(SettingError, match="0 of 1 nodes were connected after 300 s: start more SuperNodes"):
+        FairSelection(open_to_all(), open_fleet()).start(InProcessGrid(), model(0.0), timeout=300)
+    assert 300 <= clock.now - began <= 301
+    assert 25 <= caplog.text.count("waiting for nodes: 0 of 1 are connected") <= 31  # now and then
+
+
+def test_it_waits_for_as_many_nodes_as_it_is_told(open_fleet: OpenFleet, clock: Clock) -> None:
+    first, *later = named_nodes(4)
+    grid = InProcessGrid([first])
+    for seconds, node in enumerate(later, start=5):
+        clock.after(float(seconds), partial(grid.add, node))
+    FairSelection(open_to_all(), open_fleet(), nodes=4).start(grid, model(0.0), num_rounds=1)
+    assert grid.asked("query.turnout") == [["c0", "c1", "c2", "c3"]]
+    assert grid.asked("evaluate") == [["c0", "c1", "c2", "c3"]]
+
+
+def test_fewer_nodes_than_it_is_told_to_wait_for_are_not_enough(open_fleet: OpenFleet) -> None:
+    with pytest.raises(SettingError, match=r"3 of 4 nodes were connected after 100 s.*or wait longer with timeout"):
+        FairSelection(open_to_all(), open_fleet(), nodes=4).start(
+            InProcessGrid(named_nodes(3)), model(0.0), timeout=100
+        )
+
+
+def test_a_fleet_that_is_known_goes_on_with_fewer_after_a_while(
+    open_fleet: OpenFleet, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = open_fleet()
+    FairSelection(open_to_all(), scheduler, nodes=4).start(InProcessGrid(named_nodes(4)), model(0.0), num_rounds=1)
+    began = clock.now
+    fair = FairSelection(open_to_all(), scheduler, nodes=4, patience=20)
+    fair.start(InProcessGrid(named_nodes(3, 0.0)), model(0.0), num_rounds=2)
+    assert 20 <= clock.now - began <= 21  # once, not in every round
+    assert "going on with 3 of 4 nodes" in caplog.text
+
+
+def test_nodes_that_never_say_who_they_are_are_told_from_nodes_that_are_not_there(open_fleet: OpenFleet) -> None:
+    grid = InProcessGrid(named_nodes(2))
+    for node in grid.nodes.values():
+        node.trouble, node.troubled = "silent", ("query",)
+    with pytest.raises(SettingError, match="none of 2 nodes has said who it is after 100 s: look at the log of one"):
+        FairSelection(open_to_all(), open_fleet(), patience=30).start(grid, model(0.0), timeout=100)
+    assert len(grid.sent("query.turnout")) == 4  # asked again and again, all of them
+
+
+def test_one_node_alone_is_enough(open_fleet: OpenFleet) -> None:
+    grid = InProcessGrid(named_nodes(1))
+    result = FairSelection(open_to_all(min_evaluate_nodes=1), open_fleet()).start(grid, model(0.0), num_rounds=2)
+    assert grid.asked("train") == [["c0"], ["c0"]]
+    assert weights(result.arrays) == [2.75]
+
+
+def test_a_strategy_is_never_asked_about_an_empty_cohort(open_fleet: OpenFleet) -> None:
+    spy, scheduler = Spy(), open_fleet()
+    grid = InProcessGrid(named_nodes(2))
+    for node in grid.nodes.values():
+        node.config["free_cpu"] = -1.0
+    result = FairSelection(spy, scheduler).start(grid, model(5.0), num_rounds=3)
+    assert spy.configured == []
+    assert spy.aggregated == []
+    assert scheduler.round == 3
+    assert weights(result.arrays) == [5.0]
+    assert result.train_metrics_clientapp[3]["turnout-asked"] == 0
+
+
+# What must be installed
+
+
+def test_without_flower_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'turnout\[flower\]'") as told:
+        runpy.run_path(str(requirement.__file__))
+    assert told.value.name == "flwr"
+
+
+@pytest.mark.parametrize("version", ["1.21.0", "1.9.0", "0.18.0"])
+def test_a_flower_that_is_too_old_is_told_so(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
+    with pytest.raises(ImportError, match=f"Flower {version} is too old: turnout needs 1.22 or newer"):
+        runpy.run_path(str(requirement.__file__))
+
+
+@pytest.mark.parametrize("version", ["1.22.0", "1.41.0", "1.50.0.dev20270101", "2.0rc1"])
+def test_a_newer_flower_is_welcome(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
+    assert runpy.run_path(str(requirement.__file__))["OLDEST"] == (1, 22)
+
+
+def test_a_flower_without_a_version_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    assert runpy.run_path(str(requirement.__file__))["OLDEST"] == (1, 22)
+
+
+def python(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Another Python, with the same package."""
+    found = {**os.environ, "PYTHONPATH": str(Path(turnout.__file__).parents[1])}
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, cwd=cwd, env=found)
+
+
+def test_without_flower_the_first_import_already_says_so(tmp_path: Path) -> None:
+    code = (
+        "import sys, importlib.metadata as m\n"
+        "sys.modules['flwr'] = None\n"
+        "def version(name): raise m.PackageNotFoundError(name)\n"
+        "m.version = version\n"
+        "import turnout.adapters.flower\n"
+    )
+    done = python("-c", code, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "ModuleNotFoundError: Flower is not installed: pip install 'turnout[flower]'" in done.stderr
+
+
+def test_every_module_can_be_imported_without_a_warning(tmp_path: Path) -> None:
+    code = (
+        "import importlib, pkgutil, turnout.adapters.flower as ours\n"
+        "for module in pkgutil.iter_modules(ours.__path__, 'turnout.adapters.flower.'):\n"
+        "    importlib.import_module(module.name)\n"
+    )
+    done = python("-W", "error", "-c", code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
