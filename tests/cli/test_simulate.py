@@ -268,7 +268,7 @@ def test_ctrl_c_keeps_what_is_over_and_tells_how_to_go_on(tmp_path: Path) -> Non
         "--seeds",
         "12",
         "--rounds",
-        "400",
+        "1500",
         "--out",
         str(out),
     ]
@@ -280,7 +280,7 @@ def test_ctrl_c_keeps_what_is_over_and_tells_how_to_go_on(tmp_path: Path) -> Non
     _, errors = child.communicate(timeout=60)
     kept = _finished(out)
     assert child.returncode == 130, errors
-    assert re.search(r"To go on: turnout reproduce queues --seeds 12 --rounds 400 --out \S+$", errors.strip())
+    assert re.search(r"To go on: turnout reproduce queues --seeds 12 --rounds 1500 --out \S+$", errors.strip())
     assert "Traceback" not in errors
     assert 3 <= kept < 72
     assert run(*command[3:]).returncode == 0

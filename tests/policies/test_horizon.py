@@ -78,18 +78,21 @@ def test_the_weight_grows_to_what_was_asked_for_and_the_price_of_a_turn_stays() 
     assert all(later >= earlier for earlier, later in pairwise(weights))
     assert set(weights[30:]) == {20.0}
     horizon.backlog = np.array([4.0, 1.0, 0.0])
-    horizon.advance(5, np.array([0]), np.array([0.5, 0.5, 0.5]))
+    horizon.advance(5, np.array([0]), np.array([0.5, 0.5, 0.5]), 8.0)
+    assert horizon.mean_round == 8.0
     now = np.array([3.5, 1.5, 0.5])
     np.testing.assert_allclose(horizon.backlog / horizon.weight(6), now / horizon.weight(5))
 
 
 def test_who_is_far_behind_weighs_more_and_the_more_so_the_nearer_the_end() -> None:
     horizon = Horizon(2, 100, 20.0)
+    for lasted in (4.0, 8.0):
+        horizon.advance(40, np.array([0, 1]), np.zeros(2), lasted)
     behind = np.array([1.2, -5.0])
     assert horizon.debts(40, behind).tolist() == [0.0, 0.0]  # 60 rounds are left
     early, late = horizon.debts(90, behind)[0], horizon.debts(100, behind)[0]
-    assert early == pytest.approx(10 * 20 * (1.2 - 0.7))
-    assert late == pytest.approx(10 * 20 * (1.2 - 0.5))
+    assert early == pytest.approx(6 * 20 * (1.2 - 0.7))
+    assert late == pytest.approx(6 * 20 * (1.2 - 0.5))
     assert horizon.debts(200, behind)[0] == late  # the promise stays when its round has passed
 
 

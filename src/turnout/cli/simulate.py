@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from turnout.cli.leaderboard import show_leaderboard
 from turnout.cli.options import (
     ConfigOption,
     JsonOption,
@@ -32,6 +33,7 @@ from turnout.cli.options import (
 )
 from turnout.experiments.comparison import draw_overview, overview_tables
 from turnout.experiments.drawing import save_as
+from turnout.experiments.suites import SUITES
 from turnout.kernel.errors import SettingError
 from turnout.kernel.fairness import exact_rate
 from turnout.policies.registry import near
@@ -42,6 +44,10 @@ from turnout.simulator.sweep import missing_plans, play_into, sweep
 from turnout.store import RoundColumns, RunStore
 
 SaveOption = Annotated[Path | None, typer.Option("--save", help="Keep the runs in this store; a stopped run goes on.")]
+StoreOption = Annotated[
+    Path | None,
+    typer.Option("--save", "--store", help="Keep the runs in this store; what it holds is not played again."),
+]
 PromiseOption = Annotated[
     float | None,
     typer.Option(min=0, max=1, help="The share of rounds that debts are counted against; by default what is promised."),
@@ -85,20 +91,42 @@ def simulate(
 
 def compare(
     policies: PoliciesArgument = None,
+    suite: Annotated[
+        str | None, typer.Option(help=f"Every policy on the same worlds: {', '.join(SUITES)}; see docs/leaderboard.md.")
+    ] = None,
+    traces: Annotated[
+        list[Path] | None,
+        typer.Option(help="Recorded clients for --suite traces; may be repeated. By default they are generated."),
+    ] = None,
     config: ConfigOption = None,
     settings: SettingOption = None,
     world: WorldOption = None,
     rounds: RoundsOption = None,
-    seeds: Annotated[int | None, typer.Option(min=2, help="Seeds 0, 1, …; by default 10.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=2, help="Seeds 0, 1, …; by default 10, or the suite's own.")] = None,
     baseline: Annotated[
         str | None, typer.Option(help="Compare with this one; by default random, or the first.")
     ] = None,
     promise: PromiseOption = None,
-    save: SaveOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder for the figures and data of a suite; the store too, if none is named."),
+    ] = None,
+    save: StoreOption = None,
     workers: WorkersOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Play policies over many seeds and compare them seed by seed, with 95 % confidence intervals."""
+    """Play policies over many seeds and compare them seed by seed, with 95 % confidence intervals.
+
+    With --suite: the leaderboard, of every policy, with the Pareto front of time and fairness marked.
+    """
+    if suite is not None:
+        said = {"policies": policies, "--config": config, "--set": settings, "--world": world}
+        _refuse_beside("--suite, which says it itself", {**said, "--baseline": baseline, "--promise": promise})
+        show_leaderboard(
+            suite, traces=traces, seeds=seeds, rounds=rounds, out=out, store=save, workers=workers, json=json
+        )
+        return
+    _refuse_beside("a comparison without --suite", {"--traces": traces, "--out": out})
     plans = contenders(policies, config, settings, world, rounds, ("rbcsf", "random", "fedcs"))
     count = seeds or (read_config(config).get("seeds", 10) if config is not None else 10)
     for plan in plans:
@@ -116,6 +144,12 @@ def compare(
         print_json({"seeds": count, "baseline": names[reference], "policies": rows})
         return
     Console().print(_comparison_table(rows, plans[0].rounds, count, names[reference]))
+
+
+def _refuse_beside(what: str, options: Mapping[str, object]) -> None:
+    for name, value in options.items():
+        if value is not None and value != []:
+            raise SettingError(f"{name} cannot be used with {what}: leave it out")
 
 
 def _played(plans: Sequence[RunPlan], save: Path | None) -> list[RoundColumns]:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from turnout.kernel.arrays import FloatArray, IntArray, as_count, as_number
 from turnout.kernel.errors import SettingError
-from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.draws import clocks, drawn, lowest
-from turnout.policies.learned import LastLosses, as_share, part_of
-from turnout.policies.sized import SizedPolicy
+from turnout.policies.learned import as_share, part_of
+from turnout.policies.sized import ByLosses
 
 
-class ActiveFL(SizedPolicy):
+class ActiveFL(ByLosses):
     """Clients whose data the model fits badly, by lot.
 
     The value of client k is v = (sum of its losses) / sqrt(n) = sqrt(n) · (its mean loss), as of its last turn.
@@ -46,7 +43,6 @@ class ActiveFL(SizedPolicy):
         self.dropped, self.uniform = as_share("dropped", dropped), as_share("uniform", uniform)
         self.sharpness = as_number("sharpness", sharpness, SettingError, least=0)
         self.seed = as_count("seed", seed, SettingError, least=0)
-        self.losses = LastLosses(self.clients)
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Drop the least valuable, draw by value, fill up evenly."""
@@ -63,24 +59,6 @@ class ActiveFL(SizedPolicy):
         left = np.delete(np.arange(len(rows)), by_value)
         places = np.sort(np.concatenate([by_value, left[lowest(np.zeros(len(left)), luck[left], evenly)]]))
         return Selection.trusted(offer.round, rows[places], {"value": values[places]})
-
-    def tell(self, report: RoundReport) -> None:
-        """Remember the losses."""
-        self.check_report(report)
-        self.losses.learn_from(report)
-
-    def add(self, count: int) -> None:
-        """New clients have had no turn."""
-        super().add(count)
-        self.losses.add(count)
-
-    def state(self) -> dict[str, Any]:
-        """The last losses."""
-        return self.losses.state()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take them back."""
-        self.losses.restore(state)
 
     def _values(self, rows: IntArray) -> FloatArray:
         tried = np.flatnonzero(self.losses.tried)

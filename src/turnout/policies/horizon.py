@@ -13,7 +13,7 @@ from turnout.kernel.errors import SettingError
 STEADY = 0.3  # of the horizon: from then on the weight is what was asked for
 LIGHTEST = 0.1  # of it: the weight in the first round
 SLACK, SLACK_A_ROUND = 0.5, 0.02  # turns behind that do not hurt yet, at the end and for each round that is left
-INSISTENCE = 10.0  # seconds that a turn beyond the slack is worth
+INSISTENCE = 1.0  # mean rounds that a turn beyond the slack is worth
 
 
 class Horizon:
@@ -26,13 +26,19 @@ class Horizon:
     backlog is thus the debt that the paper's rule would have built up, without anybody having waited for it.
 
     Who is behind its promise by more than half a turn and a fiftieth of the rounds that are left, its surplus counted,
-    weighs ten seconds more for each turn beyond that: in the end nobody is.
+    weighs as much more as a mean round lasts, for each turn beyond that: in the end nobody is.
     """
 
     def __init__(self, clients: int, rounds: int, speed_weight: float) -> None:
         self.rounds = as_count("horizon", rounds, SettingError)
         self.speed_weight = speed_weight
         self.backlog: FloatArray = np.zeros(clients)
+        self._lasted = np.zeros(2)  # seconds, and rounds
+
+    @property
+    def mean_round(self) -> float:
+        """How long a round has lasted so far, in seconds."""
+        return float(self._lasted[0] / max(self._lasted[1], 1))
 
     def weight(self, round: int) -> float:  # noqa: A002
         """V in this round."""
@@ -43,10 +49,11 @@ class Horizon:
         """What each client weighs in this round; `behind`: turns promised up to it, less those taken."""
         slack = SLACK + SLACK_A_ROUND * max(self.rounds - round, 0)
         pressing: FloatArray = np.maximum(behind - slack, 0.0)
-        return self.backlog + INSISTENCE * self.weight(round) * pressing
+        return self.backlog + INSISTENCE * self.mean_round * self.weight(round) * pressing
 
-    def advance(self, round: int, paid: IntArray, earned: FloatArray) -> None:  # noqa: A002
-        """Everyone earns, the paid pay, and all grow with the weight."""
+    def advance(self, round: int, paid: IntArray, earned: FloatArray, lasted: float) -> None:  # noqa: A002
+        """Everyone earns, the paid pay, and all grow with the weight; the round lasted so many seconds."""
+        self._lasted = self._lasted + np.array([lasted, 1.0])
         self.backlog = self.backlog + earned
         self.backlog[paid] -= 1
         grown = self.weight(round + 1) / self.weight(round) if self.speed_weight else 1.0
@@ -57,10 +64,13 @@ class Horizon:
         self.backlog = np.concatenate([self.backlog, np.zeros(count)])
 
     def state(self) -> dict[str, Any]:
-        """The backlog."""
-        return {"backlog": self.backlog.copy()}
+        """The backlog, and how long rounds lasted."""
+        return {"backlog": self.backlog.copy(), "lasted": self._lasted.copy()}
 
-    def checked(self, state: Mapping[str, Any]) -> FloatArray:
-        """The backlog of a saved state."""
-        backlog: FloatArray = saved_array(state, "backlog", self.backlog)
-        return backlog
+    def checked(self, state: Mapping[str, Any]) -> tuple[FloatArray, FloatArray]:
+        """Those of a saved state."""
+        return saved_array(state, "backlog", self.backlog), saved_array(state, "lasted", self._lasted)
+
+    def restore(self, saved: tuple[FloatArray, FloatArray]) -> None:
+        """Take back what `checked` gave."""
+        self.backlog, self._lasted = saved

@@ -4,21 +4,17 @@ Power-of-Choice Selection Strategies", 2020.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from turnout.kernel.arrays import as_count
 from turnout.kernel.errors import SettingError
-from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.draws import clocks, drawn_by_weight, lowest
-from turnout.policies.learned import LastLosses
-from turnout.policies.sized import SizedPolicy
+from turnout.policies.sized import ByLosses
 
 
-class PowerOfChoice(SizedPolicy):
+class PowerOfChoice(ByLosses):
     """Of `candidates` clients drawn in proportion to their data, those with the largest loss.
 
     1. d = `candidates` of the available, without putting back, client k with chance n_k / Σ n.
@@ -49,7 +45,6 @@ class PowerOfChoice(SizedPolicy):
             raise SettingError(f"candidates must be at least cohort_size ({cohort_size}), not {candidates}")
         self.candidates = candidates
         self.seed = as_count("seed", seed, SettingError, least=0)
-        self.losses = LastLosses(self.clients)
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Draw the candidates, then take those with the largest losses."""
@@ -62,21 +57,3 @@ class PowerOfChoice(SizedPolicy):
         losses = self.losses.guessed()
         chosen = rows[lowest(-losses[rows], luck[rows], self.cohort_size)]
         return Selection.trusted(offer.round, chosen, {"loss": losses[chosen]})
-
-    def tell(self, report: RoundReport) -> None:
-        """Remember the losses."""
-        self.check_report(report)
-        self.losses.learn_from(report)
-
-    def add(self, count: int) -> None:
-        """New clients have had no turn, and so are tried first."""
-        super().add(count)
-        self.losses.add(count)
-
-    def state(self) -> dict[str, Any]:
-        """The last losses."""
-        return self.losses.state()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take them back."""
-        self.losses.restore(state)

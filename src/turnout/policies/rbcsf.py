@@ -126,7 +126,7 @@ class RBCSF(GuaranteedPolicy):
         super().tell(report)
         paid = np.flatnonzero(self.turns - before)
         if self.horizon is not None:
-            self.horizon.advance(report.round, paid, self._earned(report))
+            self.horizon.advance(report.round, paid, self._earned(report), report.duration)
         if self.groups is not None:
             self.groups.advance(paid)
         if self.changes is not None:
@@ -162,7 +162,7 @@ class RBCSF(GuaranteedPolicy):
         super().restore(state)
         self.model.restore(model)
         if self.horizon is not None and backlog is not None:
-            self.horizon.backlog = backlog
+            self.horizon.restore(backlog)
         if self.groups is not None and groups is not None:
             self.groups.restore(groups)
         if self.changes is not None and changes is not None:

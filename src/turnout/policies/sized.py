@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from turnout.kernel.arrays import FloatArray, as_count, as_floats, refuse_where, same_length
 from turnout.kernel.errors import SettingError
+from turnout.kernel.rounds import RoundReport
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.learned import grown
+from turnout.policies.learned import LastLosses, grown
 
 
 class SizedPolicy(SelectionPolicy):
@@ -29,6 +33,32 @@ class SizedPolicy(SelectionPolicy):
             )
         super().add(count)
         self.sizes = grown(self.sizes, count, 1.0)
+
+
+class ByLosses(SizedPolicy):
+    """Chooses by the loss that each client told last, and keeps nothing else."""
+
+    def __init__(self, clients: int, *, cohort_size: int, sizes: npt.ArrayLike | None) -> None:
+        super().__init__(clients, cohort_size=cohort_size, sizes=sizes)
+        self.losses = LastLosses(self.clients)
+
+    def tell(self, report: RoundReport) -> None:
+        """Remember the losses."""
+        self.check_report(report)
+        self.losses.learn_from(report)
+
+    def add(self, count: int) -> None:
+        """New clients have had no turn."""
+        super().add(count)
+        self.losses.add(count)
+
+    def state(self) -> dict[str, Any]:
+        """The last losses."""
+        return self.losses.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take them back."""
+        self.losses.restore(state)
 
 
 def one_each(field: str, values: npt.ArrayLike | None, clients: int) -> FloatArray:
