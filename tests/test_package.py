@@ -51,7 +51,9 @@ def test_nothing_is_pickled_or_evaluated() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/training.md", "docs/scheduling.md", "docs/policies.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/training.md", "docs/scheduling.md", "docs/policies.md", "docs/explaining.md"]
+)
 def test_the_examples_of_the_documents_run(document: str, tmp_path: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), flags=re.DOTALL)
     examples = [code for code in examples if "FairSelection" not in code]  # those are run with a grid of Flower's

@@ -11,16 +11,20 @@ from rich.console import Console
 
 from turnout import TurnoutError, __version__
 from turnout.cli.bench import bench
+from turnout.cli.certify import certify, verify
 from turnout.cli.check import check
 from turnout.cli.data import data
 from turnout.cli.demo import demo
+from turnout.cli.explain import explain
 from turnout.cli.fleet import fleet
 from turnout.cli.options import Interrupted
+from turnout.cli.replay import replay
 from turnout.cli.reproduce import reproduce
 from turnout.cli.runs import runs
 from turnout.cli.simulate import compare, simulate
 from turnout.cli.traces import traces
 from turnout.cli.train import train
+from turnout.cli.tune import tune
 from turnout.kernel.backend import kernel_name
 
 app = typer.Typer(
@@ -30,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, simulate, compare, reproduce, train, check, bench):
+for command in (demo, simulate, compare, reproduce, train, check, bench, tune, replay, explain, certify, verify):
     app.command()(command)
 app.add_typer(runs, name="runs")
 app.add_typer(data, name="data")

@@ -5,6 +5,7 @@ meta         the settings and their seal; who may write (the epoch rises with ev
 clients      ids by row
 events       what memory is the fold of: join, close, retire, forget; each with a digest over all before it
 masks        who was available in a closed round, by event
+offers       what each choice was made from: the contexts of all who volunteered, in fleets that are small enough
 open_round   the round that is open, if any
 turns        who was invited in which round and what became of it; reports land here
 snapshot     memory after an event, so that opening need not begin at the first
@@ -24,17 +25,35 @@ from pathlib import Path
 from typing import Any
 
 from turnout.kernel.errors import StoreError
-from turnout.scheduler.records import OpenRound, Turn, as_bytes, digest_of, pack_open, turn_of, unpack_open, without
+from turnout.scheduler.records import (
+    Offered,
+    OpenRound,
+    Turn,
+    as_bytes,
+    digest_of,
+    pack_offered,
+    pack_open,
+    turn_of,
+    unpack_offered,
+    unpack_open,
+    volunteered,
+    without,
+)
 from turnout.store.database import FileKind, check_whole, connect, create, plain_words, transaction
 from turnout.store.lock import WriterLock
 from turnout.store.packing import pack_snapshot, unpack_snapshot
 from turnout.store.wal import lost_commits
 
+#: Not of format 1 nor of every file of format 2: made when a scheduler opens the file to write.
+OFFERS = """
+CREATE TABLE IF NOT EXISTS offers (
+    round INTEGER PRIMARY KEY, volunteers BLOB NOT NULL, data BLOB NOT NULL, digest BLOB NOT NULL
+)"""
 FLEET = FileKind(
     "fleet",
     0x7475666C,  # "tufl", in ASCII
     2,
-    """
+    f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE clients (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
 CREATE TABLE events (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, data BLOB NOT NULL, digest BLOB NOT NULL);
@@ -57,6 +76,7 @@ CREATE TABLE turns (
 ) WITHOUT ROWID;
 CREATE INDEX turns_by_id ON turns (id, round);
 CREATE TABLE snapshot (seq INTEGER PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL);
+{OFFERS};
 """,
 )
 #: What is still read: its turns have no losses. A scheduler that opens it to write brings it up to date.
@@ -221,6 +241,24 @@ class Journal:
             raise self.damage(f"the open round {number} is not what was written")
         return unpack_open(data)
 
+    def offered(self, round: int) -> Offered | None:  # noqa: A002
+        """What the choice of this round was made from, if that is on record."""
+        with self.reading() as db:
+            if not _one(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'offers'"):
+                return None
+            found = db.execute("SELECT volunteers, data, digest FROM offers WHERE round = ?", (round,)).fetchone()
+        if found is None:
+            return None
+        volunteers, data, digest = found
+        if digest != _offer_digest(round, volunteers, data):
+            raise self.damage(f"what was offered in round {round} is not what was written")
+        return unpack_offered(data, volunteers)
+
+    def head(self) -> str:
+        """The digest of the newest event, and so of all of them."""
+        with self.reading():
+            return self._meta("head")
+
     def turns_of(self, round: int) -> list[Turn]:  # noqa: A002
         """Everyone who was invited in this round."""
         with self.reading() as db:
@@ -309,6 +347,16 @@ class Journal:
             [(one.round, one.row, one.id, one.seal) for one in invited],
         )
 
+    def put_offered(self, db: sqlite3.Connection, offered: Offered) -> None:
+        """What the choice was made from, with the choice."""
+        data, volunteers = pack_offered(offered)
+        row = (offered.round, volunteers, data, _offer_digest(offered.round, volunteers, data))
+        db.execute("INSERT INTO offers VALUES (?, ?, ?, ?)", row)
+
+    def drop_offered(self, db: sqlite3.Connection, round: int) -> None:  # noqa: A002
+        """It was never made."""
+        db.execute("DELETE FROM offers WHERE round = ?", (round,))
+
     def put_turns(self, db: sqlite3.Connection, turns: Sequence[Turn]) -> None:
         """Write what is now known of them."""
         db.executemany(
@@ -349,6 +397,9 @@ class Journal:
         ]
         blank = [replace(turn, seconds=None if turn.seconds is None else 0.0, loss=None) for turn in blank]
         self.put_turns(db, blank)
+        for round_, volunteers in db.execute("SELECT round, volunteers FROM offers").fetchall():
+            if volunteered(volunteers, row):  # without it no choice it stood for can be repeated
+                self.drop_offered(db, round_)
         before = b""
         for seq, kind, data in db.execute("SELECT seq, kind, data FROM events ORDER BY seq").fetchall():
             scrubbed = without(kind, data, row, client, name)
@@ -372,6 +423,7 @@ class Journal:
             if self._format < FLEET.format:
                 for change in TO_FORMAT_2:
                     self.db.execute(change)
+            self.db.execute(OFFERS)
             epoch = self._count("epoch") + 1
             self.db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
             writer = f"process {os.getpid()} on host {socket.gethostname()}"
@@ -425,6 +477,10 @@ def _connected(path: Path, *, read_only: bool) -> sqlite3.Connection:
         with suppress(StoreError):
             return connect(path, FORMAT_1, read_only=read_only)
         raise
+
+
+def _offer_digest(round_: int, volunteers: bytes, data: bytes) -> bytes:
+    return digest_of(as_bytes(volunteers), str(round_), data)
 
 
 def _lock_of(path: Path) -> Path:

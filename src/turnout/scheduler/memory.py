@@ -42,20 +42,13 @@ class Memory:
 
 def load(journal: Journal, settings: SchedulerSettings, features: Features) -> Memory:
     """The last snapshot, the events since, and the round that is open; refused if anything does not fit."""
-    fleet = Fleet(
-        lambda clients: policy_of(settings, features.outputs, clients),
-        rest_after=settings.rest_after,
-        late_window=settings.late_window,
-    )
+    fleet = _empty(settings, features)
     with journal.reading():
         ids, after, unsaved = journal.ids(), 0, 0
         saved = journal.snapshot()
         if saved is not None:
             after, state = saved
-            known = ids[: int(state["clients"])]
-            if _digest(known) != state["ids"]:
-                raise journal.damage("the ids are not those that were written")
-            fleet.restore(state, known)
+            _restore(journal, fleet, state, ids)
         for _, kind, data, mask in journal.events(after):
             _fold(fleet, kind, data, mask)
             unsaved += kind == "close"
@@ -67,6 +60,25 @@ def load(journal: Journal, settings: SchedulerSettings, features: Features) -> M
         if opened is not None:
             fleet.join(opened.joined)
     return Memory(fleet, opened, unsaved)
+
+
+def load_before(journal: Journal, settings: SchedulerSettings, features: Features, round_: int) -> Fleet:
+    """Memory as it was when the cohort of a closed round was chosen."""
+    fleet, after = _empty(settings, features), 0
+    with journal.reading():
+        saved = journal.snapshot()
+        if saved is not None and int(saved[1]["round"]) < round_:
+            after = saved[0]
+            _restore(journal, fleet, saved[1], journal.ids())
+        for _, kind, data, mask in journal.events(after):
+            if kind == "close" and fleet.round + 1 == round_:
+                return fleet
+            if kind == "forget":
+                told = json.loads(data)
+                fleet.forget(told["row"], told["name"])
+            else:
+                _fold(fleet, kind, data, mask)
+    raise StoreError(f"round {round_} was not closed in {journal.path}")
 
 
 def policy_of(settings: SchedulerSettings, features: int, clients: int) -> SelectionPolicy:
@@ -106,6 +118,21 @@ def stored_features(stored: Mapping[str, Any]) -> Features:
     """Those of the file, as far as they are in it: enough to read, not to choose."""
     declared = tuple(Feature(*one) for one in stored["declared"])
     return Features(declared, _not_here if stored["computed"] else None, stored["outputs"])
+
+
+def _empty(settings: SchedulerSettings, features: Features) -> Fleet:
+    return Fleet(
+        lambda clients: policy_of(settings, features.outputs, clients),
+        rest_after=settings.rest_after,
+        late_window=settings.late_window,
+    )
+
+
+def _restore(journal: Journal, fleet: Fleet, state: Mapping[str, Any], ids: Sequence[str]) -> None:
+    known = ids[: int(state["clients"])]
+    if _digest(known) != state["ids"]:
+        raise journal.damage("the ids are not those that were written")
+    fleet.restore(state, known)
 
 
 def _not_here(_: Columns) -> Sequence[FloatArray]:

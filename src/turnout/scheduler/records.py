@@ -17,7 +17,7 @@ from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.errors import StoreError
 from turnout.scheduler.clock import seconds_since
 from turnout.scheduler.fleet import KINDS, Closed
-from turnout.store.packing import pack, unpack
+from turnout.store.packing import pack, refusing_damage, unpack
 
 SEAL_PLACE = 11  # columns of a turn, up to its seal
 
@@ -75,6 +75,72 @@ def turn_of(found: Sequence[Any]) -> tuple[Turn, Any]:
     """A turn as it stands in the file, and its seal; the loss is behind the seal, and format 1 has none."""
     *told, seal = found[:SEAL_PLACE]
     return Turn(*told, *found[SEAL_PLACE:]), seal
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offered:
+    """What a choice was made from. `available`, `contexts`: of all volunteers, the latter in the order of their rows.
+
+    Where that was too much to keep `contexts` is None, and `available` are the chosen.
+    """
+
+    round: int
+    rows: IntArray
+    reasons: Mapping[str, FloatArray]
+    available: BoolArray
+    contexts: FloatArray | None
+
+    def whole_contexts(self) -> FloatArray | None:
+        """One row a client, zeros of who did not volunteer."""
+        if self.contexts is None:
+            return None
+        contexts = np.zeros((len(self.available), self.contexts.shape[1]), order="F")
+        contexts[self.available] = self.contexts
+        return contexts
+
+
+def pack_offered(offered: Offered) -> tuple[bytes, bytes]:
+    """What was offered as bytes, and who volunteered."""
+    header: dict[str, Any] = {"round": offered.round, "clients": len(offered.available)}
+    header["reasons"] = list(offered.reasons)
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "rows": offered.rows,
+        **{f"reason.{name}": np.asarray(value) for name, value in offered.reasons.items()},
+    }
+    if offered.contexts is not None:
+        header["features"] = offered.contexts.shape[1]
+        arrays |= {f"context.{place}": _narrowed(column) for place, column in enumerate(offered.contexts.T)}
+    return pack(header, arrays), zlib.compress(np.packbits(offered.available).tobytes(), 1)
+
+
+def unpack_offered(data: bytes, mask: bytes) -> Offered:
+    """What pack_offered was given."""
+    with refusing_damage():
+        header, arrays = unpack(data)
+        contexts = [arrays[f"context.{place}"].astype(np.float64) for place in range(header.get("features", 0))]
+        bits = np.frombuffer(zlib.decompress(mask), dtype=np.uint8)
+        return Offered(
+            header["round"],
+            arrays["rows"],
+            {name: arrays[f"reason.{name}"] for name in header["reasons"]},
+            np.unpackbits(bits, count=header["clients"]).astype(np.bool_),
+            np.column_stack(contexts) if contexts else None,
+        )
+
+
+def _narrowed(column: FloatArray) -> npt.NDArray[Any]:
+    """Small whole numbers, such as 0 and 1, as bytes; equal to the bit when they are numbers again."""
+    if len(column) and column.min() >= 0 and column.max() <= 255:
+        small = column.astype(np.uint8)
+        if np.array_equal(small, column) and not np.signbit(column).any():
+            return small
+    return np.ascontiguousarray(column)
+
+
+def volunteered(mask: bytes, row: int) -> bool:
+    """Whether this client is among those of a packed mask."""
+    bits = zlib.decompress(mask)
+    return row // 8 < len(bits) and bool(bits[row // 8] >> (7 - row % 8) & 1)
 
 
 def pack_open(opened: OpenRound) -> bytes:
@@ -190,6 +256,7 @@ def told_event(kind: str, data: bytes, mask: bytes | None, ids: Sequence[str]) -
         "closed": header["closed"],
         "wanted": header["wanted"],
         "available": None if mask is None else int(closed.available.sum()),
+        "volunteers": None if mask is None else np.packbits(closed.available).tobytes().hex(),  # a bit a client
         "clients": [ids[row] for row in closed.rows.tolist()],
         "outcomes": [KINDS[kind] for kind in closed.kinds.tolist()],
         "seconds": closed.seconds.tolist(),

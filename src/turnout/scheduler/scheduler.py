@@ -17,9 +17,11 @@ from turnout.kernel.arrays import IntArray, as_number
 from turnout.kernel.errors import OfferError, ReportError, SettingError, StoreError
 from turnout.kernel.fairness import Certificate
 from turnout.kernel.rounds import RoundRecord, Selection
+from turnout.policies.explain import Explanation
 from turnout.scheduler.choosing import Statuses, chosen_round
 from turnout.scheduler.clock import now
 from turnout.scheduler.closing import closed_round
+from turnout.scheduler.explaining import explained, offered_in
 from turnout.scheduler.features import PAPER_FEATURES, Features
 from turnout.scheduler.fleet import Fleet
 from turnout.scheduler.journal import Journal
@@ -263,6 +265,7 @@ class Scheduler:
                 if heard:
                     raise ReportError(f"round {opened.round} was used ({heard[0]!r} has reported): close it instead")
                 self._journal.drop_open_round(db)
+                self._journal.drop_offered(db, opened.round)
                 db.execute("DELETE FROM turns WHERE round = ?", (opened.round,))
             self._reload()
 
@@ -282,6 +285,12 @@ class Scheduler:
                 raise SettingError(f"the policy {self.settings.policy} promises nothing: use rbcsf for a certificate")
             certificate: Certificate = make()
             return certificate
+
+    def explain(self, client: str, round: int | None = None) -> Explanation:  # noqa: A002
+        """Why a client was chosen in a round, by default the newest, or why not, and what it lacked."""
+        with self._turn:
+            number = self.round if round is None else round
+            return explained(self._journal, self._memory, self.settings, self.features, self._row(client), number)
 
     def status(self) -> SchedulerStatus:
         """Where the fleet stands, for a person to read."""
@@ -394,8 +403,10 @@ class Scheduler:
         try:
             self._fleet.join(joined)
             opened = chosen_round(self._fleet, self.features, self.settings, statuses, tuple(joined))
+            offered = offered_in(opened, self._fleet, self.features, self.settings, statuses)
             with self._journal.writing() as db:
                 self._journal.put_open_round(db, opened, [self._fleet.ids[row] for row in opened.rows.tolist()])
+                self._journal.put_offered(db, offered)
         except BaseException:
             if joined:
                 self._reload()

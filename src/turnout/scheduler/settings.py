@@ -28,6 +28,9 @@ class SchedulerSettings:
 
     `overcommit`: invite so many times more than are wanted and keep the first, or "auto": as many as bring the wanted
     number back with probability `confidence`. `allow_infeasible`: begin even if the promise cannot be kept.
+
+    `record_offers_up_to`: fleets of up to so many clients keep what every volunteer told before each choice, so that
+    the choice can be explained; larger ones keep what was told by the chosen.
     """
 
     policy: str = "rbcsf"
@@ -42,6 +45,7 @@ class SchedulerSettings:
     overcommit: float | Literal["auto"] = 1.0
     confidence: float = 0.9
     allow_infeasible: bool = False
+    record_offers_up_to: int = 10_000
 
     def __post_init__(self) -> None:
         if not isinstance(self.settings, Mapping):
@@ -58,6 +62,7 @@ class SchedulerSettings:
         if self.overcommit != "auto":
             as_number("overcommit", self.overcommit, SettingError, least=1, most=10)
         as_number("confidence", self.confidence, SettingError, above=0, most=0.9999)
+        as_count("record_offers_up_to", self.record_offers_up_to, SettingError, least=0)
         try:
             json.dumps(asdict(self), allow_nan=False)
         except (TypeError, ValueError) as odd:

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.test_explain import refused, run, told
+from turnout.scheduler import ClientStatus, Scheduler
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, settings={"cohort_size": 2, "guaranteed_rate": 0.2}, deadline=30.0) as scheduler:
+        for _ in range(5):
+            chosen = scheduler.choose({f"[b]{n}": ClientStatus(1.0, 2.0 + n) for n in range(6)})
+            scheduler.report_many(dict.fromkeys(chosen, 3.0))
+            scheduler.close_round()
+    return path
+
+
+def test_a_fleet_is_certified_and_verified(fleet: Path, tmp_path: Path) -> None:
+    out, record = tmp_path / "c.json", tmp_path / "c.jsonl"
+    shown, complaint, code = run("certify", fleet, "-o", out)
+    assert (complaint, code) == ("", 0)
+    assert f"{out}: 6 clients, 5 rounds" in shown
+    assert "The promise is kept to everyone" in shown
+    answer = told("certify", fleet, "--out", out, "--record", record)
+    assert (answer["certificate"], answer["record"], answer["clients"]) == (str(out), str(record), 6)
+    assert answer["record_sha256"] == json.loads(out.read_text())["record_sha256"]
+    assert told("verify", out, record) == {"verified": True, "differences": []}
+    assert "Verified" in run("verify", out, record)[0]
+
+
+def test_what_was_tampered_with_is_not_verified(fleet: Path, tmp_path: Path) -> None:
+    out, record = tmp_path / "c.json", tmp_path / "c.jsonl"
+    run("certify", fleet, "-o", out)
+    forged = json.loads(out.read_text())
+    for client in forged["clients"].values():
+        client["turns"] += 1
+    out.write_text(json.dumps(forged))
+    shown, complaint, code = run("verify", out, record)
+    assert (complaint, code) == ("", 1)
+    assert "client [b]0: the certificate says" in shown
+    assert "NOT verified." in shown
+    shown, _, code = run("verify", out, record, "--json")
+    assert code == 1
+    assert len(json.loads(shown)["differences"]) == 6
+    run("certify", fleet, "-o", out)
+    record.write_bytes(record.read_bytes().replace(b"arrived", b"late", 1))
+    assert run("verify", out, record)[2] == 1
+
+
+def test_the_verifier_can_be_had_and_run_alone(fleet: Path, tmp_path: Path) -> None:
+    out, record = tmp_path / "c.json", tmp_path / "c.jsonl"
+    run("certify", fleet, "-o", out)
+    source, _, code = run("verify", "--source")
+    assert code == 0
+    (tmp_path / "alone.py").write_text(source)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(tmp_path / "alone.py"), str(out), str(record)],
+        check=False,
+        capture_output=True,
+    )
+    assert done.returncode == 0
+
+
+def test_what_cannot_be_done_is_said(fleet: Path, tmp_path: Path) -> None:
+    assert "must be three files" in refused("certify", fleet, "-o", fleet)
+    assert "there is no fleet at" in refused("certify", tmp_path / "none", "-o", tmp_path / "c.json")
+    assert "give a certificate and its record" in refused("verify")
+    assert "cannot read" in refused("verify", tmp_path / "none", fleet)
+    assert "cannot write" in refused("certify", fleet, "-o", tmp_path / "nowhere" / "c.json")

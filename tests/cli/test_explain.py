@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from turnout.cli import main
+from turnout.scheduler import ClientStatus, Scheduler
+from turnout.simulator.explaining import explain_run
+from turnout.simulator.plans import RunPlan
+from turnout.simulator.sweep import sweep
+from turnout.store import RoundColumns, RunStore
+
+SETTINGS = {"cohort_size": 2, "guaranteed_rate": 0.2, "speed_weight": 1.0}
+
+
+def run(*arguments: str | Path) -> tuple[str, str, object]:
+    told, complained = io.StringIO(), io.StringIO()
+    with (
+        patch.dict(os.environ, {"COLUMNS": "160", "NO_COLOR": "1"}),
+        patch.object(sys, "argv", ["turnout", *map(str, arguments)]),
+        redirect_stdout(told),
+        redirect_stderr(complained),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    return told.getvalue(), complained.getvalue(), ended.value.code
+
+
+def told(*arguments: str | Path) -> Any:
+    shown, complaint, code = run(*arguments, "--json")
+    assert (complaint, code) == ("", 0)
+    return json.loads(shown)
+
+
+def refused(*arguments: str | Path) -> str:
+    shown, complaint, code = run(*arguments)
+    assert (shown, code) == ("", 2)
+    assert complaint.count("\n") == 1
+    return complaint
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path, rng = tmp_path_factory.mktemp("fleet") / "fleet.turnout", random.Random(0)
+    with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
+        for _ in range(12):
+            statuses = {f"[red]{n}": ClientStatus(rng.uniform(0.5, 2), 2.0 + n) for n in range(6)}
+            for client in scheduler.choose(statuses):
+                scheduler.report(client, rng.uniform(2, 20))
+            scheduler.close_round()
+        scheduler.choose(statuses)
+    return path
+
+
+PLANS = [
+    RunPlan("rbcsf", 40, seed=1),
+    RunPlan("fair-oracle", 40, seed=1, world_settings={"cold_start": "participants"}),
+    RunPlan("rbcsf", 40, settings={"horizon": 40}, keep="choices"),
+    RunPlan("random", 20),
+    RunPlan(
+        "rbcsf",
+        15,
+        world="traces",
+        settings={"speed_weight": 0.1, "allow_infeasible": True},
+        world_settings={"clients": 12},
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "runs.turnout"
+    with RunStore(path) as store:
+        assert sweep(PLANS, store, workers=1) == [1, 2, 3, 4, 5]
+    return path
+
+
+def test_a_client_of_a_fleet_is_explained(fleet: Path) -> None:
+    with Scheduler.open(fleet, read_only=True) as scheduler:
+        for client in scheduler.clients:
+            for number in (None, 3):
+                found = scheduler.explain(client, number)
+                given = [] if number is None else ["--round", str(number)]
+                answer = told("explain", fleet, client, *given)
+                assert answer == json.loads(json.dumps({name: getattr(found, name) for name in found.__slots__}))
+                assert answer["exact"]
+                shown, complaint, code = run("explain", fleet, client, *given)
+                assert (complaint, code) == ("", 0)
+                assert found.sentence in shown  # also with brackets in it
+    assert "there is no client 'nobody'" in refused("explain", fleet, "nobody")
+    assert "there is no round 99 to explain" in refused("explain", fleet, "[red]0", "--round", "99")
+    assert "is a live fleet, which has no runs" in refused("explain", fleet, "[red]0", "--run", "1")
+
+
+@pytest.mark.parametrize("run_", [1, 2, 3, 5])
+def test_every_client_of_a_run_is_explained(runs: Path, run_: int) -> None:
+    with RunStore(runs, read_only=True) as store:
+        columns = store.columns(run_)
+        for number in (1, 2, len(columns)):
+            chosen = columns.chosen[columns.starts[number - 1] : columns.starts[number]]
+            for row in range(0, columns.clients, 3):
+                found = explain_run(store, run_, row, number)
+                assert found.exact, found.sentence
+                assert (found.standing == "chosen") == (row in chosen)
+                assert found.client == f"client {row}"
+
+
+def test_a_run_is_explained_by_its_row(runs: Path) -> None:
+    answer = told("explain", runs, "17", "--run", "1", "--round", "30")
+    assert (answer["client"], answer["round"], answer["exact"]) == ("client 17", 30, True)
+    assert told("explain", runs, "c17", "--run", "1", "--round", "30") == answer
+    assert told("explain", runs, "17", "--run", "1")["round"] == 40
+    assert not told("explain", runs, "17", "--run", "4")["exact"]
+    assert "holds 5 runs: choose one with --run" in refused("explain", runs, "17")
+    assert "there is no run 9" in refused("explain", runs, "17", "--run", "9")
+    assert "there is no round 41 in run 1" in refused("explain", runs, "17", "--run", "1", "--round", "41")
+    assert "there is no client 40 in run 1" in refused("explain", runs, "40", "--run", "1")
+    assert "known by their rows" in refused("explain", runs, "phone", "--run", "1")
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    assert "there is no file" in refused("explain", tmp_path / "none", "1")
+    (tmp_path / "words").write_text("no store" * 200)
+    assert "is not a SQLite file" in refused("explain", tmp_path / "words", "1")
+
+
+def test_a_run_that_goes_otherwise_today_is_not_explained(tmp_path: Path) -> None:
+    plan = RunPlan("rbcsf", 10)
+    with RunStore(tmp_path / "runs.turnout") as store:
+        (run_,) = sweep([plan], store, workers=1)
+        columns = store.columns(run_)
+        times = np.array(columns.exchange_times)
+        times[3] += 1.0
+        fields = {name: getattr(columns, name) for name in RoundColumns.__slots__}
+        other = RoundColumns(**{**fields, "exchange_times": times})
+        run_ = store.write_run("other", plan.as_dict(), other, clients=40, code_version="0")
+        found = explain_run(store, run_, 0, 5)
+        assert not found.exact
+        assert "round 1 goes otherwise when it is played again" in found.sentence
+        assert explain_run(store, run_, 0, 1).exact

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import pytest
+
+from turnout.cli import main
+from turnout.simulator import RunPlan, play_into
+from turnout.store import RunStore
+
+SMALL = ("--by", "30", "--world", "clients=12", "--set", "cohort_size=3")
+
+
+class Done(NamedTuple):
+    stdout: str
+    stderr: str
+    returncode: object
+
+
+def run(*arguments: str) -> Done:
+    """A command as its user sees it; in this process, as starting one takes its time."""
+    told, complained = io.StringIO(), io.StringIO()
+    with (
+        patch.dict(os.environ, {"COLUMNS": "160", "NO_COLOR": "1"}),
+        patch.object(sys, "argv", ["turnout", *arguments]),
+        redirect_stdout(told),
+        redirect_stderr(complained),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    return Done(told.getvalue(), complained.getvalue(), ended.value.code)
+
+
+def told(*arguments: str) -> Any:
+    done = run(*arguments, "--json")
+    assert (done.stderr, done.returncode) == ("", 0)
+    return json.loads(done.stdout)
+
+
+def refused(*arguments: str) -> str:
+    done = run(*arguments)
+    assert (done.stdout, done.returncode) == ("", 2), done
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tune") / "runs.turnout"
+    plan = RunPlan("rbcsf", 40, settings={"cohort_size": 3, "speed_weight": 5.0}, world_settings={"clients": 12})
+    with RunStore(path) as opened:
+        play_into(opened, plan)
+    return path
+
+
+def test_a_goal_in_plain_words_gives_a_line_to_paste(tmp_path: Path) -> None:
+    figure = tmp_path / "trade-off.svg"
+    done = run("tune", "--within", "2", *SMALL, "--figure", str(figure))
+    assert (done.stderr, done.returncode) == ("", 0)
+    for words in (
+        "every client within 2 turns of what it was promised by round 30",
+        "the world paper, 12 clients",
+        "Recommended: speed_weight=",
+        "turnout simulate rbcsf --rounds 30 --world clients=12 --set cohort_size=3 --set speed_weight=",
+        "mean round",
+        "worst debt",
+        "runs with fresh seeds met the goal",
+        "knee",
+        "furthest below the straight line",
+    ):
+        assert words in done.stdout, words
+    drawn = figure.read_text()
+    assert "knee: weight" in drawn
+    assert "the goal" in drawn
+    line = next(line.strip() for line in done.stdout.splitlines() if "turnout simulate" in line)
+    assert run(*line.split()[1:]).returncode == 0
+
+
+def test_the_answer_as_json_is_whole() -> None:
+    found = told("tune", "--mean-round", "11", *SMALL)
+    assert found["possible"]
+    assert found["expected"]["met"] == found["expected"]["of"] == 20
+    assert found["expected"]["mean_round"]["mean"] < 11
+    assert found["settings"]["speed_weight"] >= 0
+    assert len(found["curve"]) == 13
+    assert {"mean_round", "p95_round", "least_share", "shortfall", "worst_debt", "likely_to_meet"} <= set(
+        found["curve"][0]
+    )
+
+
+def test_a_goal_that_nothing_meets_ends_with_one_and_a_remedy() -> None:
+    done = run("tune", "--p95-round", "0.1", *SMALL)
+    assert done.returncode == 1
+    for words in ("No speed weight meets this goal, and a horizon does not either", "best possible", "--p95-round"):
+        assert words in done.stdout
+    assert json.loads(run("tune", "--p95-round", "0.1", *SMALL, "--json").stdout)["possible"] is False
+
+
+def test_a_world_is_fitted_to_a_record(store: Path) -> None:
+    done = run("tune", "--within", "3", "--by", "30", "--from", str(store))
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert "a world fitted to run 1 of" in done.stdout
+    assert done.stdout.count("assumed:") >= 5
+    assert "make_policy('rbcsf', 12, **{'cohort_size': 3, 'speed_weight': " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "no goal was given"),
+        (("--within", "3", "--mean-round", "8"), "more than one goal"),
+        (("--within", "-1"), "within must be at least 0"),
+        (("--mean-round", "0"), "mean-round must be above 0"),
+        (("--within", "3", "--set", "speed_weight=5"), "speed_weight is what is looked for"),
+        (("--within", "3", "--set", "guaranteed_rate=0.5"), "guaranteed_rate"),
+        (("--within", "3", "--world", "name=mars"), "unknown world 'mars'"),
+        (("--within", "3", "--run", "1"), "--from"),
+        (("--within", "3", "--from", "nowhere.turnout"), "cannot read nowhere.turnout"),
+        (("--within", "3", "--from", "STORE", "--world", "clients=3"), "give one of them"),
+        (("--within", "3", "--from", "STORE", "--run", "9"), "no run 9"),
+    ],
+)
+def test_what_cannot_be_tuned_is_one_line(arguments: tuple[str, ...], words: str, store: Path) -> None:
+    assert words in refused("tune", *(str(store) if word == "STORE" else word for word in arguments))
+
+
+def test_a_replay_marks_what_is_exact(store: Path) -> None:
+    done = run("replay", str(store), "--policy", "random")
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout.count(" exact ") == 7
+    assert "everything is exact" in done.stdout
+    assert "replayed by random (cohort_size=3)" in done.stdout
+    unchanged = told("replay", str(store))
+    assert all(one["replayed"] == one["recorded"] for one in unchanged["figures"].values())
+    assert unchanged["recorded"]["policy"] == "rbcsf"
+    assert told("replay", str(store), "--set", "speed_weight=50")["figures"]["other_choices"]["replayed"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nowhere.turnout",), "cannot read nowhere.turnout"),
+        (("STORE", "--policy", "rbscf"), "did you mean 'rbcsf'"),
+        (("STORE", "--set", "speed=5"), "no policy has a setting 'speed'"),
+        (("STORE", "--run", "3"), "no run 3"),
+    ],
+)
+def test_what_cannot_be_replayed_is_one_line(arguments: tuple[str, ...], words: str, store: Path) -> None:
+    assert words in refused("replay", *(str(store) if word == "STORE" else word for word in arguments))
+
+
+@pytest.mark.parametrize("command", ["tune", "replay"])
+def test_the_commands_have_help(command: str) -> None:
+    done = run(command, "--help")
+    assert done.returncode == 0
+    assert "--json" in done.stdout
