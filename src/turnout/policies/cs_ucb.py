@@ -186,11 +186,11 @@ class CSUCBQ(GuaranteedPolicy):
     def _optimistic(self, round_: int) -> FloatArray:
         return np.minimum(self.rewards.means() + self.rewards.bonus(2, round_), 1.0)
 
-    def _cohort(self, offer: RoundOffer, owed: OwedTurns) -> Cohort:
+    def _cohort(self, offer: RoundOffer, debts: OwedTurns, weight: float) -> Cohort:  # noqa: ARG002
         rows = np.flatnonzero(offer.available)
         if not len(rows):
             return NOBODY
-        index = self.index(rows, offer.round, owed)
+        index = self.index(rows, offer.round, debts)
         places = smallest(-index, self.cohort_size)
         times = self.rewards.longest * (1 - self._optimistic(offer.round)[rows[places]])
         return Cohort(rows[places], times, float(times.max()), -float(index[places].sum()), len(rows))

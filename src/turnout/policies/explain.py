@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from turnout.kernel.arrays import BoolArray, FloatArray
-from turnout.kernel.cohort import Cohort, as_exact, cohort_of_times
+from turnout.kernel.cohort import Cohort, cohort_of_times
 from turnout.kernel.fairness import OwedTurns, exact_rate
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.base import SelectionPolicy
@@ -246,7 +246,7 @@ def problem_of(policy: SelectionPolicy, offer: RoundOffer, size: int) -> CohortP
     times = _TIMES.get(type(policy))
     if times is None:
         return None
-    owed, weight = _debts(policy, offer.round, size)
+    owed, weight = _weighed(policy, offer.round, size)
     return CohortProblem(np.ascontiguousarray(times(policy, offer)), owed, size, weight, offer.available)
 
 
@@ -264,20 +264,10 @@ def _true(policy: Any, offer: RoundOffer) -> FloatArray:
 _TIMES: dict[type[SelectionPolicy], Callable[[Any, RoundOffer], FloatArray]] = {RBCSF: _optimistic, FairOracle: _true}
 
 
-def _debts(policy: Any, round_: int, size: int) -> tuple[OwedTurns, float]:
-    """What the clients weigh and what a second does: as owed, or as a horizon and groups make of it."""
-    owed, weight = policy.queues.owed_exactly(), policy.speed_weight
-    horizon, groups = getattr(policy, "horizon", None), getattr(policy, "groups", None)
-    if horizon is None and groups is None:
-        return owed, weight
-    debts = (owed.units + owed.credit) / owed.units_per_turn
-    if horizon is not None:
-        certificate = policy.certificate()
-        behind = certificate.promised - certificate.turns + policy.queues.guaranteed_rates
-        debts, weight = horizon.debts(round_, behind), horizon.weight(round_)
-    if groups is not None:
-        debts = debts + groups.of_clients()
-    return as_exact("debts", debts, size), weight
+def _weighed(policy: Any, round_: int, size: int) -> tuple[OwedTurns, float]:
+    """What the clients weigh in the policy's choice, and what a second does."""
+    debts, weight = policy.weighed(policy.queues.owed_exactly(), round_, size)
+    return debts, float(weight)
 
 
 # In words

@@ -64,7 +64,7 @@ class GuaranteedPolicy(SelectionPolicy):
         """Choose the cohort that minimises speed_weight · slowest − owed turns."""
         self.check_offer(offer)
         owed = self.queues.owed_exactly()
-        cohort = self._cohort(offer, owed)
+        cohort = self._cohort(offer, *self.weighed(owed, offer.round, self.cohort_size))
         return Selection.trusted(
             offer.round,
             cohort.rows,
@@ -99,9 +99,13 @@ class GuaranteedPolicy(SelectionPolicy):
         self.queues.restore(subset(state, "queues"))
         self.turns = turns
 
+    def weighed(self, owed: OwedTurns, round: int, size: int) -> tuple[OwedTurns, float]:  # noqa: A002, ARG002
+        """What each client weighs in a choice of `size` clients, and what a second does: what it is owed, and V."""
+        return owed, self.speed_weight
+
     @abstractmethod
-    def _cohort(self, offer: RoundOffer, owed: OwedTurns) -> Cohort:
-        """Solve P4 for this offer."""
+    def _cohort(self, offer: RoundOffer, debts: OwedTurns, weight: float) -> Cohort:
+        """Solve P4 for this offer, with what the clients and a second weigh."""
 
     def _require_feasible(self, availability: float | npt.ArrayLike) -> None:
         chance = np.array(np.broadcast_to(np.asarray(availability, dtype=np.float64), self.clients))

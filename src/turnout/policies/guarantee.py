@@ -72,8 +72,8 @@ class MostOwed(GuaranteedPolicy):
             allow_infeasible=allow_infeasible,
         )
 
-    def _cohort(self, offer: RoundOffer, owed: OwedTurns) -> Cohort:
-        return cohort_of_times(np.zeros(self.clients), owed, self.cohort_size, self.speed_weight, offer.available)
+    def _cohort(self, offer: RoundOffer, debts: OwedTurns, weight: float) -> Cohort:
+        return cohort_of_times(np.zeros(self.clients), debts, self.cohort_size, weight, offer.available)
 
 
 class WithGuarantee(Wrapper):

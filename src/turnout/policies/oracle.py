@@ -75,6 +75,6 @@ class FairOracle(GuaranteedPolicy):
             allow_infeasible=allow_infeasible,
         )
 
-    def _cohort(self, offer: RoundOffer, owed: OwedTurns) -> Cohort:
+    def _cohort(self, offer: RoundOffer, debts: OwedTurns, weight: float) -> Cohort:
         times = np.ascontiguousarray(self.true_times(offer))
-        return cohort_of_times(times, owed, self.cohort_size, self.speed_weight, offer.available)
+        return cohort_of_times(times, debts, self.cohort_size, weight, offer.available)

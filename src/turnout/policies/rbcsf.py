@@ -168,22 +168,25 @@ class RBCSF(GuaranteedPolicy):
         if self.changes is not None and changes is not None:
             self.changes.restore(changes)
 
-    def _cohort(self, offer: RoundOffer, owed: OwedTurns) -> Cohort:
-        weight = self.speed_weight
-        if self.horizon is not None or self.groups is not None:
-            debts = (owed.units + owed.credit) / owed.units_per_turn
-            if self.horizon is not None:
-                certificate = self.certificate()
-                behind = certificate.promised - certificate.turns + self.queues.guaranteed_rates
-                debts, weight = self.horizon.debts(offer.round, behind), self.horizon.weight(offer.round)
-            if self.groups is not None:
-                debts = debts + self.groups.of_clients()
-            owed = as_exact("debts", debts, self.cohort_size)
+    def weighed(self, owed: OwedTurns, round: int, size: int) -> tuple[OwedTurns, float]:  # noqa: A002
+        """As owed, or as a horizon and groups make of it."""
+        if self.horizon is None and self.groups is None:
+            return owed, self.speed_weight
+        debts, weight = (owed.units + owed.credit) / owed.units_per_turn, self.speed_weight
+        if self.horizon is not None:
+            certificate = self.certificate()
+            behind = certificate.promised - certificate.turns + self.queues.guaranteed_rates
+            debts, weight = self.horizon.debts(round, behind), self.horizon.weight(round)
+        if self.groups is not None:
+            debts = debts + self.groups.of_clients()
+        return as_exact("debts", debts, size), weight
+
+    def _cohort(self, offer: RoundOffer, debts: OwedTurns, weight: float) -> Cohort:
         return cohort_of_contexts(
             self.model,
             offer.contexts,
             self.exploration(offer.round),
-            owed,
+            debts,
             self.cohort_size,
             weight,
             offer.available,

@@ -28,7 +28,7 @@ def chosen_round(
     """Ask the policy; nothing is changed."""
     if not fleet.ids:
         raise OfferError("nobody is there: choose with the status of at least one client, or register some")
-    available, contexts = _offer(fleet, features, settings, statuses)
+    available, contexts = offer_of(fleet, features, settings, statuses)
     number = fleet.round + 1
     if number == 1 and not settings.allow_infeasible:
         _require_feasible(fleet, available)
@@ -50,7 +50,7 @@ def chosen_round(
     )
 
 
-def _offer(
+def offer_of(
     fleet: Fleet, features: Features, settings: SchedulerSettings, statuses: Statuses
 ) -> tuple[BoolArray, FloatArray]:
     """Who may be chosen, and the contexts of all."""

@@ -9,7 +9,7 @@ import numpy as np
 from turnout.kernel.errors import ReportError, StoreError
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.explain import Explanation, explain_choice, untold
-from turnout.scheduler.choosing import Statuses, _offer
+from turnout.scheduler.choosing import Statuses, offer_of
 from turnout.scheduler.features import Features
 from turnout.scheduler.fleet import Fleet
 from turnout.scheduler.journal import Journal
@@ -23,7 +23,7 @@ def offered_in(
 ) -> Offered:
     """What a choice was made from, for the file: all contexts, or none in a fleet that is too large for that."""
     if len(opened.available) <= settings.record_offers_up_to:
-        contexts = _offer(fleet, features, settings, statuses)[1][opened.available]
+        contexts = offer_of(fleet, features, settings, statuses)[1][opened.available]
         return Offered(opened.round, opened.rows, opened.reasons, opened.available, contexts)
     chosen = np.zeros(len(opened.available), dtype=np.bool_)
     chosen[opened.rows] = True
