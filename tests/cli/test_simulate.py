@@ -272,7 +272,16 @@ def test_ctrl_c_keeps_what_is_over_and_tells_how_to_go_on(tmp_path: Path) -> Non
         "--out",
         str(out),
     ]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    child = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # where we run in the background, it is ignored
+    )
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and _finished(out) < 3:
         time.sleep(0.05)
