@@ -71,7 +71,6 @@ class Network:
 
     def run(self, app: Path, *, config: dict[str, object], nodes: int | None = None) -> "subprocess.Popen[str]":
         """`flwr run`, with its log on a pipe."""
-        # The bundle is made in the app's folder: work on a copy.
         values = " ".join(f"{key}={repr(value) if isinstance(value, str) else value}" for key, value in config.items())
         federation = [] if nodes is None else ["--federation-config", f"num-supernodes={nodes}"]
         command = [str(SCRIPTS / "flwr"), "run", str(app), "here", "--stream", "--run-config", values, *federation]

@@ -26,6 +26,8 @@ JOINS_IN, KILLED_IN = 1, 3  # fair rounds
 
 def simulation(net: Network, given: argparse.Namespace) -> None:
     """Forty phones in Ray: Flower's random choice, then a fair one, for each seed."""
+    if given.out and any(Path(given.out).glob("seed-*.turnout")):
+        sys.exit(f"{given.out} holds the fleets of an earlier comparison: give another folder")
     net.start_superlink(simulation=True)
     words = {"seeds": given.seeds, "rounds": given.rounds, "dataset": given.dataset, "out": folder(given.out)}
     table = False

@@ -76,6 +76,8 @@ def main(grid: Grid, context: Context) -> None:
     settings = context.run_config
     out = Path(str(settings["out"]) or tempfile.mkdtemp(prefix="fair-digits-"))
     out.mkdir(parents=True, exist_ok=True)
+    if any(out.glob("seed-*.turnout")):
+        raise SystemExit(f"{out} holds the fleets of an earlier comparison: give another folder")
     runs = []
     for seed in range(int(settings["seeds"])):
         runs += [with_flower(grid, settings, seed), with_turnout(grid, settings, seed, out)]
@@ -155,7 +157,10 @@ def show(runs: list[Run], promised: float, out: Path) -> None:
         1 - one.minutes_to(target) / other.minutes_to(target)
         for one, other, target in zip(fair, random_runs, targets, strict=True)
     ]
-    print(f"Fair selection needed {mean_and_band([100 * share for share in saved])} % less simulated time.")
+    if np.isfinite(saved).all():
+        print(f"Fair selection needed {mean_and_band([100 * share for share in saved])} % less simulated time.")
+    else:
+        print("Not every training came that far: play more rounds.")
     print(f"Every run and the fleets' files are in {out}; look into one: turnout fleet status {out}/seed-0.turnout")
 
 
