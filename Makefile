@@ -51,7 +51,7 @@ oldest: setup $(OLDEST)/.installed  ## the Flower adapter's tests with the oldes
 	PYTHONPATH=src $(OLDEST)/bin/python -m pytest -q tests/adapters/flower -p no:cacheprovider
 
 flower-simulation: setup  ## fair selection beside Flower's random choice: 40 simulated phones (two minutes)
-	$(BIN)/python examples/run_flower.py simulation
+	$(BIN)/python examples/run_flower.py simulation --rounds 45
 
 flower-deployment: setup  ## SuperLink and SuperNodes on this machine; one is killed, one joins (two minutes)
 	$(BIN)/python examples/run_flower.py deployment

@@ -1,3 +1,10 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import pytest
 
 
@@ -7,3 +14,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what every policy chooses now as what it should choose; look at the diff before you commit it",
     )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """In memory where there is such a place: a killed process loses nothing there that it would not lose on a disk."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with TemporaryDirectory(dir=memory) as name:
+        yield Path(name)

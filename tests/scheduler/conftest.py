@@ -1,27 +1,14 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from scheduler.fleets import LIVE, OpenFleet
 from turnout.scheduler import Scheduler
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory where there is such a place: a killed process loses nothing there that it would not lose on a disk."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with TemporaryDirectory(dir=memory) as name:
-        yield Path(name)
 
 
 @pytest.fixture

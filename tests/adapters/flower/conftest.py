@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,17 +27,6 @@ class OpenFleet(Protocol):
     """Opens a fleet in the test's folder, once more with the settings it has."""
 
     def __call__(self, name: str = "fleet.turnout", **settings: Any) -> Scheduler: ...
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory where there is such a place: a killed process loses nothing there that it would not lose on a disk."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with TemporaryDirectory(dir=memory) as name:
-        yield Path(name)
 
 
 @pytest.fixture
