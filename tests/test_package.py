@@ -52,7 +52,15 @@ def test_nothing_is_pickled_or_evaluated() -> None:
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "docs/training.md", "docs/scheduling.md", "docs/policies.md", "docs/explaining.md"]
+    "document",
+    [
+        "README.md",
+        "docs/training.md",
+        "docs/scheduling.md",
+        "docs/policies.md",
+        "docs/explaining.md",
+        "docs/tuning.md",
+    ],
 )
 def test_the_examples_of_the_documents_run(document: str, tmp_path: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), flags=re.DOTALL)

@@ -242,6 +242,25 @@ def test_a_history_as_json_has_every_turn(file: Path) -> None:
     assert (first["outcome"], first["seconds"], first["late_seconds"]) == ("late", 30.0, 42.5)
 
 
+def test_a_history_shows_losses_where_any_was_told(file: Path, tmp_path: Path) -> None:
+    assert "loss" not in shown("history", file, "phone-05")
+    assert {turn["loss"] for turn in told("history", file, "phone-05")["turns"]} == {None}
+    path = tmp_path / "told.turnout"
+    with Scheduler.open(path, settings={"cohort_size": 1}, deadline=30.0) as scheduler:
+        for loss in (0.62519, None, -1e-9):
+            scheduler.choose({"a": status_of(1)})
+            scheduler.report("a", 5.0, loss=loss)
+            scheduler.close_round()
+        scheduler.choose({"a": status_of(1)})
+        scheduler.close_round()
+        scheduler.report("a", 31.0, loss=0.5, round=4)
+        scheduler.choose({"a": status_of(1)})
+    lines = [[cell.strip() for cell in line[1:-1].split("│")] for line in shown("history", path, "a").splitlines()]
+    assert [line[3] for line in lines if line[0].isdecimal()] == ["0.6252", "", "-1e-09", "0.5", ""]
+    assert "loss" in shown("history", path, "a")
+    assert [turn["loss"] for turn in told("history", path, "a")["turns"]] == [0.62519, None, -1e-9, 0.5, None]
+
+
 def test_an_unknown_client_is_refused(file: Path) -> None:
     assert "there is no client 'phone-99'" in refused("history", file, "phone-99")
 

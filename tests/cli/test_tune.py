@@ -72,7 +72,7 @@ def test_a_goal_in_plain_words_gives_a_line_to_paste(tmp_path: Path) -> None:
         "turnout simulate rbcsf --rounds 30 --world clients=12 --set cohort_size=3 --set speed_weight=",
         "mean round",
         "worst debt",
-        "runs with fresh seeds met the goal",
+        "runs met the goal: the search stops where all do, so this is no measurement.",
         "knee",
         "furthest below the straight line",
     ):
@@ -123,7 +123,7 @@ def test_a_world_is_fitted_to_a_record(store: Path) -> None:
         (("--within", "3", "--set", "guaranteed_rate=0.5"), "guaranteed_rate"),
         (("--within", "3", "--world", "name=mars"), "unknown world 'mars'"),
         (("--within", "3", "--run", "1"), "--from"),
-        (("--within", "3", "--from", "nowhere.turnout"), "cannot read nowhere.turnout"),
+        (("--within", "3", "--from", "nowhere.turnout"), "there is no file nowhere.turnout"),
         (("--within", "3", "--from", "STORE", "--world", "clients=3"), "give one of them"),
         (("--within", "3", "--from", "STORE", "--run", "9"), "no run 9"),
     ],
@@ -147,7 +147,7 @@ def test_a_replay_marks_what_is_exact(store: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("nowhere.turnout",), "cannot read nowhere.turnout"),
+        (("nowhere.turnout",), "there is no file nowhere.turnout"),
         (("STORE", "--policy", "rbscf"), "did you mean 'rbcsf'"),
         (("STORE", "--set", "speed=5"), "no policy has a setting 'speed'"),
         (("STORE", "--run", "3"), "no run 3"),

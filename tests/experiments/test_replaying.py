@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from turnout.experiments.replaying import FIGURES, Replayed, fitted_build, is_fleet, recorded, replay
+from turnout.experiments.replaying import FIGURES, Replayed, fitted_build, recorded, replay
 from turnout.kernel.errors import SettingError, StoreError
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.version import __version__
 from turnout.scheduler import ClientStatus, Scheduler
+from turnout.scheduler.journal import is_fleet
 from turnout.simulator import RunPlan, play_into, play_plan
 from turnout.simulator.tuning import Goal, tuned
 from turnout.store import RunStore
@@ -160,7 +161,7 @@ def test_files_are_known_by_their_marks(store: Path, fleet: Path, tmp_path: Path
 
 
 def test_what_cannot_be_replayed_is_refused(store: Path, fleet: Path, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="cannot read"):
+    with pytest.raises(StoreError, match="there is no file"):
         recorded(tmp_path / "nowhere.turnout")
     with pytest.raises(SettingError, match="leave out --run"):
         recorded(fleet, 1)

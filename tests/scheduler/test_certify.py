@@ -23,6 +23,13 @@ from turnout.scheduler.certifying import certify
 HERE = Path(__file__).parent
 CHANGES: dict[type, Any] = {int: lambda one: one + 1, float: lambda one: one + 1.0, str: lambda one: f"{one}x"}
 
+IN_GROUPS = {"cohort_size": 1, "groups": ["north"], "group_rates": {"north": 0.5}}
+GROUPED = {
+    "rbcsf": IN_GROUPS,
+    "with-guarantee": {"policy": "rbcsf", "settings": IN_GROUPS, "guaranteed_rate": 0.2},
+    "cool-down": {"policy": "rbcsf", "settings": IN_GROUPS, "rounds": 2},
+}
+
 
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -242,6 +249,11 @@ def test_what_cannot_be_certified_is_refused(
     play_round(free, offered("a", "b"))
     with pytest.raises(SettingError, match="the policy random promises nothing"):
         certify(free.path, out, record)
+    for policy, settings in GROUPED.items():
+        grouped = open_fleet(policy, policy=policy, settings=settings)
+        play_round(grouped, offered("a"))
+        with pytest.raises(SettingError, match="promises turns to groups, which a certificate does not hold"):
+            certify(grouped.path, out, record)
     monkeypatch.setattr("turnout.scheduler.journal.KEEP_MASKS", 1)
     large = open_fleet("large")
     play_round(large, offered("a", "b"))
@@ -252,6 +264,16 @@ def test_what_cannot_be_certified_is_refused(
         certify(large.path, large.path, record)
     assert not out.exists()
     assert not record.exists()
+
+
+def test_groups_are_for_fleets_whose_clients_are_known_at_the_start(open_fleet: OpenFleet) -> None:
+    with pytest.raises(SettingError, match="groups must name the group of each of the 1 clients"):
+        open_fleet("two", settings={"cohort_size": 1, "groups": ["north", "south"], "group_rates": {"north": 0.5}})
+    one = open_fleet("one", settings=GROUPED["rbcsf"])
+    play_round(one, offered("a"))
+    with pytest.raises(SettingError, match="groups were given one a client: begin anew to let others join"):
+        one.choose(offered("a", "b"))
+    assert one.clients == ["a"]
 
 
 def test_counts_that_do_not_agree_are_not_certified(open_fleet: OpenFleet, folder: Path) -> None:

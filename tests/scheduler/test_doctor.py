@@ -9,14 +9,17 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from turnout.kernel.errors import StoreError
 from turnout.scheduler import ClientStatus, Feature, Features, Reporter, Scheduler
 from turnout.scheduler.doctor import Finding, examine
-from turnout.scheduler.records import digest_of, turn_of
+from turnout.scheduler.records import digest_of, pack_offered, turn_of, unpack_offered
 from turnout.store import RunStore
 from turnout.store.packing import pack_snapshot, unpack_snapshot
 
@@ -84,12 +87,46 @@ def forge_snapshot(db: sqlite3.Connection) -> None:
     db.execute("UPDATE snapshot SET data = ?, digest = ?", (data, digest_of(b"", str(seq), data)))
 
 
+def forge_offer(db: sqlite3.Connection, round_: int = 5, under: int | None = None, **changes: Any) -> None:
+    """Change an offer and seal it anew; `under`: it stands under this round then."""
+    data, volunteers = one(db, "SELECT data, volunteers FROM offers WHERE round = ?", round_)
+    offered = unpack_offered(data, volunteers)  # type: ignore[arg-type]
+    data, volunteers = pack_offered(replace(offered, **changes))
+    put_offer(db, round_ if under is None else under, volunteers, data)
+
+
+def put_offer(db: sqlite3.Connection, round_: int, volunteers: bytes, data: bytes) -> None:
+    digest = digest_of(volunteers, str(round_), data)
+    db.execute("INSERT OR REPLACE INTO offers VALUES (?, ?, ?, ?)", (round_, volunteers, data, digest))
+
+
+OFFER_DAMAGE: list[tuple[Damage, str]] = [
+    (lambda db: db.execute("UPDATE offers SET data = x'00' WHERE round = 5"), "in round 5 is not what was written"),
+    (lambda db: db.execute("UPDATE offers SET volunteers = 'x' WHERE round = 5"), "in round 5 is not what was written"),
+    (lambda db: db.execute("UPDATE offers SET digest = x'00' WHERE round = 61"), "in round 61 is not what was written"),
+    (lambda db: db.execute("UPDATE offers SET round = 99 WHERE round = 5"), "in round 99 is not what was written"),
+    (lambda db: put_offer(db, 5, b"", b"\0"), "in round 5 cannot be unpacked"),
+    (lambda db: forge_offer(db, round=6), "what was offered in round 6 stands under round 5"),
+    (lambda db: forge_offer(db, under=99, round=99), "there is an offer of round 99, which was never closed"),
+    (lambda db: forge_offer(db, under=0, round=0), "there is an offer of round 0, which was never closed"),
+    (lambda db: forge_offer(db, rows=np.array([0, 1])), "other clients were chosen from what was offered in round 5"),
+    (lambda db: forge_offer(db, 61, rows=np.array([0, 0, 0])), "other clients were chosen from what was offered in"),
+    (
+        lambda db: forge_offer(db, available=np.zeros(10, np.bool_), contexts=None),
+        "in round 5 clients were chosen that had not volunteered",
+    ),
+    (lambda db: forge_offer(db, contexts=np.ones((2, 3))), "volunteered, and 2 have contexts"),
+    (lambda db: db.execute("ALTER TABLE offers RENAME COLUMN data TO other"), "cannot be read (no such column"),
+]
+
+
 def test_a_file_that_was_only_used_is_sound(path: Path) -> None:
     findings = {one.part: one for one in examine(path)}
     assert all(one.sound is not False for one in findings.values())
     assert "round 61 is open with 3 clients" in findings["open round"].words
     assert "come to the same as all events" in findings["memory"].words
     assert "late times agree" in findings["rounds"].words
+    assert "what was offered is on record of 61 rounds" in findings["offers"].words
     assert "nobody holds the file now" in findings["writer"].words
 
 
@@ -196,6 +233,65 @@ def test_damage_is_named(path: Path, damage: Damage, parts: set[str], words: str
     assert parts <= found.keys()
     assert any(words in one.words for one in found.values()), found
     assert all(one.remedy for one in found.values())
+
+
+@pytest.mark.parametrize(("damage", "words"), OFFER_DAMAGE)
+def test_damage_of_an_offer_is_named_and_is_that_of_the_offers_alone(path: Path, damage: Damage, words: str) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        damage(db)
+    found = wrong(path)
+    assert found.keys() == {"offers"}
+    assert words in found["offers"].words
+
+
+def test_one_damaged_offer_does_not_hide_another(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        put_offer(db, 3, b"", b"\0")
+        db.execute("UPDATE offers SET data = x'00' WHERE round = 5")
+        forge_offer(db, 7, rows=np.array([0, 1]))
+    words = wrong(path)["offers"].words
+    assert all(f"in round {round_} " in words for round_ in (3, 5, 7))
+
+
+def test_a_damaged_offer_can_be_done_without_when_all_else_is_sound(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE offers SET data = x'00' WHERE round = 5")
+    remedy = wrong(path)["offers"].remedy
+    assert f"sqlite3 {path} 'DELETE FROM offers WHERE round = N'" in remedy
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM offers WHERE round = 5")
+    assert wrong(path) == {}
+    with Scheduler.open(path) as scheduler:
+        scheduler.close_round()
+        assert not scheduler.explain("phone-00", 5).exact
+        assert scheduler.explain("phone-00", 6).exact
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE offers SET data = x'00' WHERE round = 7")
+        db.execute("DELETE FROM masks WHERE seq = 9")
+    assert wrong(path)["offers"].remedy == "restore the file from a backup"
+
+
+@pytest.mark.parametrize("format_", [1, 2])
+def test_files_of_older_releases_have_no_offers_to_look_at(tmp_path: Path, format_: int) -> None:
+    path = Path(shutil.copy(Path(__file__).parent / "data" / f"fleet-format-{format_}.turnout", tmp_path))
+    findings = {one.part: one for one in examine(path)}
+    assert all(one.sound is not False for one in findings.values()), findings
+    assert findings["offers"].words == "none are on record: an older turnout wrote this file"
+    with Scheduler.open(path) as scheduler:
+        scheduler.close_round()
+        scheduler.choose({f"new-{n}": ClientStatus(1.0, 3.0) for n in range(5)})
+    findings = {one.part: one for one in examine(path)}
+    assert all(one.sound is not False for one in findings.values()), findings
+    assert "on record of 1 round" in findings["offers"].words
+
+
+def test_offers_of_a_fleet_that_keeps_only_the_chosen_are_sound(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, settings=SETTINGS, deadline=30.0, record_offers_up_to=9) as scheduler:
+        play_rounds(scheduler, 5)
+        scheduler.choose({"phone-00": ClientStatus(1.0, 3.0)})
+        scheduler.abandon_round()
+    assert wrong(path) == {}
 
 
 def test_a_wrong_snapshot_can_be_left_out_when_all_else_is_sound(path: Path) -> None:

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from turnout.cli.options import JsonOption, print_json
-from turnout.kernel.errors import SettingError, StoreError
+from turnout.kernel.errors import SettingError
 from turnout.policies.explain import Explanation
-from turnout.scheduler.journal import FLEET
+from turnout.scheduler.journal import is_fleet
 from turnout.scheduler.scheduler import Scheduler
 from turnout.simulator.explaining import explain_run
 from turnout.store import RunStore
@@ -40,7 +40,7 @@ def explain(
     json: JsonOption = False,
 ) -> None:
     """Why a client was chosen in a round, and by what margin; or why not, and how many more turns owed it needed."""
-    found = _of_fleet(file, client, round_, run) if _is_fleet(file) else _of_run(file, client, round_, run)
+    found = _of_fleet(file, client, round_, run) if is_fleet(file) else _of_run(file, client, round_, run)
     if json:
         print_json(asdict(found))
         return
@@ -74,17 +74,6 @@ def _of_run(file: Path, client: str, round_: int | None, run: int | None) -> Exp
         if not row.isdecimal():
             raise SettingError(f"clients of a run are known by their rows, such as 17, not by {client!r}")
         return explain_run(store, held[0] if run is None else run, int(row), round_)
-
-
-def _is_fleet(file: Path) -> bool:
-    """By the mark among SQLite files."""
-    if not file.is_file():
-        raise StoreError(f"there is no file {file}: check the path")
-    try:
-        with file.open("rb") as opened:
-            return opened.read(72)[68:] == FLEET.application_id.to_bytes(4, "big")
-    except OSError as refused:
-        raise StoreError(f"{file} cannot be read: {refused.strerror or refused}") from refused
 
 
 def _shown(words: str) -> Text:

@@ -91,17 +91,7 @@ def history(
         print_json(told)
         return
     owing = "" if owed is None else f", owed {owed:.2f} turns"
-    table = _table("round", "outcome", "seconds", "why", "late time", "reported (UTC)", title=_shown(client))
-    for turn in turns:
-        table.add_row(
-            str(turn.round),
-            turn.kind or "out",
-            _number(turn.seconds),
-            _shown(turn.why or ""),
-            _number(turn.late_seconds),
-            (turn.late_at or turn.at or "")[:19].replace("T", " "),
-        )
-    Console().print(table)
+    Console().print(_turns_table(turns, client))
     Console(highlight=False).print(f"{len(turns)} turns, reliability {reliability:.2f}{owing}")
 
 
@@ -211,11 +201,31 @@ def _owed(scheduler: Scheduler, client: str) -> float | None:
         return None
 
 
+def _turns_table(turns: list[Turn], client: str) -> Table:
+    """With the losses, if any was told."""
+    has_losses = any(turn.loss is not None for turn in turns)
+    heading = ["loss"] if has_losses else []
+    table = _table("round", "outcome", "seconds", *heading, "why", "late time", "reported (UTC)", title=_shown(client))
+    for turn in turns:
+        loss = ["" if turn.loss is None else f"{turn.loss:.4g}"] if has_losses else []
+        table.add_row(
+            str(turn.round),
+            turn.kind or "out",
+            _number(turn.seconds),
+            *loss,
+            _shown(turn.why or ""),
+            _number(turn.late_seconds),
+            (turn.late_at or turn.at or "")[:19].replace("T", " "),
+        )
+    return table
+
+
 def _told(turn: Turn) -> dict[str, Any]:
     return {
         "round": turn.round,
         "outcome": turn.kind or "out",
         "seconds": turn.seconds,
+        "loss": turn.loss,
         "why": turn.why,
         "at": turn.at,
         "late_seconds": turn.late_seconds,
@@ -224,7 +234,7 @@ def _told(turn: Turn) -> dict[str, Any]:
 
 
 def _table(*headings: str, title: str | Text = "", show_header: bool = True) -> Table:
-    numbers = ("round", "turns", "promised", "owed", "forfeited", "seconds", "late time")
+    numbers = ("round", "turns", "promised", "owed", "forfeited", "seconds", "loss", "late time")
     table = Table(title=title or None, show_header=show_header)
     for heading in headings:
         table.add_column(heading, justify="right" if heading in numbers else "left")

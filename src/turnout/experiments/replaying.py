@@ -17,7 +17,7 @@ from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import filled, make_policy, settings_named
 from turnout.scheduler.features import PAPER_FEATURES
 from turnout.scheduler.fleet import Closed
-from turnout.scheduler.journal import FLEET, Journal
+from turnout.scheduler.journal import Journal, is_fleet
 from turnout.scheduler.memory import LIVE, policy_of
 from turnout.scheduler.records import unpack_closed
 from turnout.scheduler.settings import SchedulerSettings
@@ -98,15 +98,6 @@ class Replayed:
 
     def __getitem__(self, name: str) -> Figure:
         return next(one for one in self.figures if one.name == name)
-
-
-def is_fleet(path: Path) -> bool:
-    """By its mark, is this the file of a live fleet? Anything else is opened as a store, which says what is wrong."""
-    try:
-        with path.open("rb") as file:
-            return file.read(72)[68:] == FLEET.application_id.to_bytes(4, "big")
-    except OSError as missing:
-        raise StoreError(f"cannot read {path}: {missing.strerror or missing}") from missing
 
 
 def recorded(path: Path, run: int | None = None) -> Recorded:

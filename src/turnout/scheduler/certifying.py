@@ -89,6 +89,11 @@ def _terms(fleet: Fleet, policy: str) -> dict[str, Any]:
     queues = getattr(owner, "queues", None)
     if not isinstance(queues, FairnessQueues) or not hasattr(fleet.policy, "certificate"):
         raise SettingError(f"the policy {policy} promises nothing: use rbcsf, or with-guarantee around it")
+    if getattr(fleet.policy, "groups", None) is not None:
+        raise SettingError(
+            "the policy also promises turns to groups, which a certificate does not hold: begin a fleet without groups "
+            "and group_rates to certify it"
+        )
     rates = np.asarray(queues.state()["rates"])
     cap = None if queues.max_owed is None else math.floor(Fraction(queues.max_owed) * queues.units_per_turn)
     return {

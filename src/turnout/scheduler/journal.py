@@ -230,6 +230,12 @@ class Journal:
         with self.reading() as db:
             return int(_one(db, "SELECT COALESCE(MAX(seq), 0) FROM events"))
 
+    def has_all_masks(self) -> bool:
+        """Whether it is on record of every closed round who volunteered."""
+        with self.reading() as db:
+            closed = "SELECT COUNT(*) FROM events WHERE kind = 'close'"
+            return bool(_one(db, closed) == _one(db, "SELECT COUNT(*) FROM masks"))
+
     def open_round(self) -> OpenRound | None:
         """The round that is open."""
         with self.reading() as db:
@@ -279,6 +285,13 @@ class Journal:
         with self.reading() as db:
             found = db.execute(words, values).fetchone()
         return None if found is None else self._as_turn(found)
+
+    @property
+    def changes(self) -> int:
+        """Another number whenever somebody else has written to the file."""
+        with plain_words(self.path):
+            self._usable()
+            return int(_one(self.db, "PRAGMA data_version"))
 
     def open_number(self) -> int | None:
         """The number of the open round."""
@@ -468,6 +481,14 @@ class Journal:
             f"{self.path} is damaged ({finding}): restore it from a backup; `turnout fleet doctor {self.path.name}` "
             "says what can be read"
         )
+
+
+def is_fleet(path: Path) -> bool:
+    """By its mark, is this the file of a live fleet? Anything else is opened as a store, which says what is wrong."""
+    if not path.is_file():
+        raise StoreError(f"there is no file {path}: check the path")
+    with plain_words(path), path.open("rb") as file:
+        return file.read(72)[68:] == FLEET.application_id.to_bytes(4, "big")
 
 
 def _connected(path: Path, *, read_only: bool) -> sqlite3.Connection:

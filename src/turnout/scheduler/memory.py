@@ -42,15 +42,15 @@ class Memory:
 
 def load(journal: Journal, settings: SchedulerSettings, features: Features) -> Memory:
     """The last snapshot, the events since, and the round that is open; refused if anything does not fit."""
-    fleet = _empty(settings, features)
+    fleet = fresh_fleet(settings, features)
     with journal.reading():
         ids, after, unsaved = journal.ids(), 0, 0
         saved = journal.snapshot()
         if saved is not None:
             after, state = saved
-            _restore(journal, fleet, state, ids)
+            restore(journal, fleet, state, ids)
         for _, kind, data, mask in journal.events(after):
-            _fold(fleet, kind, data, mask)
+            fold(fleet, kind, data, mask)
             unsaved += kind == "close"
         journal.check_head()
         if fleet.ids != ids:
@@ -64,20 +64,16 @@ def load(journal: Journal, settings: SchedulerSettings, features: Features) -> M
 
 def load_before(journal: Journal, settings: SchedulerSettings, features: Features, round_: int) -> Fleet:
     """Memory as it was when the cohort of a closed round was chosen."""
-    fleet, after = _empty(settings, features), 0
+    fleet, after = fresh_fleet(settings, features), 0
     with journal.reading():
         saved = journal.snapshot()
         if saved is not None and int(saved[1]["round"]) < round_:
             after = saved[0]
-            _restore(journal, fleet, saved[1], journal.ids())
+            restore(journal, fleet, saved[1], journal.ids())
         for _, kind, data, mask in journal.events(after):
             if kind == "close" and fleet.round + 1 == round_:
                 return fleet
-            if kind == "forget":
-                told = json.loads(data)
-                fleet.forget(told["row"], told["name"])
-            else:
-                _fold(fleet, kind, data, mask)
+            fold(fleet, kind, data, mask)
     raise StoreError(f"round {round_} was not closed in {journal.path}")
 
 
@@ -120,7 +116,8 @@ def stored_features(stored: Mapping[str, Any]) -> Features:
     return Features(declared, _not_here if stored["computed"] else None, stored["outputs"])
 
 
-def _empty(settings: SchedulerSettings, features: Features) -> Fleet:
+def fresh_fleet(settings: SchedulerSettings, features: Features) -> Fleet:
+    """Nobody has joined yet."""
     return Fleet(
         lambda clients: policy_of(settings, features.outputs, clients),
         rest_after=settings.rest_after,
@@ -128,7 +125,8 @@ def _empty(settings: SchedulerSettings, features: Features) -> Fleet:
     )
 
 
-def _restore(journal: Journal, fleet: Fleet, state: Mapping[str, Any], ids: Sequence[str]) -> None:
+def restore(journal: Journal, fleet: Fleet, state: Mapping[str, Any], ids: Sequence[str]) -> None:
+    """Take back a snapshot; refused if it is of other ids than those on record."""
     known = ids[: int(state["clients"])]
     if _digest(known) != state["ids"]:
         raise journal.damage("the ids are not those that were written")
@@ -139,7 +137,8 @@ def _not_here(_: Columns) -> Sequence[FloatArray]:
     raise SettingError("the features of this fleet are computed: open it with features=… to choose")
 
 
-def _fold(fleet: Fleet, kind: str, data: bytes, mask: bytes | None) -> None:
+def fold(fleet: Fleet, kind: str, data: bytes, mask: bytes | None) -> None:
+    """Take in one event."""
     if kind == "join":
         fleet.join(json.loads(data))
     elif kind == "close":
@@ -148,7 +147,10 @@ def _fold(fleet: Fleet, kind: str, data: bytes, mask: bytes | None) -> None:
         fleet.close(unpack_closed(data, mask)[0])
     elif kind == "retire":
         fleet.retire(json.loads(data)["row"])
-    else:  # a client is forgotten together with a snapshot, and so is never folded
+    elif kind == "forget":  # with a snapshot: met only by who begins before it
+        told = json.loads(data)
+        fleet.forget(told["row"], told["name"])
+    else:
         raise StoreError(f"unknown event {kind!r}: install a newer turnout")
 
 

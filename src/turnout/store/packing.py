@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -26,6 +27,7 @@ _DAMAGED = (
     RuntimeError,
     TypeError,
     ValueError,
+    zlib.error,
 )
 
 

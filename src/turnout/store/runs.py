@@ -135,6 +135,12 @@ class RunStore:
             db.execute("VACUUM")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # until then the new file is in the journal, beside the old
 
+    @property
+    def changes(self) -> int:
+        """Another number whenever somebody else has written to the file."""
+        with self._turn, plain_words(self.path):
+            return int(self._usable().execute("PRAGMA data_version").fetchone()[0])
+
     def find(self, key: str) -> RunInfo | None:
         """The run of this key, or None."""
         with self._reading() as db:
@@ -145,12 +151,16 @@ class RunStore:
         with self._reading() as db:
             return [_as_info(row) for row in db.execute(f"{_RUN} ORDER BY id")]
 
-    def columns(self, run: int) -> RoundColumns:
-        """The stored rounds of a run."""
+    def columns(self, run: int, *, after: int = 0, most: int = -1) -> RoundColumns:
+        """The stored rounds of a run.
+
+        `after`: only those after the last round of an earlier call. `most`: at most so many appends of them.
+        """
         with self._reading() as db:
             info = self._info(db, run)
-            chunks = db.execute("SELECT last, data FROM chunks WHERE run = ? ORDER BY last", (run,)).fetchall()
-        parts, before = [RoundColumns.from_records([], clients=info.clients)], 0
+            words = "SELECT last, data FROM chunks WHERE run = ? AND last > ? ORDER BY last LIMIT ?"
+            chunks = db.execute(words, (run, after, most)).fetchall()
+        parts, before = [RoundColumns.from_records([], clients=info.clients)], after
         for last, data in chunks:
             parts.append(self._unpacked(run, before, last, data))
             before = last
