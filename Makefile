@@ -7,7 +7,7 @@ BUILT_FROM := pyproject.toml setup.py constraints.txt \
 	$(wildcard src/turnout/kernel/_fast.pyx src/turnout/kernel/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check oldest bench results clean flower-simulation flower-deployment flower-existing-app
+.PHONY: help setup demo test lint check oldest bench results pictures clean flower-simulation flower-deployment flower-existing-app
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -66,6 +66,9 @@ bench: setup  ## what a round costs, in units of a memory copy (needs 3 GB)
 results: setup  ## the numerical study and the digits again (four minutes; the runs are kept in build/)
 	$(BIN)/turnout reproduce numerical --out docs/results/numerical --store build/study.turnout
 	$(BIN)/turnout reproduce accuracy --out docs/results/digits --store build/digits.turnout
+
+pictures: setup  ## the pictures of the dashboard in docs/ again (needs chromium; half a minute)
+	$(BIN)/python tests/dashboard/pictures.py docs/pictures
 
 clean:  ## remove what was built
 	rm -rf .venv .venv-flower-* build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so

@@ -89,7 +89,13 @@ class Network:
         with (self.folder / f"{name}.log").open("wb") as log:
             command = [str(SCRIPTS / program), *words]
             self.processes[name] = subprocess.Popen(
-                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                cwd=self.folder,  # where an app writes what it names without a folder
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def log_of(self, name: str) -> str:

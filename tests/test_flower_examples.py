@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,12 @@ RUN = ROOT / "examples" / "run_flower.py"
 
 
 def run(*words: str) -> str:
-    done = subprocess.run([sys.executable, str(RUN), *words], capture_output=True, text=True, check=False, timeout=900)
-    assert done.returncode == 0, done.stdout + done.stderr
+    with tempfile.TemporaryDirectory() as nowhere:
+        done = subprocess.run(
+            [sys.executable, str(RUN), *words], capture_output=True, text=True, check=False, timeout=900, cwd=nowhere
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert list(Path(nowhere).iterdir()) == []  # an example leaves nothing where it was called
     return done.stdout
 
 

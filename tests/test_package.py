@@ -97,6 +97,8 @@ def test_it_installs_and_chooses_without_a_compiler(tmp_path: Path) -> None:
         capture_output=True,
     )
     assert not list(target.rglob("_fast*.so"))
+    page = {path.name for path in (ROOT / "src" / "turnout" / "dashboard" / "static").iterdir()}
+    assert {path.name for path in (target / "turnout" / "dashboard" / "static").iterdir()} == page
     done = subprocess.run(
         [sys.executable, "-m", "turnout", "--version"],
         env={**os.environ, "PYTHONPATH": str(target)},

@@ -13,6 +13,7 @@ from turnout import TurnoutError, __version__
 from turnout.cli.bench import bench
 from turnout.cli.certify import certify, verify
 from turnout.cli.check import check
+from turnout.cli.dashboard import dashboard
 from turnout.cli.data import data
 from turnout.cli.demo import demo
 from turnout.cli.explain import explain
@@ -34,7 +35,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, simulate, compare, reproduce, train, check, bench, tune, replay, explain, certify, verify):
+COMMANDS = (demo, simulate, compare, reproduce, train, check, bench, tune, replay, explain, certify, verify, dashboard)
+for command in COMMANDS:
     app.command()(command)
 app.add_typer(runs, name="runs")
 app.add_typer(data, name="data")

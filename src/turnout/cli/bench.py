@@ -22,6 +22,8 @@ from turnout.bench.choosing import (
     standard_cases,
     verdicts,
 )
+from turnout.bench.dashboard import MOST_SECONDS as DASHBOARD_SECONDS
+from turnout.bench.dashboard import measure_dashboard
 from turnout.bench.live import BATCH, COMMITS, MOST, measure_live
 from turnout.bench.oort import CLIENTS as OORT_CLIENTS
 from turnout.bench.oort import LEAST as OORT_LEAST
@@ -42,13 +44,15 @@ class What(StrEnum):
     training = "training"
     live = "live"
     oort = "oort"
+    dashboard = "dashboard"
 
 
 def bench(
     what: Annotated[
         What,
         typer.Argument(
-            help="A round of choosing, the paper's sweep, a round of training, one of a live fleet, or one of Oort."
+            help="A round of choosing, the paper's sweep, a round of training, one of a live fleet, or one of Oort; "
+            "or the dashboard."
         ),
     ] = What.choosing,
     clients: Annotated[
@@ -73,7 +77,12 @@ def bench(
     `turnout bench live`: a scheduler's round of a million clients, 100 reports and all, beside the kernel's own.
 
     `turnout bench oort`: a round of Oort with 100,000 clients, beside the same rules with one dictionary a client.
+
+    `turnout bench dashboard`: how soon Chromium shows a fleet of a million clients.
     """
+    if what is What.dashboard:
+        _bench_dashboard(clients or MILLION, cohort or 100, repeats, json)
+        return
     if what is What.oort:
         _bench_oort(clients or OORT_CLIENTS, cohort or 100, repeats, json)
         return
@@ -188,6 +197,32 @@ def _bench_oort(clients: int, cohort: int, repeats: int, json: bool) -> None:
         f"A round of Oort, {clients:,} clients, {cohort} chosen: {one.round_seconds * 1e3:.1f} ms.\n"
         f"The same choices with one dictionary a client: {one.literal_seconds * 1e3:.0f} ms, {one.speedup:.1f} times "
         f"as long (target: at least {OORT_LEAST:g}, {'met' if one.met else 'not met'}).",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _bench_dashboard(clients: int, cohort: int, repeats: int, json: bool) -> None:
+    with progress_bar() as progress:
+        task = progress.add_task("", total=None)
+        one = measure_dashboard(
+            clients=clients,
+            cohort=cohort,
+            repeats=repeats,
+            watch=lambda words: progress.update(task, description=words),
+        )
+    if json:
+        print_json({**asdict(one), "most_seconds": DASHBOARD_SECONDS, "met": one.met})
+        return
+    pages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in one.pages.items())
+    Console().print(
+        f"A fleet of {clients:,} clients, {one.rounds} rounds of {cohort} ({one.file_bytes / 1e6:.0f} MB): the server "
+        f"answers after {one.start:.1f} s, and has read all of it after {one.read:.1f} s.\n"
+        f"The page in Chromium, the slowest of {repeats} visits: first paint {one.first_paint:.2f} s, its numbers "
+        f"{one.first_numbers:.2f} s (target: both at most {DASHBOARD_SECONDS:g} s, {'met' if one.met else 'not met'}), "
+        f"all charts {one.first_charts:.2f} s.\n"
+        f"From one page to the next, charts and all: {pages}.\n"
+        f"The server used up to {one.memory_bytes / 1e6:,.0f} MB of memory.",
         highlight=False,
         soft_wrap=True,
     )

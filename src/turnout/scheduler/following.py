@@ -20,8 +20,8 @@ from turnout.scheduler.settings import SchedulerSettings
 class Followed:
     """Something that happened: clients joined, one left, or a round was closed.
 
-    `is_new`: memory has not taken it in yet. `knows_available`: who volunteered is on record. `lasted`: seconds that
-    the round was open; `between`: seconds from the end of the one before to its choice.
+    `is_new`: memory has not taken it in yet. `knows_available`: who volunteered is on record. `opened_at`, `closed_at`:
+    when a round was chosen and closed, in seconds since 1970; `between`: seconds from the end of the one before.
     """
 
     kind: str
@@ -32,7 +32,8 @@ class Followed:
     left: int | None = None
     closed: Closed | None = None
     offered: Offered | None = None
-    lasted: float = math.nan
+    opened_at: float = math.nan
+    closed_at: float = math.nan
     between: float = math.nan
 
     @property
@@ -66,7 +67,7 @@ class Follower:
             self.journal.close()
             raise
         self.read = 0
-        self._closed_at: datetime | None = None
+        self._closed_at = math.nan
 
     @property
     def events(self) -> int:
@@ -112,14 +113,15 @@ class Follower:
         if kind != "close":
             return replace(event, left=int(json.loads(data)["row"]))
         closed, header = unpack_closed(data, mask)
-        opened_at, closed_at = (datetime.fromisoformat(header[word]) for word in ("opened", "closed"))
+        opened_at, closed_at = (datetime.fromisoformat(header[word]).timestamp() for word in ("opened", "closed"))
         before, self._closed_at = self._closed_at, closed_at
         return replace(
             event,
             closed=closed,
             offered=self.journal.offered(closed.round),
-            lasted=(closed_at - opened_at).total_seconds(),
-            between=math.nan if before is None else (opened_at - before).total_seconds(),
+            opened_at=opened_at,
+            closed_at=closed_at,
+            between=opened_at - before,
         )
 
 

@@ -1,0 +1,1 @@
+"""A live page about any store: read-only, on this machine, without a build step."""

@@ -1,0 +1,148 @@
+"""Training and Compare: runs of one store beside each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from turnout.dashboard.digests import Digest
+from turnout.dashboard.sources import Source, name_of
+from turnout.dashboard.views.common import about, binned, number, numbers
+from turnout.dashboard.watch import Watch
+from turnout.kernel.errors import SettingError
+from turnout.simulator.metrics import mean_and_band
+from turnout.store import RunInfo
+
+MOST_RUNS = 400
+MOST_GROUPS = 24
+FIGURES = ("mean_round", "p95_round", "total_time", "least_share", "jain", "worst_debt", "accuracy")
+
+
+def training(watch: Watch, source: Source | None, *, metric: str | None) -> dict[str, Any]:
+    """What was measured after rounds, against rounds and against time; runs of other policies beside it."""
+    told: dict[str, Any] = {"about": about(watch, source), "metrics": [], "metric": None, "groups": [], "losses": None}
+    if source is None:
+        return told
+    told["losses"] = _losses(source)
+    own = {name: (where.all, what.all) for name, (where, what) in source.ledger.metrics.items()}
+    if not own:
+        return told
+    names = sorted(own, key=lambda name: (name != "accuracy", name))
+    chosen = names[0] if metric is None else metric
+    if chosen not in own:
+        raise SettingError(f"nothing called {chosen!r} was measured in this run; there are {', '.join(names)}")
+    groups = []
+    for name, infos in _alike(watch, source).items():
+        digests = [watch.digest(info) for info in infos if info.rounds]
+        digests = [one for one in digests if chosen in one.metrics]
+        if digests:
+            is_current = any(info.id == source.run for info in infos)
+            groups.append({"name": name, "runs": len(digests), "is_current": is_current, **_curve(digests, chosen)})
+    return {**told, "metrics": names, "metric": chosen, "groups": groups}
+
+
+def compare(watch: Watch, source: Source | None) -> dict[str, Any]:
+    """The runs that met the same world as this one, those that differ in the seed only taken together."""
+    told: dict[str, Any] = {"about": about(watch, source), "yardstick": None, "groups": [], "curves": [], "front": []}
+    if watch.kind == "fleet":
+        why = "This is a live fleet: there is one of it. `turnout replay` holds it against other policies."
+        return {**told, "why_not": why}
+    if source is None:
+        return {**told, "why_not": None}
+    groups: list[dict[str, Any]] = []
+    curves = []
+    for name, alike in _alike(watch, source).items():
+        infos = [info for info in alike if info.rounds]
+        if not infos:
+            continue
+        digests = [watch.digest(info) for info in infos]
+        rounds = min(one.rounds for one in digests)
+        seconds = np.mean([np.cumsum(one.seconds[:rounds]) for one in digests], axis=0)
+        x, (_, _, high) = binned(np.arange(1, rounds + 1), seconds)
+        curves.append({"name": name, "x": x, "seconds": numbers(high)})
+        told_figures = {word: _figure([one.figures[word] for one in digests]) for word in FIGURES}
+        groups.append(
+            {
+                "name": name,
+                "policy": str(infos[0].plan.get("policy", "")),
+                "runs": [info.id for info in infos],
+                "rounds": rounds,
+                "is_current": any(info.id == source.run for info in infos),
+                **told_figures,
+            }
+        )
+    groups.sort(key=lambda one: one["mean_round"]["mean"])
+    front = [
+        {"name": one["name"], "mean_round": one["mean_round"]["mean"], "least_share": one["least_share"]["mean"]}
+        for one in groups
+    ]
+    why_not = "There is but one policy in this store yet: nothing to hold it against." if len(groups) < 2 else None
+    yardstick = watch.yardstick
+    return {**told, "yardstick": yardstick, "why_not": why_not, "groups": groups, "curves": curves, "front": front}
+
+
+def _alike(watch: Watch, source: Source) -> dict[str, list[RunInfo]]:
+    """Runs of the same world, by what they are called; the run that is looked at is among them."""
+    infos = {one.id: one for one in watch.runs()}
+    if source.run is None:
+        return {}
+    own = infos[source.run]
+    world = _world(own)
+    same = [one for one in infos.values() if _world(one) == world][:MOST_RUNS]
+    if own not in same:
+        same.append(own)
+    groups: dict[str, list[RunInfo]] = {}
+    for one in sorted(same, key=lambda info: info.id):
+        groups.setdefault(name_of(one), []).append(one)
+    kept = list(groups)[:MOST_GROUPS]
+    if name_of(own) not in kept:
+        kept[-1] = name_of(own)
+    return {name: groups[name] for name in kept}
+
+
+def _world(info: RunInfo) -> str:
+    told = {word: info.plan.get(word) for word in ("world", "world_settings")}
+    return json.dumps([told, info.clients], sort_keys=True)
+
+
+def _curve(digests: Sequence[Digest], metric: str) -> dict[str, Any]:
+    """Over the rounds that all of them have measured."""
+    common = set.intersection(*(set(one.metrics[metric][0].tolist()) for one in digests))
+    rounds = np.array(sorted(common), dtype=np.int64)
+    values, seconds = [], []
+    for one in digests:
+        where, what = one.metrics[metric]
+        values.append(what[np.isin(where, rounds)])
+        seconds.append(np.cumsum(one.seconds)[rounds - 1])
+    mean, half = mean_and_band(np.array(values))
+    at = np.mean(seconds, axis=0)
+    x, (y, _, _) = binned(rounds, mean)
+    return {
+        "rounds": x,
+        "seconds": numbers(binned(rounds, at)[1][2]),
+        "mean": numbers(y),
+        "half_width": None if len(digests) == 1 else numbers(binned(rounds, half)[1][0]),
+    }
+
+
+def _figure(values: list[float | None]) -> dict[str, Any] | None:
+    known = [one for one in values if one is not None]
+    if len(known) < len(values) or not known:
+        return None
+    mean, half = mean_and_band(known)
+    return {"mean": number(float(mean)), "half": number(float(half))}
+
+
+def _losses(source: Source) -> dict[str, Any] | None:
+    """The mean of what the clients of each round told."""
+    ledger = source.ledger
+    losses = ledger.turn_column("losses")
+    told = np.isfinite(losses)
+    if not told.any():
+        return None
+    rounds, places = np.unique(ledger.round_of_each_turn[told], return_inverse=True)
+    x, (mean, _, _) = binned(rounds, np.bincount(places, losses[told]) / np.bincount(places))
+    return {"x": x, "mean": numbers(mean)}

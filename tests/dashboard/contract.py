@@ -1,0 +1,450 @@
+"""What the page may rely on: every key of every answer, and what it may hold."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from turnout.dashboard.views.common import SHOWN_ROWS
+from turnout.dashboard.views.queues import COLUMNS
+
+
+class Maybe(NamedTuple):
+    """This, or null."""
+
+    shape: Any
+
+
+class Many(NamedTuple):
+    """A list of these, at most so many."""
+
+    shape: Any
+    most: int
+
+
+class Named(NamedTuple):
+    """A table with any keys."""
+
+    shape: Any
+
+
+class OneOf(NamedTuple):
+    """One of these words."""
+
+    words: tuple[str, ...]
+
+
+class Count(NamedTuple):
+    """A whole number that is always there."""
+
+
+class Number(NamedTuple):
+    """A number, or null where it is not known."""
+
+
+NUMBER, COUNT = Number(), Count()
+POINTS, DOTS, PAGE = 301, 2000, 500
+LINE = Many(NUMBER, POINTS)
+BINS = {"edges": Many(NUMBER, 41), "counts": Many(COUNT, 40)}
+FLAGS = Many(OneOf(("context", "changed", "resting", "retired", "seldom")), 5)
+OUTCOME = OneOf(("arrived", "late", "failed", "surplus", "outrun"))
+CERTIFICATE = {"holds": Maybe(bool), "words": str}
+READING = Maybe({"done": COUNT, "of": COUNT})
+ABOUT = {
+    "run": Maybe(COUNT),
+    "name": str,
+    "policy": str,
+    "clients": COUNT,
+    "rounds": COUNT,
+    "planned": Maybe(COUNT),
+    "promise": Maybe(
+        {
+            "least": NUMBER,
+            "most": NUMBER,
+            "accrual": OneOf(("always", "available")),
+            "paid": OneOf(("chosen", "contributed")),
+            "cap": NUMBER,
+        }
+    ),
+    "finished": bool,
+    "reading": READING,
+    "version": COUNT,
+}
+FIGURE = {"mean": NUMBER, "half": NUMBER}
+CLIENT = {
+    "id": str,
+    "turns": COUNT,
+    "share": NUMBER,
+    "promised": NUMBER,
+    "owed": NUMBER,
+    "forfeited": NUMBER,
+    "volunteered": NUMBER,
+    "mean_seconds": NUMBER,
+    "reliability": NUMBER,
+    "last_round": NUMBER,
+    "flags": FLAGS,
+}
+ROUND = {
+    "about": ABOUT,
+    "number": Maybe(COUNT),
+    "first": Maybe(COUNT),
+    "last": Maybe(COUNT),
+    "is_open": bool,
+    "seconds": NUMBER,
+    "volunteers": NUMBER,
+    "wanted": NUMBER,
+    "threshold": NUMBER,
+    "objective": NUMBER,
+    "opened": Maybe(str),
+    "closed": Maybe(str),
+    "words": str,
+    "rows": Many(
+        {
+            "id": str,
+            "optimistic": NUMBER,
+            "predicted": NUMBER,
+            "low": NUMBER,
+            "high": NUMBER,
+            "seconds": NUMBER,
+            "outcome": OneOf((*OUTCOME.words, "out")),
+            "owed": NUMBER,
+            "loss": NUMBER,
+            "bottleneck": bool,
+            "why": Maybe(str),
+        },
+        100_000,
+    ),
+}
+SHAPES: dict[str, Any] = {
+    "store": {
+        "version": COUNT,
+        "kind": OneOf(("runs", "fleet")),
+        "name": str,
+        "turnout": str,
+        "live": bool,
+        "trouble": Maybe(str),
+        "runs_total": COUNT,
+        "runs": Many(
+            {
+                "id": COUNT,
+                "name": str,
+                "policy": str,
+                "seed": NUMBER,
+                "world": str,
+                "rounds": COUNT,
+                "planned": NUMBER,
+                "clients": COUNT,
+                "finished": bool,
+                "started": str,
+            },
+            500,
+        ),
+    },
+    "overview": {
+        "about": ABOUT,
+        "round": COUNT,
+        "open": Maybe(
+            {
+                "round": COUNT,
+                "elapsed": NUMBER,
+                "deadline": NUMBER,
+                "wanted": COUNT,
+                "out": COUNT,
+                "back": COUNT,
+                "failed": COUNT,
+            }
+        ),
+        "mean_round": NUMBER,
+        "recent_round": NUMBER,
+        "recent_of": COUNT,
+        "p95_round": NUMBER,
+        "total_time": NUMBER,
+        "volunteers": NUMBER,
+        "cohort": NUMBER,
+        "random": Maybe({"mean_round": NUMBER, "saved": NUMBER, "how": str}),
+        "least_share": NUMBER,
+        "least": Maybe({"id": str}),
+        "jain": NUMBER,
+        "worst": Maybe({"id": str, "owed": NUMBER}),
+        "certificate": CERTIFICATE,
+        "rounds": {"x": LINE, "mean": LINE, "low": LINE, "high": LINE},
+        "debts": Maybe({"x": LINE, "worst": LINE, "mean": LINE}),
+        "outcomes": Named(COUNT),
+        "warnings": Many({"level": OneOf(("error", "warning", "note")), "text": str, "id": Maybe(str)}, 20),
+        "behind": Many({"id": str, "owed": NUMBER, "turns": COUNT, "share": NUMBER}, 8),
+    },
+    "fairness": {
+        "about": ABOUT,
+        "certificate": CERTIFICATE,
+        "least_share": NUMBER,
+        "jain": NUMBER,
+        "gini": NUMBER,
+        "shares": BINS,
+        "against": Maybe(
+            {
+                "ids": Many(str, DOTS),
+                "turns": Many(NUMBER, DOTS),
+                "promised": Many(NUMBER, DOTS),
+                "owed": Many(NUMBER, DOTS),
+            }
+        ),
+        "lorenz": {"x": LINE, "y": LINE},
+        "worst_over_time": {"x": LINE, "least_share": LINE, "promised": NUMBER},
+        "groups": Many(
+            {"name": str, "clients": COUNT, "turns": COUNT, "share": NUMBER, "promised": NUMBER, "owed": NUMBER}, 1000
+        ),
+    },
+    "clients": {
+        "about": ABOUT,
+        "total": COUNT,
+        "page": COUNT,
+        "pages": COUNT,
+        "size": COUNT,
+        "sort": str,
+        "order": OneOf(("asc", "desc")),
+        "rows": Many(CLIENT, PAGE),
+    },
+    "queues": {
+        "about": ABOUT,
+        "order": OneOf(("owed", "id", "turns")),
+        "page": COUNT,
+        "pages": COUNT,
+        "total": COUNT,
+        "x": Many(COUNT, COLUMNS + 1),
+        "ids": Many(str, SHOWN_ROWS),
+        "owed": Maybe(Many(Many(NUMBER, COLUMNS + 1), SHOWN_ROWS)),
+        "why_not": Maybe(str),
+        "curve": Maybe({"x": LINE, "worst": LINE, "mean": LINE, "p95": LINE}),
+        "now": Maybe(BINS),
+        "cap": NUMBER,
+    },
+    "turns": {
+        "about": ABOUT,
+        "order": OneOf(("owed", "id", "turns")),
+        "page": COUNT,
+        "pages": COUNT,
+        "total": COUNT,
+        "x": Many(COUNT, COLUMNS + 1),
+        "width": COUNT,
+        "ids": Many(str, SHOWN_ROWS),
+        "counts": Many(Many(COUNT, COLUMNS + 1), SHOWN_ROWS),
+        "available": Maybe(Many(Many(NUMBER, COLUMNS + 1), SHOWN_ROWS)),
+    },
+    "speed": {
+        "about": ABOUT,
+        "why_not": Maybe(str),
+        "known": COUNT,
+        "points": {
+            "id": Many(str, 1500),
+            "round": Many(COUNT, 1500),
+            "predicted": Many(NUMBER, 1500),
+            "actual": Many(NUMBER, 1500),
+        },
+        "band": Maybe({"predicted": LINE, "low": LINE, "high": LINE}),
+        "exploration": NUMBER,
+        "inside": NUMBER,
+        "error": {"x": LINE, "mean_abs": LINE},
+        "mean_abs": NUMBER,
+        "bias": NUMBER,
+        "residuals": BINS,
+        "flags": Many({"id": str, "kind": OneOf(("context", "changed")), "text": str}, 200),
+    },
+    "rounds": {
+        "about": ABOUT,
+        "total": COUNT,
+        "page": COUNT,
+        "pages": COUNT,
+        "rows": Many(
+            {
+                "round": COUNT,
+                "seconds": NUMBER,
+                "cohort": COUNT,
+                "back": COUNT,
+                "late": COUNT,
+                "failed": COUNT,
+                "bottleneck": Maybe(str),
+                "threshold": NUMBER,
+                "objective": NUMBER,
+                "volunteers": NUMBER,
+            },
+            PAGE,
+        ),
+    },
+    "round": ROUND,
+    "client": {
+        "about": ABOUT,
+        **CLIENT,
+        "rank": Maybe(COUNT),
+        "joined": COUNT,
+        "strip": {
+            "x": Many(COUNT, COLUMNS + 1),
+            "width": COUNT,
+            "available": Maybe(Many(NUMBER, COLUMNS + 1)),
+            "chosen": Many(COUNT, COLUMNS + 1),
+        },
+        "times": {
+            "round": Many(COUNT, 500),
+            "seconds": Many(NUMBER, 500),
+            "predicted": Many(NUMBER, 500),
+            "low": Many(NUMBER, 500),
+            "high": Many(NUMBER, 500),
+            "outcome": Many(OUTCOME, 500),
+        },
+        "debts": Maybe({"x": LINE, "owed": LINE}),
+        "next": str,
+    },
+    "explain": {
+        "round": COUNT,
+        "client": str,
+        "standing": str,
+        "exact": bool,
+        "sentence": str,
+        "seconds": NUMBER,
+        "owed": NUMBER,
+        "threshold": NUMBER,
+        "objective": NUMBER,
+        "margin": NUMBER,
+        "missing_turns": NUMBER,
+        "rounds_until": NUMBER,
+        "longer": NUMBER,
+        "worth": NUMBER,
+        "instead": Many(str, 1000),
+    },
+    "training": {
+        "about": ABOUT,
+        "metrics": Many(str, 100),
+        "metric": Maybe(str),
+        "groups": Many(
+            {
+                "name": str,
+                "runs": COUNT,
+                "is_current": bool,
+                "rounds": LINE,
+                "seconds": LINE,
+                "mean": LINE,
+                "half_width": Maybe(LINE),
+            },
+            24,
+        ),
+        "losses": Maybe({"x": LINE, "mean": LINE}),
+    },
+    "compare": {
+        "about": ABOUT,
+        "yardstick": NUMBER,
+        "why_not": Maybe(str),
+        "groups": Many(
+            {
+                "name": str,
+                "policy": str,
+                "runs": Many(COUNT, 400),
+                "rounds": COUNT,
+                **dict.fromkeys(("mean_round", "p95_round", "total_time", "least_share", "jain"), FIGURE),
+                "worst_debt": Maybe(FIGURE),
+                "accuracy": Maybe(FIGURE),
+            },
+            24,
+        ),
+        "curves": Many({"name": str, "x": LINE, "seconds": LINE}, 24),
+        "front": Many({"name": str, "mean_round": NUMBER, "least_share": NUMBER}, 24),
+    },
+    "system": {
+        "about": ABOUT,
+        "store": {
+            "name": str,
+            "kind": OneOf(("runs", "fleet")),
+            "bytes": NUMBER,
+            "log_bytes": NUMBER,
+            "writer": Maybe(str),
+            "changed": Maybe(str),
+        },
+        "reading": {"rounds": COUNT, "seconds": NUMBER, "last_ms": NUMBER},
+        "gaps": Maybe({"round_median": NUMBER, "between_median": NUMBER}),
+        "requests": Many({"route": str, "count": COUNT, "median_ms": NUMBER, "p95_ms": NUMBER}, 30),
+        "versions": Named(str),
+        "uptime": NUMBER,
+        "memory_bytes": NUMBER,
+    },
+}
+#: Those of the same length in an answer, one entry for one thing.
+TOGETHER: dict[str, list[tuple[str, ...]]] = {
+    "overview": [("rounds.x", "rounds.mean", "rounds.low", "rounds.high"), ("debts.x", "debts.worst", "debts.mean")],
+    "fairness": [
+        ("against.ids", "against.turns", "against.promised", "against.owed"),
+        ("lorenz.x", "lorenz.y"),
+        ("worst_over_time.x", "worst_over_time.least_share"),
+    ],
+    "queues": [("ids", "owed"), ("x", "owed.0"), ("curve.x", "curve.worst", "curve.mean", "curve.p95")],
+    "turns": [("ids", "counts", "available"), ("x", "counts.0", "available.0")],
+    "speed": [
+        ("points.id", "points.round", "points.predicted", "points.actual"),
+        ("band.predicted", "band.low", "band.high"),
+        ("error.x", "error.mean_abs"),
+    ],
+    "client": [
+        ("strip.x", "strip.available", "strip.chosen"),
+        ("times.round", "times.seconds", "times.predicted", "times.low", "times.high", "times.outcome"),
+        ("debts.x", "debts.owed"),
+    ],
+    "training": [
+        ("groups.0.rounds", "groups.0.seconds", "groups.0.mean", "groups.0.half_width"),
+        ("losses.x", "losses.mean"),
+    ],
+    "compare": [("curves.0.x", "curves.0.seconds"), ("groups", "front", "curves")],
+}
+
+
+def without_odd_numbers(body: bytes) -> Any:
+    """JSON as a browser reads it: NaN and Infinity are refused."""
+
+    def refuse(word: str) -> Any:
+        raise AssertionError(f"{word} is not JSON")
+
+    return json.loads(body, parse_constant=refuse)
+
+
+def assert_keeps(route: str, told: Any) -> None:
+    """Every key of the contract, of its kind, in bounds; what belongs together has one length."""
+    check(told, SHAPES[route], route)
+    for names in TOGETHER.get(route, []):
+        lengths = {name: len(found) for name in names if (found := _at(told, name)) is not None}
+        assert len(set(lengths.values())) <= 1, (route, lengths)
+
+
+def check(value: Any, shape: Any, where: str) -> None:
+    """Refuse what is not of this shape."""
+    match shape:
+        case Maybe(inner):
+            if value is not None:
+                check(value, inner, where)
+        case Many(inner, most):
+            assert isinstance(value, list), (where, value)
+            assert len(value) <= most, (where, len(value))
+            for place, one in enumerate(value):
+                check(one, inner, f"{where}.{place}")
+        case Named(inner):
+            assert isinstance(value, dict), (where, value)
+            for name, one in value.items():
+                check(one, inner, f"{where}.{name}")
+        case OneOf(words):
+            assert value in words, (where, value)
+        case Count():
+            assert type(value) is int, (where, value)
+        case Number():
+            assert value is None or type(value) in (int, float), (where, value)
+        case dict():
+            assert isinstance(value, dict), (where, value)
+            for name, inner in shape.items():
+                assert name in value, f"{where} has no {name}"
+                check(value[name], inner, f"{where}.{name}")
+        case type():
+            assert type(value) is shape, (where, value)
+        case _:
+            raise AssertionError(f"no such shape: {shape!r}")
+
+
+def _at(told: Any, name: str) -> Any:
+    for word in name.split("."):
+        if told is None:
+            return None
+        told = (told[int(word)] if int(word) < len(told) else None) if word.isdecimal() else told[word]
+    return told

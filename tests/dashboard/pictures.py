@@ -1,0 +1,133 @@
+"""Takes the pictures of the dashboard that the documents show: `python tests/dashboard/pictures.py docs/pictures`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from turnout.bench.browser import Browser, Page
+from turnout.bench.dashboard import dashboard_of, turn_to
+from turnout.scheduler import ClientStatus, Scheduler
+from turnout.simulator import RunPlan, sweep
+from turnout.store import RunStore
+
+WIDTH, HEIGHT = 1280, 900
+#: What each picture shows: which store, which page, and how.
+PICTURES: dict[str, tuple[str, str, dict[str, str]]] = {
+    "overview": ("fleet", "overview", {}),
+    "queues": ("runs", "queues", {}),
+    "speed": ("fleet", "speed", {}),
+    "client": ("fleet", "client", {"id": "phone-31", "round": "120"}),
+    "compare": ("runs", "compare", {}),
+}
+DARK, PHONE = "fairness", "overview"
+CLIENTS, ROUNDS = 40, 160
+
+
+def take_all(folder: Path) -> list[Path]:
+    """Those of PICTURES, one page in dark, and one on a phone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    taken = []
+    with tempfile.TemporaryDirectory() as nowhere, Browser() as browser:
+        runs, fleet = Path(nowhere) / "runs.turnout", Path(nowhere) / "fleet.turnout"
+        make_runs(runs)
+        with playing(fleet), dashboard_of(runs) as runs_url, dashboard_of(fleet) as fleet_url:
+            urls = {"runs": runs_url, "fleet": fleet_url}
+            wide = {kind: opened(browser.page(width=WIDTH, height=HEIGHT), url) for kind, url in urls.items()}
+            for name, (kind, page, settings) in PICTURES.items():
+                taken.append(_taken(wide[kind], folder / f"{name}.png", page, settings))
+            dark = opened(browser.page(width=WIDTH, height=HEIGHT, dark=True), fleet_url)
+            taken.append(_taken(dark, folder / "dark.png", DARK, {}))
+            phone = opened(browser.page(width=390, height=844, scale=2.0, phone=True), fleet_url)
+            taken.append(_taken(phone, folder / "phone.png", PHONE, {}))
+    return taken
+
+
+def opened(page: Page, url: str) -> Page:
+    """The dashboard, with its first page there."""
+    page.open(url)
+    turn_to(page, "overview")
+    return page
+
+
+def make_runs(path: Path, *, rounds: int = 200, seeds: int = 3) -> None:
+    """Five policies that train on digits; the first is the newest, and so what is shown."""
+    policies = {
+        "round robin": ("round-robin", {}),
+        "Oort": ("oort", {}),
+        "FedCS(3)": ("fedcs", {}),
+        "random": ("random", {}),
+        "RBCS-F": ("rbcsf", {"speed_weight": 5.0}),
+    }
+    plans = [
+        RunPlan(policy, rounds, seed, settings, "training", {"items": 50, "hidden": 16}, label=label)
+        for label, (policy, settings) in policies.items()
+        for seed in range(seeds)
+    ]
+    with RunStore(path) as store:
+        sweep(plans, store, workers=1)
+
+
+@contextmanager
+def playing(path: Path) -> Iterator[None]:
+    """A fleet of phones that goes on as long as somebody looks: a quarter is slow, one becomes so, some are lost."""
+    stop = threading.Event()
+    settings = {"cohort_size": 6, "guaranteed_rate": 0.1, "speed_weight": 1.0}
+    with Scheduler.open(path, settings=settings, deadline=90.0) as scheduler:
+        for _ in range(ROUNDS):
+            _play(scheduler)
+
+        def go_on() -> None:
+            while not stop.wait(1.0):
+                _play(scheduler)
+
+        player = threading.Thread(target=go_on)
+        player.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            player.join()
+
+
+def _play(scheduler: Scheduler) -> None:
+    number = scheduler.round + 1
+    rng = np.random.default_rng(number)
+    statuses, true = {}, {}
+    for row in range(CLIENTS):
+        slow = row >= 3 * CLIENTS // 4
+        cpu, bandwidth = (
+            (rng.uniform(0.3, 0.5), rng.uniform(1.0, 1.6)) if slow else (rng.uniform(0.9, 2.0), rng.uniform(2.0, 4.0))
+        )
+        seconds = (3.0 / cpu + 20.0 / bandwidth) * rng.gamma(12.0, 1 / 12.0)
+        if row == 7 and number > 80:  # somebody else computes on it too
+            seconds *= 2.5
+        client = f"phone-{row:02d}"
+        if rng.random() < 0.85:
+            statuses[client], true[client] = ClientStatus(cpu, bandwidth), float(seconds)
+    for client in scheduler.choose(statuses):
+        if rng.random() < 0.015:
+            scheduler.failed(client, "the battery ran out")
+        elif true[client] < 90:
+            scheduler.report(client, true[client], loss=float(0.2 + 2 / (1 + number / 12)))
+    scheduler.close_round()
+
+
+def _taken(page: Page, path: Path, name: str, settings: dict[str, str]) -> Path:
+    turn_to(page, name, **settings)
+    page.screenshot(path, whole=True)
+    return path
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    for picture in take_all(parser.parse_args().folder):
+        sys.stdout.write(f"{picture} ({picture.stat().st_size / 1e3:.0f} kB)\n")

@@ -1,0 +1,402 @@
+"""The dashboard as a person meets it: in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dashboard.pictures import PICTURES, make_runs, take_all
+from dashboard.served import offer_of, play_rounds, run_store, served, small_fleet
+from scheduler.fleets import named
+from turnout.bench.browser import PROGRAMS, Browser, Page
+from turnout.bench.dashboard import PAGES, SETTLED, dashboard_of, make_fleet, turn_to
+from turnout.scheduler import Scheduler
+from turnout.simulator import RunPlan, play_into
+from turnout.store import RunStore
+
+pytestmark = pytest.mark.skipif(
+    not any(map(shutil.which, PROGRAMS)), reason="no Chromium is installed: apt install chromium"
+)
+DOCUMENTS = Path(__file__).parents[2]
+HOSTILE = [
+    "<img src=x onerror=\"window.hacked='img'\">",
+    "</script><script>window.hacked='script'</script>",
+    '" onmouseover="window.hacked=\'attribute\'" x="',
+    "<a href=\"javascript:window.hacked='link'\">click</a>",
+    "{{constructor.constructor('window.hacked=1')()}}",
+    "%{x}<br><b>bold</b>&lt;i&gt;",
+    "javascript:window.hacked='url'",
+    "عميل-٧",
+    "\u202egpj.exe",
+    "../../etc/passwd?x=1&y=2#z",
+    "a" * 300,
+    "line\none",
+]
+#: How many rounds the page says it shows.
+ROUNDS_TOLD = (
+    "Number(document.querySelector('#page h1 .muted').textContent.match(/([\\d,]+)(?: of [\\d,]+)? rounds/)[1]"
+    ".replace(/,/g, ''))"
+)
+#: Elements that nothing but an id could have brought in.
+STRANGERS = (
+    "[...document.querySelectorAll('#page img, #page script, #page b, #page i, #page iframe')].filter("
+    "one => one.localName !== 'b' || one.textContent === 'bold').map(one => one.outerHTML.slice(0, 300))"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as opened:
+        yield opened
+
+
+@contextmanager
+def looking(browser: Browser, url: str, **kind: Any) -> Iterator[Page]:
+    """A page of its own, which must end without a complaint and without having asked anybody else for anything."""
+    with closing(browser.page(**kind)) as page:
+        page.open(url)
+        page.wait_for(SETTLED % "overview")
+        yield page
+        assert page.console == []
+        assert page.failures == []
+        assert foreign(page, url) == []
+
+
+def foreign(page: Page, url: str) -> list[str]:
+    """Requests to anybody but the dashboard."""
+    return [one for one in page.requests if not one.startswith((f"{url.split('?')[0].rstrip('/')}/", "data:", "blob:"))]
+
+
+def settings_of(name: str, client: str) -> dict[str, str]:
+    return {"id": client} if name == "client" else {}
+
+
+# What is shown
+
+
+@contextmanager
+def played_on(path: Path) -> Iterator[None]:
+    """Rounds go on as long as the block does."""
+    stop = threading.Event()
+
+    def play() -> None:
+        with Scheduler.open(path) as scheduler:
+            if scheduler.open_round is not None:
+                scheduler.close_round()
+            while not stop.wait(0.1):
+                play_rounds(scheduler, 1, scheduler.clients, eventful=False)
+                scheduler.choose(offer_of(scheduler.clients, scheduler.round + 1))
+                time.sleep(0.1)
+                scheduler.close_round()
+
+    player = threading.Thread(target=play)
+    player.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        player.join()
+
+
+def test_every_page_follows_a_fleet_at_work(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    small_fleet(path, rounds=30)
+    with played_on(path), served(path) as there, looking(browser, there.url) as page:
+        for name in PAGES:
+            turn_to(page, name, **settings_of(name, named(1)[0]))
+            before = page.evaluate(ROUNDS_TOLD)
+            assert before >= 30
+            page.wait_for(f"{ROUNDS_TOLD} > {before}")
+            page.wait_for(SETTLED % name)
+        page.wait_for("document.getElementById('state').textContent === 'live'")
+
+
+def test_a_run_in_progress_is_followed(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "runs.turnout"
+    stored = run_store(path, rounds=40)
+    with served(path) as there, looking(browser, there.url) as page:
+        page.wait_for(f"{ROUNDS_TOLD} === 20")
+        for name in PAGES:
+            turn_to(page, name, **settings_of(name, "7"))
+        with RunStore(path) as store:
+            info = next(one for one in store.runs() if one.id == stored.unfinished)
+            columns = store.columns(stored.unfinished)
+            assert len(columns) == 20
+            play_into(store, RunPlan.from_dict(info.plan), every=10)
+        turn_to(page, "turns")
+        page.wait_for(f"{ROUNDS_TOLD} === 40")
+        page.wait_for("document.querySelector('#page h1').textContent.includes('finished')")
+
+
+def test_every_page_of_a_million_clients(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    make_fleet(path, clients=1_000_000, cohort=100, rounds=6)
+    with dashboard_of(path) as url, looking(browser, url) as page:
+        page.wait_for(f"{ROUNDS_TOLD} === 6", 120)
+        for name in PAGES:
+            turn_to(page, name, **settings_of(name, "client-0700000"))
+            assert "1,000,000" in page.evaluate("document.querySelector('#page h1').textContent")
+        page.evaluate("location.hash = '#/fairness?page=40000'")
+        page.wait_for("document.getElementById('page').textContent.includes('of 40,000')")
+        assert page.evaluate("document.querySelectorAll('#page tbody tr').length") <= 50
+
+
+def test_numbers_on_the_page_are_those_of_the_fleet(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    small_fleet(path, rounds=40, is_open=False)
+    with Scheduler.open(path, read_only=True) as scheduler:
+        certificate, ids = scheduler.certificate(), scheduler.clients
+    most = max(range(len(ids)), key=lambda row: certificate.owed[row])
+    with served(path) as there, looking(browser, there.url) as page:
+        there.wait_read()
+        turn_to(page, "fairness")
+        first = page.evaluate(
+            "[...document.querySelectorAll('#page tbody tr')[0].children].map(one => one.textContent)"
+        )
+        assert first[0] == ids[most]
+        assert float(first[1]) == pytest.approx(certificate.owed[most], abs=0.006)
+        page.click("#page tbody tr:first-child a")
+        page.wait_for(SETTLED % "client")
+        assert ids[most] in page.evaluate("document.querySelector('#page h1').textContent")
+        assert "Promise kept" in _text(page, "overview")
+
+
+def test_why_not_is_answered_in_a_sentence(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    small_fleet(path, rounds=25, is_open=False, eventful=False)
+    with Scheduler.open(path, read_only=True) as scheduler:
+        chosen = {turn.id for turn in scheduler.turns(25)}
+        other = next(one for one in scheduler.clients if one not in chosen)
+        sentence = scheduler.explain(other, 25).sentence
+    with served(path) as there, looking(browser, there.url) as page:
+        turn_to(page, "client", id=other, round="25")
+        page.wait_for(f"document.getElementById('page').textContent.includes({json.dumps(sentence)})")
+        page.evaluate("document.activeElement.blur()")
+        page.press("ArrowLeft")
+        page.wait_for("location.hash.includes('round=24')")
+
+
+def test_nothing_yet_is_said_in_words(browser: Browser, tmp_path: Path) -> None:
+    RunStore(tmp_path / "runs.turnout").close()
+    with served(tmp_path / "runs.turnout") as there, closing(browser.page()) as page:
+        page.open(there.url)
+        for name in PAGES:
+            turn_to(page, name)
+            assert len(_text(page, name)) > 40, name
+        assert page.console == []
+    with Scheduler.open(tmp_path / "fleet.turnout", settings={"cohort_size": 2}) as scheduler:
+        scheduler.register(["a", "b", "c"])
+    with served(tmp_path / "fleet.turnout") as there, looking(browser, there.url) as page:
+        for name in PAGES:
+            turn_to(page, name, **settings_of(name, "b"))
+            assert len(_text(page, name)) > 40, name
+        assert "No round is recorded yet" in _text(page, "fairness")
+
+
+def test_what_is_wrong_is_said_and_the_page_lives_on(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    small_fleet(path, rounds=10)
+    with served(path) as there, closing(browser.page()) as page:
+        page.open(there.url)
+        page.wait_for(SETTLED % "overview")
+        page.evaluate("location.hash = '#/client?id=nobody'")
+        page.wait_for("document.getElementById('page').textContent.includes(\"there is no client 'nobody'\")")
+        turn_to(page, "rounds")
+        page.evaluate("location.hash = '#/rounds?number=9999'")
+        page.wait_for("document.getElementById('page').textContent.includes('there is no round 9999')")
+        path.rename(tmp_path / "elsewhere")
+        page.wait_for("document.getElementById('notices').textContent.includes('is gone')")
+        (tmp_path / "elsewhere").rename(path)
+        page.wait_for("!document.getElementById('notices').textContent.includes('is gone')")
+        turn_to(page, "system")
+
+
+def test_a_server_that_is_gone_is_missed_and_found_again(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    small_fleet(path, rounds=10)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with closing(browser.page()) as page:
+        with dashboard_of(path, "--port", str(port)) as url:
+            page.open(url)
+            page.wait_for(SETTLED % "overview")
+        page.wait_for("document.getElementById('state').textContent.includes('not connected')")
+        with dashboard_of(path, "--port", str(port)):
+            page.wait_for("document.getElementById('state').textContent === 'connected'", 60)
+            turn_to(page, "queues")
+
+
+# Harm
+
+
+def test_ids_with_html_in_them_do_no_harm(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    small_fleet(path, rounds=40, ids=HOSTILE)
+    with served(path) as there, looking(browser, there.url) as page:
+        there.wait_read()
+        seen = ""
+        for name in PAGES:
+            for client in HOSTILE if name == "client" else [""]:
+                turn_to(page, name, **({"id": client} if client else {}))
+                seen += _text(page, name)
+                _hover_everything(page)
+                assert page.evaluate(STRANGERS) == [], (name, client)
+                links = page.evaluate(
+                    "[...document.querySelectorAll('a')].map(one => one.getAttributeNames().map("
+                    "word => word.endsWith('href') && one.getAttribute(word))).flat().filter(one => one)"
+                )
+                assert links
+                assert all(one.startswith(("#", "/")) for one in links), links
+        assert page.evaluate("typeof window.hacked") == "undefined"
+        assert "<img src=x onerror=" in seen
+        assert "</script><script>" in seen
+
+
+def test_the_page_obeys_its_security_policy(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    small_fleet(path, rounds=5)
+    with served(path) as there, closing(browser.page()) as page:
+        page.open(there.url)
+        page.wait_for(SETTLED % "overview")
+        assert page.console == []
+        page.evaluate("""(() => {
+            const script = document.createElement("script");
+            script.textContent = "window.hacked = 1";
+            document.body.append(script);
+        })()""")
+        assert page.evaluate("typeof window.hacked") == "undefined"
+        assert any("Content Security Policy" in one for one in page.console)
+        refused = page.evaluate("fetch('http://127.0.0.2:9/').then(() => 'sent', error => String(error))")
+        assert "Failed" in refused
+        assert page.evaluate("fetch('/api/store', {method: 'DELETE'}).then(one => one.status)") == 405
+
+
+def test_a_token_opens_the_page_and_nothing_else_does(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    small_fleet(path, rounds=5)
+    with served(path, token="open-sesame-1234") as there:
+        with closing(browser.page()) as page:
+            page.open(there.url)
+            assert "needs its token" in page.evaluate("document.body.textContent")
+        with looking(browser, f"{there.url}/?token=open-sesame-1234") as page:
+            assert "token" not in page.evaluate("location.href")
+            assert page.evaluate("document.cookie") == ""  # scripts cannot read it
+            for name in PAGES:
+                turn_to(page, name, **settings_of(name, named(1)[0]))
+
+
+# Hands and eyes
+
+
+def test_everything_is_reached_by_keys(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "runs.turnout"
+    run_store(path, rounds=20)
+    with served(path) as there, looking(browser, there.url) as page:
+        for place, name in enumerate(PAGES):
+            page.press(str((place + 1) % 10))
+            page.wait_for(SETTLED % name)
+        page.press("?")
+        page.wait_for("document.getElementById('keys').open")
+        page.press("Escape")
+        page.wait_for("!document.getElementById('keys').open")
+        theme = page.evaluate("document.documentElement.dataset.theme")
+        page.press("t")
+        page.wait_for(f"document.documentElement.dataset.theme !== '{theme}'")
+        page.press("6")
+        page.wait_for(SETTLED % "rounds")
+        page.press("ArrowLeft")
+        page.wait_for("location.hash.includes('number=')")
+        page.press("/")
+        assert page.evaluate("document.activeElement.id") == "search-box"
+        page.type("17")
+        page.press("Enter")
+        page.wait_for(SETTLED % "client")
+        page.evaluate("document.activeElement.blur()")
+        page.press("r")
+        page.wait_for("document.getElementById('runs').open")
+        page.press("Escape")
+        stops = set()
+        for _ in range(25):
+            page.press("Tab")
+            stops.add(page.evaluate("document.activeElement.outerHTML.slice(0, 200)"))
+        assert len(stops) > 15  # the way does not end in a trap
+
+
+def test_another_run_is_chosen(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "runs.turnout"
+    stored = run_store(path, rounds=20)
+    with served(path) as there, looking(browser, there.url) as page:
+        turn_to(page, "fairness")
+        page.click("#run-button")
+        page.wait_for("document.getElementById('runs').open")
+        page.click(f"#runs a[href*='run={stored.random[0]}']")
+        page.wait_for(f"location.hash.includes('run={stored.random[0]}')")
+        page.wait_for("document.getElementById('page').textContent.includes('No promise')")
+        assert "random" in page.evaluate("document.getElementById('run-button').textContent")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_page_fits_a_phone(browser: Browser, tmp_path: Path, dark: bool) -> None:
+    path = tmp_path / "fleet.turnout"
+    small_fleet(path, rounds=30, ids=[*named(10), *HOSTILE[:1], "b" * 200, "late-1", "late-2"])
+    with served(path) as there, looking(browser, there.url, width=390, height=844, phone=True, dark=dark) as page:
+        there.wait_read()
+        for name in PAGES:
+            turn_to(page, name, **settings_of(name, "b" * 200))
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
+        shade = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        lightness = sum(map(int, re.findall(r"\d+", shade)[:3])) / 3
+        assert (lightness < 80) is dark
+
+
+# Pictures
+
+
+def test_the_pictures_of_the_documents_are_those_the_script_takes(tmp_path: Path) -> None:
+    taken = {path.name for path in take_all(tmp_path)}
+    for one in tmp_path.iterdir():
+        assert one.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+        assert one.stat().st_size > 20_000
+    shown = set()
+    for document in (DOCUMENTS / "README.md", *(DOCUMENTS / "docs").glob("*.md")):
+        shown |= set(re.findall(r"pictures/([\w.-]+\.png)", document.read_text(encoding="utf-8")))
+    kept = {path.name for path in (DOCUMENTS / "docs" / "pictures").glob("*.png")}
+    assert taken == shown == kept == {f"{name}.png" for name in (*PICTURES, "dark", "phone")}
+
+
+def test_the_store_of_the_pictures_can_be_explained(tmp_path: Path) -> None:
+    path = tmp_path / "runs.turnout"
+    make_runs(path, rounds=5, seeds=1)
+    with served(path) as there:
+        assert there.json("/api/explain?id=3&round=5")["exact"]
+
+
+def _text(page: Page, name: str) -> str:
+    if not page.evaluate(SETTLED % name):
+        turn_to(page, name)
+    told: str = page.evaluate("document.getElementById('page').textContent")
+    return told
+
+
+def _hover_everything(page: Page) -> None:
+    """Over every mark of every chart, so that all its words have been shown once."""
+    places = page.evaluate("""[...document.querySelectorAll('#page [data-chart] .plot')].map(one => {
+        const box = one.getBoundingClientRect();
+        return [box.x, box.y + window.scrollY, box.width, box.height];
+    })""")
+    for x, y, width, height in places:
+        page.evaluate(f"window.scrollTo(0, {y - 200})")
+        top = y - page.evaluate("window.scrollY")
+        for part in (0.25, 0.5, 0.75):
+            where = {"x": x + part * width, "y": top + part * height}
+            page.call("Input.dispatchMouseEvent", type="mouseMoved", **where)
