@@ -29,6 +29,7 @@ class Audit:
     volunteered: dict[str, int] = field(default_factory=dict)
     last_round: dict[str, int] = field(default_factory=dict)
     joined: dict[str, int] = field(default_factory=dict)
+    left_in: dict[str, int] = field(default_factory=dict)
     outcomes: dict[str, int] = field(default_factory=dict)
     durations: list[float] = field(default_factory=list)
     cohorts: list[list[str]] = field(default_factory=list)
@@ -72,7 +73,9 @@ def audit_of(
                 if cap is not None:
                     owed[client] = min(owed[client], Fraction(cap))
             waited = [
-                seconds for seconds, word in zip(event["seconds"], took.values(), strict=True) if word != "failed"
+                seconds
+                for seconds, word in zip(event["seconds"], took.values(), strict=True)
+                if word not in ("failed", "surplus")
             ]
             found.durations.append(max(waited or event["seconds"], default=0.0))
             found.cohorts.append(event["clients"])
@@ -80,6 +83,7 @@ def audit_of(
             found.debts.append(dict(owed))
         else:
             gone.add(event["client"])
+            found.left_in[event["client"]] = len(found.durations)
     return found
 
 

@@ -72,11 +72,16 @@ WRONG: list[dict[str, str]] = [
 ]
 
 
+def for_port(headers: dict[str, str], there: Served) -> dict[str, str]:
+    """The cookie's name holds the port."""
+    return {name: value.replace(COOKIE, f"{COOKIE}_{there.port}") for name, value in headers.items()}
+
+
 @pytest.mark.parametrize("asked", [*ASKED, "/nothing", "/static/nothing", "/api/live", "/?token=", "/?token=wrong"])
 def test_without_the_token_nothing_is_shown(locked: Served, asked: str) -> None:
     for headers in WRONG if asked in ("/", "/api/overview") else WRONG[:1]:
         for method in ("GET", "HEAD"):
-            answer = locked.ask(method, asked, headers)
+            answer = locked.ask(method, asked, for_port(headers, locked))
             assert answer.status == 401, (method, asked, headers)
             assert_guarded(answer.headers)
             assert "set-cookie" not in answer.headers
@@ -94,14 +99,24 @@ def test_with_the_token_all_is_shown(locked: Served, asked: str) -> None:
         {"Cookie": f"{COOKIE}={TOKEN}"},
         {"Cookie": f'first=1; {COOKIE}={TOKEN}; last="2"'},
     ):
-        assert locked.get(asked, headers).status == 200, headers
+        assert locked.get(asked, for_port(headers, locked)).status == 200, headers
 
 
 def test_odd_cookies_of_other_programs_do_not_lock_it(locked: Served) -> None:
     """A browser sends all cookies of 127.0.0.1, whatever port set them."""
     for other in ('{"a": [1, 2]}', "a b c", "x=1,2;y=/", "[odd]=1", "caf\xe9=1", "a:b=1", '"unclosed'):
-        answer = locked.get("/api/store", {"Cookie": f"{other}; {COOKIE}={TOKEN}"})
+        answer = locked.get("/api/store", for_port({"Cookie": f"{other}; {COOKIE}={TOKEN}"}, locked))
         assert answer.status == 200, other
+
+
+def test_dashboards_beside_each_other_do_not_take_each_others_cookies(locked: Served, place: Path) -> None:
+    with served(place / "fleet.turnout", token=f"another-{TOKEN}") as beside:
+        names = [
+            one.get(f"/?token={word}").headers["set-cookie"].partition("=")[0]
+            for one, word in ((locked, TOKEN), (beside, f"another-{TOKEN}"))
+        ]
+        both = {"Cookie": f"{names[0]}={TOKEN}; {names[1]}=another-{TOKEN}"}
+        assert [one.get("/api/store", both).status for one in (locked, beside)] == [200, 200]
 
 
 def test_the_address_with_the_token_is_changed_for_a_cookie(locked: Served) -> None:
@@ -154,7 +169,7 @@ def test_tokens_are_compared_in_constant_time(place: Path, monkeypatch: pytest.M
             (b"guess-3", {}, "/?token=guess-3"),
         ):
             seen.clear()
-            assert there.get(asked, headers).status == 401
+            assert there.get(asked, for_port(headers, there)).status == 401
             assert (guess, TOKEN.encode()) in seen
         monkeypatch.setattr(hmac, "compare_digest", lambda *_: True)
         assert there.get("/api/store", {"Authorization": "Bearer guess"}).status == 200, "it alone decides"

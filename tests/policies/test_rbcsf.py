@@ -164,6 +164,11 @@ def test_contexts_outside_a_declared_range_are_refused_and_change_nothing() -> N
     with pytest.raises(ReportError, match=r"contexts\[3, 2\]"):
         policy.tell(RoundReport(1, np.array([3]), wild[3:], np.array([1.0])))
     assert all(np.array_equal(before[key], policy.state()[key]) for key in before)
+    untold = contexts.copy()
+    untold[1] = 0.0  # below the range, but it is not there and has told nothing
+    assert len(policy.ask(RoundOffer(1, np.array([True, False, True, True]), untold)).clients) == 2
+    with pytest.raises(OfferError, match=r"contexts\[3, 2\]"):
+        policy.ask(RoundOffer(1, np.array([True, False, True, True]), np.where(wild > 2, wild, untold)))
     with pytest.raises(SettingError, match="context_range must be 3 pairs"):
         RBCSF(4, context_range=[(0, 1)])
 

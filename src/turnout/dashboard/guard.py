@@ -106,10 +106,12 @@ class Guard:
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if scope["path"] == "/" and given and self._is_token(given):
             answer = RedirectResponse("/", 303)
-            answer.set_cookie(COOKIE, given, httponly=True, samesite="strict", path="/", secure=_is_encrypted(headers))
+            answer.set_cookie(
+                _cookie_of(scope), given, httponly=True, samesite="strict", path="/", secure=_is_encrypted(headers)
+            )
             return answer
         scheme, _, word = headers.get("authorization", "").partition(" ")
-        shown = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
+        shown = cookie_parser(headers.get("cookie", "")).get(_cookie_of(scope), "")
         if (scheme.lower() == "bearer" and self._is_token(word.strip())) or self._is_token(shown):
             return None
         words = "this dashboard needs its token: open the address that was printed when it started, with ?token="
@@ -120,6 +122,11 @@ class Guard:
     def _is_token(self, given: str) -> bool:
         assert self._token is not None
         return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token)
+
+
+def _cookie_of(scope: Scope) -> str:
+    """A name for each port: browsers share cookies between all of a machine's."""
+    return f"{COOKIE}_{(scope.get('server') or ('', 0))[1]}"
 
 
 def _is_encrypted(headers: Headers) -> bool:

@@ -18,7 +18,7 @@ from turnout.policies.change import ChangeDetector
 from turnout.scheduler.fleet import KINDS
 from turnout.scheduler.reliability import doubtful, how_far, moved
 
-ARRIVED, LATE, FAILED = (KINDS.index(word) for word in ("arrived", "late", "failed"))
+ARRIVED, SURPLUS, LATE, FAILED = (KINDS.index(word) for word in ("arrived", "surplus", "late", "failed"))
 #: How surprising a client's times must be, in its usual errors, before it counts as changed. With times that scatter
 #: like an exponential that is said wrongly of one time in 10,000; times that double are found after about ten.
 CHANGE_THRESHOLD = 16.0
@@ -73,6 +73,11 @@ class Played:
     opened: float = np.nan
     closed: float = np.nan
     between: float = np.nan
+
+    @property
+    def waited(self) -> FloatArray:
+        """Times that the round had to wait for: enough others had come before those in surplus."""
+        return np.where(self.kinds == SURPLUS, np.nan, self.times)
 
 
 class Ledger:
@@ -234,7 +239,7 @@ class Ledger:
         available = report.available
         of_round = {
             "rounds": round_,
-            "seconds": np.nanmax(played.times) if np.isfinite(played.times).any() else report.duration,
+            "seconds": report.duration if np.isnan(waited := played.waited).all() else np.nanmax(waited),
             "volunteers": UNKNOWN if available is None else int(available.sum()),
             "threshold": float(played.reasons.get("threshold", np.nan)),
             "objective": float(played.reasons.get("objective", np.nan)),
@@ -290,7 +295,7 @@ class Ledger:
             numbers["changed_in"][rows[judged][changed]] = report.round
 
     def _take_course(self) -> None:
-        owed = np.full(1, np.nan) if self.queues is None else self.queues.owed
+        owed = np.full(1, np.nan) if self.queues is None else self.queues.owed[~self.retired]
         shares = self.shares()
         known = shares[np.isfinite(shares) & ~self.retired]
         point = (

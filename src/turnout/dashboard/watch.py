@@ -223,8 +223,10 @@ class Watch:
                 self._say(str(refused))
                 busy = False
             except Exception as odd:  # whatever it is: pages must not go on as if all were well
-                log.debug("%s", self.path, exc_info=odd)
-                self._say(f"{self.path} cannot be followed any more ({type(odd).__name__}: {odd})")
+                words = f"{self.path} cannot be followed any more ({type(odd).__name__}: {odd})"
+                if words != self.trouble:
+                    log.error("%s", self.path, exc_info=odd)
+                self._say(words)
                 busy = False
             self._stop.wait(0.01 if busy else EVERY)
 

@@ -315,8 +315,18 @@ class ContextRange(_Value):
         refuse_where(lowest > highest, "lowest", lowest, "is above the highest of its feature", SettingError)
         self._set(lowest=lowest, highest=highest)
 
-    def check(self, contexts: npt.ArrayLike, error: type[TurnoutError], rows: IntArray | None = None) -> None:
-        """Refuse contexts outside the range; `rows` are the clients they belong to, by default all."""
+    def check(
+        self,
+        contexts: npt.ArrayLike,
+        error: type[TurnoutError],
+        rows: IntArray | None = None,
+        *,
+        available: BoolArray | None = None,
+    ) -> None:
+        """Refuse contexts outside the range; `rows` are the clients they belong to, by default all.
+
+        `available`: only of these; of others nothing was told.
+        """
         values = as_contexts(contexts, error)
         if values.shape[1] != len(self.lowest):
             raise error(f"contexts have {values.shape[1]} features, but the declared range has {len(self.lowest)}")
@@ -324,7 +334,12 @@ class ContextRange(_Value):
             column = values[:, feature]
             if len(column) == 0 or (column.min() >= low and column.max() <= high):
                 continue
-            at = int(np.flatnonzero((column < low) | (column > high))[0])
+            wrong = (column < low) | (column > high)
+            if available is not None:
+                wrong &= available
+                if not wrong.any():
+                    continue
+            at = int(np.flatnonzero(wrong)[0])
             row = at if rows is None else int(rows[at])
             raise error(f"contexts[{row}, {feature}] = {column[at]} is outside the declared range [{low:g}, {high:g}]")
 

@@ -112,7 +112,7 @@ class RBCSF(GuaranteedPolicy):
         """Refuse also incredible contexts."""
         super().check_offer(offer)
         if self.context_range is not None:
-            self.context_range.check(offer.contexts, OfferError)
+            self.context_range.check(offer.contexts, OfferError, available=offer.available)
 
     def check_report(self, report: RoundReport) -> None:
         """Refuse also incredible contexts."""

@@ -96,11 +96,16 @@ def _alike(watch: Watch, source: Source) -> dict[str, list[RunInfo]]:
         same.append(own)
     groups: dict[str, list[RunInfo]] = {}
     for one in sorted(same, key=lambda info: info.id):
-        groups.setdefault(name_of(one), []).append(one)
+        groups.setdefault(_group_of(one), []).append(one)
     kept = list(groups)[:MOST_GROUPS]
-    if name_of(own) not in kept:
-        kept[-1] = name_of(own)
+    if _group_of(own) not in kept:
+        kept[-1] = _group_of(own)
     return {name: groups[name] for name in kept}
+
+
+def _group_of(info: RunInfo) -> str:
+    """Runs that are not over yet stand apart: they have fewer rounds."""
+    return name_of(info) if info.finished else f"{name_of(info)}, in progress"
 
 
 def _world(info: RunInfo) -> str:

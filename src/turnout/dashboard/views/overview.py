@@ -55,9 +55,9 @@ def overview(watch: Watch, source: Source | None) -> dict[str, Any]:
     ledger = source.ledger
     seconds = ledger.round_column("seconds")
     x, (mean, low, high) = binned(ledger.round_column("rounds"), seconds)
-    shares, debts = ledger.shares(), owed(ledger)
+    shares, debts = ledger.shares(), np.where(ledger.retired, np.nan, owed(ledger))
     least = _place_of_least(shares, ledger)
-    worst = int(np.argmax(debts)) if len(debts) and np.isfinite(debts).any() else None
+    worst = int(np.nanargmax(debts)) if np.isfinite(debts).any() else None
     sizes = np.diff(ledger.starts)
     volunteers = ledger.round_column("volunteers")
     known = volunteers[volunteers >= 0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.dashboard.ledger import ARRIVED, FAILED, LATE, Ledger
+from turnout.dashboard.ledger import ARRIVED, FAILED, LATE, SURPLUS, Ledger
 from turnout.dashboard.sources import Source
 from turnout.dashboard.views.common import about, counted, number, page_of
 from turnout.dashboard.watch import Watch
@@ -77,7 +77,8 @@ def one_round(watch: Watch, source: Source | None, *, wanted: int | None) -> dic
 def _line(source: Source, place: int, turns: slice) -> dict[str, Any]:
     ledger = source.ledger
     kinds, times = ledger.turn_column("kinds")[turns], ledger.turn_column("times")[turns]
-    slowest = int(np.nanargmax(times)) if np.isfinite(times).any() else None
+    waited = np.where(kinds == SURPLUS, np.nan, times)
+    slowest = int(np.nanargmax(waited)) if np.isfinite(waited).any() else None
     row = None if slowest is None else int(ledger.turn_column("chosen")[turns][slowest])
     return {
         "round": int(ledger.round_column("rounds")[place]),

@@ -119,7 +119,7 @@ def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
     if np.isfinite(shares).any():
         told["turnout_least_share"] = ("The least share of turns of a client.", "gauge", float(np.nanmin(shares)))
     if ledger.queues is not None and ledger.clients:
-        debts = owed(ledger)
+        debts = owed(ledger)[~ledger.retired]
         told["turnout_worst_debt_turns"] = ("Turns owed to who is owed most.", "gauge", float(debts.max()))
         told["turnout_mean_debt_turns"] = ("Turns owed, in the mean.", "gauge", float(debts.mean()))
         holds = certificate(ledger)["holds"]
