@@ -37,8 +37,10 @@ lint: setup  ## style, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# One more than there are cores, for some tests mostly wait.
+WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 check: setup  ## the tests alone
-	$(BIN)/python -m pytest -q -n auto -p no:benchmark
+	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark
 
 # Everything of ours comes from the source tree, compiled kernel included; only Flower is another.
 OLDEST := .venv-flower-1.22

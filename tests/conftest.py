@@ -16,6 +16,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, so that nobody waits for them at the end."""
+    items.sort(key=lambda item: not item.path.name.startswith("test_flower_examples"))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """In memory where there is such a place: a killed process loses nothing there that it would not lose on a disk."""

@@ -6,7 +6,7 @@ import argparse
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -78,23 +78,31 @@ def make_runs(path: Path, *, rounds: int = 200, seeds: int = 3) -> None:
 @contextmanager
 def playing(path: Path) -> Iterator[None]:
     """A fleet of phones that goes on as long as somebody looks: a quarter is slow, one becomes so, some are lost."""
-    stop = threading.Event()
     settings = {"cohort_size": 6, "guaranteed_rate": 0.1, "speed_weight": 1.0}
     with Scheduler.open(path, settings=settings, deadline=90.0) as scheduler:
         for _ in range(ROUNDS):
             _play(scheduler)
 
-        def go_on() -> None:
-            while not stop.wait(1.0):
-                _play(scheduler)
-
-        player = threading.Thread(target=go_on)
-        player.start()
-        try:
+        with meanwhile(lambda: _play(scheduler), every=1.0):
             yield
-        finally:
-            stop.set()
-            player.join()
+
+
+@contextmanager
+def meanwhile(step: Callable[[], None], *, every: float) -> Iterator[None]:
+    """Do this again and again, so many seconds apart, as long as the block lasts."""
+    stop = threading.Event()
+
+    def go_on() -> None:
+        while not stop.wait(every):
+            step()
+
+    player = threading.Thread(target=go_on)
+    player.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        player.join()
 
 
 def _play(scheduler: Scheduler) -> None:

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dashboard.pictures import PICTURES, make_runs, take_all
+from dashboard.pictures import PICTURES, make_runs, meanwhile, take_all
 from dashboard.served import offer_of, play_rounds, run_store, served, small_fleet
 from scheduler.fleets import named
 from turnout.bench.browser import PROGRAMS, Browser, Page
@@ -87,25 +86,17 @@ def settings_of(name: str, client: str) -> dict[str, str]:
 @contextmanager
 def played_on(path: Path) -> Iterator[None]:
     """Rounds go on as long as the block does."""
-    stop = threading.Event()
+    with Scheduler.open(path) as scheduler:
+        scheduler.close_round()
 
-    def play() -> None:
-        with Scheduler.open(path) as scheduler:
-            if scheduler.open_round is not None:
-                scheduler.close_round()
-            while not stop.wait(0.1):
-                play_rounds(scheduler, 1, scheduler.clients, eventful=False)
-                scheduler.choose(offer_of(scheduler.clients, scheduler.round + 1))
-                time.sleep(0.1)
-                scheduler.close_round()
+        def play() -> None:
+            play_rounds(scheduler, 1, scheduler.clients, eventful=False)
+            scheduler.choose(offer_of(scheduler.clients, scheduler.round + 1))
+            time.sleep(0.1)
+            scheduler.close_round()
 
-    player = threading.Thread(target=play)
-    player.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        player.join()
+        with meanwhile(play, every=0.1):
+            yield
 
 
 def test_every_page_follows_a_fleet_at_work(browser: Browser, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from turnout.policies.base import SelectionPolicy
 from turnout.policies.guarantee import MostOwed
 from turnout.policies.registry import filled, make_policy
 from turnout.scheduler.explaining import explained
+from turnout.scheduler.fleet import OUTCOME_OF_KIND
 from turnout.scheduler.following import Followed, Follower
 from turnout.scheduler.journal import Journal
 from turnout.scheduler.memory import Memory
@@ -307,14 +308,13 @@ class FleetSource:
             elif event.left is not None:
                 ledger.leave(event.left)
             return
-        words = np.array(["arrived", "late", "late", "late", "failed"])[closed.kinds]
         report = RoundReport(
             closed.round,
             closed.rows,
             closed.contexts,
             closed.seconds,
             available=closed.available if event.knows_available else None,
-            outcomes=words,
+            outcomes=OUTCOME_OF_KIND[closed.kinds],
             losses=closed.losses,
         )
         reasons: Mapping[str, Any] = {}

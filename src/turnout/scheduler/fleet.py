@@ -19,6 +19,8 @@ from turnout.scheduler.reliability import how_far, moved, rest_after_misses
 #: What became of an invited client. Surplus: it came back, but enough others had come before it. Outrun: it was still
 #: out when enough others had come, which is no fault of its own.
 KINDS = ("arrived", "surplus", "outrun", "late", "failed")
+#: What a policy is told of each.
+OUTCOME_OF_KIND = np.array(["arrived", "late", "late", "late", "failed"])
 NEVER = -1
 #: Only after so many rounds is it said that a client is seldom there.
 ENOUGH_ROUNDS = 20
@@ -128,14 +130,13 @@ class Fleet:
 
     def report_of(self, closed: Closed) -> RoundReport:
         """What the policy is told of a round; refused here, before anything is written, if it cannot be."""
-        words = np.array(["arrived", "late", "late", "late", "failed"])[closed.kinds]
         report = RoundReport(
             closed.round,
             closed.rows,
             closed.contexts,
             closed.seconds,
             available=closed.available,
-            outcomes=words,
+            outcomes=OUTCOME_OF_KIND[closed.kinds],
             losses=closed.losses,
             late_arrivals=self._late_arrivals(closed),
         )
