@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from turnout.dashboard.ledger import ARRIVED, FAILED, LATE, OFTEN_UP_TO, Ledger, Played
-from turnout.kernel.arrays import BoolArray, IntArray
+from turnout.dashboard.trained import measured, written_at
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.errors import ReportError, TurnoutError
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
@@ -79,6 +80,9 @@ class Source(Protocol):
 
     def failures(self, number: int) -> dict[int, str]:
         """Why clients failed in a round, by their rows, where they said so."""
+
+    def measured(self) -> dict[str, tuple[IntArray, FloatArray]]:
+        """What was measured of the model after which rounds, by name."""
 
     def notices(self) -> list[str]:
         """What a person should know."""
@@ -166,6 +170,10 @@ class RunSource:
         """A run keeps no words."""
         return {}
 
+    def measured(self) -> dict[str, tuple[IntArray, FloatArray]]:
+        """As the rounds tell."""
+        return {name: (where.all, what.all) for name, (where, what) in self.ledger.metrics.items()}
+
     def notices(self) -> list[str]:
         """Only that what it promised cannot be counted again here."""
         return [] if self.trouble is None else [self.trouble]
@@ -223,9 +231,9 @@ class FleetSource:
         return False
 
     @property
-    def changes(self) -> int:
-        """Another number whenever somebody has written."""
-        return self._follower.changes
+    def changes(self) -> tuple[int, float]:
+        """Something else whenever somebody has written."""
+        return self._follower.changes, written_at(self._path)
 
     def catch_up(self, seconds: float) -> tuple[int, int] | None:
         """A few events at a time."""
@@ -273,6 +281,12 @@ class FleetSource:
     def failures(self, number: int) -> dict[int, str]:
         """As they were reported."""
         return {turn.row: turn.why for turn in self._follower.journal.turns_of(number) if turn.why is not None}
+
+    def measured(self) -> dict[str, tuple[IntArray, FloatArray]]:
+        """As an adapter keeps it beside the fleet."""
+        found = measured(self._path)
+        last = self.ledger.last
+        return {name: (rounds[rounds <= last], values[rounds <= last]) for name, (rounds, values) in found.items()}
 
     def notices(self) -> list[str]:
         """Of the settings, and of the clients' ways."""

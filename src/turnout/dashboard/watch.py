@@ -45,7 +45,7 @@ class Watch:
         self._lock = threading.RLock()
         self._changed = threading.Condition()
         self._version = 1
-        self._seen = 0
+        self._seen: Any = None
         self._inode: int | None = None
         self._moved_at: float | None = None
         self._stop = threading.Event()
@@ -297,7 +297,7 @@ class Watch:
                 self._store.close()
         self._fleet = self._store = None
 
-    def _changes_now(self) -> int:
+    def _changes_now(self) -> Any:
         if self._fleet is not None:
             return self._fleet.changes
         assert self._store is not None

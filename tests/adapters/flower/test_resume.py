@@ -151,9 +151,19 @@ def test_kill_9_at_random_moments(folder: Path, server: Server) -> None:
     expected = all_of(calm, json.loads(calm.with_suffix(".json").read_text()))
     while kills < KILLS:
         path = folder / f"fleet-{next(fleets)}.turnout"
-        while kills < KILLS and (code := server.play(path, rounds, die_after=chances.uniform(0.02, 0.2))):
+        files, over = RunFiles(path), False
+        while not over and kills < KILLS and (code := server.play(path, rounds, die_after=chances.uniform(0.02, 0.2))):
             assert code == -signal.SIGKILL
             kills += 1
+            over = files.last.exists()  # and only its result was not kept yet
+        if over:
+            assert turns_in(path) == expected[2]
+            files.last.rename(files.model)
+            saved = files.read()
+            assert saved is not None
+            assert weights(saved.arrays) == expected[0]["weights"]
+            files.remove()
+            continue
         assert server.play(path, rounds) == 0 if kills == KILLS else path.with_suffix(".json").exists()
         assert_same(path, json.loads(path.with_suffix(".json").read_text()), expected)
     assert [left.name for left in folder.iterdir() if ".run." in left.name] == []  # nor what was half written

@@ -276,5 +276,6 @@ def test_the_model_of_a_finished_run_stays_under_another_name(tmp_path: Path) ->
     files.model.write_bytes(b"a model")
     files.metrics.write_bytes(b"{}")
     files.finish()
-    assert [path.name for path in tmp_path.iterdir()] == ["fleet.turnout.last.npz"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fleet.turnout.last.json", "fleet.turnout.last.npz"]
     assert files.last.read_bytes() == b"a model"
+    assert files.last_metrics.read_bytes() == b"{}"

@@ -51,7 +51,7 @@ class RunFiles:
 
     def __init__(self, path: Path) -> None:
         self.model, self.metrics = path.with_name(f"{path.name}.run.npz"), path.with_name(f"{path.name}.run.json")
-        self.last = path.with_name(f"{path.name}.last.npz")
+        self.last, self.last_metrics = path.with_name(f"{path.name}.last.npz"), path.with_name(f"{path.name}.last.json")
 
     def write(self, run: SavedRun) -> None:
         """Write all of it; a file of this name is always whole."""
@@ -117,8 +117,10 @@ class RunFiles:
             ) from odd
 
     def finish(self) -> None:
-        """Nothing is left to do: the model stays under another name, in case nobody has kept the result yet."""
+        """Nothing is left to do: model and metrics stay under other names, in case nobody has kept the result yet."""
         self.model.replace(self.last)
+        if self.metrics.exists():
+            self.metrics.replace(self.last_metrics)
         self.remove()
 
     def remove(self) -> None:

@@ -43,9 +43,11 @@ const losses = (told) => chart({
 function view(told) {
   if (!told.groups.length && told.losses) return charts(losses(told));
   if (!told.groups.length)
-    return empty('Nothing was trained in this run.',
-      'It only chose clients and took their times. `turnout train` trains a model with those who are chosen, and ' +
-        'its curves are shown here.');
+    return empty('Nothing was measured of a model.', told.about.run == null
+        ? 'This fleet’s server tells nothing of it here. Flower’s metrics are shown as soon as a round of it is over, ' +
+          'and losses that clients tell with their reports.'
+        : 'This run only chose clients and took their times. `turnout train` trains a model with those who are ' +
+          'chosen, and its curves are shown here.');
   const [by, unit] = timeUnit(Math.max(...told.groups.map((group) => group.seconds.at(-1) ?? 0)));
   const many = told.groups.length > MANY;
   const others = many ? ' Thin lines are the other policies: point at one to read its name.' : '';

@@ -12,6 +12,7 @@ from turnout.dashboard.digests import Digest
 from turnout.dashboard.sources import Source, name_of
 from turnout.dashboard.views.common import about, binned, number, numbers
 from turnout.dashboard.watch import Watch
+from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.errors import SettingError
 from turnout.simulator.metrics import mean_and_band
 from turnout.store import RunInfo
@@ -27,13 +28,16 @@ def training(watch: Watch, source: Source | None, *, metric: str | None) -> dict
     if source is None:
         return told
     told["losses"] = _losses(source)
-    own = {name: (where.all, what.all) for name, (where, what) in source.ledger.metrics.items()}
+    own = {name: columns for name, columns in source.measured().items() if len(columns[0])}
     if not own:
         return told
     names = sorted(own, key=lambda name: (name != "accuracy", name))
     chosen = names[0] if metric is None else metric
     if chosen not in own:
         raise SettingError(f"nothing called {chosen!r} was measured in this run; there are {', '.join(names)}")
+    if source.run is None:
+        alone = {"name": source.name, "runs": 1, "is_current": True, **_one_curve(source, *own[chosen])}
+        return {**told, "metrics": names, "metric": chosen, "groups": [alone]}
     groups = []
     for name, infos in _alike(watch, source).items():
         digests = [watch.digest(info) for info in infos if info.rounds]
@@ -131,6 +135,14 @@ def _curve(digests: Sequence[Digest], metric: str) -> dict[str, Any]:
         "mean": numbers(y),
         "half_width": None if len(digests) == 1 else numbers(binned(rounds, half)[1][0]),
     }
+
+
+def _one_curve(source: Source, rounds: IntArray, values: FloatArray) -> dict[str, Any]:
+    """Of a fleet; before its first round no time has passed."""
+    passed = np.concatenate([[0.0], np.cumsum(source.ledger.round_column("seconds"))])
+    x, (mean, _, _) = binned(rounds, values)
+    seconds = binned(rounds, passed[rounds])[1][2]
+    return {"rounds": x, "seconds": numbers(seconds), "mean": numbers(mean), "half_width": None}
 
 
 def _figure(values: list[float | None]) -> dict[str, Any] | None:
