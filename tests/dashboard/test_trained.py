@@ -19,7 +19,7 @@ from turnout.adapters.flower.saved_run import Metrics, RunFiles, SavedRun
 
 BEFORE = 4  # rounds of the fleet before this run began
 METRICS: dict[str, Metrics] = {
-    "train": {number: {"train_loss": 1 / number, "waited": number} for number in range(1, 7)},
+    "train": {number: {"train_loss": 1 / number, "waited": number, "turnout-asked": 8} for number in range(1, 7)},
     "evaluate": {2: {"accuracy": 0.5, "per_class": [0.1, 0.9]}, 4: {"accuracy": 0.75}},
     "server": {0: {"accuracy": 0.1}, 3: {"accuracy": 0.6}, 6: {"accuracy": 0.9, "name": "x"}},
 }

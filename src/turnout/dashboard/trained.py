@@ -16,6 +16,7 @@ from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.errors import StoreError
 from turnout.store.packing import refusing_damage
 
+OUR_OWN = "turnout-"  # what selection adds, which other pages show
 #: What the kinds of metrics are called here: told by the clients that trained, by those that evaluated, by the server.
 KINDS = {"server": "", "evaluate": "clients' ", "train": "training "}
 
@@ -71,7 +72,7 @@ def _by_name(by_round: dict[str, dict[str, Any]]) -> dict[str, tuple[IntArray, F
     found: dict[str, list[tuple[int, float]]] = {}
     for round_, told in by_round.items():
         for name, value in told.items():
-            if isinstance(value, int | float):
+            if isinstance(value, int | float) and not str(name).startswith(OUR_OWN):
                 found.setdefault(str(name), []).append((int(round_), float(value)))
     columns = {}
     for name, pairs in found.items():

@@ -63,13 +63,15 @@ function view(told) {
       chart({
         id: `train-rounds-${told.metric}`, from: told, height: 380,
         title: `How does ${told.metric} develop with each round?`,
-        read: `The thick line is the policy of this run.${others}${bands}`, traces: curves(told, 'rounds', 1),
+        read: `${told.groups.length > 1 ? 'The thick line is the policy of this run.' : 'Measured after some rounds.'}` +
+          `${others}${bands}`,
+        traces: curves(told, 'rounds', 1),
         layout: () => ({ xaxis: roundAxis, yaxis: title, showlegend: !many }),
       }),
       chart({
         id: `train-seconds-${told.metric}`, from: told, height: 380,
         title: `How does ${told.metric} develop with time?`,
-        read: `The same curves against the time that the rounds took: short rounds count here.${bands}`,
+        read: `The same against the time that the rounds took: short rounds count here.${bands}`,
         traces: curves(told, 'seconds', by), layout: () => ({ xaxis: { title: unit }, yaxis: title, showlegend: !many }),
       }),
       told.losses && losses(told)),
