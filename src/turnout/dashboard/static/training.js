@@ -5,8 +5,11 @@ import { plain } from './words.js';
 
 const DASHES = ['dash', 'dot', 'dashdot', 'solid'];
 
-/** `#rrggbb` made see-through. */
-const faint = (colour) => (/^#[0-9a-f]{6}$/i.test(colour) ? `${colour}26` : colour);
+/** `#rrggbb` made see-through, in words that every Plotly understands. */
+const faint = (colour) => {
+  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+  return `rgba(${red}, ${green}, ${blue}, 0.15)`;
+};
 
 function curves(told, field, by) {
   return (c) =>
