@@ -18,7 +18,7 @@ from dashboard.served import Stored, play_rounds, run_store, small_fleet
 from scheduler import restless_server
 from scheduler.fleets import named, offered
 from turnout.dashboard.ledger import Ledger
-from turnout.dashboard.sources import RunSource
+from turnout.dashboard.run_source import RunSource
 from turnout.dashboard.views.queues import debts_of, turns_and_presence
 from turnout.kernel.fairness import Certificate
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection

@@ -21,7 +21,7 @@ from dashboard.readings import made_up, write_made_up
 from dashboard.served import Served, play_rounds, run_store, served, small_fleet
 from scheduler.fleets import named, offered
 from turnout.dashboard import watch as watch_module
-from turnout.dashboard.sources import FleetSource
+from turnout.dashboard.fleet_source import FleetSource
 from turnout.dashboard.watch import Watch
 from turnout.kernel.errors import StoreError
 from turnout.scheduler import Reporter, Scheduler, journal

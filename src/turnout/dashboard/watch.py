@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from turnout.dashboard.digests import Digest, Digests, yardstick_of
-from turnout.dashboard.sources import FleetSource, RunSource, Source, name_of
+from turnout.dashboard.fleet_source import FleetSource
+from turnout.dashboard.run_source import RunSource, name_of
+from turnout.dashboard.sources import Source
 from turnout.kernel.errors import ReportError, StoreError, TurnoutError
 from turnout.scheduler.following import StaleError
 from turnout.scheduler.journal import is_fleet

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.digests import Digest
-from turnout.dashboard.sources import Source, name_of
+from turnout.dashboard.run_source import name_of
+from turnout.dashboard.sources import Source
 from turnout.dashboard.views.common import about, binned, number, numbers
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray, IntArray
