@@ -457,5 +457,11 @@ def _is_writable(word: str) -> bool:
 
 def _begin(path: Path, settings: SchedulerSettings, features: Features) -> None:
     """A new file; what cannot be built is refused before there is one."""
+    groups = settings.settings.get("groups")
+    if groups is not None and len(groups) != 1:
+        raise SettingError(
+            "a live fleet does not know its clients at the start, so it cannot promise turns to groups of them: leave "
+            "groups and group_rates out, or simulate"
+        )
     policy_of(settings, features.outputs, 1)
     Journal.make(path, {**settings.told(), "features": features.told()})

@@ -74,7 +74,7 @@ export const plain = (text, most = 24) =>
 
 export const FLAGS = {
   context: 'What it tells about itself predicts its times worse than its own mean does.',
-  changed: 'Its times have changed, and are being learned anew.',
+  changed: 'Its times have moved away from what was predicted of it.',
   resting: 'It missed several turns in a row and rests for some rounds.',
   retired: 'It is gone for good: it earns and takes no more turns.',
   seldom: 'It was there in fewer rounds than it was promised turns.',
