@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.test_explain import refused, run, told
+from cli.in_process import run
+from cli.test_explain import refused, told
 from turnout.scheduler import ClientStatus, Scheduler
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import webbrowser
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import pytest
 
+from cli.in_process import run
 from dashboard.served import small_fleet
 from turnout.cli import main
 from turnout.dashboard import serving
@@ -29,17 +30,8 @@ PATIENCE = 60.0
 
 def refused(*arguments: str) -> str:
     """One line on standard error, and exit code 2."""
-    told, complained = io.StringIO(), io.StringIO()
-    with (
-        patch.dict(os.environ, {"COLUMNS": "160", "NO_COLOR": "1"}),
-        patch.object(sys, "argv", ["turnout", "dashboard", *arguments]),
-        redirect_stdout(told),
-        redirect_stderr(complained),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main()
-    assert (told.getvalue(), ended.value.code) == ("", 2)
-    words = complained.getvalue()
+    told, words, code = run("dashboard", *arguments)
+    assert (told, code) == ("", 2)
     assert words.startswith("error: ")
     assert words.count("\n") == 1
     return words

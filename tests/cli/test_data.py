@@ -3,25 +3,21 @@ from __future__ import annotations
 import functools
 import gzip
 import hashlib
-import io
 import json
-import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 import turnout.cli.data
-from turnout.cli import main
+from cli.in_process import Done
+from cli.in_process import run as run_turnout
 from turnout.lab.datasets import SOURCES
 from turnout.lab.files import DataFile, Files
 from turnout.lab.partition import partition
@@ -30,25 +26,9 @@ DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 FASHION = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
 
 
-class Done(NamedTuple):
-    stdout: str
-    stderr: str
-    returncode: object
-
-
 def run(*arguments: str, data: Path) -> Done:
-    """A command as its user sees it, with its data folder here; in this process, as starting one takes its time."""
-    told, complained = io.StringIO(), io.StringIO()
-    settings = {"COLUMNS": "160", "NO_COLOR": "1", "TURNOUT_DATA": str(data), "no_proxy": "*"}
-    with (
-        patch.dict(os.environ, settings),
-        patch.object(sys, "argv", ["turnout", "data", *arguments]),
-        redirect_stdout(told),
-        redirect_stderr(complained),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main()
-    return Done(told.getvalue(), complained.getvalue(), ended.value.code)
+    """A command of this family, with its data folder here."""
+    return run_turnout("data", *arguments, TURNOUT_DATA=str(data), no_proxy="*")
 
 
 def refused(*arguments: str, data: Path) -> str:

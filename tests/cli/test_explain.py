@@ -1,19 +1,14 @@
 from __future__ import annotations
 
-import io
 import json
-import os
 import random
-import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from turnout.cli import main
+from cli.in_process import run
 from turnout.scheduler import ClientStatus, Scheduler
 from turnout.simulator.explaining import explain_run
 from turnout.simulator.plans import RunPlan
@@ -21,19 +16,6 @@ from turnout.simulator.sweep import sweep
 from turnout.store import RoundColumns, RunStore
 
 SETTINGS = {"cohort_size": 2, "guaranteed_rate": 0.2, "speed_weight": 1.0}
-
-
-def run(*arguments: str | Path) -> tuple[str, str, object]:
-    told, complained = io.StringIO(), io.StringIO()
-    with (
-        patch.dict(os.environ, {"COLUMNS": "160", "NO_COLOR": "1"}),
-        patch.object(sys, "argv", ["turnout", *map(str, arguments)]),
-        redirect_stdout(told),
-        redirect_stderr(complained),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main()
-    return told.getvalue(), complained.getvalue(), ended.value.code
 
 
 def told(*arguments: str | Path) -> Any:

@@ -1,23 +1,22 @@
 from __future__ import annotations
 
-import io
 import json
-import os
 import random
 import shutil
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing, redirect_stderr, redirect_stdout
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from turnout.cli import main
+from cli.in_process import Done
+from cli.in_process import run as run_turnout
 from turnout.kernel.fairness import Certificate
 from turnout.scheduler import ClientStatus, Feature, Features, Scheduler
 from turnout.store import RunStore
@@ -26,24 +25,9 @@ COMMANDS = [("status",), ("certificate",), ("history", "phone-00"), ("export",),
 SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.1, "speed_weight": 1.0}
 
 
-class Done(NamedTuple):
-    stdout: str
-    stderr: str
-    returncode: object
-
-
 def run(command: str, file: Path, *arguments: str) -> Done:
-    """A command as its user sees it; in this process, as starting one takes its time."""
-    told, complained = io.StringIO(), io.StringIO()
-    with (
-        patch.dict(os.environ, {"COLUMNS": "160", "NO_COLOR": "1"}),
-        patch.object(sys, "argv", ["turnout", "fleet", command, str(file), *arguments]),
-        redirect_stdout(told),
-        redirect_stderr(complained),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main()
-    return Done(told.getvalue(), complained.getvalue(), ended.value.code)
+    """A command of this family."""
+    return run_turnout("fleet", command, file, *arguments)
 
 
 def shown(command: str, file: Path, *arguments: str) -> str:

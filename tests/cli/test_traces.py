@@ -1,40 +1,14 @@
 from __future__ import annotations
 
-import io
 import json
-import os
-import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from turnout.cli import main
+from cli.in_process import run
 from turnout.simulator.trace_files import read_traces, write_traces
 from turnout.simulator.trace_generators import Generator
-
-
-class Done(NamedTuple):
-    stdout: str
-    stderr: str
-    returncode: object
-
-
-def run(*arguments: str | Path) -> Done:
-    """A command as its user sees it; in this process, as starting one takes its time."""
-    told, complained = io.StringIO(), io.StringIO()
-    with (
-        patch.dict(os.environ, {"COLUMNS": "160", "NO_COLOR": "1"}),
-        patch.object(sys, "argv", ["turnout", *map(str, arguments)]),
-        redirect_stdout(told),
-        redirect_stderr(complained),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main()
-    return Done(told.getvalue(), complained.getvalue(), ended.value.code)
 
 
 @pytest.fixture

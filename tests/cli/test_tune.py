@@ -1,41 +1,16 @@
 from __future__ import annotations
 
-import io
 import json
-import os
-import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
-from unittest.mock import patch
+from typing import Any
 
 import pytest
 
-from turnout.cli import main
+from cli.in_process import run
 from turnout.simulator import RunPlan, play_into
 from turnout.store import RunStore
 
 SMALL = ("--by", "30", "--world", "clients=12", "--set", "cohort_size=3")
-
-
-class Done(NamedTuple):
-    stdout: str
-    stderr: str
-    returncode: object
-
-
-def run(*arguments: str) -> Done:
-    """A command as its user sees it; in this process, as starting one takes its time."""
-    told, complained = io.StringIO(), io.StringIO()
-    with (
-        patch.dict(os.environ, {"COLUMNS": "160", "NO_COLOR": "1"}),
-        patch.object(sys, "argv", ["turnout", *arguments]),
-        redirect_stdout(told),
-        redirect_stderr(complained),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main()
-    return Done(told.getvalue(), complained.getvalue(), ended.value.code)
 
 
 def told(*arguments: str) -> Any:

@@ -17,11 +17,13 @@ from dashboard.readings import audit_of, fleet_ledger, made_up, run_source, writ
 from dashboard.served import Stored, play_rounds, run_store, small_fleet
 from scheduler import restless_server
 from scheduler.fleets import named, offered
-from turnout.dashboard.ledger import Ledger
+from turnout.dashboard.ledger import CHANGE_THRESHOLD, Ledger
 from turnout.dashboard.run_source import RunSource
 from turnout.dashboard.views.queues import debts_of, turns_and_presence
+from turnout.kernel.arrays import FloatArray
 from turnout.kernel.fairness import Certificate
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
+from turnout.policies.change import ChangeDetector
 from turnout.policies.registry import filled, make_policy
 from turnout.scheduler import Scheduler, journal
 from turnout.simulator.metrics import owed_after_each_round, replayed_estimates
@@ -444,3 +446,24 @@ def test_a_fleet_nobody_has_joined_has_nothing(folder: Path) -> None:
         assert (len(ledger), ledger.clients, ledger.last) == (0, 0, 0)
         assert ledger.certificate() is None
         assert ledger.queues is None
+
+
+def test_a_change_is_seldom_claimed_wrongly_and_found_soon() -> None:
+    """What docs/dashboard.md says of the flag: times that scatter like an exponential, and times that double."""
+    clients, rng = 4000, np.random.default_rng(0)
+    rows, expected = np.arange(clients), np.full(clients, 10.0)
+
+    def times() -> FloatArray:
+        return rng.exponential(5.0, clients) + 5.0
+
+    steady, wrongly = ChangeDetector(clients, CHANGE_THRESHOLD), 0
+    for _ in range(100):
+        wrongly += int(steady.changed(rows, expected, times()).sum())
+    assert 0 < wrongly / (100 * clients) < 1.5e-4
+    moved, found = ChangeDetector(clients, CHANGE_THRESHOLD), np.zeros(clients)
+    for _ in range(30):
+        moved.changed(rows, expected, times())
+    for after in range(1, 60):
+        changed = moved.changed(rows, expected, 2 * times())
+        found[changed & (found == 0)] = after
+    assert 8 <= np.median(found) <= 13

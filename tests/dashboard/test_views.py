@@ -28,6 +28,7 @@ from turnout.policies.rbcsf import RBCSF
 from turnout.scheduler import Scheduler
 from turnout.simulator import RunPlan, play, play_into
 from turnout.simulator.metrics import (
+    gini_coefficient,
     jain_index,
     lorenz_curve,
     mean_and_band,
@@ -722,7 +723,7 @@ def test_bins_keep_the_extremes_and_all_rounds(values: list[float], most: int) -
 def test_gini_is_the_mean_difference(turns: list[int]) -> None:
     apart = sum(abs(one - other) for one in turns for other in turns)
     expected = apart / (2 * len(turns) * sum(turns)) if any(turns) else 0.0
-    assert common.gini(turns) == pytest.approx(expected, abs=1e-9)
+    assert gini_coefficient(turns) == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ class Page:
         """The value of an expression, or of the promise that it is; a thrown error is a BrowserError."""
         return self._evaluate(script, PATIENCE)
 
-    def wait_for(self, script: str, seconds: float = 20.0) -> Any:
+    def wait_for(self, script: str, seconds: float = PATIENCE) -> Any:
         """The value of an expression as soon as it is true; until then it may throw."""
         until = time.monotonic() + seconds
         thrown = ""

@@ -15,7 +15,6 @@ from rich.table import Table
 
 from turnout.cli.options import JsonOption, print_json
 from turnout.experiments.reproduce import write_text
-from turnout.kernel.errors import StoreError
 from turnout.kernel.rounds import RoundRecord
 from turnout.simulator.metrics import prediction_error, summarise
 from turnout.store import RunInfo, RunStore
@@ -60,7 +59,7 @@ def list_runs(store: StoreArgument, json: JsonOption = False) -> None:
 def show(store: StoreArgument, run: RunArgument, json: JsonOption = False) -> None:
     """A run's settings and what came of it."""
     with RunStore(store, read_only=True) as opened:
-        one = _info(opened, run)
+        one = opened.info(run)
         columns = opened.columns(run)
     promise = one.plan.get("settings", {}).get("guaranteed_rate", 0.15)
     told = {**_told(one), "summary": asdict(summarise(columns, guaranteed_rate=promise)) if one.rounds else {}}
@@ -87,7 +86,7 @@ def export(
 ) -> None:
     """Every round, as CSV or JSON lines."""
     with RunStore(store, read_only=True) as opened:
-        _info(opened, run)
+        opened.info(run)
         lines = _csv(opened.records(run)) if as_ is Format.csv else _jsonl(opened.records(run))
         text = "".join(f"{line}\n" for line in lines)
     if out is None:
@@ -105,7 +104,7 @@ def delete(
 ) -> None:
     """Remove a run from its store."""
     with RunStore(store) as opened:
-        one = _info(opened, run)
+        one = opened.info(run)
         if not yes:
             typer.confirm(f"Delete run {run} ({_name(one)}, {one.rounds} rounds)?", abort=True)
         opened.delete(run)
@@ -113,13 +112,6 @@ def delete(
         print_json({"deleted": run})
     else:
         typer.echo(f"deleted run {run}")
-
-
-def _info(store: RunStore, run: int) -> RunInfo:
-    for one in store.runs():
-        if one.id == run:
-            return one
-    raise StoreError(f"there is no run {run} in this store; `turnout runs list` shows those there are")
 
 
 def _name(one: RunInfo) -> str:

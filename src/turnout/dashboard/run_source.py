@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -21,6 +20,7 @@ from turnout.policies.guarantee import MostOwed
 from turnout.policies.registry import filled, make_policy
 from turnout.scheduler.records import OpenRound, Turn
 from turnout.simulator.explaining import explain_run
+from turnout.simulator.plans import RunPlan
 from turnout.store import RunInfo, RunStore
 
 _KIND_OF = {"arrived": ARRIVED, "late": LATE, "failed": FAILED}
@@ -114,9 +114,6 @@ class RunSource:
         """Nothing."""
         return {}
 
-    def close(self) -> None:
-        """The store is closed by whoever opened it."""
-
     def _tell(self, report: RoundReport) -> None:
         if self.ledger.policy is None:
             return
@@ -130,13 +127,11 @@ class RunSource:
 
 
 def name_of(info: RunInfo) -> str:
-    """The label of a run, or its policy, with the settings that tell it from others."""
-    plan = info.plan
-    if plan.get("label"):
-        return str(plan["label"])
-    told = plan.get("settings") or {}
-    settings = ", ".join(f"{key} {value}" for key, value in told.items()) if isinstance(told, Mapping) else ""
-    return f"{plan.get('policy', info.key)}{f' ({settings})' if settings else ''}"
+    """As its plan is called; a plan of another program by its key."""
+    try:
+        return RunPlan.from_dict(info.plan).name
+    except (TurnoutError, TypeError):
+        return str(info.plan.get("label") or info.plan.get("policy") or info.key)
 
 
 def _policy_of(info: RunInfo) -> tuple[SelectionPolicy | None, str | None]:

@@ -67,9 +67,6 @@ class Source(Protocol):
     def more_flags(self) -> dict[str, BoolArray]:
         """What is to be said of clients, that only this source knows."""
 
-    def close(self) -> None:
-        """Let go of the file."""
-
 
 def aligned(selection: Selection, report: RoundReport) -> dict[str, Any]:
     """Reasons in the order of the report; those of the whole cohort as they are."""

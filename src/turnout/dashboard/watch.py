@@ -34,7 +34,7 @@ RUNS_TOLD = 500
 
 
 class Watch:
-    """One file. Sources are looked at under a lock; `version` rises with every change, `wait_beyond` waits for that."""
+    """One file. Sources are looked at under a lock; `version` rises with every change."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,7 +45,6 @@ class Watch:
         self.begun = time.monotonic()
         self.infos: dict[int, RunInfo] = {}
         self._lock = threading.RLock()
-        self._changed = threading.Condition()
         self._version = 1
         self._seen: Any = None
         self._inode: int | None = None
@@ -80,8 +79,6 @@ class Watch:
     def stop(self) -> None:
         """End the thread and let go of the file."""
         self.end()
-        with self._changed:
-            self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
         with self._lock:
@@ -91,12 +88,6 @@ class Watch:
     def stopped(self) -> bool:
         """Whether nothing more will be said."""
         return self._stop.is_set()
-
-    def wait_beyond(self, version: int, seconds: float) -> int:
-        """The version, as soon as it is beyond this one, or after so many seconds as it is."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._version > version or self.stopped, timeout=seconds)
-            return self._version
 
     @contextmanager
     def looking(self, run: int | None = None) -> Iterator[Source | None]:
@@ -320,9 +311,8 @@ class Watch:
             self._tell()
 
     def _tell(self) -> None:
-        with self._changed:
+        with self._lock:
             self._version += 1
-            self._changed.notify_all()
 
 
 def _stat(file: Path) -> os.stat_result | None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from turnout.kernel.errors import ReportError, SettingError, StoreError, TurnoutError
+from turnout.kernel.errors import ReportError, SettingError, TurnoutError
 from turnout.kernel.rounds import RoundRecord
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain import Explanation, explain_choice, untold
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.world import World
-from turnout.store import RunInfo, RunStore
+from turnout.store import RunStore
 
 
 def explain_run(store: RunStore, run: int, client: int, round: int | None = None) -> Explanation:  # noqa: A002
@@ -23,7 +23,7 @@ def explain_run(store: RunStore, run: int, client: int, round: int | None = None
     The policy is brought to where it stood by telling it the recorded rounds before, and the world offers that round
     again. Only if world and policy do what is on record is the answer exact.
     """
-    info = _info(store, run)
+    info = store.info(run)
     number = info.rounds if round is None else round
     if not 1 <= number <= info.rounds:
         raise ReportError(f"there is no round {number} in run {run}: it has {info.rounds}")
@@ -57,13 +57,6 @@ def _bring_to(policy: SelectionPolicy, world: World, records: list[RoundRecord])
 
 def _is_same(one: Any, other: Any) -> bool:
     return bool(np.array_equal(one, other))
-
-
-def _info(store: RunStore, run: int) -> RunInfo:
-    for one in store.runs():
-        if one.id == run:
-            return one
-    raise StoreError(f"there is no run {run} in this store; `turnout runs list` shows those there are")
 
 
 def _name(row: int) -> str:

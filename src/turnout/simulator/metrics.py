@@ -172,6 +172,19 @@ def jain_index(turns: npt.ArrayLike) -> float:
     return float(np.clip(shares.sum() ** 2 / (len(shares) * (shares**2).sum()), 1 / len(shares), 1.0))
 
 
+def gini_coefficient(turns: npt.ArrayLike) -> float:
+    """Twice the area between the Lorenz curve and the diagonal: 0 where all are alike, near 1 where one has all.
+
+    >>> gini_coefficient([2, 2, 2, 2]), gini_coefficient([8, 0, 0, 0])
+    (0.0, 0.75)
+    """
+    counts = np.sort(_as_turns(turns))
+    if not counts.any():
+        return 0.0
+    places = np.arange(1, len(counts) + 1)
+    return float(2 * (places * counts).sum() / (len(counts) * counts.sum()) - (len(counts) + 1) / len(counts))
+
+
 def lorenz_curve(turns: npt.ArrayLike) -> FloatArray:
     """Which share of the turns the least chosen share of the clients has: points (clients, turns), (N + 1, 2).
 

@@ -141,6 +141,11 @@ class RunStore:
         with self._turn, plain_words(self.path):
             return int(self._usable().execute("PRAGMA data_version").fetchone()[0])
 
+    def info(self, run: int) -> RunInfo:
+        """The run of this number."""
+        with self._reading() as db:
+            return self._info(db, run)
+
     def find(self, key: str) -> RunInfo | None:
         """The run of this key, or None."""
         with self._reading() as db:
@@ -254,7 +259,7 @@ class RunStore:
     def _info(self, db: sqlite3.Connection, run: int) -> RunInfo:
         row = db.execute(f"{_RUN} WHERE id = ?", (run,)).fetchone()
         if row is None:
-            raise StoreError(f"there is no run {run} in {self.path}: ask runs() which there are")
+            raise StoreError(f"there is no run {run} in {self.path}: `turnout runs list` shows those there are")
         return _as_info(row)
 
     def _begun(self, db: sqlite3.Connection, key: str, plan: Mapping[str, Any], clients: int, code_version: str) -> int:

@@ -53,7 +53,7 @@ export const flagLegend = (rows) => {
 
 export const empty = (title, ...what) => h('div', { class: 'card empty' }, h('h2', null, title), h('p', null, what));
 export const noRounds = () => empty('No round is recorded yet.', 'This page fills by itself as soon as one is.');
-export const skeleton = () =>
+const skeleton = () =>
   h('div', { class: 'skeletons', role: 'status', 'aria-label': 'Loading' },
     ['', '', ''].map(() => h('div', { class: 'skeleton' })));
 const trouble = (slot) =>

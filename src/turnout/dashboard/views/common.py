@@ -161,15 +161,6 @@ def promised(ledger: Ledger) -> tuple[FloatArray, FloatArray, FloatArray]:
     return found.promised, found.forfeited, found.turns.astype(np.float64)
 
 
-def gini(turns: npt.ArrayLike) -> float:
-    """Twice the area between the Lorenz curve and the diagonal: 0 is even."""
-    counts = np.sort(np.asarray(turns, dtype=np.float64))
-    if not counts.any():
-        return 0.0
-    places = np.arange(1, len(counts) + 1)
-    return float(2 * (places * counts).sum() / (len(counts) * counts.sum()) - (len(counts) + 1) / len(counts))
-
-
 def flags(source: Source) -> dict[str, BoolArray]:
     """What is to be said of each client."""
     ledger = source.ledger

@@ -13,7 +13,6 @@ from turnout.dashboard.views.common import (
     binned,
     certificate,
     flags_of,
-    gini,
     histogram,
     number,
     numbers,
@@ -26,7 +25,7 @@ from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.errors import SettingError
 from turnout.policies.groups import GroupQueues
 from turnout.scheduler.reliability import reliability
-from turnout.simulator.metrics import jain_index, lorenz_curve
+from turnout.simulator.metrics import gini_coefficient, jain_index, lorenz_curve
 
 MOST_DOTS = 2000
 LORENZ_POINTS = 200
@@ -68,7 +67,7 @@ def fairness(watch: Watch, source: Source | None) -> dict[str, Any]:
         "certificate": certificate(ledger),
         "least_share": number(known.min()) if len(known) else None,
         "jain": number(jain_index(turns)),
-        "gini": number(gini(turns)),
+        "gini": number(gini_coefficient(turns)),
         "shares": histogram(known),
         "against": _against(source),
         "lorenz": _lorenz(turns),
