@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from turnout.scheduler import Scheduler
-from turnout.scheduler.doctor import examine
+from turnout.scheduler.audit.doctor.doctor import examine
 
 PLAIN_LOOP = Path(__file__).parent.parent / "examples" / "plain_loop.py"
 

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from turnout.kernel.errors import TurnoutError
+from turnout.errors import TurnoutError
 from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport, Selection
-from turnout.kernel.version import __version__ as __version__
 from turnout.policies import POLICIES, RBCSF, SelectionPolicy, check_policy, make_policy
+from turnout.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from turnout.scheduler import ClientStatus, Scheduler

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from turnout.bench.browser import PROGRAMS, Browser, BrowserError, Page
-from turnout.kernel.errors import SettingError
+from turnout.errors import SettingError
 
 pytestmark = pytest.mark.skipif(
     not any(map(shutil.which, PROGRAMS)), reason="no Chromium is installed (apt install chromium)"

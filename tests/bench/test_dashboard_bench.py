@@ -8,7 +8,7 @@ import pytest
 
 from turnout.bench.browser import PROGRAMS
 from turnout.bench.dashboard import PAGES, dashboard_of, make_fleet, measure_dashboard, told
-from turnout.kernel.errors import StoreError
+from turnout.errors import StoreError
 from turnout.scheduler import Scheduler
 
 

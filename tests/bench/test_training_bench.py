@@ -10,10 +10,10 @@ import torch
 from lab.processes import trainers
 from turnout.bench.plain_training import PlainRound, got_weights, plain_module, put_weights
 from turnout.bench.training import MOST_APART, SHAPES, TrainingFigures, measure_training, noise
-from turnout.kernel.errors import SettingError
+from turnout.errors import SettingError
 from turnout.lab import Cohort, Taught, Training
-from turnout.lab.networks import CONVOLUTIONAL, Network, paper_network
-from turnout.lab.torch_learner import TorchLearner
+from turnout.lab.learners.networks import CONVOLUTIONAL, Network, paper_network
+from turnout.lab.learners.torch_learner import TorchLearner
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cli.in_process import run
+from turnout.analysis.explain import explain_run
 from turnout.scheduler import ClientStatus, Scheduler
-from turnout.simulator.explaining import explain_run
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.sweep import sweep
 from turnout.store import RoundColumns, RunStore

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from turnout.experiments.suites import SUITES
+from turnout.experiments.leaderboard.suites import SUITES
 from turnout.store import RunStore
 
 

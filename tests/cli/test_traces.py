@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from cli.in_process import run
-from turnout.simulator.trace_files import read_traces, write_traces
-from turnout.simulator.trace_generators import Generator
+from turnout.simulator.traces.formats.files import read_traces, write_traces
+from turnout.simulator.traces.generator import Generator
 
 
 @pytest.fixture

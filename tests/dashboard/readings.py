@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from turnout.dashboard.fleet_source import FleetSource
-from turnout.dashboard.ledger import Ledger
-from turnout.dashboard.run_source import RunSource
+from turnout.dashboard.sources.fleet import FleetSource
+from turnout.dashboard.sources.ledger import Ledger
+from turnout.dashboard.sources.run import RunSource
 from turnout.kernel.rounds import OUTCOMES, RoundRecord, RoundReport, Selection
 from turnout.scheduler import Scheduler
 from turnout.store import RoundColumns, RunStore

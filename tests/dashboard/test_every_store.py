@@ -14,7 +14,8 @@ from dashboard.contract import SHAPES, assert_keeps, without_odd_numbers
 from dashboard.readings import made_up, write_made_up
 from dashboard.served import Served, play_rounds, run_store, served, small_fleet
 from scheduler.fleets import named, offered
-from turnout.scheduler import Scheduler, journal
+from turnout.scheduler import Scheduler
+from turnout.scheduler.journal import journal
 from turnout.simulator import RunPlan, play_into
 from turnout.store import RunStore
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnout.dashboard.growing import Growing, Masks
+from turnout.dashboard.sources.growing import Growing, Masks
 from turnout.kernel.arrays import BoolArray
 
 PIECES = st.lists(st.one_of(st.integers(-(2**40), 2**40), st.lists(st.integers(0, 9), max_size=700)), max_size=12)

@@ -20,7 +20,7 @@ from dashboard.served import PATIENCE, Served, served, small_fleet
 from dashboard.test_routes import ROUTES, assert_guarded
 from turnout.dashboard import serving
 from turnout.dashboard.guard import COOKIE, SHORTEST_TOKEN, check_token, is_loopback
-from turnout.kernel.errors import SettingError, StoreError
+from turnout.errors import SettingError, StoreError
 
 TOKEN = "a-token-for-the-tests"
 

@@ -17,16 +17,17 @@ from dashboard.readings import audit_of, fleet_ledger, made_up, run_source, writ
 from dashboard.served import Stored, play_rounds, run_store, small_fleet
 from scheduler import restless_server
 from scheduler.fleets import named, offered
-from turnout.dashboard.ledger import CHANGE_THRESHOLD, Ledger
-from turnout.dashboard.run_source import RunSource
+from turnout.analysis.metrics import owed_after_each_round, replayed_estimates
+from turnout.dashboard.sources.ledger import CHANGE_THRESHOLD, Ledger
+from turnout.dashboard.sources.run import RunSource
 from turnout.dashboard.views.queues import debts_of, turns_and_presence
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.fairness import Certificate
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
-from turnout.policies.change import ChangeDetector
+from turnout.policies.rbcsf.change import ChangeDetector
 from turnout.policies.registry import filled, make_policy
-from turnout.scheduler import Scheduler, journal
-from turnout.simulator.metrics import owed_after_each_round, replayed_estimates
+from turnout.scheduler import Scheduler
+from turnout.scheduler.journal import journal
 from turnout.store import RoundColumns, RunStore
 
 RATE = Fraction(1, 6)  # that of small_fleet

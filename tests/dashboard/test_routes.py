@@ -24,7 +24,7 @@ from turnout.dashboard.files import page_files
 from turnout.dashboard.guard import HEADERS
 from turnout.dashboard.views import overview
 from turnout.dashboard.watch import Watch
-from turnout.kernel.errors import SettingError
+from turnout.errors import SettingError
 from turnout.store import RunStore
 
 READ = {"GET": 200, "HEAD": 200}

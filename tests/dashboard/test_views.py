@@ -21,13 +21,7 @@ from hypothesis.extra import numpy as hnp
 from dashboard.readings import Audit, audit_of, close_to, fleet_ledger, made_up, run_source, write_made_up
 from dashboard.served import Served, Stored, run_store, served, small_fleet
 from scheduler.fleets import named, offered
-from turnout.dashboard.views import common, overview
-from turnout.dashboard.watch import Watch
-from turnout.kernel.errors import SettingError
-from turnout.policies.rbcsf import RBCSF
-from turnout.scheduler import Scheduler
-from turnout.simulator import RunPlan, play, play_into
-from turnout.simulator.metrics import (
+from turnout.analysis.metrics import (
     gini_coefficient,
     jain_index,
     lorenz_curve,
@@ -36,6 +30,12 @@ from turnout.simulator.metrics import (
     replayed_estimates,
     summarise,
 )
+from turnout.dashboard.views import common, overview
+from turnout.dashboard.watch import Watch
+from turnout.errors import SettingError
+from turnout.policies.rbcsf.policy import RBCSF
+from turnout.scheduler import Scheduler
+from turnout.simulator import RunPlan, play, play_into
 from turnout.store import RoundColumns, RunStore
 
 RATE = Fraction(1, 6)

@@ -22,10 +22,11 @@ from dashboard.readings import made_up, write_made_up
 from dashboard.served import Served, play_rounds, run_store, served, small_fleet
 from scheduler.fleets import named, offered
 from turnout.dashboard import watch as watch_module
-from turnout.dashboard.fleet_source import FleetSource
+from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.watch import Watch
-from turnout.kernel.errors import StoreError
-from turnout.scheduler import Reporter, Scheduler, journal
+from turnout.errors import StoreError
+from turnout.scheduler import Reporter, Scheduler
+from turnout.scheduler.journal import journal
 from turnout.simulator import RunPlan, play_into
 from turnout.store import RoundColumns, RunStore
 

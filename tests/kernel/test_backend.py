@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from turnout.errors import KernelError
 from turnout.kernel.backend import compiled_kernel, kernel_name, using_kernel
-from turnout.kernel.errors import KernelError
 
 
 def run(code: str, kernel: str | None) -> subprocess.CompletedProcess[str]:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from literal import algorithm_one, best_by_trying_all, cohort_by_full_sort
+from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.cohort import (
@@ -18,7 +19,6 @@ from turnout.kernel.cohort import (
     fastest_fair_cohort,
     numpy_cohort,
 )
-from turnout.kernel.errors import SettingError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues, OwedTurns
 

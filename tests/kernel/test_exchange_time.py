@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from turnout.errors import ReportError, SettingError, StateError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.backend import using_kernel
-from turnout.kernel.errors import ReportError, SettingError, StateError
 from turnout.kernel.exchange_time import BLOCK, ExchangeTimeModel
 from turnout.kernel.exploration import ConstantExploration, TheoreticalExploration, exploration_from
 from turnout.kernel.rounds import LateArrivals, RoundReport

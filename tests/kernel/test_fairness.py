@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from literal import LiteralQueue
-from turnout.kernel.errors import ReportError, SettingError, StateError
+from turnout.errors import ReportError, SettingError, StateError
 from turnout.kernel.fairness import FINEST, FairnessQueues, exact_rate, exact_rates
 
 RATES = [Fraction(0), Fraction(3, 20), Fraction(1, 3), Fraction(1, 2), Fraction(1)]

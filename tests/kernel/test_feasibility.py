@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnout.kernel.errors import InfeasiblePromise, SettingError
+from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.feasibility import (
     binomial_turns,
     expected_turns,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from turnout.errors import SettingError, StateError
 from turnout.kernel.backend import using_kernel
-from turnout.kernel.errors import SettingError, StateError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 
 CLIENTS, FEATURES = 6, 3

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from turnout import RoundOffer, RoundRecord, RoundReport, Selection
+from turnout.errors import OfferError, ReportError, SelectionError, SettingError
 from turnout.kernel.backend import using_kernel
-from turnout.kernel.errors import OfferError, ReportError, SelectionError, SettingError
 from turnout.kernel.rounds import ContextRange, LateArrivals
 
 CONTEXTS = np.ones((3, 2))

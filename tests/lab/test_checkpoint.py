@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from turnout.kernel.errors import SettingError, StateError
+from turnout.errors import SettingError, StateError
 from turnout.lab.checkpoint import read_model, write_model
-from turnout.lab.networks import Network
+from turnout.lab.learners.networks import Network
 
 NETWORK = Network((8, 8, 2), (3,), (4,), 10)
 WEIGHTS: npt.NDArray[np.float32] = NETWORK.initial_weights(0).astype(np.float32)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from turnout.kernel.errors import DatasetError, SettingError
+from turnout.errors import DatasetError, SettingError
 from turnout.lab import datasets
 from turnout.lab.datasets import CIFAR10, FASHION_MNIST, SOURCES, ByteArray, Dataset, Source, load_dataset, read_idx
 from turnout.lab.files import DataFile

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from turnout.kernel.errors import SettingError
+from turnout.errors import SettingError
 from turnout.lab import NumpyLearner
-from turnout.lab.devices import device_name, usable_device
-from turnout.lab.torch_learner import TorchLearner
-from turnout.lab.workshop import Workshop, torch_device, training_world
+from turnout.lab.learner_cache import Workshop, torch_device, training_world
+from turnout.lab.learners.devices import device_name, usable_device
+from turnout.lab.learners.torch_learner import TorchLearner
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 
@@ -86,7 +86,7 @@ def test_the_small_model_is_not_trained_on_a_gpu() -> None:
 def torch_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where it was never installed."""
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "turnout.lab.devices")
+    monkeypatch.delitem(sys.modules, "turnout.lab.learners.devices")
 
 
 NEEDED = r"convolutional networks need torch: pip install 'turnout\[lab\]'"
@@ -109,7 +109,7 @@ def test_without_torch_the_small_model_trains() -> None:
 def test_torch_is_not_imported_before_it_is_needed() -> None:
     code = """
 import sys
-import turnout.lab, turnout.lab.workshop, turnout.lab.together
+import turnout.lab, turnout.lab.learner_cache, turnout.lab.batched
 from turnout.simulator import RunPlan, play_plan
 play_plan(RunPlan("random", 2, world="training", world_settings={"items": 30, "hidden": 0}))
 print([name for name in sys.modules if name.split(".")[0] in ("torch", "triton")])

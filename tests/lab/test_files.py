@@ -13,7 +13,7 @@ from urllib.error import HTTPError
 
 import pytest
 
-from turnout.kernel.errors import DatasetError
+from turnout.errors import DatasetError
 from turnout.lab.files import DataFile, Files, data_folder, fetch, find_folder, read_checked
 
 CONTENTS = {"apples": b"red and green " * 50, "pears": bytes(range(256)) * 20}

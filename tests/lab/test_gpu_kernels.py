@@ -17,8 +17,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from turnout.lab.cnn import Patches, PoolRelu
-from turnout.lab.networks import KERNEL
+from turnout.lab.learners.cnn import Patches, PoolRelu
+from turnout.lab.learners.networks import KERNEL
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -59,7 +59,7 @@ def twin_pooled(maps: Tensor) -> Tensor:
 @every_kind
 @every_shape
 def test_patches_are_what_each_place_sees(shape: tuple[int, ...], kind: torch.dtype) -> None:
-    from turnout.lab import gpu_kernels
+    from turnout.lab.learners import gpu_kernels
 
     images = drawn(shape, kind)
     given = gpu_kernels.patches(images, KERNEL).cpu()
@@ -73,7 +73,7 @@ def test_patches_are_what_each_place_sees(shape: tuple[int, ...], kind: torch.dt
 @every_kind
 @every_shape
 def test_folding_adds_up_all_patches_that_see_a_pixel(shape: tuple[int, ...], kind: torch.dtype) -> None:
-    from turnout.lab import gpu_kernels
+    from turnout.lab.learners import gpu_kernels
 
     _, height, width, _ = shape
     slopes = drawn(tuple(twin_patches(drawn(shape, kind)).shape), kind)
@@ -88,7 +88,7 @@ def test_folding_adds_up_all_patches_that_see_a_pixel(shape: tuple[int, ...], ki
 @every_kind
 @every_shape
 def test_pooling_takes_the_largest_of_four_or_nothing(shape: tuple[int, ...], kind: torch.dtype) -> None:
-    from turnout.lab import gpu_kernels
+    from turnout.lab.learners import gpu_kernels
 
     maps = drawn(shape, kind) - 1
     given = gpu_kernels.pooled(maps).cpu()
@@ -102,7 +102,7 @@ def test_pooling_takes_the_largest_of_four_or_nothing(shape: tuple[int, ...], ki
 @every_kind
 def test_what_is_not_a_number_stays_one(kind: torch.dtype) -> None:
     """A model that diverged must be seen to have."""
-    from turnout.lab import gpu_kernels
+    from turnout.lab.learners import gpu_kernels
 
     maps = drawn((4, 8, 8, 3), kind)
     for item, (row, column) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
@@ -117,7 +117,7 @@ def test_what_is_not_a_number_stays_one(kind: torch.dtype) -> None:
 @every_kind
 @every_shape
 def test_the_way_back_goes_to_the_first_of_the_largest(shape: tuple[int, ...], kind: torch.dtype) -> None:
-    from turnout.lab import gpu_kernels
+    from turnout.lab.learners import gpu_kernels
 
     maps = drawn(shape, kind).round()  # so that there are many equals, and zeros
     slopes = drawn((shape[0], shape[1] // 2, shape[2] // 2, shape[3]), kind, seed=1)

@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.kernel.errors import SettingError, StateError
 from turnout.kernel.randomness import round_rng
 from turnout.lab import Cohort, Federation, NumpyLearner, Training, load_dataset, partition
-from turnout.lab.learners import averaged
+from turnout.lab.learners.base import averaged
 
 DIGITS = load_dataset("digits")
 HOLDINGS = partition(DIGITS.train_labels, clients=6, items=60, gamma=0.5)

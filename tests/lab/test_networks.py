@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turnout.kernel.errors import SettingError, StateError
+from turnout.errors import SettingError, StateError
 from turnout.lab.datasets import Dataset, load_dataset
-from turnout.lab.networks import Network, paper_network, perceptron
+from turnout.lab.learners.networks import Network, paper_network, perceptron
 
 IMAGES = {"digits": (8, 8, 1), "fashion-mnist": (28, 28, 1), "cifar-10": (32, 32, 3)}
 

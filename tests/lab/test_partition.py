@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from turnout.errors import SettingError
 from turnout.kernel.arrays import IntArray
-from turnout.kernel.errors import SettingError
 from turnout.lab.partition import Partition, partition, whole_numbers
 
 CLASSES = 10

@@ -20,10 +20,10 @@ import pytest
 
 import turnout
 from lab.processes import trainers
-from turnout.kernel.errors import SettingError, TrainingError
+from turnout.errors import SettingError, TrainingError
 from turnout.kernel.rounds import RoundRecord
-from turnout.lab.together import train_plans
-from turnout.lab.workshop import Workshop
+from turnout.lab.batched import train_plans
+from turnout.lab.learner_cache import Workshop
 from turnout.lab.world import TrainingWorld
 from turnout.simulator import RunPlan, play, play_into, play_plan
 from turnout.simulator.sweep import kept_columns
@@ -320,8 +320,8 @@ def test_models_saved_on_the_way_take_no_space_in_the_end(store: RunStore, path:
 
 TRAINING = """
 import json, os, signal, sys
-import turnout.lab.torch_learner  # once for all children
-from turnout.lab.together import train_plans
+import turnout.lab.learners.torch_learner  # once for all children
+from turnout.lab.batched import train_plans
 from turnout.simulator import RunPlan
 from turnout.store import RunStore
 

@@ -21,12 +21,12 @@ import torch
 from lab.processes import all_gone_soon, gone, trainers
 from turnout.bench.plain_training import PlainRound, plain_module, put_weights
 from turnout.bench.training import noise
+from turnout.errors import SettingError, StateError, TrainingError
 from turnout.kernel.arrays import IntArray
-from turnout.kernel.errors import SettingError, StateError, TrainingError
 from turnout.lab import Cohort, Dataset, Learner, Taught, Training, load_dataset
-from turnout.lab.networks import Network, paper_network
-from turnout.lab.stacked_learner import Precision, StackedLearner
-from turnout.lab.torch_learner import SMALLEST_ROOM, TorchLearner
+from turnout.lab.learners.networks import Network, paper_network
+from turnout.lab.learners.stacked_learner import Precision, StackedLearner
+from turnout.lab.learners.torch_learner import SMALLEST_ROOM, TorchLearner
 
 DIGITS = load_dataset("digits")
 NETWORK = paper_network(DIGITS)
@@ -449,8 +449,8 @@ ORPHANS = """
 import multiprocessing
 import numpy as np
 from turnout.lab import Cohort, load_dataset
-from turnout.lab.networks import paper_network
-from turnout.lab.torch_learner import TorchLearner
+from turnout.lab.learners.networks import paper_network
+from turnout.lab.learners.torch_learner import TorchLearner
 digits = load_dataset("digits")
 idle, busy = (TorchLearner(digits, paper_network(digits), workers=2) for _ in range(2))
 weights = idle.initial_weights(0)

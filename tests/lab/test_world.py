@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from turnout import RoundOffer, RoundReport, Selection, make_policy
-from turnout.kernel.errors import SettingError, StateError
+from turnout.errors import SettingError, StateError
 from turnout.lab import Federation, Learner, NumpyLearner, Training, TrainingWorld, load_dataset, partition
-from turnout.lab.workshop import Workshop, training_world
+from turnout.lab.learner_cache import Workshop, training_world
 from turnout.lab.world import play_side_by_side
-from turnout.policies.fleet import SmallFleet
+from turnout.policies.small_fleet import SmallFleet
 from turnout.simulator import PaperWorld, RunPlan, make_world, play, play_into, play_plan, sweep
 from turnout.store import RoundColumns, RunStore
 

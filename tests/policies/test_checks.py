@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from turnout import POLICIES, RBCSF, RoundOffer, RoundReport, Selection, SelectionPolicy, check_policy, make_policy
+from turnout.errors import PolicyCheckError
 from turnout.kernel.backend import using_kernel
-from turnout.kernel.errors import PolicyCheckError
 from turnout.policies.checks import CHECKS
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from turnout import POLICIES, make_policy
-from turnout.kernel.errors import ReportError, SettingError
-from turnout.policies.fleet import SmallFleet
+from turnout.errors import ReportError, SettingError
 from turnout.policies.registry import settings_of
+from turnout.policies.small_fleet import SmallFleet
 
 OURS = ("rbcsf", "random", "skewed", "round-robin", "fedcs", "fastest", "fair-oracle")
 PUBLISHED = [name for name in POLICIES if name not in OURS]

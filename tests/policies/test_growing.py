@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnout import POLICIES, RoundOffer, RoundReport, SelectionPolicy, make_policy
-from turnout.kernel.errors import SettingError
+from turnout.errors import SettingError
 from turnout.policies import RBCSF, RoundRobin, SkewedRandom
-from turnout.policies.fleet import SmallFleet
+from turnout.policies.small_fleet import SmallFleet
 
 SMALL, LARGE = 9, 14
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from turnout.kernel.errors import StoreError
+from turnout.errors import StoreError
 from turnout.scheduler import ClientStatus, Reporter, Scheduler
 
 

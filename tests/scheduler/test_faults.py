@@ -23,9 +23,9 @@ import pytest
 
 from scheduler import restless_server
 from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_anew, play_round, rows_of, turns_in
-from turnout.kernel.errors import InfeasiblePromise, OfferError, ReportError, StoreError
+from turnout.errors import InfeasiblePromise, OfferError, ReportError, StoreError
 from turnout.scheduler import ClientStatus, Reporter, Scheduler
-from turnout.scheduler.journal import FLEET
+from turnout.scheduler.journal.journal import FLEET
 
 HERE = Path(__file__).parent
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from scheduler.fleets import OpenFleet, packed, packed_anew, play_round
+from turnout.errors import OfferError, SettingError
 from turnout.kernel.arrays import FloatArray
-from turnout.kernel.errors import OfferError, SettingError
 from turnout.scheduler import ClientStatus, Feature, Features, Scheduler
 from turnout.scheduler.features import Columns
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from scheduler.fleets import OpenFleet, named, offered, packed, packed_anew, play_round, rows_of, turns_in
-from turnout.kernel.errors import ReportError, StoreError
+from turnout.errors import ReportError, StoreError
 from turnout.scheduler import Reporter, Scheduler
-from turnout.scheduler.doctor import examine
+from turnout.scheduler.audit.doctor.doctor import examine
 
 FORMAT_1 = Path(__file__).parent / "data" / "fleet-format-1.turnout"
 

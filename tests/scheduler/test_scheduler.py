@@ -30,12 +30,12 @@ from scheduler.fleets import (
     rows_of,
     turns_in,
 )
-from turnout.kernel.errors import OfferError, ReportError, SettingError, StateError, StoreError
+from turnout.errors import OfferError, ReportError, SettingError, StateError, StoreError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.rounds import RoundReport
 from turnout.scheduler import ClientStatus, FleetStatus, Scheduler
 from turnout.scheduler.records import digest_of
-from turnout.scheduler.reliability import chance_of
+from turnout.scheduler.rounds.reliability import chance_of
 
 
 def outcomes_of(report: RoundReport) -> list[str]:
@@ -947,7 +947,7 @@ def test_eight_threads_report_at_once_through_one_scheduler(open_fleet: OpenFlee
 
 FORKED = """
 import os, sys
-from turnout.kernel.errors import StoreError
+from turnout.errors import StoreError
 from turnout.scheduler import ClientStatus, Scheduler
 scheduler = Scheduler.open(sys.argv[1], deadline=10.0, allow_infeasible=True)
 scheduler.choose({"a": ClientStatus(1.0, 1.0)})

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from turnout import POLICIES, RoundReport, Selection, make_policy
+from turnout.errors import SelectionError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray
-from turnout.kernel.errors import SelectionError, SettingError
 from turnout.kernel.rounds import RoundOffer
-from turnout.policies.fleet import SmallFleet
+from turnout.policies.small_fleet import SmallFleet
 from turnout.simulator import PaperWorld, play
 
 ROUNDS = 500

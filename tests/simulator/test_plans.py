@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from turnout import POLICIES
-from turnout.kernel.errors import InfeasiblePromise, SettingError
+from turnout.errors import InfeasiblePromise, SettingError
 from turnout.policies import RBCSF, SkewedRandom, UniformRandom
 from turnout.simulator import PaperWorld, RunPlan, make_world
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from turnout import POLICIES, RoundOffer, RoundReport, Selection, SelectionPolicy, make_policy
-from turnout.kernel.errors import SettingError
+from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundRecord
 from turnout.simulator import PaperWorld, play
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from turnout import POLICIES
-from turnout.kernel.errors import SettingError, StoreError
+from turnout.errors import SettingError, StoreError
 from turnout.simulator import RunPlan, play_into, play_plan, sweep
 from turnout.simulator.sweep import missing_plans
 from turnout.store import RunStore

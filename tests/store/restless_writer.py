@@ -10,7 +10,7 @@ import sys
 
 from turnout import make_policy
 from turnout.kernel.rounds import RoundRecord
-from turnout.policies.fleet import SmallFleet
+from turnout.policies.small_fleet import SmallFleet
 from turnout.store import RoundColumns, RunStore
 
 ROUNDS, CHUNK, SEEDS = 20, 4, 3

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.keepsakes import bytes_of, odd_rounds, played, selected, told
-from turnout.kernel.errors import StoreError
+from turnout.errors import StoreError
 from turnout.kernel.rounds import RoundRecord
 from turnout.store import RoundColumns
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from turnout import make_policy
-from turnout.kernel.errors import StoreError
+from turnout.errors import StoreError
 from turnout.kernel.rounds import RoundRecord
 from turnout.simulator import PaperWorld, play
 from turnout.store import RoundColumns, RunStore

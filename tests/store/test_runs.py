@@ -17,7 +17,7 @@ import pytest
 
 from store.keepsakes import odd_rounds, played
 from turnout import make_policy
-from turnout.kernel.errors import StoreError
+from turnout.errors import StoreError
 from turnout.kernel.rounds import RoundRecord
 from turnout.store import RoundColumns, RunInfo, RunStore
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from turnout.kernel.errors import SettingError, TurnoutError
+from turnout.errors import SettingError, TurnoutError
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from turnout.bench.browser import Browser, Page
-from turnout.kernel.errors import StoreError
+from turnout.errors import StoreError
 from turnout.scheduler import FleetStatus, Scheduler
 
 MOST_SECONDS = 2.0  # to the first paint, and to the numbers of the first page

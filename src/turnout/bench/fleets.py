@@ -9,7 +9,7 @@ import numpy as np
 
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundOffer, RoundReport
-from turnout.policies.rbcsf import RBCSF
+from turnout.policies.rbcsf.policy import RBCSF
 
 RATE = "3/20"
 UNITS = 20  # of a turn, at this rate

@@ -12,7 +12,7 @@ import numpy as np
 
 from turnout.bench.timing import in_turns
 from turnout.kernel.rounds import RoundOffer, RoundReport
-from turnout.policies.rbcsf import RBCSF
+from turnout.policies.rbcsf.policy import RBCSF
 from turnout.scheduler import FleetStatus, Scheduler
 
 COMMITS = 3  # the choice, the reports, the close

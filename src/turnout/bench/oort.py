@@ -12,8 +12,8 @@ from turnout.bench.timing import in_turns
 from turnout.kernel.arrays import IntArray
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport
-from turnout.policies.fleet import SmallFleet
-from turnout.policies.oort import Oort
+from turnout.policies.published.oort import Oort
+from turnout.policies.small_fleet import SmallFleet
 
 CLIENTS, COHORT = 100_000, 100
 LEAST = 20.0  # times faster than one dictionary a client

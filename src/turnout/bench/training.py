@@ -10,11 +10,11 @@ import torch
 from turnout.bench.plain_training import PlainRound
 from turnout.bench.timing import in_turns
 from turnout.lab.datasets import Dataset, source_named
-from turnout.lab.devices import device_name, usable_device
-from turnout.lab.learners import Cohort, Learner, Training
-from turnout.lab.networks import Network, paper_network
-from turnout.lab.stacked_learner import StackedLearner
-from turnout.lab.torch_learner import TorchLearner
+from turnout.lab.learners.base import Cohort, Learner, Training
+from turnout.lab.learners.devices import device_name, usable_device
+from turnout.lab.learners.networks import Network, paper_network
+from turnout.lab.learners.stacked_learner import StackedLearner
+from turnout.lab.learners.torch_learner import TorchLearner
 
 TASKS = ("fashion-mnist", "cifar-10")
 LEAST = {"cuda": 20.0, "cpu": 1.4}  # times faster than the plain loop

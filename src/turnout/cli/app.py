@@ -11,21 +11,21 @@ from rich.console import Console
 
 from turnout import TurnoutError, __version__
 from turnout.cli.bench import bench
-from turnout.cli.certify import certify, verify
-from turnout.cli.check import check
-from turnout.cli.dashboard import dashboard
-from turnout.cli.data import data
-from turnout.cli.demo import demo
-from turnout.cli.explain import explain
-from turnout.cli.fleet import fleet
+from turnout.cli.live.certify import certify, verify
+from turnout.cli.live.dashboard import dashboard
+from turnout.cli.live.explain import explain
+from turnout.cli.live.fleet import fleet
+from turnout.cli.live.replay import replay
 from turnout.cli.options import Interrupted
-from turnout.cli.replay import replay
-from turnout.cli.reproduce import reproduce
-from turnout.cli.runs import runs
-from turnout.cli.simulate import compare, simulate
-from turnout.cli.traces import traces
-from turnout.cli.train import train
-from turnout.cli.tune import tune
+from turnout.cli.simulation.check import check
+from turnout.cli.simulation.demo import demo
+from turnout.cli.simulation.runs import runs
+from turnout.cli.simulation.simulate import compare, simulate
+from turnout.cli.simulation.traces import traces
+from turnout.cli.studies.data import data
+from turnout.cli.studies.reproduce import reproduce
+from turnout.cli.studies.train import train
+from turnout.cli.studies.tune import tune
 from turnout.kernel.backend import kernel_name
 
 app = typer.Typer(

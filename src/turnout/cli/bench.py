@@ -31,7 +31,7 @@ from turnout.bench.oort import measure_oort
 from turnout.bench.sweeping import measure_sweep
 from turnout.cli.options import DeviceOption, JsonOption, print_json, progress_bar
 from turnout.kernel.backend import kernel_name
-from turnout.lab.workshop import torch_device
+from turnout.lab.learner_cache import torch_device
 
 MOST_SECONDS = 5.0  # of the sweep
 

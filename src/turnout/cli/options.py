@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from turnout.kernel.errors import SettingError
+from turnout.errors import SettingError
 from turnout.policies.registry import POLICIES, near, settings_of
 from turnout.simulator.plans import RunPlan
 

@@ -17,12 +17,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 
 from turnout.dashboard.files import page_files
 from turnout.dashboard.guard import METHODS, Guard
-from turnout.dashboard.sources import Source
+from turnout.dashboard.sources.base import Source
 from turnout.dashboard.views import client, comparing, fairness, overview, queues, rounds, speed, system
 from turnout.dashboard.views.common import number as as_number
 from turnout.dashboard.watch import Watch
-from turnout.kernel.errors import ReportError, StoreError, TurnoutError
-from turnout.kernel.version import __version__
+from turnout.errors import ReportError, StoreError, TurnoutError
+from turnout.version import __version__
 
 LOOK_EVERY = 0.25  # seconds between two looks at the version, for each page that is open
 SAY_SOMETHING = 15.0  # seconds, so that nobody on the way takes the line for dead

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from turnout.kernel.errors import SettingError
+from turnout.errors import SettingError
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 PLOTLY = "plotly.min.js"

@@ -13,7 +13,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from turnout.kernel.errors import SettingError
+from turnout.errors import SettingError
 
 log = logging.getLogger("turnout.dashboard")
 COOKIE = "turnout_token"

@@ -16,7 +16,7 @@ from turnout.dashboard.app import make_app
 from turnout.dashboard.files import page_files
 from turnout.dashboard.guard import check_token, is_loopback
 from turnout.dashboard.watch import Watch
-from turnout.kernel.errors import SettingError
+from turnout.errors import SettingError
 
 PORT = 8484
 

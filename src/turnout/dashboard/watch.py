@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from turnout.dashboard.digests import Digest, Digests, yardstick_of
-from turnout.dashboard.fleet_source import FleetSource
-from turnout.dashboard.run_source import RunSource, name_of
-from turnout.dashboard.sources import Source
-from turnout.kernel.errors import ReportError, StoreError, TurnoutError
-from turnout.scheduler.following import StaleError
-from turnout.scheduler.journal import is_fleet
+from turnout.dashboard.sources.base import Source
+from turnout.dashboard.sources.digests import Digest, Digests, yardstick_of
+from turnout.dashboard.sources.fleet import FleetSource
+from turnout.dashboard.sources.run import RunSource, name_of
+from turnout.errors import ReportError, StoreError, TurnoutError
+from turnout.scheduler.journal.journal import is_fleet
+from turnout.scheduler.journal.reader import StaleError
 from turnout.store import RunInfo, RunStore
 
 log = logging.getLogger("turnout.dashboard")

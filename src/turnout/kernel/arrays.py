@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from turnout.errors import StateError, TurnoutError
 from turnout.kernel.backend import compiled_kernel
-from turnout.kernel.errors import StateError, TurnoutError
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]

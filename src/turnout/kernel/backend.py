@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-from turnout.kernel.errors import KernelError
+from turnout.errors import KernelError
 
 _wanted: str | None = None
 

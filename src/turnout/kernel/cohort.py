@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from turnout.errors import SettingError
 from turnout.kernel.arrays import (
     BoolArray,
     FloatArray,
@@ -40,7 +41,6 @@ from turnout.kernel.arrays import (
     smallest,
 )
 from turnout.kernel.backend import compiled_kernel
-from turnout.kernel.errors import SettingError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import OwedTurns
 

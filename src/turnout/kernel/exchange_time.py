@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from turnout.errors import ReportError, SettingError
 from turnout.kernel.arrays import (
     FloatArray,
     IntArray,
@@ -20,7 +21,6 @@ from turnout.kernel.arrays import (
     saved_array,
 )
 from turnout.kernel.backend import compiled_kernel
-from turnout.kernel.errors import ReportError, SettingError
 from turnout.kernel.rounds import RoundReport
 
 # A few thousand clients at a time stay in the processor's cache from the first operation to the last.

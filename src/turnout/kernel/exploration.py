@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from turnout.errors import SettingError
 from turnout.kernel.arrays import as_number
-from turnout.kernel.errors import SettingError
 
 
 @dataclass(frozen=True, slots=True)

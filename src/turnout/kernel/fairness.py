@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from turnout.errors import ReportError, SettingError, StateError
 from turnout.kernel.arrays import (
     BoolArray,
     FloatArray,
@@ -23,7 +24,6 @@ from turnout.kernel.arrays import (
     same_length,
     saved,
 )
-from turnout.kernel.errors import ReportError, SettingError, StateError
 
 Rate: TypeAlias = float | str | Fraction
 Accrual: TypeAlias = Literal["always", "available"]

@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_floats, refuse_where
-from turnout.kernel.errors import InfeasiblePromise, SettingError
 from turnout.kernel.fairness import FINEST
 
 # Rates and availabilities are floats: a promise is not broken by what their rounding adds.

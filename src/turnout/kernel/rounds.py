@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from turnout.errors import OfferError, ReportError, SelectionError, SettingError, TurnoutError
 from turnout.kernel.arrays import (
     BoolArray,
     FloatArray,
@@ -25,7 +26,6 @@ from turnout.kernel.arrays import (
     refuse_where,
     same_length,
 )
-from turnout.kernel.errors import OfferError, ReportError, SelectionError, SettingError, TurnoutError
 
 OUTCOMES = ("arrived", "late", "failed")
 NO_METRICS: Mapping[str, float] = MappingProxyType({})
@@ -302,7 +302,7 @@ class ContextRange(_Value):
     >>> credible = ContextRange(lowest=[0.1, 0, 0], highest=[10, 1, 1000])
     >>> credible.check([[0.5, 1, 7], [0.5, 1, 1e5]], OfferError)
     Traceback (most recent call last):
-    turnout.kernel.errors.OfferError: contexts[1, 2] = 100000.0 is outside the declared range [0, 1000]
+    turnout.errors.OfferError: contexts[1, 2] = 100000.0 is outside the declared range [0, 1000]
     """
 
     lowest: FloatArray

@@ -1,8 +1,8 @@
 """Real training: datasets, who holds what, learners, and a world in which the chosen train."""
 
 from turnout.lab.datasets import Dataset, load_dataset
-from turnout.lab.learners import Cohort, Learner, Taught, Training
-from turnout.lab.numpy_learner import NumpyLearner
+from turnout.lab.learners.base import Cohort, Learner, Taught, Training
+from turnout.lab.learners.numpy_learner import NumpyLearner
 from turnout.lab.partition import Partition, partition
 from turnout.lab.world import Federation, TrainingWorld
 

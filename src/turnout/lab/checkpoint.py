@@ -10,9 +10,9 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from turnout.kernel.errors import SettingError
-from turnout.lab.networks import Network
-from turnout.store.whole import whole_file
+from turnout.errors import SettingError
+from turnout.lab.learners.networks import Network
+from turnout.store.atomic import whole_file
 
 
 def write_model(path: Path, network: Network, weights: npt.NDArray[np.floating]) -> None:

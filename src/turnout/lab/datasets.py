@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from turnout.kernel.errors import DatasetError, SettingError
+from turnout.errors import DatasetError, SettingError
 from turnout.lab.files import DataFile, Files, read_checked
 from turnout.policies.registry import near
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.kernel.errors import DatasetError
+from turnout.errors import DatasetError
 
 CHUNK = 1 << 20
 Watcher = Callable[[int], None]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count
-from turnout.kernel.errors import SettingError
 from turnout.kernel.randomness import SMALLEST_CONCENTRATION, dirichlet_logs, round_rng, softmax
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count, saved
-from turnout.kernel.errors import SettingError
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.lab.learners import Cohort, Learner, Taught
+from turnout.lab.learners.base import Cohort, Learner, Taught
 from turnout.lab.partition import Partition
 from turnout.policies.base import prefixed, subset
 from turnout.simulator.world import World

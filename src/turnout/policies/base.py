@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from turnout.errors import OfferError, ReportError, SettingError, StateError, TurnoutError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count, refuse_where
-from turnout.kernel.errors import OfferError, ReportError, SettingError, StateError, TurnoutError
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 
 

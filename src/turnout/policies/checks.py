@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from turnout.kernel.errors import OfferError, PolicyCheckError, TurnoutError
+from turnout.errors import OfferError, PolicyCheckError, TurnoutError
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.fleet import SmallFleet
+from turnout.policies.small_fleet import SmallFleet
 
 Build: TypeAlias = Callable[[], SelectionPolicy]
 

@@ -7,24 +7,23 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from turnout.kernel.errors import SettingError
-from turnout.policies.active_fl import ActiveFL
+from turnout.errors import SettingError
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.cs_ucb import CSUCB, CSUCBQ
-from turnout.policies.data_size import DataSize
-from turnout.policies.e3cs import E3CS
-from turnout.policies.fedcs import FedCS
-from turnout.policies.guarantee import WithGuarantee
-from turnout.policies.oort import Oort
-from turnout.policies.oracle import FairOracle, Fastest
-from turnout.policies.power_of_choice import PowerOfChoice
-from turnout.policies.rbcsf import RBCSF
-from turnout.policies.refl import REFL
-from turnout.policies.round_robin import RoundRobin
-from turnout.policies.tifl import TiFL
-from turnout.policies.ucb_cs import UCBCS
-from turnout.policies.uniform import SkewedRandom, UniformRandom
-from turnout.policies.wrappers import (
+from turnout.policies.baselines.data_size import DataSize
+from turnout.policies.baselines.fedcs import FedCS
+from turnout.policies.baselines.oracle import FairOracle, Fastest
+from turnout.policies.baselines.round_robin import RoundRobin
+from turnout.policies.baselines.uniform import SkewedRandom, UniformRandom
+from turnout.policies.published.active_fl import ActiveFL
+from turnout.policies.published.cs_ucb import CSUCB, CSUCBQ
+from turnout.policies.published.e3cs import E3CS
+from turnout.policies.published.oort import Oort
+from turnout.policies.published.power_of_choice import PowerOfChoice
+from turnout.policies.published.refl import REFL
+from turnout.policies.published.tifl import TiFL
+from turnout.policies.published.ucb_cs import UCBCS
+from turnout.policies.rbcsf.policy import RBCSF
+from turnout.policies.wrappers.base import (
     CoolDown,
     Eligible,
     ExcludeBusy,
@@ -34,6 +33,7 @@ from turnout.policies.wrappers import (
     Wrapper,
     with_defaults,
 )
+from turnout.policies.wrappers.guarantee import WithGuarantee
 
 POLICIES: Mapping[str, type[SelectionPolicy]] = MappingProxyType(
     {

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_floats, refuse_where, same_length
-from turnout.kernel.errors import SettingError
 from turnout.kernel.rounds import RoundReport
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.learned import LastLosses, grown
+from turnout.policies.observations import LastLosses, grown
 
 
 class SizedPolicy(SelectionPolicy):

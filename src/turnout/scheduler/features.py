@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from turnout.errors import OfferError, SettingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_number
-from turnout.kernel.errors import OfferError, SettingError
 
 Columns = Mapping[str, FloatArray]
 

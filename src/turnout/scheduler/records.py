@@ -13,13 +13,41 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from turnout.errors import StoreError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
-from turnout.kernel.errors import StoreError
 from turnout.scheduler.clock import seconds_since
-from turnout.scheduler.fleet import KINDS, Closed
 from turnout.store.packing import pack, refusing_damage, unpack
 
+#: What became of an invited client. Surplus: it came back, but enough others had come before it. Outrun: it was still
+#: out when enough others had come, which is no fault of its own.
+KINDS = ("arrived", "surplus", "outrun", "late", "failed")
+#: What a policy is told of each.
+OUTCOME_OF_KIND = np.array(["arrived", "late", "late", "late", "failed"])
 SEAL_PLACE = 11  # columns of a turn, up to its seal
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Closed:
+    """All that a closed round changes. `kinds` are places in KINDS; late_* are true times of earlier late clients.
+
+    `losses`: NaN of who told none; None if nobody told any.
+    """
+
+    round: int
+    rows: IntArray
+    contexts: FloatArray
+    seconds: FloatArray
+    kinds: IntArray
+    available: BoolArray
+    late_rounds: IntArray
+    late_rows: IntArray
+    late_seconds: FloatArray
+    losses: FloatArray | None = None
+
+    @property
+    def told_losses(self) -> FloatArray:
+        """One a client, NaN of who told none."""
+        return np.full(len(self.rows), np.nan) if self.losses is None else self.losses
 
 
 @dataclass(frozen=True, slots=True, eq=False)

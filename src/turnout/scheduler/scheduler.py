@@ -13,22 +13,22 @@ from typing import Any
 
 import numpy as np
 
+from turnout.errors import OfferError, ReportError, SettingError, StoreError
 from turnout.kernel.arrays import IntArray, as_number
-from turnout.kernel.errors import OfferError, ReportError, SettingError, StoreError
 from turnout.kernel.fairness import Certificate
 from turnout.kernel.rounds import RoundRecord, Selection
-from turnout.policies.explain import Explanation
-from turnout.scheduler.choosing import Statuses, chosen_round
+from turnout.policies.explain.explanation import Explanation
+from turnout.scheduler.audit.explain import explained, offered_in
 from turnout.scheduler.clock import now
-from turnout.scheduler.closing import closed_round
-from turnout.scheduler.explaining import explained, offered_in
 from turnout.scheduler.features import PAPER_FEATURES, Features
-from turnout.scheduler.fleet import Fleet
-from turnout.scheduler.journal import Journal
-from turnout.scheduler.memory import load, policy_of, same_features
+from turnout.scheduler.journal.journal import Journal
+from turnout.scheduler.journal.replay import load, policy_of, same_features
 from turnout.scheduler.records import OpenRound, Turn, pack_closed, told_event
-from turnout.scheduler.reliability import doubtful, reliability
-from turnout.scheduler.reporting import Outcome, outcomes_of, record
+from turnout.scheduler.reporter import Outcome, outcomes_of, record
+from turnout.scheduler.rounds.choosing import Statuses, chosen_round
+from turnout.scheduler.rounds.closing import closed_round
+from turnout.scheduler.rounds.reliability import doubtful, reliability
+from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.scheduler.status import SchedulerStatus, status_of
 

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from turnout.errors import SettingError
 from turnout.kernel.arrays import LARGEST_TIME, as_count, as_number
-from turnout.kernel.errors import SettingError
 from turnout.policies.registry import near
 
 

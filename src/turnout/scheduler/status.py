@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turnout.scheduler.fleet import Fleet
 from turnout.scheduler.records import OpenRound, Turn
+from turnout.scheduler.rounds.state import Fleet
 
 SHOWN = 10
 

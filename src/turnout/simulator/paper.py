@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from turnout.errors import SelectionError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, read_only, saved_array
-from turnout.kernel.errors import SelectionError, SettingError
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.simulator.chance import Draws, Drift, Quantity, availability_from
+from turnout.simulator.distributions import Draws, Drift, Quantity, availability_from
 
 #: (training seconds at 100 % CPU, cold-start seconds, signal-to-noise ratio) of each class of clients.
 PAPER_CLASSES = ((1.0, 1.0, 1000.0), (2.0, 1.0, 100.0), (3.0, 1.0, 10.0), (4.0, 1.0, 1.0))
@@ -26,7 +26,7 @@ class PaperWorld:
     it trained in the round before; "participants", the paper's literal words, only if it did. `noise`: "paper", uniform
     within ± the expected time; "none"; or "lognormal" with `noise_spread`. `joins` and `leaves`: the first round, and
     the first round no more, of each client (0 or None: from the start, for ever). For `availability`, `free_cpu`,
-    `bandwidth` and `drift` see turnout.simulator.chance.
+    `bandwidth` and `drift` see turnout.simulator.distributions.
     """
 
     def __init__(

@@ -11,12 +11,12 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, Literal
 
+from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
-from turnout.kernel.errors import SettingError
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import filled, make_policy, near
 from turnout.simulator.paper import PaperWorld
-from turnout.simulator.traces import TraceWorld
+from turnout.simulator.traces.world import TraceWorld
 from turnout.simulator.world import World
 
 ENTRY_POINTS = "turnout.worlds"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
-from turnout.kernel.errors import SettingError
 from turnout.kernel.rounds import RoundRecord
 from turnout.policies.base import SelectionPolicy
 from turnout.simulator.world import World

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
-from turnout.kernel.errors import SettingError
-from turnout.kernel.version import __version__
 from turnout.policies.base import prefixed, subset
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.play import play
 from turnout.store import RoundColumns, RunStore
+from turnout.version import __version__
 
 Watcher = Callable[[RunPlan], None]
 

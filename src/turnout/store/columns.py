@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -10,10 +10,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from turnout.errors import StoreError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, read_only, refuse_where
-from turnout.kernel.errors import StoreError
 from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundRecord, RoundReport, Selection
-from turnout.store.gathering import PER_ROUND, WORDS, fields_of_parts, fields_of_records
+from turnout.store.gathering import (
+    FILLS,
+    NOTHING,
+    PER_ROUND,
+    WORDS,
+    Array,
+    Fields,
+    common_width,
+    fields_of_records,
+    starts_of,
+)
 from turnout.store.packing import pack, refusing_damage, unpack
 
 _OUTCOME_WORDS = np.array(OUTCOMES)
@@ -91,7 +101,7 @@ class RoundColumns:
         if len({part.clients for part in every}) > 1:
             raise StoreError(f"parts of {every[0].clients} and of other numbers of clients cannot be joined")
         peopled = [part for part in every if len(part)] or every[:1]
-        return peopled[0] if len(peopled) == 1 else cls(**fields_of_parts(peopled))
+        return peopled[0] if len(peopled) == 1 else cls(**_fields_of_parts(peopled))
 
     def records(self) -> Iterator[RoundRecord]:
         """The rounds one by one, equal to the bit to those the columns were made from."""
@@ -277,3 +287,74 @@ def _unpacked_late(rounds: list[int], arrays: Mapping[str, npt.NDArray[Any]]) ->
         late[round_] = LateArrivals(**{**columns, "contexts": numbers.reshape(count, width)})
         row, number = row + count, number + count * width
     return late
+
+
+def _fields_of_parts(parts: Sequence[RoundColumns]) -> Fields:
+    """The columns of these parts, one after the other."""
+    counts = np.concatenate([np.diff(part.starts) for part in parts])
+    widths = np.concatenate([_widths(part) for part in parts])
+    width, odd_widths = common_width(widths, counts)
+    fields: Fields = {
+        "clients": parts[0].clients,
+        "rounds": np.concatenate([part.rounds for part in parts]),
+        "starts": starts_of(counts),
+        "chosen": np.concatenate([part.chosen for part in parts]),
+        "contexts": np.concatenate(
+            [part.contexts.reshape(len(part.chosen), width) for part in parts if len(part.chosen)]
+        )
+        if len(counts) and counts.any()
+        else np.empty((0, width)),
+        "widths": odd_widths,
+        "exchange_times": np.concatenate([part.exchange_times for part in parts]),
+        "late": {round_: late for part in parts for round_, late in part.late.items()},
+        "absent": {},
+        "told": _joined_told(parts),
+    }
+    for name, fill in FILLS.items():
+        fields[name] = _joined_column(fields, name, [getattr(part, name) for part in parts], parts, fill)
+    for name in WORDS:
+        words = dict.fromkeys(word for part in parts for word in getattr(part, name))
+        fields[name] = {
+            word: _joined_column(
+                fields, f"{name}.{word}", [getattr(part, name).get(word) for part in parts], parts, NOTHING
+            )
+            for word in words
+        }
+    return fields
+
+
+def _widths(part: RoundColumns) -> IntArray:
+    return np.full(len(part.rounds), part.contexts.shape[1]) if part.widths is None else part.widths
+
+
+def _joined_told(parts: Sequence[RoundColumns]) -> IntArray | None:
+    if all(part.told is None for part in parts):
+        return None
+    offsets = starts_of([len(part.chosen) for part in parts])
+    return np.concatenate(
+        [
+            offset + (np.arange(len(part.chosen)) if part.told is None else part.told)
+            for offset, part in zip(offsets, parts, strict=False)
+        ]
+    )
+
+
+def _joined_column(
+    fields: Fields, name: str, pieces: Sequence[Array | None], parts: Sequence[RoundColumns], fill: Any
+) -> Array | None:
+    if all(piece is None for piece in pieces):
+        return None
+    missing = np.concatenate(
+        [
+            part.absent.get(name, np.full(len(part.rounds), piece is None))
+            for piece, part in zip(pieces, parts, strict=True)
+        ]
+    )
+    if missing.any():
+        fields["absent"][name] = missing
+    return np.concatenate(
+        [
+            np.full(part.shape_of(name), fill) if piece is None else piece
+            for piece, part in zip(pieces, parts, strict=True)
+        ]
+    )

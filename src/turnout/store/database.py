@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.kernel.errors import StoreError
+from turnout.errors import StoreError
 
 WAIT_SECONDS = 60.0
 LARGEST_CHECKED = 64 * 2**20

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from turnout.errors import StoreError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
-from turnout.kernel.errors import StoreError
 from turnout.kernel.rounds import OUTCOMES, RoundRecord
-
-if TYPE_CHECKING:
-    from turnout.store.columns import RoundColumns
 
 Array: TypeAlias = npt.NDArray[Any]
 Fields: TypeAlias = dict[str, Any]
@@ -55,40 +52,6 @@ def fields_of_records(records: Sequence[RoundRecord], *, clients: int) -> Fields
     return fields
 
 
-def fields_of_parts(parts: Sequence[RoundColumns]) -> Fields:
-    """The columns of these parts, one after the other."""
-    counts = np.concatenate([np.diff(part.starts) for part in parts])
-    widths = np.concatenate([_widths(part) for part in parts])
-    width, odd_widths = _common_width(widths, counts)
-    fields: Fields = {
-        "clients": parts[0].clients,
-        "rounds": np.concatenate([part.rounds for part in parts]),
-        "starts": starts_of(counts),
-        "chosen": np.concatenate([part.chosen for part in parts]),
-        "contexts": np.concatenate(
-            [part.contexts.reshape(len(part.chosen), width) for part in parts if len(part.chosen)]
-        )
-        if len(counts) and counts.any()
-        else np.empty((0, width)),
-        "widths": odd_widths,
-        "exchange_times": np.concatenate([part.exchange_times for part in parts]),
-        "late": {round_: late for part in parts for round_, late in part.late.items()},
-        "absent": {},
-        "told": _joined_told(parts),
-    }
-    for name, fill in FILLS.items():
-        fields[name] = _joined_column(fields, name, [getattr(part, name) for part in parts], parts, fill)
-    for name in WORDS:
-        words = dict.fromkeys(word for part in parts for word in getattr(part, name))
-        fields[name] = {
-            word: _joined_column(
-                fields, f"{name}.{word}", [getattr(part, name).get(word) for part in parts], parts, NOTHING
-            )
-            for word in words
-        }
-    return fields
-
-
 def starts_of(counts: npt.ArrayLike) -> IntArray:
     """Where each round begins, and where the last one ends.
 
@@ -116,12 +79,12 @@ def _masks(records: Sequence[RoundRecord], clients: int) -> list[BoolArray | Non
 
 def _laid_out(contexts: Sequence[FloatArray], counts: IntArray) -> tuple[FloatArray, IntArray | None]:
     widths = np.array([rows.shape[1] for rows in contexts], dtype=np.int64)
-    width, odd_widths = _common_width(widths, counts)
+    width, odd_widths = common_width(widths, counts)
     alike = [rows for rows in contexts if rows.shape[1] == width]
     return (np.concatenate(alike) if alike else np.empty((0, width))), odd_widths
 
 
-def _common_width(widths: IntArray, counts: IntArray) -> tuple[int, IntArray | None]:
+def common_width(widths: IntArray, counts: IntArray) -> tuple[int, IntArray | None]:
     """How many features all contexts have; a round without clients may say otherwise, and then all are told."""
     if not len(widths):
         return 0, None
@@ -218,41 +181,4 @@ def _refuse_strangers(round_: int) -> None:
     raise StoreError(
         f"the report of round {round_} is not about the clients that were selected: report each of them once, those "
         "that did not arrive with the outcome 'late' or 'failed'"
-    )
-
-
-def _widths(part: RoundColumns) -> IntArray:
-    return np.full(len(part.rounds), part.contexts.shape[1]) if part.widths is None else part.widths
-
-
-def _joined_told(parts: Sequence[RoundColumns]) -> IntArray | None:
-    if all(part.told is None for part in parts):
-        return None
-    offsets = starts_of([len(part.chosen) for part in parts])
-    return np.concatenate(
-        [
-            offset + (np.arange(len(part.chosen)) if part.told is None else part.told)
-            for offset, part in zip(offsets, parts, strict=False)
-        ]
-    )
-
-
-def _joined_column(
-    fields: Fields, name: str, pieces: Sequence[Array | None], parts: Sequence[RoundColumns], fill: Any
-) -> Array | None:
-    if all(piece is None for piece in pieces):
-        return None
-    missing = np.concatenate(
-        [
-            part.absent.get(name, np.full(len(part.rounds), piece is None))
-            for piece, part in zip(pieces, parts, strict=True)
-        ]
-    )
-    if missing.any():
-        fields["absent"][name] = missing
-    return np.concatenate(
-        [
-            np.full(part.shape_of(name), fill) if piece is None else piece
-            for piece, part in zip(pieces, parts, strict=True)
-        ]
     )

@@ -9,7 +9,7 @@ import weakref
 from pathlib import Path
 from typing import TextIO
 
-from turnout.kernel.errors import StoreError
+from turnout.errors import StoreError
 
 
 class WriterLock:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from turnout.kernel.errors import StoreError
+from turnout.errors import StoreError
 
 PLAIN_ARRAYS = "biufU"
 _HEADER = "header.json"

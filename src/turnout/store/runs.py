@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from turnout.errors import StoreError
 from turnout.kernel.arrays import as_count
-from turnout.kernel.errors import StoreError
 from turnout.kernel.rounds import RoundRecord
 from turnout.store.columns import RoundColumns
 from turnout.store.database import check_whole, connect, create, plain_words, transaction

@@ -36,7 +36,7 @@ from adapters.flower.restless_app import FLEET, ROUNDS, STRATEGIES, Killed, Mome
 from scheduler.fleets import packed_anew, turns_in
 from turnout.adapters.flower import FairSelection
 from turnout.adapters.flower.saved_run import RunFiles
-from turnout.kernel.errors import StateError
+from turnout.errors import StateError
 from turnout.scheduler import Scheduler
 
 pytestmark = pytest.mark.usefixtures("clock")

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClippin
 
 from adapters.flower.in_process import model, open_to_all, weights
 from turnout.adapters.flower.saved_run import Metrics, RunFiles, SavedRun, metrics_of, restore_strategy, strategy_state
-from turnout.kernel.errors import SettingError, StateError
+from turnout.errors import SettingError, StateError
 
 DTYPES = ("float16", "float32", "float64", "int8", "int64", "uint32", "bool", "complex64", "<U5", "datetime64[s]")
 

@@ -27,7 +27,7 @@ import turnout
 from adapters.flower.conftest import OpenFleet
 from adapters.flower.in_process import Clock, InProcessGrid, Spy, model, named_nodes, open_to_all, weights
 from turnout.adapters.flower import FairSelection, requirement
-from turnout.kernel.errors import SettingError
+from turnout.errors import SettingError
 
 pytestmark = pytest.mark.usefixtures("clock")
 

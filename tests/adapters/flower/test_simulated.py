@@ -24,8 +24,8 @@ from adapters.flower.in_process import (
 )
 from turnout.adapters.flower import FairSelection
 from turnout.adapters.flower.simulated import SimulatedFleet
+from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray
-from turnout.kernel.errors import SettingError
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.simulator import PaperWorld
 

@@ -25,7 +25,7 @@ from adapters.flower.in_process import (
     weights,
 )
 from turnout.adapters.flower import FairSelection
-from turnout.kernel.errors import SettingError
+from turnout.errors import SettingError
 
 CLIENTS, COHORT, ROUNDS = 7, 3, 5
 START = (1.0, -2.0, 0.5)

@@ -9,7 +9,7 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp.strategy import Strategy
 
-from turnout.kernel.errors import SettingError
+from turnout.errors import SettingError
 
 NEEDED: Mapping[str, float] = {"fraction_train": 1.0, "min_train_nodes": 1, "min_available_nodes": 1}
 

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from turnout.adapters.flower.grid import POLL, TimedGrid
 from turnout.adapters.flower.wire import QUERY, Introduction, introduction_in
-from turnout.kernel.errors import OfferError
+from turnout.errors import OfferError
 from turnout.scheduler.features import PAPER_FEATURES, Features
 
 log = logging.getLogger("flwr")

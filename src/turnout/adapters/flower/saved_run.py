@@ -18,8 +18,8 @@ import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Strategy
 
-from turnout.kernel.errors import StateError
-from turnout.store.whole import whole_file
+from turnout.errors import StateError
+from turnout.store.atomic import whole_file
 
 FORMAT = 1
 PARTS = ("arrays", "metrics", "expected", "strategy", "world")

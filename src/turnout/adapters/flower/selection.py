@@ -27,8 +27,8 @@ from turnout.adapters.flower.saved_run import (
 from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.adapters.flower.telling import asked_in_words, ended_in_words, figures
 from turnout.adapters.flower.wire import introduction_in
+from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import as_count, as_number
-from turnout.kernel.errors import SettingError, StateError
 from turnout.scheduler import Scheduler
 from turnout.simulator.world import World
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.kernel.errors import SettingError
+from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.scheduler import ClientStatus
 from turnout.simulator.world import World

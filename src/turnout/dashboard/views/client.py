@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from turnout.dashboard.sources import Source
+from turnout.dashboard.sources.base import Source
 from turnout.dashboard.views.common import about, binned, flags_of, number, numbers, owed, promised
 from turnout.dashboard.views.queues import debts_of, turns_and_presence
 from turnout.dashboard.watch import Watch
-from turnout.kernel.errors import ReportError
-from turnout.scheduler.fleet import KINDS
-from turnout.scheduler.reliability import reliability
+from turnout.errors import ReportError
+from turnout.scheduler.records import KINDS
+from turnout.scheduler.rounds.reliability import reliability
 
 NEWEST = 500
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from turnout.dashboard.ledger import UNKNOWN, Ledger
-from turnout.dashboard.sources import Source
+from turnout.dashboard.sources.base import Source
+from turnout.dashboard.sources.ledger import UNKNOWN, Ledger
 from turnout.dashboard.watch import Watch
+from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
-from turnout.kernel.errors import SettingError
 
 POINTS = 300
 DIGITS = 6

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from turnout.dashboard.digests import Digest
-from turnout.dashboard.run_source import name_of
-from turnout.dashboard.sources import Source
+from turnout.analysis.metrics import mean_and_band
+from turnout.dashboard.sources.base import Source
+from turnout.dashboard.sources.digests import Digest
+from turnout.dashboard.sources.run import name_of
 from turnout.dashboard.views.common import about, binned, number, numbers
 from turnout.dashboard.watch import Watch
+from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.kernel.errors import SettingError
-from turnout.simulator.metrics import mean_and_band
 from turnout.store import RunInfo
 
 MOST_RUNS = 400

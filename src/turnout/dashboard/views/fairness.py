@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from turnout.dashboard.ledger import Ledger
-from turnout.dashboard.sources import Source
+from turnout.analysis.metrics import gini_coefficient, jain_index, lorenz_curve
+from turnout.dashboard.sources.base import Source
+from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import (
     about,
     binned,
@@ -21,11 +22,10 @@ from turnout.dashboard.views.common import (
     promised,
 )
 from turnout.dashboard.watch import Watch
+from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.kernel.errors import SettingError
-from turnout.policies.groups import GroupQueues
-from turnout.scheduler.reliability import reliability
-from turnout.simulator.metrics import gini_coefficient, jain_index, lorenz_curve
+from turnout.policies.rbcsf.groups import GroupQueues
+from turnout.scheduler.rounds.reliability import reliability
 
 MOST_DOTS = 2000
 LORENZ_POINTS = 200

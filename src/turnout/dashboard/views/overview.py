@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from turnout.dashboard.ledger import ARRIVED, Ledger
-from turnout.dashboard.sources import Source
+from turnout.analysis.metrics import jain_index
+from turnout.dashboard.sources.base import Source
+from turnout.dashboard.sources.ledger import ARRIVED, Ledger
 from turnout.dashboard.views.common import about, binned, certificate, flags, number, numbers, owed
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray
-from turnout.scheduler.fleet import KINDS
-from turnout.simulator.metrics import jain_index
+from turnout.scheduler.records import KINDS
 
 RECENT = 50
 BEHIND = 8

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from turnout.dashboard.ledger import ARRIVED, UNKNOWN, Ledger
-from turnout.dashboard.sources import Source
+from turnout.dashboard.sources.base import Source
+from turnout.dashboard.sources.ledger import ARRIVED, UNKNOWN, Ledger
 from turnout.dashboard.views.common import (
     SHOWN_ROWS,
     about,

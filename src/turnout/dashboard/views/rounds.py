@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from turnout.dashboard.ledger import ARRIVED, FAILED, LATE, SURPLUS, Ledger
-from turnout.dashboard.sources import Source
+from turnout.dashboard.sources.base import Source
+from turnout.dashboard.sources.ledger import ARRIVED, FAILED, LATE, SURPLUS, Ledger
 from turnout.dashboard.views.common import about, counted, number, page_of
 from turnout.dashboard.watch import Watch
-from turnout.kernel.errors import ReportError
-from turnout.scheduler.fleet import KINDS
-from turnout.scheduler.records import OpenRound, Turn
+from turnout.errors import ReportError
+from turnout.scheduler.records import KINDS, OpenRound, Turn
 
 NOTHING: dict[str, Any] = {
     **dict.fromkeys(("number", "first", "last", "seconds", "volunteers", "wanted", "threshold", "objective")),

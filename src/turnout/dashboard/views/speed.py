@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from turnout.dashboard.ledger import LATE
-from turnout.dashboard.sources import Source
+from turnout.dashboard.sources.base import Source
+from turnout.dashboard.sources.ledger import LATE
 from turnout.dashboard.views.common import about, binned, flags, histogram, number, numbers
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray, IntArray

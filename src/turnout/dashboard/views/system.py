@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from turnout.dashboard.sources import Source
+from turnout.dashboard.sources.base import Source
 from turnout.dashboard.views.common import about, certificate, number, owed
 from turnout.dashboard.views.overview import outcomes
 from turnout.dashboard.watch import Watch
 from turnout.kernel.backend import kernel_name
-from turnout.kernel.version import __version__
+from turnout.version import __version__
 
 REMEMBERED = 500
 

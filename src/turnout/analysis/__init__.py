@@ -1,0 +1,1 @@
+"""Analysis of runs and fleets: metrics, theory, tuning, replay, explanations."""

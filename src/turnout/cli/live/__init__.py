@@ -1,0 +1,1 @@
+"""Commands for live fleets."""

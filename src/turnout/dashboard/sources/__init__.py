@@ -1,0 +1,1 @@
+"""Where the dashboard gets its numbers from."""

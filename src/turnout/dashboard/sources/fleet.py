@@ -1,0 +1,185 @@
+"""The file of a live fleet, read into a ledger."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnout.dashboard.sources.base import aligned
+from turnout.dashboard.sources.ledger import FAILED, OFTEN_UP_TO, Ledger, Played
+from turnout.dashboard.sources.training import measured, written_at
+from turnout.errors import ReportError
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.rounds import RoundReport, Selection
+from turnout.scheduler.audit.explain import explained
+from turnout.scheduler.journal.journal import Journal
+from turnout.scheduler.journal.reader import Followed, Follower
+from turnout.scheduler.journal.replay import Memory
+from turnout.scheduler.records import OUTCOME_OF_KIND, OpenRound, Turn
+from turnout.scheduler.scheduler import Scheduler
+
+EVENTS_AT_ONCE, OF_A_LARGE_FLEET = 20, 4
+
+
+class FleetSource:
+    """The file of a live fleet."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._follower = Follower(path)
+        self.ledger = Ledger(debts_from=self._follower.fleet.round)
+
+    @property
+    def name(self) -> str:
+        """That of its file."""
+        return self._path.name
+
+    @property
+    def policy(self) -> str:
+        """As its settings say."""
+        return str(self._follower.settings.policy)
+
+    @property
+    def run(self) -> int | None:
+        """A fleet has no runs."""
+        return None
+
+    @property
+    def planned(self) -> int | None:
+        """Nobody knows."""
+        return None
+
+    @property
+    def finished(self) -> bool:
+        """Never for sure."""
+        return False
+
+    @property
+    def changes(self) -> tuple[int, float]:
+        """Something else whenever somebody has written."""
+        return self._follower.changes, written_at(self._path)
+
+    def catch_up(self, seconds: float) -> tuple[int, int] | None:
+        """A few events at a time."""
+        end, of = time.monotonic() + seconds, self._follower.events
+        while self._follower.read < of and time.monotonic() < end:
+            large = self.ledger.clients > OFTEN_UP_TO
+            for event in self._follower.next(OF_A_LARGE_FLEET if large else EVENTS_AT_ONCE):
+                self._take(event)
+        if self._follower.read >= self._follower.begins_after:
+            self._adopt()
+        return (self._follower.read, of) if self._follower.read < of else None
+
+    def id_of(self, row: int) -> str:
+        """As it called itself."""
+        return self._follower.fleet.ids[row]
+
+    def row_of(self, client: str) -> int:
+        """By its id."""
+        row = self._follower.fleet.rows.get(client)
+        if row is None or row >= self.ledger.clients:
+            raise ReportError(f"there is no client {client!r} in {self.name}: check the id")
+        return row
+
+    def found(self, words: str, most: int) -> IntArray:
+        """By any part of the id, whatever its case."""
+        part = words.casefold()
+        ids = self._follower.fleet.ids[: self.ledger.clients]
+        there = (row for row, client in enumerate(ids) if part in client.casefold())
+        return np.fromiter((row for row, _ in zip(there, range(most), strict=False)), dtype=np.int64)
+
+    def explain(self, row: int, number: int) -> dict[str, Any]:
+        """A closed round by folding up to it again; one that is open by a scheduler that only reads."""
+        follower = self._follower
+        if number > follower.fleet.round:
+            with Scheduler.open(self._path, read_only=True) as scheduler:
+                return asdict(scheduler.explain(self.id_of(row), number))
+        with closing(Journal(self._path, read_only=True)) as journal:
+            memory = Memory(follower.fleet, None, 0)
+            return asdict(explained(journal, memory, follower.settings, follower.features, row, number))
+
+    def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
+        """What was handed out and is not closed yet."""
+        return self._follower.open_round()
+
+    def failures(self, number: int) -> dict[int, str]:
+        """As they were reported."""
+        return {turn.row: turn.why for turn in self._follower.journal.turns_of(number) if turn.why is not None}
+
+    def measured(self) -> dict[str, tuple[IntArray, FloatArray]]:
+        """As an adapter keeps it beside the fleet."""
+        found = measured(self._path)
+        last = self.ledger.last
+        return {name: (rounds[rounds <= last], values[rounds <= last]) for name, (rounds, values) in found.items()}
+
+    def notices(self) -> list[str]:
+        """Of the settings, and of the clients' ways."""
+        notices = []
+        if self._follower.settings.deadline is None:
+            notices.append("No deadline is set: a round in which a client never returns stays open until it is closed.")
+        if self.ledger.debts_from:
+            notices.append(
+                f"A large fleet: who volunteered up to round {self.ledger.debts_from:,} is no longer on record, so "
+                "debts are drawn from there on."
+            )
+        return notices
+
+    def more_flags(self) -> dict[str, BoolArray]:
+        """Who rests after misses, and who is seldom there."""
+        fleet, clients = self._follower.fleet, self.ledger.clients
+        seldom = np.zeros(clients, dtype=np.bool_)
+        seldom[fleet.seldom_there()] = True
+        return {"resting": fleet.numbers["rest_until"] > fleet.round, "seldom": seldom}
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._follower.close()
+
+    def _take(self, event: Followed) -> None:
+        ledger, closed = self.ledger, event.closed
+        if event.is_new:
+            self._adopt()
+        if closed is None:
+            self._follower.take(event)
+            if event.joined:
+                ledger.join(event.joined)
+            elif event.left is not None:
+                ledger.leave(event.left)
+            return
+        report = RoundReport(
+            closed.round,
+            closed.rows,
+            closed.contexts,
+            closed.seconds,
+            available=closed.available if event.knows_available else None,
+            outcomes=OUTCOME_OF_KIND[closed.kinds],
+            losses=closed.losses,
+        )
+        reasons: Mapping[str, Any] = {}
+        if event.offered is not None:
+            reasons = aligned(Selection(closed.round, event.offered.rows, dict(event.offered.reasons)), report)
+        # Of who failed it is not known when; the record puts it at the deadline.
+        times = np.where(closed.kinds == FAILED, np.nan, closed.seconds)
+        moments = {"opened": event.opened_at, "closed": event.closed_at, "between": event.between}
+        played = Played(report, closed.kinds, times, reasons, **moments)
+        ledger.add(played, (lambda: self._follower.take(event)) if event.is_new else None)
+
+    def _adopt(self) -> None:
+        """From here on memory goes along: its policy is the ledger's."""
+        ledger, fleet = self.ledger, self._follower.fleet
+        if ledger.policy is not None or not fleet.ids:
+            return
+        ledger.policy = fleet.policy
+        if self._follower.begins_after:
+            ledger.numbers["volunteered"], ledger.knows_available = fleet.numbers["offered"].copy(), True
+            if fleet.model is not None:  # what it knows of the clients' ways began before the record here does
+                ledger.sums |= {name: array.copy() for name, array in fleet.ways.items()}
+            if ledger.queues is not None:
+                exactly = ledger.queues.owed_exactly()
+                ledger.start_units = exactly.units + exactly.credit

@@ -1,0 +1,1 @@
+"""What every experiment uses: claims, drawings, reports."""

@@ -1,0 +1,135 @@
+"""From names to figures: play what is missing, compute, write."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnout.errors import SettingError
+from turnout.experiments.framework import drawing
+from turnout.experiments.framework.claims import Claim
+from turnout.experiments.framework.experiment import Experiment, Findings, Runs, Table
+from turnout.lab.batched import train_plans
+from turnout.simulator.plans import RunPlan
+from turnout.simulator.sweep import sweep
+from turnout.store import RunStore
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An experiment and what it found."""
+
+    experiment: Experiment
+    findings: Findings
+
+
+def plans_of(experiments: Iterable[Experiment], seeds: int | None = None, rounds: int | None = None) -> list[RunPlan]:
+    """All runs that these experiments need, each with its own number of seeds unless told.
+
+    A run that several need stands there once.
+    """
+    plans = {
+        plan.key: plan
+        for experiment in experiments
+        for contender in experiment.plans(seeds or experiment.seeds, rounds).values()
+        for plan in contender
+    }
+    return list(plans.values())
+
+
+def reproduce(
+    experiments: Sequence[Experiment],
+    store: RunStore,
+    *,
+    seeds: int | None = None,
+    rounds: int | None = None,
+    workers: int | None = None,
+    backend: str | None = None,
+    device: str = "cpu",
+    watch: Callable[[int], None] | None = None,
+) -> list[Result]:
+    """Play what the store does not hold, then compute the findings of each experiment.
+
+    `seeds`: by default each experiment's own. `device`: where models are trained. `watch` is called with the number of
+    rounds newly played.
+    """
+    plans = plans_of(experiments, seeds, rounds)
+    check_device(plans, device)
+    train_plans([plan for plan in plans if _trains(plan)], store, device=device, workers=workers, watch=watch)
+    sweep(
+        [plan for plan in plans if not _trains(plan)],
+        store,
+        workers=workers,
+        backend=backend,
+        watch=None if watch is None else lambda plan: watch(plan.rounds),
+    )
+    return [
+        Result(experiment, experiment.findings(Runs(experiment.plans(seeds or experiment.seeds, rounds), store)))
+        for experiment in experiments
+    ]
+
+
+def check_device(plans: Iterable[RunPlan], device: str) -> None:
+    """Refuse a device on which nothing would be done."""
+    if device != "cpu" and not any(_trains(plan) for plan in plans):
+        raise SettingError(f"no model is trained here: the device must be cpu, not {device}")
+
+
+def write_results(results: Sequence[Result], folder: Path) -> list[Path]:
+    """Figures as SVG and PNG, their data as CSV, all claims as one table (CSV and JSON)."""
+    written: list[Path] = []
+    for result in results:
+        for name, table in result.findings.tables.items():
+            written.append(write_text(folder / f"{name}.csv", as_csv(table)))
+        written.extend(drawing.save(result.experiment.draw(result.findings), folder, result.experiment.name))
+    claims = claims_of(results)
+    written.append(write_text(folder / "claims.json", json.dumps(claims, indent=2, ensure_ascii=False) + "\n"))
+    return list(dict.fromkeys(written))
+
+
+def claims_of(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Every claim, with the experiment it belongs to."""
+    return [
+        {"experiment": result.experiment.name, **asdict(claim)}
+        for result in results
+        for claim in result.findings.claims
+    ]
+
+
+def verdict_counts(claims: Iterable[Claim]) -> dict[str, int]:
+    """How many hold, do not hold, are not decided."""
+    counts = {"holds": 0, "does not hold": 0, "not decided": 0}
+    for claim in claims:
+        counts[claim.verdict] += 1
+    return counts
+
+
+def as_csv(table: Table) -> str:
+    """One column a word."""
+    columns = {name: np.asarray(values) for name, values in table.items()}
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    return text.getvalue()
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a file, or say why not."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as refused:
+        raise SettingError(f"cannot write {path}: {refused.strerror or refused}") from refused
+    return path
+
+
+def _trains(plan: RunPlan) -> bool:
+    return plan.world == "training"

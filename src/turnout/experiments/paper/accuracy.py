@@ -1,0 +1,250 @@
+"""The paper's figures of test accuracy: against rounds, and against time."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from turnout.errors import SettingError
+from turnout.experiments.framework.claims import Claim, Group, ascending, highest, lowest
+from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs, Table
+from turnout.experiments.paper.comparison import CONTENDERS, RBCSF_LABELS, weight_label
+from turnout.experiments.paper.learning_curves import Clock, LearningCurve, finals, time_to
+from turnout.experiments.paper.panels import (
+    HIGH,
+    LOW,
+    Panel,
+    PanelCurves,
+    curves_table,
+    draw_panels,
+    summary_table,
+    target_of,
+)
+from turnout.policies.registry import near
+from turnout.simulator.plans import RunPlan
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A dataset, how its clients train, and for how many rounds; chosen on random selection alone, then left."""
+
+    dataset: str
+    settings: Mapping[str, Any]
+    rounds: int = 500
+
+
+TASKS: Mapping[str, Task] = MappingProxyType(
+    {
+        task.dataset: task
+        for task in (
+            Task("digits", {"items": 40, "hidden": 16, "batch": 10, "rate": 0.2, "evaluate_every": 5}, rounds=300),
+            Task("fashion-mnist", {"model": "cnn", "items": 500, "batch": 10, "rate": 0.02, "evaluate_every": 5}),
+            Task(
+                "cifar-10",
+                {"model": "cnn", "items": 500, "batch": 10, "rate": 0.02, "weight_decay": 0.003, "evaluate_every": 5},
+            ),
+        )
+    }
+)
+GAMMAS: tuple[float | str, ...] = (1, 10, "iid")
+
+
+def tasks_named(datasets: Sequence[str]) -> tuple[Task, ...]:
+    """The tasks on these datasets, each once."""
+    for name in datasets:
+        if name not in TASKS:
+            raise SettingError(f"unknown dataset {name!r}{near(name, TASKS)}; there are {', '.join(TASKS)}")
+    return tuple(TASKS[name] for name in dict.fromkeys(datasets))
+
+
+class AccuracyExperiment(Experiment):
+    """What the figures of accuracy share: a panel for each task and gamma, the same contenders in each."""
+
+    clock: ClassVar[Clock] = "rounds"
+    contenders: ClassVar[Mapping[str, tuple[str, dict[str, Any]]]] = CONTENDERS
+    #: Targets are shares of its final accuracy.
+    reference: ClassVar[str] = "random"
+    summary: ClassVar[str] = "accuracy-summary"
+
+    def __init__(self, tasks: Sequence[Task] = (TASKS["digits"],)) -> None:
+        self.tasks = tuple(tasks)
+
+    @property
+    def panels(self) -> list[Panel]:
+        """One a task and gamma."""
+        return [Panel(task.dataset, gamma) for task, gamma in product(self.tasks, GAMMAS)]
+
+    def on(self, datasets: Sequence[str]) -> AccuracyExperiment:
+        """The same figure for other datasets."""
+        return type(self)(tasks_named(datasets))
+
+    def plans(self, seeds: int, rounds: int | None = None) -> Plans:
+        """Every contender in every panel."""
+        return {
+            f"{panel.name}, {label}": [
+                RunPlan(
+                    policy,
+                    rounds or task.rounds,
+                    seed,
+                    settings,
+                    world="training",
+                    world_settings={"dataset": task.dataset, "gamma": gamma, **task.settings},
+                    keep="choices",
+                    label=f"{panel.name}, {label}",
+                )
+                for seed in range(seeds)
+            ]
+            for task, gamma in product(self.tasks, GAMMAS)
+            for panel in (Panel(task.dataset, gamma),)
+            for label, (policy, settings) in self.contenders.items()
+        }
+
+    def findings(self, runs: Runs) -> Findings:
+        """The claims of each panel, and of all together; the curves, and a summary of each run."""
+        curves = {
+            panel: {
+                label: [LearningCurve.of(columns) for columns in runs.of(f"{panel.name}, {label}")]
+                for label in self.contenders
+            }
+            for panel in self.panels
+        }
+        tables = {
+            self.name: curves_table(curves, self.clock),
+            self.summary: summary_table(curves, self.reference),
+            "accuracy-settings": settings_table(self.tasks),
+        }
+        return Findings(self.claims(curves), tables)
+
+    def claims(self, curves: Mapping[Panel, PanelCurves]) -> list[Claim]:
+        """Every claim of every panel."""
+        return [claim for panel in curves for claim in self.panel_claims(panel, curves[panel])]
+
+    @abstractmethod
+    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:
+        """What is claimed of one panel."""
+
+    def draw(self, findings: Findings) -> Figure:
+        """Accuracy against the clock, a panel a task and gamma."""
+        return draw_panels(self.panels, findings.tables[self.name], list(self.contenders), self.clock)
+
+
+class AccuracyRounds(AccuracyExperiment):
+    """The paper's figure of accuracy against rounds."""
+
+    name = "accuracy-rounds"
+    title = "Accuracy against rounds"
+    about = (
+        "Test accuracy, round by round. The final accuracy of a run is the mean of what was measured in the last tenth "
+        f"of its rounds; the target of a panel is {HIGH:g} of random's."
+    )
+    seeds = 5
+
+    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:
+        """Who ends highest, and who needs most rounds."""
+        ends = {label: finals(label, seeds) for label, seeds in curves.items()}
+        target = target_of(curves, self.reference, HIGH)
+        rounds = [time_to(label, curves[label], target, "rounds") for label in RBCSF_LABELS]
+        name = panel.name
+        return [
+            highest(
+                "random best",
+                f"{name}: random ends with a higher accuracy than every other",
+                ends["random"],
+                _others(ends, "random"),
+                panel=name,
+            ),
+            ascending(
+                "smaller weight, higher",
+                f"{name}: RBCS-F ends with a higher accuracy at a smaller speed weight",
+                [ends[label] for label in reversed(RBCSF_LABELS)],
+                panel=name,
+            ),
+            lowest(
+                "FedCS(3) worst",
+                f"{name}: FedCS(3) ends with a lower accuracy than every other",
+                ends["FedCS(3)"],
+                _others(ends, "FedCS(3)"),
+                panel=name,
+            ),
+            ascending(
+                "larger weight, more rounds",
+                f"{name}: a larger speed weight needs more rounds to accuracy {target:.3f} (round)",
+                rounds,
+                panel=name,
+            ),
+        ]
+
+
+class AccuracyTime(AccuracyExperiment):
+    """The paper's figure of accuracy against training time."""
+
+    name = "accuracy-time"
+    title = "Accuracy against time"
+    about = (
+        "Test accuracy against simulated minutes, for the same runs. The low and the high target of a panel are "
+        f"{LOW:g} and {HIGH:g} of random's final accuracy. A run that never reaches a target took at least its whole "
+        "time: this can leave a claim undecided, but not decide it."
+    )
+    seeds = 5
+    clock = "minutes"
+
+    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:
+        """Who is there first; and whether the fastest rounds make the fastest training."""
+        low, high = (target_of(curves, self.reference, share) for share in (LOW, HIGH))
+        early = {label: time_to(label, seeds, low, "minutes") for label, seeds in curves.items()}
+        late = {label: time_to(label, seeds, high, "minutes") for label, seeds in curves.items()}
+        name = panel.name
+        claims = [
+            lowest(
+                "FedCS(3) first at low accuracy",
+                f"{name}: FedCS(3) reaches accuracy {low:.3f} before every other (minutes)",
+                early["FedCS(3)"],
+                _others(early, "FedCS(3)"),
+                panel=name,
+            ),
+            highest(
+                "RBCS-F ahead of random",
+                f"{name}: every weight of RBCS-F reaches accuracy {high:.3f} before random (minutes)",
+                late["random"],
+                [late[label] for label in RBCSF_LABELS],
+                panel=name,
+            ),
+        ]
+        if panel.gamma != 1:  # the paper sees it in the other two
+            claims.append(
+                ascending(
+                    "weight 20 beats 50",
+                    f"{name}: accuracy, averaged over the time that both took, is higher at weight 20 than at 50",
+                    _means_over_shared_time(curves, [weight_label(50), weight_label(20)]),
+                    panel=name,
+                )
+            )
+        return claims
+
+
+def settings_table(tasks: Sequence[Task]) -> Table:
+    """How the clients of each task train, one setting a row."""
+    rows = [(task.dataset, word, str(value)) for task in tasks for word, value in task.settings.items()]
+    return dict(zip(("dataset", "setting", "value"), zip(*rows, strict=True), strict=True))
+
+
+def _others(groups: Mapping[str, Group], label: str) -> list[Group]:
+    return [group for name, group in groups.items() if name != label]
+
+
+def _means_over_shared_time(curves: PanelCurves, labels: Sequence[str]) -> list[Group]:
+    """The mean accuracy of each contender over the time that all of them took, seed by seed."""
+    spans = [min(one.duration for one in seed) for seed in zip(*(curves[label] for label in labels), strict=True)]
+    return [
+        Group(label, np.array([one.mean_until(span) for one, span in zip(curves[label], spans, strict=True)]))
+        for label in labels
+    ]

@@ -1,0 +1,124 @@
+"""Round time against the worst-off client's rate: what a speed weight buys, and what it costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from turnout.analysis.metrics import mean_and_band
+from turnout.experiments.framework.claims import Group, above, ascending
+from turnout.experiments.framework.drawing import OTHERS, figure
+from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs
+from turnout.experiments.paper.comparison import RATE, weight_label, weighted_plans
+from turnout.kernel.arrays import FloatArray
+from turnout.store import RoundColumns
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WEIGHTS = (0.5, 1, 2, 5, 10, 20, 50, 100)
+ROUNDS = 5000
+ORACLE = "fair oracle"
+ORACLE_WEIGHT = 100.0
+
+
+class TradeOff(Experiment):
+    """Many weights, after a tenth of the rounds and after all of them."""
+
+    name = "trade-off"
+    title = "Trade-off"
+    about = (
+        "Mean round against the share of the client chosen least, for many speed weights. The dashed line is the fair "
+        f"oracle's mean round over the second half of its runs (expected times known, weight {ORACLE_WEIGHT:g}): it "
+        "approaches the best fair policy from above."
+    )
+
+    def plans(self, seeds: int, rounds: int | None = None) -> Plans:
+        """5,000 rounds of each weight; their first 500 are the short runs."""
+        long = rounds or ROUNDS
+        return {
+            **weighted_plans("rbcsf", {weight_label(weight): float(weight) for weight in WEIGHTS}, seeds, long),
+            **weighted_plans("fair-oracle", {ORACLE: ORACLE_WEIGHT}, seeds, long),
+        }
+
+    def findings(self, runs: Runs) -> Findings:
+        """Time and fairness of each weight at both lengths."""
+        labels = [weight_label(weight) for weight in WEIGHTS]
+        points = {label: np.array([_points(columns) for columns in runs.of(label)]) for label in labels}
+        optimum = runs.each(ORACLE, lambda columns: float(columns.durations[len(columns.durations) // 2 :].mean()))
+        time = [Group(label, points[label][:, 1, 0]) for label in labels]
+        early = [Group(label, points[label][:, 0, 1]) for label in labels]
+        gains = [Group(f"{label}, gain", points[label][:, 1, 1] - points[label][:, 0, 1]) for label in labels]
+        claims = [
+            ascending(
+                "larger weight, shorter rounds", "the mean round falls with the speed weight (seconds)", time[::-1]
+            ),
+            ascending(
+                "larger weight, later fairness",
+                "after a tenth of the rounds the least-chosen client's share falls with the speed weight",
+                early[::-1],
+            ),
+            above(
+                "patience pays",
+                "for weight 20 the least-chosen client's share is larger after all rounds than after a tenth of them",
+                [gains[labels.index(weight_label(20))]],
+                0.0,
+            ),
+        ]
+        table: dict[str, FloatArray] = {"speed_weight": np.array(WEIGHTS, dtype=np.float64)}
+        for place, length in enumerate(("short", "long")):
+            for which, word in enumerate(("mean_round", "least_share")):
+                bands = [mean_and_band(points[label][:, place, which]) for label in labels]
+                table[f"{length}_{word}"] = np.array([float(one.mean) for one in bands])
+                table[f"{length}_{word}_band"] = np.array([float(one.half_width) for one in bands])
+        lengths = [len(next(runs.of(labels[0])).durations)] * len(WEIGHTS)
+        table["long_rounds"] = np.array(lengths, dtype=np.float64)
+        table["short_rounds"] = np.maximum(table["long_rounds"] // 10, 1)
+        table["fair_optimum"] = np.full(len(WEIGHTS), optimum.values.mean())
+        return Findings(claims, {"trade-off": table})
+
+    def draw(self, findings: Findings) -> Figure:
+        """Two curves, one a length, with the weights written at their points."""
+        table = {name: np.asarray(values, dtype=np.float64) for name, values in findings.tables["trade-off"].items()}
+        with figure(7.0, 4.4) as drawn:
+            axes = drawn.subplots()
+            for length, colour in (("short", OTHERS[0]), ("long", OTHERS[1])):
+                label = f"after {table[f'{length}_rounds'][0]:,.0f} rounds"
+                x, y = table[f"{length}_least_share"], table[f"{length}_mean_round"]
+                axes.errorbar(
+                    x,
+                    y,
+                    xerr=table[f"{length}_least_share_band"],
+                    yerr=table[f"{length}_mean_round_band"],
+                    color=colour,
+                    marker="o",
+                    markersize=4,
+                    label=label,
+                )
+                for weight, a, b in zip(table["speed_weight"], x, y, strict=True):
+                    axes.annotate(f"{weight:g}", (a, b), xytext=(4, 4), textcoords="offset points", fontsize=8)
+            axes.axhline(table["fair_optimum"][0], color="black", linestyle="--", linewidth=1)
+            axes.annotate(
+                "fair oracle", (0.0, table["fair_optimum"][0]), xytext=(2, 3), textcoords="offset points", fontsize=9
+            )
+            axes.axvline(RATE, color="black", linestyle=":", linewidth=1)
+            axes.set(
+                title="Round time against fairness (speed weights at the points)",
+                xlabel="share of rounds of the client chosen least (dotted: promised)",
+                ylabel="mean round, seconds",
+            )
+            axes.legend()
+            return drawn
+
+
+def _points(columns: RoundColumns) -> FloatArray:
+    """(mean round, least share) after a tenth of the rounds and after all."""
+    total = len(columns.durations)
+    mask = columns.chosen_mask
+    return np.array(
+        [
+            (columns.durations[:rounds].mean(), mask[:rounds].sum(axis=0).min() / rounds)
+            for rounds in (max(total // 10, 1), total)
+        ]
+    )

@@ -1,0 +1,23 @@
+"""A picture of who holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from turnout.experiments.framework.drawing import figure
+from turnout.kernel.arrays import IntArray
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw_holdings(counts: IntArray, classes: Sequence[str], title: str) -> Figure:
+    """One row a class, one column a client; the brighter, the more items."""
+    with figure(8.0, 3.2) as drawn:
+        axes = drawn.subplots()
+        image = axes.imshow(counts.T, aspect="auto", cmap="cividis", interpolation="nearest", vmin=0)
+        axes.set(title=f"Items of each class: {title}", xlabel="client")
+        axes.set_yticks(range(len(classes)), classes)
+        drawn.colorbar(image, ax=axes, label="items")
+        return drawn

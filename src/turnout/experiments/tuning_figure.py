@@ -1,0 +1,108 @@
+"""The trade-off that a tuned weight stands in, as rows and as a figure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from turnout.analysis.tuning import Goal, Played, Trial, Tuned
+from turnout.experiments.framework.drawing import OTHERS, figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+KNEE_RULE = (
+    "the weight furthest below the straight line between the fairest and the fastest, both axes scaled from 0 to 1"
+)
+
+
+def told_trial(trial: Trial, goal: Goal) -> dict[str, Any]:
+    """Its settings, every figure as mean and half-width of its confidence interval, and how often it met the goal."""
+    told: dict[str, Any] = {"settings": dict(trial.settings)}
+    for name in Played._fields:
+        mean, half_width = trial.band(name)
+        told[name] = {"mean": float(mean), "half_width": float(half_width)}
+    return {**told, "met": trial.met(goal), "of": len(trial.figures)}
+
+
+def told_tuned(found: Tuned) -> dict[str, Any]:
+    """All of it, for JSON."""
+    goal, chosen = found.goal, found.chosen
+    return {
+        "goal": goal.words,
+        "possible": chosen is not None,
+        "settings": None if chosen is None else dict(chosen.settings),
+        "expected": None if chosen is None else told_trial(chosen, goal),
+        "horizon": None if found.horizon is None else told_trial(found.horizon, goal),
+        "horizon_is_better": found.horizon_is_better,
+        "best_possible": {**told_trial(found.best, goal), "bound": found.best.bound(goal)},
+        "remedy": found.remedy,
+        "curve": [{**told_trial(one, goal), "likely_to_meet": one.meets(goal)} for one in found.curve],
+        "knee": None if found.knee is None else found.curve[found.knee].weight,
+        "knee_rule": KNEE_RULE,
+    }
+
+
+def draw_trade_off(found: Tuned) -> Figure:
+    """Round time against how short the worst-off client falls; the weights at the points, the knee ringed."""
+    goal = found.goal
+    time = "p95_round" if goal.figure == "p95_round" else "mean_round"
+    with figure(7.5, 4.6) as drawn:
+        axes = drawn.subplots()
+        _curve(axes, found, time)
+        if found.knee is not None:
+            knee = found.curve[found.knee]
+            axes.plot(
+                [knee.mean("shortfall")],
+                [knee.mean(time)],
+                marker="o",
+                markersize=13,
+                fillstyle="none",
+                color=OTHERS[2],
+                linestyle="none",
+                label=f"knee: weight {knee.weight:.3g}",
+            )
+        for trial, marker, colour, label in (
+            (found.answer, "*", OTHERS[3], "meets the goal: weight {:g}"),
+            (found.horizon, "D", OTHERS[4], "meets it with a horizon: weight {:g}"),
+        ):
+            if trial is not None:
+                axes.plot(
+                    [trial.mean("shortfall")],
+                    [trial.mean(time)],
+                    marker=marker,
+                    markersize=10 if marker == "*" else 7,
+                    color=colour,
+                    linestyle="none",
+                    label=label.format(trial.weight),
+                )
+        line = axes.axvline if goal.is_fairness else axes.axhline
+        line(goal.most, color="black", linestyle=":", linewidth=1, label="the goal")
+        axes.set(
+            title=f"Round time against fairness after {goal.rounds} rounds (speed weights at the points)",
+            xlabel="turns that the worst-off client is short of its promise",
+            ylabel="95 % of rounds within, seconds" if time == "p95_round" else "mean round, seconds",
+        )
+        axes.legend()
+        return drawn
+
+
+def _curve(axes: Axes, found: Tuned, time: str) -> None:
+    bands = {name: [trial.band(name) for trial in found.curve] for name in ("shortfall", time)}
+    means = {name: np.array([float(one.mean) for one in own]) for name, own in bands.items()}
+    widths = {name: np.array([float(one.half_width) for one in own]) for name, own in bands.items()}
+    axes.errorbar(
+        means["shortfall"],
+        means[time],
+        xerr=widths["shortfall"],
+        yerr=widths[time],
+        color=OTHERS[1],
+        marker="o",
+        markersize=4,
+        elinewidth=0.8,
+        label="the paper's rule, mean ± 95 % confidence",
+    )
+    for trial, x, y in zip(found.curve, means["shortfall"], means[time], strict=True):
+        axes.annotate(f"{trial.weight:.3g}", (x, y), xytext=(4, 5), textcoords="offset points", fontsize=8)

@@ -1,0 +1,1 @@
+"""Learners: models and the code that trains them."""

@@ -1,0 +1,1 @@
+"""Baseline policies: random, round robin, oracles, FedCS, by data size."""

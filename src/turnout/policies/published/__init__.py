@@ -1,0 +1,1 @@
+"""Published policies by other authors."""

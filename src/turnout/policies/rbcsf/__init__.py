@@ -1,0 +1,1 @@
+"""RBCS-F: the policy and its extensions."""

@@ -1,0 +1,1 @@
+"""Wrappers: policies around a policy."""

@@ -1,0 +1,1 @@
+"""Audits of a live fleet: certificates, verification, explanations, doctor."""

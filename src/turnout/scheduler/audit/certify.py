@@ -1,0 +1,127 @@
+"""A certificate that anybody can check: the promise, what each client had, and the record it follows from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from contextlib import closing
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnout.errors import SettingError, StoreError
+from turnout.kernel.fairness import Certificate, FairnessQueues
+from turnout.scheduler.audit.verify import differences
+from turnout.scheduler.clock import now
+from turnout.scheduler.journal.journal import Journal
+from turnout.scheduler.journal.replay import load, stored_features
+from turnout.scheduler.records import told_event
+from turnout.scheduler.rounds.state import Fleet
+from turnout.scheduler.settings import SchedulerSettings
+from turnout.store.atomic import whole_file
+from turnout.version import __version__
+
+FORMAT = 1
+
+
+def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
+    """Write a certificate of a fleet's file and the record that it follows from; what stands in the certificate.
+
+    The certificate is what the scheduler itself has counted. It is held against the record by the independent verifier
+    before it is written, and refused if the two do not agree.
+    """
+    if len({path.resolve() for path in (fleet, certificate, record)}) < 3:
+        raise SettingError("the fleet, the certificate and the record must be three files: choose other names")
+    with closing(Journal(fleet, read_only=True)) as journal, journal.reading():
+        stored = journal.settings
+        settings = SchedulerSettings.from_told(stored)
+        memory = load(journal, settings, stored_features(stored["features"]))
+        if not memory.fleet.ids:
+            raise StoreError(f"nobody has joined {fleet} yet: there is nothing to certify")
+        header = {
+            "format": FORMAT,
+            "turnout": __version__,
+            "date": now(),
+            "fleet": fleet.name,
+            "head": journal.head(),
+            "policy": settings.policy,
+            "settings": stored,
+            "terms": _terms(memory.fleet, settings.policy),
+        }
+        # Who joins with the round that is open is not of the record yet.
+        joined = len(memory.fleet.ids) - (0 if memory.opened is None else len(memory.opened.joined))
+        digest, events = hashlib.sha256(), 0
+        with whole_file(record) as out:
+            for line in _lines(journal, header, memory.fleet.ids):
+                out.write(line)
+                digest.update(line)
+                events += 1
+        found: Certificate = memory.fleet.policy.certificate()  # type: ignore[attr-defined]  # _terms has looked
+        told = {
+            **header,
+            "events": events - 1,
+            "rounds": memory.fleet.round,
+            "holds": bool(found.kept[:joined].all()),
+            "record_sha256": digest.hexdigest(),
+            "clients": _of_clients(found, memory.fleet.ids[:joined]),
+        }
+    words = f"{json.dumps(told, indent=1, ensure_ascii=False)}\n".encode()
+    with record.open("rb") as lines:
+        wrong = differences(words, lines)
+    if wrong:
+        more = f"; and {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
+        raise StoreError(
+            f"the record of {fleet} does not come to what its scheduler has counted ({wrong[0]}{more}): if a rule "
+            "around the policy decides who earns, there can be no certificate; else see `turnout fleet doctor`"
+        )
+    with whole_file(certificate) as out:
+        out.write(words)
+    return told
+
+
+def _terms(fleet: Fleet, policy: str) -> dict[str, Any]:
+    """The promise in whole units, with all that the scheduler fills in by itself."""
+    owner = getattr(fleet.policy, "debts", fleet.policy)  # where a guarantee goes around a policy, its own
+    queues = getattr(owner, "queues", None)
+    if not isinstance(queues, FairnessQueues) or not hasattr(fleet.policy, "certificate"):
+        raise SettingError(f"the policy {policy} promises nothing: use rbcsf, or with-guarantee around it")
+    if getattr(fleet.policy, "groups", None) is not None:
+        raise SettingError(
+            "the policy also promises turns to groups, which a certificate does not hold: begin a fleet without groups "
+            "and group_rates to certify it"
+        )
+    rates = np.asarray(queues.state()["rates"])
+    cap = None if queues.max_owed is None else math.floor(Fraction(queues.max_owed) * queues.units_per_turn)
+    return {
+        "units_per_turn": int(queues.units_per_turn),
+        "rate_units": rates.tolist(),
+        "cap_units": cap,
+        "accrual": queues.accrual,
+        "paid": str(getattr(owner, "paid", "chosen")),
+    }
+
+
+def _lines(journal: Journal, header: dict[str, Any], ids: list[str]) -> Iterator[bytes]:
+    yield _line({"event": 0, "kind": "terms", **header})
+    for seq, kind, data, mask in journal.events():
+        if kind == "close" and mask is None and header["terms"]["accrual"] == "available":
+            raise StoreError(
+                f"who volunteered in some rounds of {journal.path} is no longer on record, as large fleets drop it "
+                "with a snapshot: turns that were earned by volunteering cannot be counted again"
+            )
+        yield _line({"event": seq, **told_event(kind, data, mask, ids)})
+
+
+def _line(told: dict[str, Any]) -> bytes:
+    return f"{json.dumps(told, ensure_ascii=False)}\n".encode()
+
+
+def _of_clients(found: Certificate, ids: list[str]) -> dict[str, dict[str, int]]:
+    columns = (found.turns, found.promised_units, found.owed_units, found.forfeited_units)
+    names = ("turns", "promised_units", "owed_units", "forfeited_units")
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return {client: dict(zip(names, row, strict=True)) for client, row in zip(ids, rows, strict=False)}

@@ -1,0 +1,1 @@
+"""Checks of the file of a fleet."""

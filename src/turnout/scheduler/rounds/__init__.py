@@ -1,0 +1,1 @@
+"""Opening and closing rounds of a live fleet."""

@@ -1,0 +1,1 @@
+"""Recorded and generated device traces, and the world that plays them."""

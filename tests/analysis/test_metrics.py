@@ -1,0 +1,483 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from fractions import Fraction
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turnout.analysis.metrics import (
+    band_coverage,
+    jain_index,
+    lorenz_curve,
+    mean_and_band,
+    owed_after_each_round,
+    prediction_error,
+    replayed_estimates,
+    selection_rates,
+    sliding_rates,
+    spread,
+    student_t,
+    summarise,
+    time_saved,
+)
+from turnout.errors import ReportError, SettingError
+from turnout.kernel.arrays import FloatArray
+from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.kernel.fairness import FairnessQueues
+from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundRecord, RoundReport, Selection
+from turnout.policies.rbcsf.policy import RBCSF
+from turnout.policies.small_fleet import SmallFleet
+from turnout.store.columns import RoundColumns
+
+
+def records_of(
+    cohorts: Sequence[Sequence[int]],
+    *,
+    clients: int,
+    times: Sequence[Sequence[float]] | None = None,
+    contexts: Sequence[Sequence[Sequence[float]]] | None = None,
+    outcomes: Sequence[Sequence[str]] | None = None,
+    available: Sequence[Sequence[bool]] | None = None,
+) -> list[RoundRecord]:
+    records = []
+    for at, cohort in enumerate(cohorts):
+        rows = np.array(cohort, dtype=np.int64)
+        features = np.ones((len(rows), 1)) if contexts is None else np.reshape(np.array(contexts[at]), (len(rows), -1))
+        report = RoundReport(
+            at + 1,
+            rows,
+            features,
+            np.ones(len(rows)) if times is None else np.array(times[at], dtype=np.float64),
+            available=np.ones(clients, dtype=np.bool_) if available is None else np.array(available[at]),
+            outcomes=None if outcomes is None else outcomes[at],
+        )
+        records.append(RoundRecord(Selection(at + 1, rows), report))
+    return records
+
+
+def columns_of(cohorts: Sequence[Sequence[int]], *, clients: int, **given_: Any) -> RoundColumns:
+    return RoundColumns.from_records(records_of(cohorts, clients=clients, **given_), clients=clients)
+
+
+def fleet_records(*, rounds: int, clients: int = 12, seed: int = 1, failure_rate: float = 0.1) -> list[RoundRecord]:
+    fleet = SmallFleet(seed, clients=clients, deadline=12.0, failure_rate=failure_rate)
+    policy = RBCSF(clients, cohort_size=4)
+    records = []
+    for number in range(1, rounds + 1):
+        offer = fleet.offer(number)
+        selection = policy.ask(offer)
+        report = fleet.play(offer, selection)
+        policy.tell(report)
+        records.append(RoundRecord(selection, report))
+    return records
+
+
+@pytest.fixture(scope="module")
+def fleet_run() -> tuple[list[RoundRecord], RoundColumns]:
+    records = fleet_records(rounds=60)
+    return records, RoundColumns.from_records(records, clients=12)
+
+
+# Shares
+
+
+def test_a_rate_is_turns_over_rounds() -> None:
+    columns = columns_of([[0], [0, 2], [], [2]], clients=3)
+    assert selection_rates(columns).tolist() == [0.5, 0.0, 0.5]
+
+
+def test_a_window_slides_over_the_rounds() -> None:
+    columns = columns_of([[0], [0, 1], [], [1]], clients=2)
+    assert sliding_rates(columns, 2).tolist() == [[1.0, 0.5], [0.5, 0.5], [0.0, 0.5]]
+
+
+def test_the_widest_window_gives_the_rates(fleet_run: tuple[list[RoundRecord], RoundColumns]) -> None:
+    _, columns = fleet_run
+    assert np.array_equal(sliding_rates(columns, 60), selection_rates(columns)[None])
+    assert np.array_equal(sliding_rates(columns, 1), columns.chosen_mask)
+
+
+@pytest.mark.parametrize("window", [0, 3])
+def test_a_window_must_fit_into_the_run(window: int) -> None:
+    with pytest.raises(SettingError, match="window must be at"):
+        sliding_rates(columns_of([[0], [0]], clients=1), window)
+
+
+def test_a_run_without_rounds_has_no_rates() -> None:
+    with pytest.raises(SettingError, match="hold no rounds"):
+        selection_rates(RoundColumns.from_records([], clients=1))
+
+
+# Debts
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> dict[str, Any]:
+    clients = draw(st.integers(1, 5))
+    masks = st.lists(st.booleans(), min_size=clients, max_size=clients)
+    rounds = draw(st.lists(st.tuples(masks, masks), min_size=1, max_size=25))
+    cohorts = [[row for row in range(clients) if there[row] and lot[row]] for there, lot in rounds]
+    rates = st.sampled_from([Fraction(0), Fraction(3, 20), Fraction(1, 3), Fraction(1, 2), Fraction(1)])
+    words = st.sampled_from(OUTCOMES)
+    return {
+        "clients": clients,
+        "cohorts": cohorts,
+        "available": [there for there, _ in rounds],
+        "outcomes": [draw(st.lists(words, min_size=len(rows), max_size=len(rows))) for rows in cohorts],
+        "rate": draw(st.one_of(rates, st.lists(rates, min_size=clients, max_size=clients))),
+        "accrual": draw(st.sampled_from(["always", "available"])),
+        "max_owed": draw(st.sampled_from([None, Fraction(0), Fraction(1, 2), 1.3, Fraction(2)])),
+        "outcomes_paid": draw(st.sampled_from([OUTCOMES, ("arrived",), ("arrived", "late")])),
+    }
+
+
+@given(histories())
+@settings(max_examples=150, deadline=None)
+def test_debts_are_those_of_the_queues_to_the_bit(history: dict[str, Any]) -> None:
+    clients, rate, accrual, cap = (history[word] for word in ("clients", "rate", "accrual", "max_owed"))
+    records = records_of(
+        history["cohorts"], clients=clients, outcomes=history["outcomes"], available=history["available"]
+    )
+    queues = FairnessQueues(clients, rate, accrual=accrual, max_owed=cap)
+    wanted = []
+    for record in records:
+        report = record.report
+        queues.advance(report.clients[report.with_outcome(*history["outcomes_paid"])], report.available)
+        wanted.append(queues.owed)
+    owed = owed_after_each_round(
+        RoundColumns.from_records(records, clients=clients),
+        rate,
+        accrual=accrual,
+        max_owed=cap,
+        outcomes_paid=history["outcomes_paid"],
+    )
+    assert owed.tobytes() == np.array(wanted).tobytes()
+
+
+def test_a_client_left_out_is_owed_its_rate_for_every_round() -> None:
+    owed = owed_after_each_round(columns_of([[0], [0], [1]], clients=2), "1/4")
+    assert owed.tolist() == [[0.0, 0.25], [0.0, 0.5], [0.25, 0.0]]
+
+
+def test_only_outcomes_that_count_pay_a_turn() -> None:
+    columns = columns_of([[0, 1], [0, 1]], clients=2, outcomes=[["arrived", "late"], ["failed", "arrived"]])
+    assert owed_after_each_round(columns, 0.5).tolist() == [[0, 0], [0, 0]]
+    assert owed_after_each_round(columns, 0.5, outcomes_paid=("arrived",)).tolist() == [[0, 0.5], [0.5, 0]]
+
+
+def test_without_outcomes_all_have_arrived() -> None:
+    columns = columns_of([[0]], clients=1)
+    assert owed_after_each_round(columns, 0.5, outcomes_paid=("arrived",)).tolist() == [[0.0]]
+    assert owed_after_each_round(columns, 0.5, outcomes_paid=("late", "failed")).tolist() == [[0.5]]
+
+
+def test_settings_of_debts_are_checked() -> None:
+    record = RoundRecord(Selection(1, [0]), RoundReport(1, [0], [[1.0]], [1.0]))  # type: ignore[arg-type]
+    blind = RoundColumns.from_records([record], clients=2)
+    with pytest.raises(ReportError, match="needs to know who was available"):
+        owed_after_each_round(blind, 0.5, accrual="available")
+    half_blind = RoundColumns.from_records([record, *records_of([[0], [0]], clients=2)[1:]], clients=2)
+    with pytest.raises(ReportError, match="needs to know who was available"):
+        owed_after_each_round(half_blind, 0.5, accrual="available")
+    with pytest.raises(SettingError, match="accrual must be"):
+        owed_after_each_round(blind, 0.5, accrual="never")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="max_owed must be at least 0"):
+        owed_after_each_round(blind, 0.5, max_owed=-1)
+    with pytest.raises(SettingError, match="'a' is none of them"):
+        owed_after_each_round(blind, 0.5, outcomes_paid="arrived")
+
+
+# Evenness
+
+turns_of_clients = st.lists(st.integers(0, 10**6), min_size=1, max_size=40)
+
+
+@given(turns_of_clients)
+def test_jains_index_lies_between_one_over_n_and_one(turns: list[int]) -> None:
+    index = jain_index(turns)
+    assert 1 / len(turns) <= index <= 1
+    if any(turns):
+        squares = Fraction(sum(turns) ** 2, len(turns) * sum(one**2 for one in turns))
+        assert index == pytest.approx(float(squares), rel=1e-12)
+
+
+@given(st.integers(1, 50), st.floats(1e-300, 1e300))
+def test_jains_index_is_one_for_equals_and_one_over_n_for_a_single_winner(clients: int, turns: float) -> None:
+    assert jain_index([turns] * clients) == pytest.approx(1.0, rel=1e-12)
+    assert jain_index([turns] + [0.0] * (clients - 1)) == 1 / clients
+
+
+def test_nobody_having_a_turn_is_even() -> None:
+    assert jain_index([0, 0, 0]) == 1.0
+    assert spread([0, 0, 0]) == 0.0
+    assert lorenz_curve([0, 0]).tolist() == [[0, 0], [0.5, 0.5], [1, 1]]
+
+
+@given(turns_of_clients)
+def test_the_lorenz_curve_rises_ever_steeper_from_corner_to_corner(turns: list[int]) -> None:
+    curve = lorenz_curve(turns)
+    assert curve.shape == (len(turns) + 1, 2)
+    assert curve[0].tolist() == [0.0, 0.0]
+    assert curve[-1].tolist() == [1.0, 1.0]
+    steps = np.diff(curve[:, 1])
+    assert (steps >= 0).all()
+    assert (np.diff(steps) >= -1e-12).all()
+    assert (curve[:, 1] <= curve[:, 0] + 1e-12).all()
+
+
+def test_the_lorenz_curve_starts_with_the_least_chosen() -> None:
+    assert lorenz_curve([5, 1, 2, 0])[:, 1].tolist() == [0.0, 0.0, 1 / 8, 3 / 8, 1.0]
+
+
+def test_the_spread_is_the_standard_deviation() -> None:
+    assert spread([2, 4, 4, 4, 5, 5, 7, 9]) == 2.0
+
+
+def test_turns_must_be_there_and_not_negative() -> None:
+    for wrong in ([], [1, -1]):
+        with pytest.raises(SettingError, match="turns must be"):
+            jain_index(wrong)
+
+
+# Times
+
+
+def test_time_saved_is_a_share_of_the_baselines_time() -> None:
+    slow = columns_of([[0, 1], [0]], clients=2, times=[[4.0, 6.0], [2.0]])
+    fast = columns_of([[0], [1]], clients=2, times=[[1.0], [5.0]])
+    assert time_saved(fast, slow) == 0.25
+    assert time_saved(slow, slow) == 0.0
+    assert time_saved(slow, fast) == pytest.approx(-1 / 3)
+
+
+def test_time_saved_compares_like_with_like() -> None:
+    two, one, idle = columns_of([[0], [0]], clients=1), columns_of([[0]], clients=1), columns_of([[], []], clients=1)
+    with pytest.raises(SettingError, match="here are 2 rounds, in the baseline 1"):
+        time_saved(two, one)
+    with pytest.raises(SettingError, match="no time at all"):
+        time_saved(two, idle)
+
+
+# Predictions
+
+
+@pytest.mark.parametrize(("ridge", "forgetting"), [(1.0, 1.0), (0.5, 1.0), (1.0, 0.9)])
+def test_a_replay_predicts_what_a_model_told_round_by_round_predicted(
+    fleet_run: tuple[list[RoundRecord], RoundColumns], ridge: float, forgetting: float
+) -> None:
+    records, columns = fleet_run
+    model = ExchangeTimeModel(12, ridge=ridge, forgetting=forgetting)
+    predicted: list[float] = []
+    uncertainty: list[float] = []
+    for record in records:
+        report = record.report
+        predicted.extend(model.predict(report.contexts, report.clients))
+        uncertainty.extend(model.uncertainty(report.contexts, report.clients))
+        model.learn_from(report)
+    replay = replayed_estimates(columns, ridge=ridge, forgetting=forgetting)
+    assert replay.predicted.tobytes() == np.array(predicted).tobytes()
+    assert replay.uncertainty.tobytes() == np.array(uncertainty).tobytes()
+
+
+@pytest.mark.parametrize("forgetting", [1.0, 0.8])
+def test_a_replay_takes_corrections_in_the_round_that_told_them(forgetting: float) -> None:
+    records = records_of(
+        [[0], [0], [0], [0]],
+        clients=1,
+        times=[[5.0], [4.0], [6.0], [6.0]],
+        outcomes=[["late"], ["arrived"], ["arrived"], ["arrived"]],
+    )
+    truth = LateArrivals([1], [0], [[1.0]], [5.0], [8.0], [1])  # type: ignore[arg-type]
+    records[2] = RoundRecord(records[2].selection, replace(records[2].report, late_arrivals=truth))
+    model = ExchangeTimeModel(1, features=1, forgetting=forgetting)
+    wanted: list[float] = []
+    for record in records:
+        wanted.extend(model.predict(record.report.contexts, record.report.clients))
+        model.learn_from(record.report)
+    replay = replayed_estimates(RoundColumns.from_records(records, clients=1), forgetting=forgetting)
+    assert replay.predicted.tolist() == wanted
+    if forgetting == 1:
+        assert wanted == pytest.approx([0, 5 / 2, 9 / 3, (8 + 4 + 6) / 4])
+
+
+def test_a_replay_agrees_with_the_equations_of_the_paper(
+    fleet_run: tuple[list[RoundRecord], RoundColumns],
+) -> None:
+    records, columns = fleet_run
+    H, b = [np.eye(3) for _ in range(12)], [np.zeros(3) for _ in range(12)]  # noqa: N806
+    predicted, uncertainty = [], []
+    for record in records:
+        report = record.report
+        for n, c, tau, failed in zip(
+            report.clients, report.contexts, report.exchange_times, report.with_outcome("failed"), strict=True
+        ):
+            inverse = np.linalg.inv(H[n])
+            predicted.append(c @ inverse @ b[n])
+            uncertainty.append(math.sqrt(c @ inverse @ c))
+            if not failed:
+                H[n] += np.outer(c, c)
+                b[n] += tau * c
+    replay = replayed_estimates(columns)
+    np.testing.assert_allclose(replay.predicted, predicted, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(replay.uncertainty, uncertainty, rtol=1e-8, atol=1e-8)
+
+
+def test_a_first_prediction_knows_nothing_and_a_failure_teaches_nothing() -> None:
+    columns = columns_of(
+        [[0], [0], [0]],
+        clients=1,
+        times=[[9.0], [6.0], [7.0]],
+        contexts=[[[2.0]], [[2.0]], [[1.0]]],
+        outcomes=[["failed"], ["late"], ["arrived"]],
+    )
+    replay = replayed_estimates(columns)
+    assert replay.predicted.tolist() == pytest.approx([0.0, 0.0, 2.4])
+    assert replay.uncertainty.tolist() == pytest.approx([2.0, 2.0, math.sqrt(0.2)])
+
+
+def test_the_prediction_error_ignores_failures() -> None:
+    columns = columns_of(
+        [[0, 1], [1], [], [0]],
+        clients=2,
+        times=[[4.0, 2.0], [9.0], [], [3.0]],
+        outcomes=[["arrived", "late"], ["failed"], [], ["arrived"]],
+    )
+    # Nothing is known at first; then client 0 is predicted to take 4/2 seconds.
+    overall, by_round = prediction_error(columns)
+    assert overall == pytest.approx((4 + 2 + 1) / 3)
+    np.testing.assert_allclose(by_round, [3.0, np.nan, np.nan, 1.0])
+
+
+def test_where_nobody_gave_a_time_there_is_no_error() -> None:
+    overall, by_round = prediction_error(columns_of([[]], clients=1))
+    assert math.isnan(overall)
+    assert np.isnan(by_round).all()
+
+
+def test_the_band_covers_who_lies_within_it() -> None:
+    columns = columns_of([[0], [0]], clients=1, times=[[4.0], [4.0]])
+    # Predicted 0 ± 1·w, then 2 ± w·sqrt(1/2).
+    assert band_coverage(columns, [1.0, 1.0], 1.0) == 0.5
+    assert band_coverage(columns, [1.0, 1.0], 2.0) == 1.0
+    assert band_coverage(columns, [1.0, 1.0], 0.5) == 0.0
+    assert band_coverage(columns, [1.0, 2.0], 0.0) == 0.5
+
+
+def test_the_band_needs_one_expected_time_for_each_chosen_client() -> None:
+    with pytest.raises(SettingError, match="expected has 1 rows, but there are 2 chosen clients"):
+        band_coverage(columns_of([[0], [0]], clients=1), [1.0], 1.0)
+
+
+# The summary
+
+
+def test_the_summary_of_a_tiny_run_by_hand() -> None:
+    columns = columns_of([[0, 1], [0], [], [0]], clients=3, times=[[1.0, 3.0], [5.0], [], [2.0]])
+    assert asdict(summarise(columns, guaranteed_rate="1/4")) == pytest.approx(
+        {
+            "rounds": 4,
+            "mean_round": 2.5,
+            "p95_round": 4.7,  # 85 % of the way from 3 to 5
+            "total_time": 10.0,
+            "mean_cohort": 1.0,
+            "least_share": 0.0,
+            "jain": 16 / 30,
+            "spread_of_turns": math.sqrt(14 / 9),
+            "worst_debt": 1.0,
+            "mean_debt": (0 + 0.75 + 1) / 3,
+        }
+    )
+
+
+def test_the_summary_agrees_with_the_single_measures(fleet_run: tuple[list[RoundRecord], RoundColumns]) -> None:
+    records, columns = fleet_run
+    summary = summarise(columns, guaranteed_rate=0.15)
+    owed = owed_after_each_round(columns, 0.15)[-1]
+    assert summary.total_time == pytest.approx(sum(record.report.duration for record in records))
+    assert summary.least_share == selection_rates(columns).min()
+    assert summary.worst_debt == owed.max()
+    assert summary.mean_debt == pytest.approx(owed.mean())
+
+
+# Over seeds
+
+
+@pytest.mark.parametrize(
+    ("confidence", "freedom", "quantile"),
+    [
+        (0.95, 1, 12.706),
+        (0.95, 2, 4.303),
+        (0.95, 3, 3.182),
+        (0.95, 4, 2.776),
+        (0.95, 9, 2.262),
+        (0.95, 19, 2.093),
+        (0.95, 29, 2.045),
+        (0.95, 100, 1.984),
+        (0.95, 100_000, 1.960),
+        (0.99, 1, 63.657),
+        (0.99, 10, 3.169),
+        (0.90, 5, 2.015),
+        (0.999, 30, 3.646),
+    ],
+)
+def test_students_t_is_that_of_the_printed_table(confidence: float, freedom: int, quantile: float) -> None:
+    assert student_t(confidence, freedom) == pytest.approx(quantile, abs=5e-4)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 8, 21])
+@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.99])
+def test_students_density_integrates_to_the_confidence(freedom: int, confidence: float) -> None:
+    quantile = student_t(confidence, freedom)
+    nodes, weights = np.polynomial.legendre.leggauss(20)
+    half_panel = quantile / 100
+    points = half_panel * (np.arange(-99, 100, 2)[:, None] + nodes)
+    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
+    density = scale * (1 + points**2 / freedom) ** (-(freedom + 1) / 2)
+    assert half_panel * float((density @ weights).sum()) == pytest.approx(confidence, abs=1e-10)
+
+
+def test_students_t_becomes_normal() -> None:
+    assert student_t(0.95, 200_000) == pytest.approx(NormalDist().inv_cdf(0.975), abs=2e-5)
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0, math.nan])
+def test_confidence_is_a_probability(confidence: float) -> None:
+    with pytest.raises(SettingError, match="confidence must lie between 0 and 1"):
+        mean_and_band([1.0, 2.0], confidence=confidence)
+
+
+def test_the_band_of_a_mean_by_hand() -> None:
+    mean, half = mean_and_band([1.0, 2.0, 3.0])
+    assert mean == 2.0
+    assert half == pytest.approx(4.30265 / math.sqrt(3), abs=1e-5)
+
+
+def test_the_band_is_taken_along_any_axis() -> None:
+    values = np.arange(12.0).reshape(3, 4) ** 2
+    down, along = mean_and_band(values), mean_and_band(values.T, axis=1)
+    assert down.mean.shape == (4,)
+    assert np.array_equal(down.mean, along.mean)
+    np.testing.assert_allclose(down.half_width, along.half_width)
+    assert down.half_width[1] == pytest.approx(mean_and_band(values[:, 1]).half_width)
+
+
+def test_one_seed_has_no_band_and_none_no_mean() -> None:
+    mean, half = mean_and_band([[1.0, 5.0]])
+    assert mean.tolist() == [1.0, 5.0]
+    assert np.isnan(half).all()
+    for nothing in (np.empty((0, 3)), 3.0):
+        with pytest.raises(SettingError, match="at least one seed"):
+            mean_and_band(nothing)
+
+
+def test_the_band_covers_the_true_mean_as_often_as_it_says() -> None:
+    draws: FloatArray = np.random.default_rng(7).normal(3.0, 2.0, (5, 20_000))
+    mean, half = mean_and_band(draws)
+    assert np.mean(np.abs(mean - 3.0) <= half) == pytest.approx(0.95, abs=0.01)

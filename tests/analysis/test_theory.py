@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turnout.analysis.theory import lemma_coverage, long_run_margin, regret, regret_bound
+from turnout.errors import SettingError
+from turnout.kernel.arrays import FloatArray
+from turnout.kernel.exploration import ConstantExploration, TheoreticalExploration
+from turnout.kernel.fairness import FairnessQueues
+from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport, Selection
+from turnout.policies.baselines.oracle import FairOracle
+from turnout.policies.rbcsf.policy import RBCSF
+from turnout.policies.small_fleet import SmallFleet
+from turnout.store.columns import RoundColumns
+
+# SmallFleet: free_cpu >= 0.5, bandwidth >= 2, model size 20; the slowest class has theta = [4, 1, 1].
+LONGEST_CONTEXT = math.sqrt(2**2 + 1 + 10**2)
+LARGEST_THETA = math.sqrt(4**2 + 1 + 1)
+SLOWEST_MEAN = 4 * 2 + 1 + 10 * 1.0
+
+
+def columns_of(cohorts: Sequence[Sequence[int]], *, clients: int, times: float = 1.0) -> RoundColumns:
+    records = []
+    for number, cohort in enumerate(cohorts, start=1):
+        rows = np.array(cohort, dtype=np.int64)
+        report = RoundReport(number, rows, np.ones((len(rows), 1)), np.full(len(rows), times))
+        records.append(RoundRecord(Selection(number, rows), report))
+    return RoundColumns.from_records(records, clients=clients)
+
+
+def lots(
+    seed: int, *, rounds: int, clients: int, noise: Callable[[np.random.Generator, FloatArray], FloatArray]
+) -> tuple[RoundColumns, FloatArray, FloatArray]:
+    """Drawn cohorts of half the SmallFleet with noise of a known kind; also theta and the true means of the chosen."""
+    fleet, rng = SmallFleet(seed, clients=clients), np.random.default_rng(seed)
+    records = []
+    for number in range(1, rounds + 1):
+        offer: RoundOffer = fleet.offer(number)
+        rows = np.sort(rng.choice(clients, clients // 2, replace=False))
+        means = (offer.contexts * fleet.theta).sum(axis=1)[rows]
+        report = RoundReport(number, rows, offer.contexts[rows], np.maximum(means + noise(rng, means), 0))
+        records.append(RoundRecord(Selection(number, rows), report))
+    columns = RoundColumns.from_records(records, clients=clients)
+    return columns, fleet.theta, (columns.contexts * fleet.theta[columns.chosen]).sum(axis=1)
+
+
+# Regret
+
+
+def test_regret_is_the_running_mean_of_what_was_lost() -> None:
+    assert regret([3.0, 5.0, 1.0], [2.0, 2.0, 4.0]).tolist() == pytest.approx([1.0, 2.0, 1 / 3])
+
+
+def test_regret_against_oneself_is_none() -> None:
+    assert not regret([3.0, 5.0], [3.0, 5.0]).any()
+    with pytest.raises(SettingError, match="best_durations has 1 rows, but there are 2 rounds"):
+        regret([1.0, 2.0], [1.0])
+
+
+PAPER = {"R": 0.5, "S": 2.0, "L": 3.0, "delta": 0.1}
+
+
+def test_the_bound_is_the_formula_of_the_theorem() -> None:
+    # T = 100, N = 40, beta = 0.15, V = 20, lambda = 2, K = 7: T·L²/lambda = 450 and T·L²/(3·lambda) = 150.
+    bound = regret_bound([100], clients=40, guaranteed_rate=0.15, speed_weight=20, ridge=2.0, K=7.0, **PAPER)
+    zeta = 7 * (2 * 0.5 * math.sqrt(3 * math.log(4510)) + math.sqrt(2) * 2)
+    assert bound.tolist() == pytest.approx([40 * 1.0225 / 40 + zeta * math.sqrt(6 * math.log(151) / 100)])
+    assert bound[0] == pytest.approx(31.18174, abs=1e-5)
+
+
+def test_the_bound_of_many_rounds_is_that_of_each() -> None:
+    def bound(rounds: int | list[int]) -> FloatArray:
+        return regret_bound(rounds, clients=4, guaranteed_rate="1/4", speed_weight=5, **PAPER)
+
+    together = bound([1, 10, 500])
+    assert together.shape == (3,)
+    assert bound(10).shape == ()
+    assert together.tolist() == [bound(1), bound(10), bound(500)]
+
+
+def test_in_the_long_run_only_the_price_of_fairness_stays() -> None:
+    def bound(rounds: float, speed_weight: float) -> float:
+        return float(regret_bound(rounds, clients=40, guaranteed_rate=0.15, speed_weight=speed_weight, **PAPER))
+
+    assert bound(1e14, 20) == pytest.approx(40 * 1.0225 / 40, abs=1e-3)
+    assert bound(100, 50) < bound(100, 20)
+    assert (np.diff([bound(rounds, 20) for rounds in (10, 100, 1000, 10_000)]) < 0).all()
+
+
+def test_k_is_at_most_the_longest_context_times_the_largest_theta() -> None:
+    def bound(K: float | None) -> float:  # noqa: N803
+        return float(regret_bound(50, clients=4, guaranteed_rate=0.1, speed_weight=1, K=K, **PAPER))
+
+    assert bound(None) == bound(6.0)
+    assert bound(0.2) == bound(1.0) < bound(6.0)
+
+
+def test_a_narrow_band_counts_as_one_second() -> None:
+    bound = regret_bound(
+        [9.0], clients=1, guaranteed_rate=0, speed_weight=1, R=0.0, S=0.0, L=math.sqrt(3), delta=0.5, K=0.0
+    )
+    assert bound.tolist() == pytest.approx([0.5 + math.sqrt(6 * math.log(10) / 9)])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"speed_weight": 0}, "speed_weight must be above 0"),
+        ({"delta": 0}, "delta must be above 0"),
+        ({"ridge": 0}, "ridge must be above 0"),
+        ({"R": -1}, "R must be at least 0"),
+        ({"K": -1}, "K must be at least 0"),
+        ({"rounds": [1, 0]}, "rounds must be at least 1"),
+        ({"clients": 0}, "clients must be at least 1"),
+        ({"guaranteed_rate": 2}, "guaranteed_rate must lie in"),
+    ],
+)
+def test_settings_of_the_bound_are_checked(wrong: dict[str, object], message: str) -> None:
+    given_: dict[str, object] = {"rounds": [1], "clients": 4, "guaranteed_rate": 0.1, "speed_weight": 1.0, **PAPER}
+    with pytest.raises(SettingError, match=message):
+        regret_bound(**{**given_, **wrong})  # type: ignore[arg-type]
+
+
+def test_the_measured_regret_of_rbcsf_stays_below_its_bound() -> None:
+    durations = []
+    for policy in (RBCSF(12, cohort_size=3, guaranteed_rate=0.15), FairOracle(12, cohort_size=3)):
+        fleet, lasted = SmallFleet(3, clients=12), []
+        for number in range(1, 151):
+            offer = fleet.offer(number)
+            report = fleet.play(offer, policy.ask(offer))
+            policy.tell(report)
+            lasted.append(report.duration)
+        durations.append(lasted)
+    bound = regret_bound(
+        np.arange(1, 151),
+        clients=12,
+        guaranteed_rate=0.15,
+        speed_weight=20,
+        R=SLOWEST_MEAN,
+        S=LARGEST_THETA,
+        L=LONGEST_CONTEXT,
+        delta=0.1,
+    )
+    assert (regret(*durations) <= bound).all()
+
+
+# The lemma
+
+
+def test_the_lemma_holds_for_some_pairs_and_some_clients_by_hand() -> None:
+    columns = columns_of([[0, 1], [0], [0, 1]], clients=3, times=4.0)
+    # Predicted for client 0: 0, 2, 8/3, with uncertainty 1, sqrt(1/2), sqrt(1/3); for client 1: 0, 2.
+    expected = [1.0, 2.5, 2.0, 1.5, 1.5]
+    # With exploration 1 the optimistic times are 0, 0 | 1.293 | 2.089, 1.293, and twice the bands
+    # 2, 2 | 1.414 | 1.155, 1.414: client 1 is too slow in round 1, client 0 too fast in round 3.
+    coverage = lemma_coverage(columns, expected, ConstantExploration(1.0))
+    assert coverage.pairs == 3 / 5
+    assert coverage.clients == 0.0
+    assert lemma_coverage(columns, [1.0, 2.0, 2.0, 2.5, 1.5], ConstantExploration(1.0)) == (1.0, 1.0)
+    assert lemma_coverage(columns, [1.0, 2.5, 2.0, 2.5, 1.5], ConstantExploration(1.0)) == (4 / 5, 1 / 2)
+
+
+def test_the_lemma_takes_the_exploration_of_the_round() -> None:
+    columns = columns_of([[0], [0]], clients=1, times=4.0)
+    asked = []
+
+    def schedule(round_: int) -> float:
+        asked.append(round_)
+        return float(round_ == 2)
+
+    # Round 1 has no band at all and predicts 0; round 2 predicts 2 ± 0.707.
+    assert lemma_coverage(columns, [1.0, 1.5], schedule) == (0.5, 0.0)
+    assert asked == [1, 2]
+
+
+def test_coverage_of_the_lemma_is_what_a_literal_loop_counts() -> None:
+    clients, delta = 8, 0.5
+    columns, theta, expected = lots(
+        5, rounds=40, clients=clients, noise=lambda rng, means: rng.normal(0, 4, len(means))
+    )
+    schedule = TheoreticalExploration(R=0.1, S=1.0, L=LONGEST_CONTEXT, delta=delta, ridge=0.5)  # too narrow on purpose
+    H, b = [0.5 * np.eye(3) for _ in range(clients)], [np.zeros(3) for _ in range(clients)]  # noqa: N806
+    pairs, whole = [], [True] * clients
+    for at, number in enumerate(columns.rounds):
+        for row in range(columns.starts[at], columns.starts[at + 1]):
+            n, c = columns.chosen[row], columns.contexts[row]
+            band = schedule(int(number)) * math.sqrt(c @ np.linalg.inv(H[n]) @ c)
+            gap = c @ theta[n] - max(c @ np.linalg.inv(H[n]) @ b[n] - band, 0.0)
+            pairs.append(0 <= gap <= 2 * band)
+            whole[n] = whole[n] and pairs[-1]
+            H[n] += np.outer(c, c)
+            b[n] += columns.exchange_times[row] * c
+    coverage = lemma_coverage(columns, expected, schedule, ridge=0.5)
+    assert 0.1 < coverage.pairs < 0.95
+    assert coverage.pairs == pytest.approx(np.mean(pairs))
+    assert coverage.clients == np.mean(whole)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([0.01, 0.1, 0.5]), st.sampled_from([1.0, 2.0]))
+@settings(max_examples=15, deadline=None)
+def test_with_the_schedule_of_the_lemma_its_band_holds(seed: int, delta: float, ridge: float) -> None:
+    # Uniform noise on ±means is R-sub-Gaussian for the largest of the means.
+    columns, _, expected = lots(seed, rounds=40, clients=8, noise=lambda rng, means: rng.uniform(-means, means))
+    schedule = TheoreticalExploration(R=SLOWEST_MEAN, S=LARGEST_THETA, L=LONGEST_CONTEXT, delta=delta, ridge=ridge)
+    coverage = lemma_coverage(columns, expected, schedule, ridge=ridge)
+    assert coverage.pairs >= 1 - delta
+    assert coverage.clients >= 1 - delta
+
+
+def test_without_chosen_clients_the_lemma_says_nothing() -> None:
+    record = RoundRecord(
+        Selection(1, np.empty(0, dtype=np.int64)),
+        RoundReport(1, np.empty(0, dtype=np.int64), np.empty((0, 3)), np.empty(0)),
+    )
+    coverage = lemma_coverage(RoundColumns.from_records([record], clients=2), [], ConstantExploration(1.0))
+    assert math.isnan(coverage.pairs)
+    assert math.isnan(coverage.clients)
+
+
+# The certificate
+
+
+def test_the_margin_by_hand() -> None:
+    # Client 1 had 1/4 of the rounds and is owed a turn: 1/4 - (1/2 - 1/4). Client 0 had more than its due.
+    assert long_run_margin(columns_of([[0], [0], [0], [1]], clients=2), "1/2") == 0.0
+    # Client 1 had 2/3 of the rounds and is owed nothing; client 0 had as many and is owed half a turn.
+    assert long_run_margin(columns_of([[0, 1], [0], [1]], clients=2), "1/2") == 1 / 6
+    assert long_run_margin(columns_of([[0], [0]], clients=2), "1/2") == 0.0
+    assert long_run_margin(columns_of([[0], [0]], clients=1), "1/2") == 0.5
+
+
+cohorts_of_four = st.lists(st.lists(st.integers(0, 3), unique=True, max_size=4), min_size=1, max_size=40)
+rates = st.sampled_from([Fraction(0), Fraction(1, 3), Fraction(3, 20), Fraction(1)])
+
+
+@given(cohorts_of_four, st.one_of(rates, st.lists(rates, min_size=4, max_size=4)))
+def test_the_certificate_holds_whatever_was_chosen(cohorts: list[list[int]], rate: Fraction | list[Fraction]) -> None:
+    queues = FairnessQueues(4, rate)  # type: ignore[arg-type]  # numpy's stubs know no fractions
+    turns = np.zeros(4, dtype=np.int64)
+    for cohort in cohorts:
+        queues.advance(np.array(cohort, dtype=np.int64))
+        turns[cohort] += 1
+    promise = queues.certificate(turns)
+    over = [
+        Fraction(int(had * promise.units_per_turn - due + owed), promise.units_per_turn * len(cohorts))
+        for had, due, owed in zip(turns, promise.promised_units, promise.owed_units, strict=True)
+    ]
+    margin = long_run_margin(columns_of(cohorts, clients=4), rate)  # type: ignore[arg-type]
+    assert margin == float(min(over)) >= 0
+
+
+def test_a_run_without_rounds_has_no_margin() -> None:
+    with pytest.raises(SettingError, match="hold no rounds"):
+        long_run_margin(RoundColumns.from_records([], clients=1), 0.5)

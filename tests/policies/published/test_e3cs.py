@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turnout import RoundOffer, RoundReport, check_policy
+from turnout.errors import SettingError
+from turnout.policies import E3CS
+from turnout.policies.checks import CHECKS
+from turnout.policies.small_fleet import SmallFleet
+
+
+def literal_chances(weights: list[float], size: int, quota: float) -> tuple[list[float], list[bool]]:
+    """The paper's allocation: try every number of capped clients, the heaviest first."""
+    count = len(weights)
+    if size >= count:
+        return [1.0] * count, [True] * count
+    floor, free = quota * size / count, size - size * quota
+    ranked = sorted(weights, reverse=True)
+    for capped in range(size + 1):
+        left = free - (1 - floor) * capped
+        rest = sum(ranked[capped:])
+        cap = (1 - floor) * rest / left if left > 0 else math.inf
+        if free <= 0 or ranked[capped] <= cap * (1 + 1e-12):
+            over = [capped > 0 and weight >= ranked[capped - 1] for weight in weights]
+            total = capped * cap + rest if capped else rest
+            return [1.0 if out else floor + free * w / total for w, out in zip(weights, over, strict=True)], over
+    raise AssertionError("some cap must do")
+
+
+@given(
+    st.lists(st.sampled_from([1.0, 2.0, 3.5, 10.0, 1e3, 1e7]), min_size=1, max_size=12),
+    st.integers(1, 13),
+    st.sampled_from([0.0, 0.3, 0.8, 1.0]),
+)
+@settings(max_examples=200, deadline=None)
+def test_chances_are_those_of_the_paper(weights: list[float], size: int, quota: float) -> None:
+    policy = E3CS(len(weights), quota=quota)
+    policy.log_weights = np.log(np.array(weights))
+    chances = policy.chances(np.arange(len(weights)), size, 1)
+    wanted, over = literal_chances(weights, size, quota)
+    np.testing.assert_allclose(chances.each, wanted, rtol=1e-9)
+    assert chances.each.sum() == pytest.approx(min(size, len(weights)))
+    assert chances.each.max() <= 1 + 1e-12
+    assert chances.each.min() >= quota * min(size, len(weights)) / len(weights) - 1e-12
+    if size < len(weights):
+        assert chances.capped.tolist() == over
+
+
+def test_clients_are_taken_exactly_as_often_as_their_chances_say() -> None:
+    policy = E3CS(6, cohort_size=3, quota=0.2)
+    policy.log_weights = np.log([1.0, 2.0, 3.0, 4.0, 8.0, 100.0])
+    chances = policy.chances(np.arange(6), 3, 1).each
+    assert chances[5] == 1.0
+    taken = np.zeros(6)
+    for round_ in range(1, 4001):
+        taken[policy.ask(RoundOffer(round_, np.ones(6, dtype=bool), np.ones((6, 3)))).clients] += 1
+    np.testing.assert_allclose(taken / 4000, chances, atol=0.025)
+
+
+def test_weights_grow_as_the_paper_says() -> None:
+    policy = E3CS(40, cohort_size=6, quota=0.5, learning_rate=0.4)
+    fleet = SmallFleet(2, availability=0.5, deadline=12.0, failure_rate=0.2)
+    weights = dict.fromkeys(range(40), 1.0)
+    for round_ in range(1, 101):
+        offer = fleet.offer(round_)
+        selection = policy.ask(offer)
+        report = fleet.play(offer, selection)
+        policy.tell(report)
+        rows = np.flatnonzero(offer.available).tolist()
+        size = min(6, len(rows))
+        chances, over = literal_chances([weights[row] for row in rows], size, 0.5)
+        assert report.outcomes is not None
+        for row, outcome in zip(report.clients.tolist(), report.outcomes, strict=True):
+            place = rows.index(row)
+            if outcome == "arrived" and not over[place]:
+                gain = (size - size * 0.5) * 0.4 / (len(rows) * chances[place])
+                weights[row] *= math.exp(gain)
+    np.testing.assert_allclose(policy.log_weights, [math.log(weight) for weight in weights.values()], rtol=1e-9)
+
+
+def test_the_reliable_are_found_and_the_quota_is_left_to_the_others() -> None:
+    policy = E3CS(20, cohort_size=4, quota=0.5)
+    everyone, contexts = np.ones(20, dtype=bool), np.ones((20, 3))
+    turns = np.zeros(20)
+    for round_ in range(1, 1001):
+        chosen = policy.ask(RoundOffer(round_, everyone, contexts)).clients
+        outcomes = np.where(chosen < 4, "arrived", "failed")
+        policy.tell(RoundReport(round_, chosen, contexts[:4], np.ones(4), available=everyone, outcomes=outcomes))
+        turns[chosen] += 1
+    assert turns[4:].min() / 1000 > 0.07  # half of 4/20, but for luck
+    assert turns[:4].mean() / 1000 > 0.5  # 0.6 once they are known
+
+
+def test_a_schedule_changes_the_quota() -> None:
+    policy = E3CS(4, quota=[(1, 0.0), (10, 0.5), (20, 1)])
+    assert [policy.quota(round_) for round_ in (1, 9, 10, 19, 20, 1000)] == [0, 0, 0.5, 0.5, 1, 1]
+    assert len(check_policy(lambda clients: E3CS(clients, quota=[(1, 0.0), (15, 1.0)]))) == len(CHECKS)
+
+
+def test_a_very_long_run_of_successes_does_not_overflow() -> None:
+    policy = E3CS(5, cohort_size=2, quota=0.0, learning_rate=1.0)
+    policy.log_weights = np.array([1e5, -1e5, 0.0, 5e4, 3.0])
+    chances = policy.chances(np.arange(5), 2, 1).each
+    assert chances.sum() == pytest.approx(2.0)
+    assert np.isfinite(chances).all()
+    assert len(policy.ask(RoundOffer(1, np.ones(5, dtype=bool), np.ones((5, 3)))).clients) == 2
+
+
+@pytest.mark.parametrize("wrong", [1.5, "half", [], [(2, 0.5)], [(1, 0.5), (1, 0.6)], [(1, 0.2), (9, 2.0)], [1, 0.5]])
+def test_quotas_that_cannot_be_are_refused(wrong: Any) -> None:
+    with pytest.raises(SettingError, match="quota must"):
+        E3CS(4, quota=wrong)

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from turnout import RoundOffer, RoundReport
+from turnout.errors import SettingError
+from turnout.kernel.randomness import round_rng
+from turnout.policies import REFL
+from turnout.policies.small_fleet import SmallFleet
+
+
+@pytest.mark.parametrize(("window", "hold_off"), [(1, 5), (3, 0)])
+def test_three_hundred_rounds_equal_the_rule_read_literally(window: int, hold_off: int) -> None:
+    policy = REFL(40, cohort_size=6, window=window, hold_off=hold_off, seed=9)
+    fleet = SmallFleet(2, availability=0.4)
+    there: list[set[int]] = []
+    last: dict[int, int] = {}
+    for round_ in range(1, 301):
+        offer = fleet.offer(round_)
+        selection = policy.ask(offer)
+        rows = np.flatnonzero(offer.available).tolist()
+        luck = round_rng(9, "refl", round_).standard_exponential(40).tolist()
+
+        def rank(row: int, now: int = round_, luck: list[float] = luck) -> tuple[bool, float, float]:
+            before = [t for t in range(len(there) - window) if row in there[t]]
+            again = [t for t in before if row in there[t + window]]
+            resting = row in last and now - last[row] <= hold_off
+            return resting, (len(again) + 1) / (len(before) + 2), luck[row]
+
+        if round_ % 10 == 0:
+            assert selection.clients.tolist() == sorted(sorted(rows, key=rank)[:6])
+        there.append(set(rows))
+        last.update(dict.fromkeys(selection.clients.tolist(), round_))
+        policy.tell(fleet.play(offer, selection))
+
+
+def test_those_who_are_rarely_there_twice_come_first() -> None:
+    policy = REFL(6, cohort_size=2, hold_off=0)
+    contexts = np.ones((6, 3))
+    for round_ in range(1, 41):
+        available = np.array([True, True, True, True, round_ % 4 == 0, round_ % 5 == 0])
+        policy.tell(RoundReport(round_, np.empty(0, dtype=np.int64), contexts[:0], np.empty(0), available=available))
+    assert policy.chances[:4].min() > 0.9 > 0.2 > policy.chances[4:].max()
+    assert policy.ask(RoundOffer(41, np.ones(6, dtype=bool), contexts)).clients.tolist() == [4, 5]
+
+
+def test_equals_are_shuffled_and_the_recent_rest() -> None:
+    policy = REFL(10, cohort_size=2, hold_off=3)
+    everyone, contexts = np.ones(10, dtype=bool), np.ones((10, 3))
+    assert len({tuple(policy.ask(RoundOffer(round_, everyone, contexts)).clients) for round_ in range(1, 40)}) > 20
+    for round_ in range(1, 60):
+        chosen = policy.ask(RoundOffer(round_, everyone, contexts)).clients
+        assert (round_ - policy.last_rounds[chosen] > 3).all() or (policy.last_rounds[chosen] == 0).any()
+        policy.tell(RoundReport(round_, chosen, contexts[:2], np.ones(2), available=everyone))
+
+
+def test_who_rests_still_fills_places_that_nobody_else_can() -> None:
+    policy = REFL(3, cohort_size=2, hold_off=9)
+    everyone, contexts = np.ones(3, dtype=bool), np.ones((3, 3))
+    policy.tell(RoundReport(1, np.array([0, 1]), contexts[:2], np.ones(2), available=everyone))
+    assert 2 in policy.ask(RoundOffer(2, everyone, contexts)).clients
+    assert len(policy.ask(RoundOffer(2, everyone, contexts)).clients) == 2
+
+
+def test_the_window_counts_from_one() -> None:
+    with pytest.raises(SettingError, match="window must be at least 1, not 0"):
+        REFL(4, window=0)

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from turnout import RoundReport
+from turnout.kernel.rounds import LateArrivals
+from turnout.policies.observations import LastLosses, MeanTimes, part_of
+
+
+def report_of(rows: list[int], times: list[float], losses: list[float] | None, outcomes: list[str]) -> RoundReport:
+    return RoundReport(
+        2,
+        np.array(rows),
+        np.ones((len(rows), 3)),
+        np.array(times),
+        outcomes=outcomes,
+        losses=None if losses is None else np.array(losses),
+    )
+
+
+def test_a_loss_is_kept_until_another_is_told() -> None:
+    losses = LastLosses(5)
+    losses.learn_from(report_of([0, 1, 2], [1, 1, 1], [3.0, 1.0, math.nan], ["arrived", "arrived", "failed"]))
+    losses.learn_from(report_of([0, 3], [1, 1], None, ["arrived", "arrived"]))
+    assert losses.values.tolist() == [3.0, 1.0, -math.inf, -math.inf, math.inf]
+    assert losses.tried.tolist() == [True, True, True, True, False]
+    assert losses.guessed().tolist() == [3.0, 1.0, 2.0, 2.0, math.inf]
+
+
+def test_where_nobody_told_a_loss_all_count_as_one() -> None:
+    losses = LastLosses(2)
+    losses.learn_from(report_of([0], [1], None, ["arrived"]))
+    assert losses.guessed().tolist() == [1.0, math.inf]
+
+
+def test_times_are_averaged_late_ones_corrected_and_failures_left_out() -> None:
+    times = MeanTimes(4)
+    times.learn_from(report_of([0, 1, 2], [4.0, 9.0, 1.0], None, ["arrived", "late", "failed"]))
+    times.learn_from(report_of([0, 1], [6.0, 9.0], None, ["arrived", "late"]))
+    assert times.means().tolist() == [5.0, 9.0, 0.0, 0.0]
+    assert times.longest == 9.0
+    late = LateArrivals(np.array([1, 2]), np.array([1, 1]), np.ones((2, 3)), np.full(2, 9.0), np.array([11.0, 13.0]))
+    times.learn_from(RoundReport(3, np.empty(0, dtype=np.int64), np.ones((0, 3)), np.empty(0), late_arrivals=late))
+    assert times.means().tolist() == [5.0, 12.0, 0.0, 0.0]
+    assert times.longest == 13.0
+    assert times.measured.tolist() == [True, True, False, False]
+
+
+def test_a_part_is_the_whole_part_as_one_would_reckon_it() -> None:
+    assert (part_of(0.29, 100), part_of(0.7, 10), part_of(1 - 0.9, 10), part_of(0.99, 10)) == (29, 7, 1, 9)
