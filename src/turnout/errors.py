@@ -1,40 +1,60 @@
-"""What can go wrong, as a tree.
+"""The errors that turnout raises on purpose.
 
 TurnoutError
- ├─ SettingError            a setting that cannot be used
- │   ├─ InfeasiblePromise   a guaranteed rate that no policy could keep
- │   └─ KernelError         the kernel asked for by TURNOUT_KERNEL cannot be had
- ├─ OfferError              a RoundOffer that is malformed, or lacks what the policy needs
- ├─ SelectionError          a Selection that is malformed
- ├─ ReportError             a RoundReport that is malformed, or names unknown clients
- ├─ StateError              a saved state that does not fit
- ├─ DatasetError            a dataset that is missing, damaged or cannot be fetched
- ├─ TrainingError           training that broke off
- ├─ StoreError              a store that cannot be opened, or must not take what it is given
- └─ PolicyCheckError        check_policy found a promise broken
+ ├─ SettingError            a setting has an invalid value
+ │   ├─ InfeasiblePromise   no policy can keep the guaranteed rate
+ │   └─ KernelError         the kernel named by TURNOUT_KERNEL is not available
+ ├─ OfferError              a RoundOffer is malformed, or lacks data that the policy needs
+ ├─ SelectionError          a Selection is malformed
+ ├─ ReportError             a RoundReport is malformed, or names unknown clients
+ ├─ StateError              a saved state does not match the object that should restore it
+ ├─ DatasetError            a dataset is missing or corrupt, or its download failed
+ ├─ TrainingError           training stopped with an error
+ ├─ StoreError              a store cannot be opened, read or written
+ └─ PolicyCheckError        check_policy found that a policy violates the contract
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 from functools import partial
 from typing import Any
 
+__all__ = [
+    "DatasetError",
+    "InfeasiblePromise",
+    "KernelError",
+    "OfferError",
+    "PolicyCheckError",
+    "ReportError",
+    "SelectionError",
+    "SettingError",
+    "StateError",
+    "StoreError",
+    "TrainingError",
+    "TurnoutError",
+    "suggestion",
+]
+
 
 class TurnoutError(Exception):
-    """The root: catch this to catch everything turnout raises on purpose."""
+    """Base class of all errors that turnout raises on purpose."""
 
 
 class SettingError(TurnoutError, ValueError):
-    """A setting has a value that cannot be used."""
+    """A setting has an invalid value."""
 
 
 class InfeasiblePromise(SettingError):
-    """No policy can keep this promise: `largest_rate` could be kept, or `cohort_size` would do.
+    """No policy can keep the guaranteed rate.
 
-    `largest_rate` is the largest rate that every client could be promised alike; where clients are
-    promised different rates it is None and `scale` tells by what all of them must be multiplied.
-    `clients` are the rows that are promised more turns together than they can be given.
+    Attributes:
+        largest_rate: The largest rate that could be guaranteed to every client. None if clients have different
+            rates; `scale` is then the factor by which all rates must be multiplied.
+        scale: The factor that makes the rates feasible.
+        cohort_size: The smallest cohort size for which the given rates are feasible, or None if there is none.
+        clients: The rows of the clients whose guaranteed turns together exceed what they can get.
     """
 
     def __init__(
@@ -53,17 +73,23 @@ class InfeasiblePromise(SettingError):
         self.clients = clients
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """It travels between processes with its numbers."""
-        numbers = {name: getattr(self, name) for name in ("largest_rate", "scale", "cohort_size", "clients")}
-        return partial(InfeasiblePromise, **numbers), (str(self),)
+        """Keeps the attributes when the error is sent to another process."""
+        build = partial(
+            InfeasiblePromise,
+            largest_rate=self.largest_rate,
+            scale=self.scale,
+            cohort_size=self.cohort_size,
+            clients=self.clients,
+        )
+        return build, (str(self),)
 
 
 class KernelError(SettingError):
-    """TURNOUT_KERNEL asks for a kernel that cannot be had."""
+    """The kernel named by TURNOUT_KERNEL is not available."""
 
 
 class OfferError(TurnoutError, ValueError):
-    """An offer is malformed, or lacks what the policy needs."""
+    """An offer is malformed, or lacks data that the policy needs."""
 
 
 class SelectionError(TurnoutError, ValueError):
@@ -71,24 +97,36 @@ class SelectionError(TurnoutError, ValueError):
 
 
 class ReportError(TurnoutError, ValueError):
-    """A report is malformed, or names clients that do not exist."""
+    """A report is malformed, or names unknown clients."""
 
 
 class StateError(TurnoutError, ValueError):
-    """A saved state does not fit the object that should take it in."""
+    """A saved state does not match the object that should restore it."""
 
 
 class DatasetError(TurnoutError):
-    """A dataset is missing, damaged or cannot be fetched."""
+    """A dataset is missing or corrupt, or its download failed."""
 
 
 class TrainingError(TurnoutError):
-    """Training that broke off."""
+    """Training stopped with an error."""
 
 
 class StoreError(TurnoutError):
-    """A store cannot be opened or read, or must not take what it is given."""
+    """A store cannot be opened, read or written."""
 
 
 class PolicyCheckError(TurnoutError, AssertionError):
-    """A policy breaks a promise that every policy keeps."""
+    """A policy violates the contract that every policy must keep."""
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Returns " (did you mean '…'?)" with the closest known name, or an empty string.
+
+    >>> suggestion("cohort_sise", ["cohort_size", "seed"])
+    " (did you mean 'cohort_size'?)"
+    """
+    import difflib  # imported only when a name was mistyped
+
+    matches = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from turnout.analysis.explain import explain_run
-from turnout.lab.learner_cache import Workshop
+from turnout.lab.learner_cache import LearnerCache
 from turnout.lab.world import TrainingWorld
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.sweep import sweep
@@ -49,7 +49,7 @@ def chosen_in(runs: RunStore, run: int, round_: int) -> list[int]:
 
 @pytest.mark.parametrize("run", range(1, len(EXPLAINED) + 1))
 def test_every_client_of_a_training_run_has_an_exact_answer(store: Path, run: int) -> None:
-    with RunStore(store, read_only=True) as runs, Workshop():
+    with RunStore(store, read_only=True) as runs, LearnerCache():
         for round_ in (1, 7, ROUNDS):
             found = [explain_run(runs, run, row, round_) for row in range(12)]
             assert all(one.exact for one in found), found

@@ -11,7 +11,7 @@ from lab.processes import trainers
 from turnout.bench.plain_training import PlainRound, got_weights, plain_module, put_weights
 from turnout.bench.training import MOST_APART, SHAPES, TrainingFigures, measure_training, noise
 from turnout.errors import SettingError
-from turnout.lab import Cohort, Taught, Training
+from turnout.lab import Cohort, Training, TrainingResult
 from turnout.lab.learners.networks import CONVOLUTIONAL, Network, paper_network
 from turnout.lab.learners.torch_learner import TorchLearner
 
@@ -47,7 +47,7 @@ def test_a_speedup_is_how_much_longer_the_plain_loop_takes() -> None:
 class Astray(TorchLearner):
     """Forgets a tenth of what was learned."""
 
-    def train(self, cohorts: Sequence[Cohort]) -> list[Taught]:
+    def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
         lost = []
         for cohort, taught in zip(cohorts, super().train(cohorts), strict=True):
             lost.append(replace(taught, weights=0.9 * taught.weights + 0.1 * cohort.weights))
@@ -57,7 +57,7 @@ class Astray(TorchLearner):
 class Lost(TorchLearner):
     """Comes back with nothing."""
 
-    def train(self, cohorts: Sequence[Cohort]) -> list[Taught]:
+    def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
         return [replace(taught, weights=np.nan * taught.weights) for taught in super().train(cohorts)]
 
 

@@ -11,7 +11,7 @@ import torch
 
 from turnout.errors import SettingError
 from turnout.lab import NumpyLearner
-from turnout.lab.learner_cache import Workshop, torch_device, training_world
+from turnout.lab.learner_cache import LearnerCache, torch_device, training_world
 from turnout.lab.learners.devices import device_name, usable_device
 from turnout.lab.learners.torch_learner import TorchLearner
 
@@ -64,11 +64,11 @@ def test_a_device_nobody_trains_on_here_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["cuda", "cuda:7", "tpu"])
 def test_a_workshop_is_not_opened_on_a_device_that_is_not_there(name: str) -> None:
     with pytest.raises(SettingError, match=f"device '{name}'"):
-        Workshop(name)
+        LearnerCache(name)
 
 
 def test_on_a_cpu_numpy_trains_the_small_model_and_torch_the_large() -> None:
-    with Workshop("cpu", workers=1):
+    with LearnerCache("cpu", workers=1):
         assert isinstance(training_world(items=30).federation.learner, NumpyLearner)
         learner = training_world(items=30, model="cnn").federation.learner
         assert isinstance(learner, TorchLearner)
@@ -76,7 +76,7 @@ def test_on_a_cpu_numpy_trains_the_small_model_and_torch_the_large() -> None:
 
 
 def test_the_small_model_is_not_trained_on_a_gpu() -> None:
-    workshop = Workshop()
+    workshop = LearnerCache()
     workshop.device = "cuda"  # as on a machine that has one
     with workshop, pytest.raises(SettingError, match="the model mlp is trained by NumPy on the cpu, not on 'cuda'"):
         training_world(items=30)
@@ -97,7 +97,7 @@ def test_without_torch_it_is_told_how_to_get_it() -> None:
     with pytest.raises(SettingError, match=NEEDED):
         training_world(items=30, model="cnn")
     with pytest.raises(SettingError, match=NEEDED):
-        Workshop("cuda")
+        LearnerCache("cuda")
 
 
 @pytest.mark.usefixtures("torch_is_missing")

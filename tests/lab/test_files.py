@@ -88,7 +88,7 @@ class Server:
                 self.end_headers()
                 self.wfile.write(content[: len(content) // 2] if server.fault == "short" else content)
 
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            def log_message(self, format: str, *args: object) -> None:
                 pass
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -96,7 +96,7 @@ def test_a_stacked_cohort_equals_a_plain_loop(hidden: int, how: dict[str, Any]) 
         assert losses[place] == pytest.approx(loss, rel=1e-10)
     np.testing.assert_allclose(taught.weights, 0.75 * literal[0][0] + 0.25 * literal[1][0], rtol=1e-10, atol=1e-12)
     assert taught.losses.tolist() == losses.tolist()
-    assert taught.sound.tolist() == [True, True]
+    assert taught.finite.tolist() == [True, True]
 
 
 def test_who_else_trains_changes_nothing() -> None:
@@ -136,14 +136,14 @@ def test_the_average_is_weighted_by_shares() -> None:
     taught = averaged(np.zeros(2), models, np.array([0.1, 0.2]), np.array([100.0, 300.0]))
     assert taught.weights.tolist() == [3.25, 6.5]
     assert taught.losses.tolist() == [0.1, 0.2]
-    assert taught.sound.tolist() == [True, True]
+    assert taught.finite.tolist() == [True, True]
 
 
 def test_a_model_that_diverged_is_not_averaged() -> None:
     models = np.array([[1.0, 2.0], [np.nan, 8.0], [np.inf, 1.0], [3.0, 4.0], [5.0, 6.0]])
     losses = np.array([0.1, 0.2, 0.3, np.nan, 0.5])
     taught = averaged(np.zeros(2), models, losses, np.array([1.0, 1.0, 1.0, 1.0, 3.0]))
-    assert taught.sound.tolist() == [True, False, False, False, True]
+    assert taught.finite.tolist() == [True, False, False, False, True]
     assert taught.weights.tolist() == [4.0, 5.0]
     assert np.array_equal(taught.losses, [0.1, np.nan, np.nan, np.nan, 0.5], equal_nan=True)
 
@@ -154,7 +154,7 @@ def test_where_nobody_is_sound_the_weights_are_the_old(clients: int) -> None:
     taught = averaged(before, np.full((clients, 2), np.nan), np.zeros(clients), np.ones(clients))
     assert taught.weights.tolist() == [7.0, 9.0]
     assert np.isnan(taught.losses).tolist() == [True] * clients
-    assert taught.sound.tolist() == [False] * clients
+    assert taught.finite.tolist() == [False] * clients
 
 
 @pytest.mark.parametrize("numbers", [np.float32, np.float64])
@@ -168,7 +168,7 @@ def test_a_rate_beyond_reason_is_told_by_the_weights_not_by_a_crash() -> None:
     weights = model.initial_weights(0)
     orders = drawn(model, 0, 1)
     (taught,) = model.train([Cohort(weights, orders, np.ones(2))])
-    assert not taught.sound.any()
+    assert not taught.finite.any()
     assert np.isnan(taught.losses).all()
     assert np.array_equal(taught.weights, weights)
     (accuracy,) = model.evaluate([model.train_clients(weights, orders)[0][0]])

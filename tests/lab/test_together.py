@@ -23,7 +23,7 @@ from lab.processes import trainers
 from turnout.errors import SettingError, TrainingError
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab.batched import train_plans
-from turnout.lab.learner_cache import Workshop
+from turnout.lab.learner_cache import LearnerCache
 from turnout.lab.world import TrainingWorld
 from turnout.simulator import RunPlan, play, play_into, play_plan
 from turnout.simulator.sweep import kept_columns
@@ -76,7 +76,7 @@ def whole(told: str) -> RoundColumns:
 
 def undisturbed(plan: RunPlan) -> RoundColumns:
     """The run on its own, in memory, played once for all tests."""
-    with Workshop(workers=1):
+    with LearnerCache(workers=1):
         return whole(json.dumps(plan.as_dict()))
 
 

@@ -23,7 +23,7 @@ from turnout.bench.plain_training import PlainRound, plain_module, put_weights
 from turnout.bench.training import noise
 from turnout.errors import SettingError, StateError, TrainingError
 from turnout.kernel.arrays import IntArray
-from turnout.lab import Cohort, Dataset, Learner, Taught, Training, load_dataset
+from turnout.lab import Cohort, Dataset, Learner, Training, TrainingResult, load_dataset
 from turnout.lab.learners.networks import Network, paper_network
 from turnout.lab.learners.stacked_learner import Precision, StackedLearner
 from turnout.lab.learners.torch_learner import SMALLEST_ROOM, TorchLearner
@@ -93,7 +93,7 @@ def scaled(data: Dataset) -> torch.Tensor:
     return torch.from_numpy((images - images.mean()) / images.std())
 
 
-def check_against_a_plain_loop(learner: Learner, data: Dataset, cohorts: Sequence[Cohort]) -> list[Taught]:
+def check_against_a_plain_loop(learner: Learner, data: Dataset, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
     """Client by client: a plain round of one client is its model."""
     plain = PlainRound(learner.network, learner.training, scaled(data), torch.tensor(data.train_labels).long())
     given = learner.train(cohorts)
@@ -107,7 +107,7 @@ def check_against_a_plain_loop(learner: Learner, data: Dataset, cohorts: Sequenc
             assert np.abs(expected - start.numpy()).max() > 1e-4
         assert_alike(learner.saved(taught.weights), expected)
         assert_alike(taught.losses, [loss for _, (loss,) in alone])
-        assert taught.sound.tolist() == [True] * len(alone)
+        assert taught.finite.tolist() == [True] * len(alone)
     return given
 
 
@@ -161,7 +161,7 @@ def test_without_clients_or_cohorts_nothing_changes(make: Maker) -> None:
         nobody = cohort(learner, 0)
         (taught,) = learner.train([nobody])
         assert np.array_equal(learner.saved(taught.weights), learner.saved(nobody.weights))
-        assert len(taught.losses) == len(taught.sound) == 0
+        assert len(taught.losses) == len(taught.finite) == 0
 
 
 @every_learner
@@ -248,11 +248,11 @@ def test_a_client_that_diverges_is_not_averaged(make: Maker) -> None:
         beside = cohort(learner, 3, held=6)
         asked = Cohort(start, orders, np.array([1.0, 5.0, 2.0, 5.0]))
         taught, lost, again = learner.train([asked, beside, asked])
-        assert taught.sound.tolist() == again.sound.tolist() == [True, False, True, False]
+        assert taught.finite.tolist() == again.finite.tolist() == [True, False, True, False]
         assert np.isnan(taught.losses).tolist() == [False, True, False, True]
-        assert not lost.sound.any()
+        assert not lost.finite.any()
         without = learner.train([Cohort(start, orders[[0, 2]], np.array([1.0, 2.0]))])[0]
-        assert without.sound.all()
+        assert without.finite.all()
         weights = learner.saved(taught.weights)
         assert_alike(weights, learner.saved(without.weights))
         assert_alike(learner.saved(again.weights), weights)
@@ -264,7 +264,7 @@ def test_where_everyone_diverges_the_weights_stay(make: Maker) -> None:
     with digits(make, **EXTREME) as learner:
         asked = cohort(learner, 4, held=8)
         (taught,) = learner.train([asked])
-        assert taught.sound.tolist() == [False] * 4
+        assert taught.finite.tolist() == [False] * 4
         assert np.isnan(taught.losses).all()
         assert np.array_equal(learner.saved(taught.weights), learner.saved(asked.weights))
 
@@ -275,7 +275,7 @@ def test_a_client_whose_very_last_step_is_too_long_is_told_too(make: Maker) -> N
     with digits(make, rate=1e308, weight_decay=1.0) as learner:
         start = sure_of_class_0(learner)
         (taught,) = learner.train([Cohort(start, holding(0, 0), np.ones(1))])
-        assert taught.sound.tolist() == [False]
+        assert taught.finite.tolist() == [False]
         assert np.isnan(taught.losses).tolist() == [True]
         assert np.array_equal(learner.saved(taught.weights), learner.saved(start))
 

@@ -10,7 +10,7 @@ import pytest
 from turnout import RoundOffer, RoundReport, Selection, make_policy
 from turnout.errors import SettingError, StateError
 from turnout.lab import Federation, Learner, NumpyLearner, Training, TrainingWorld, load_dataset, partition
-from turnout.lab.learner_cache import Workshop, training_world
+from turnout.lab.learner_cache import LearnerCache, training_world
 from turnout.lab.world import play_side_by_side
 from turnout.policies.small_fleet import SmallFleet
 from turnout.simulator import PaperWorld, RunPlan, make_world, play, play_into, play_plan, sweep
@@ -81,7 +81,7 @@ class HalfLost:
         self.clients = 40
         self.availability = np.full(40, 0.8)
 
-    def offer(self, round: int) -> RoundOffer:  # noqa: A002
+    def offer(self, round: int) -> RoundOffer:
         return self.fleet.offer(round)
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
@@ -123,7 +123,7 @@ def test_a_round_in_which_nobody_arrives_changes_nothing() -> None:
 
 
 def test_worlds_side_by_side_play_as_each_plays_alone() -> None:
-    with Workshop():
+    with LearnerCache():
         together, alone = ([training_world(seed, items=50, evaluate_every=2) for seed in range(3)] for _ in range(2))
     for rounds in ((1, 1, 1), (2, 3, 4)):
         offers = [world.offer(round_) for world, round_ in zip(together, rounds, strict=True)]
@@ -231,12 +231,12 @@ def test_worlds_that_train_alike_share_a_learner_while_a_workshop_is_open() -> N
     def a_learner(**settings: Any) -> Learner:
         return training_world(items=50, **settings).federation.learner
 
-    with Workshop():
+    with LearnerCache():
         first = a_learner(seed=0, gamma=0.5)
         assert a_learner(seed=1, gamma=2.0) is first
         assert a_learner(rate=0.2) is not first
         assert a_learner(hidden=7) is not first
-        with Workshop():
+        with LearnerCache():
             assert a_learner() is not first
         assert a_learner() is first
     assert a_learner() is not first

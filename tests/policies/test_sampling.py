@@ -6,14 +6,14 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from turnout.policies.sampling import clocks, drawn, drawn_by_weight, lowest
+from turnout.policies.sampling import drawn, exponential_keys, lowest, weighted_sample_linear
 
 
 def test_draws_have_the_chances_of_drawing_one_after_the_other() -> None:
     weights = np.array([1.0, 2.0, 4.0, 0.5])
     pairs: dict[tuple[int, ...], int] = {}
     for round_ in range(1, 6001):
-        pair = tuple(drawn_by_weight(weights, clocks(1, "test", round_, 4), 2).tolist())
+        pair = tuple(weighted_sample_linear(weights, exponential_keys(1, "test", round_, 4), 2).tolist())
         pairs[pair] = pairs.get(pair, 0) + 1
     share = weights / weights.sum()
     for pair, count in pairs.items():
@@ -23,7 +23,9 @@ def test_draws_have_the_chances_of_drawing_one_after_the_other() -> None:
 
 def test_who_has_no_weight_comes_last_and_at_random() -> None:
     weights = np.array([0.0, 1.0, 0.0, 0.0])
-    second = [drawn_by_weight(weights, clocks(0, "test", round_, 4), 2).tolist() for round_ in range(1, 1501)]
+    second = [
+        weighted_sample_linear(weights, exponential_keys(0, "test", round_, 4), 2).tolist() for round_ in range(1, 1501)
+    ]
     assert all(1 in pair for pair in second)
     others = [next(row for row in pair if row != 1) for pair in second]
     assert np.bincount(others, minlength=4)[[0, 2, 3]].min() > 430

@@ -35,7 +35,7 @@ from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.rounds import RoundReport
 from turnout.scheduler import ClientStatus, FleetStatus, Scheduler
 from turnout.scheduler.records import digest_of
-from turnout.scheduler.rounds.reliability import chance_of
+from turnout.scheduler.rounds.reliability import probability_at_least
 
 
 def outcomes_of(report: RoundReport) -> list[str]:
@@ -390,7 +390,7 @@ def test_as_many_are_invited_as_bring_the_wanted_number_back(open_fleet: OpenFle
     for round_ in range(40):
         cohort = scheduler.choose(offered(*named(20)))
         chances = np.array([scheduler.reliability(client) for client in cohort])
-        assert chance_of(3, chances) >= 0.8
+        assert probability_at_least(3, chances) >= 0.8
         sizes.append(len(cohort))
         back = cohort if round_ > 5 else cohort[::2]
         scheduler.report_many(dict.fromkeys(back, 1.0))
@@ -508,10 +508,12 @@ def test_what_is_forgotten_stands_nowhere_any_more(open_fleet: OpenFleet, folder
     scheduler.snapshot()
     kept = scheduler.certificate()
     numbers = [np.float64(one).tobytes() for one in (*telling, *(1 / (0.7310585786 + round_) for round_ in range(4)))]
-    assert all(word in whole_file(scheduler, path) for word in (SECRET.encode(), b"Mrs. Smith has left", *numbers[1:]))
+    assert all(
+        word in atomic_write(scheduler, path) for word in (SECRET.encode(), b"Mrs. Smith has left", *numbers[1:])
+    )
 
     scheduler.forget(SECRET)
-    data = whole_file(scheduler, path)
+    data = atomic_write(scheduler, path)
     for secret in (SECRET.encode(), b"Smith", *numbers, *(one[::-1] for one in numbers)):
         assert secret not in data
     assert SECRET not in "".join(json.dumps(event) for event in scheduler.export())
@@ -535,7 +537,7 @@ def test_what_is_forgotten_stands_nowhere_any_more(open_fleet: OpenFleet, folder
 TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
 
 
-def whole_file(scheduler: Scheduler, path: Path) -> bytes:
+def atomic_write(scheduler: Scheduler, path: Path) -> bytes:
     """The file after its log was written into it, and that log."""
     busy, *_ = scheduler._journal.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     assert not busy

@@ -16,9 +16,9 @@ class Spy(SelectionPolicy):
 
     name = "spy"
 
-    def __init__(self, clients: int, *, wants_truth: bool = False) -> None:
+    def __init__(self, clients: int, *, requires_expected_times: bool = False) -> None:
         super().__init__(clients)
-        self.wants_truth = wants_truth
+        self.requires_expected_times = requires_expected_times
         self.offers: list[RoundOffer] = []
         self.reports: list[RoundReport] = []
 
@@ -37,7 +37,7 @@ def test_who_does_not_ask_for_the_truth_is_not_told() -> None:
 
 
 def test_who_asks_for_the_truth_is_told_all_of_it() -> None:
-    spy, world = Spy(40, wants_truth=True), PaperWorld()
+    spy, world = Spy(40, requires_expected_times=True), PaperWorld()
     list(play(spy, world, 5))
     for offer in spy.offers:
         assert offer.expected_times is not None
@@ -45,14 +45,14 @@ def test_who_asks_for_the_truth_is_told_all_of_it() -> None:
 
 
 def test_the_blind_and_the_told_see_the_same_otherwise() -> None:
-    blind, told = Spy(40), Spy(40, wants_truth=True)
+    blind, told = Spy(40), Spy(40, requires_expected_times=True)
     assert list(play(blind, PaperWorld(3), 10)) == list(play(told, PaperWorld(3), 10))
     assert blind.offers == [offer.without_truth() for offer in told.offers]
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_only_the_oracles_and_fedcs_ask_for_the_truth(name: str) -> None:
-    assert make_policy(name, 40).wants_truth == (name in ("fedcs", "fastest", "fair-oracle"))
+    assert make_policy(name, 40).requires_expected_times == (name in ("fedcs", "fastest", "fair-oracle"))
 
 
 def test_a_record_holds_what_was_chosen_and_what_was_told() -> None:

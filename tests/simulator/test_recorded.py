@@ -10,12 +10,12 @@ from turnout import make_policy
 from turnout.errors import SelectionError, SettingError
 from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
 from turnout.simulator import PaperWorld, RunPlan, play, play_plan
-from turnout.simulator.recorded import FittedTimes, FittedWorld, Past, RecordedWorld
+from turnout.simulator.recorded import FittedTimes, FittedWorld, RecordedHistory, RecordedWorld
 from turnout.store import RoundColumns
 
 ROUNDS = 200
 COLUMNS = play_plan(RunPlan("random", ROUNDS, seed=3, world_settings={"availability": [0.5, 0.9] * 20}))
-PAST = Past(COLUMNS, cold_start=1)
+PAST = RecordedHistory(COLUMNS, cold_start=1)
 
 
 def records_of(world: FittedWorld, policy: str, rounds: int) -> list[RoundRecord]:
@@ -46,7 +46,9 @@ def test_a_fitted_world_has_the_availability_of_the_record() -> None:
 
 def test_without_noise_the_regressions_find_the_truth() -> None:
     world = PaperWorld(1, noise="none")
-    past = Past(RoundColumns.from_records(play(make_policy("random", 40), world, 400), clients=40), cold_start=1)
+    past = RecordedHistory(
+        RoundColumns.from_records(play(make_policy("random", 40), world, 400), clients=40), cold_start=1
+    )
     fitted = FittedWorld(past)
     offer, rows = PaperWorld(9, noise="none").offer(1), np.arange(40)
     assert offer.expected_times is not None
@@ -89,7 +91,7 @@ def test_times_can_be_scaled() -> None:
 def test_failures_and_deadlines_are_kept() -> None:
     outcomes = np.zeros(len(COLUMNS.chosen), dtype=np.uint8)
     outcomes[COLUMNS.chosen == 7] = 2
-    world = FittedWorld(Past(replace(COLUMNS, outcomes=outcomes), cold_start=1, deadline=15.0))
+    world = FittedWorld(RecordedHistory(replace(COLUMNS, outcomes=outcomes), cold_start=1, deadline=15.0))
     reports = [record.report for record in records_of(world, "random", 100)]
     became = [
         (int(row), word)
@@ -114,7 +116,7 @@ def test_the_true_time_of_a_late_client_is_learned() -> None:
     columns = RoundColumns.from_records(
         [RoundRecord(Selection(one.round, one.clients), one) for one in told], clients=2
     )
-    assert Past(columns).true_times.tolist() == [9.0, 3.0]
+    assert RecordedHistory(columns).true_times.tolist() == [9.0, 3.0]
 
 
 def test_a_client_without_turns_is_taken_for_one_of_the_fleet() -> None:
@@ -122,7 +124,7 @@ def test_a_client_without_turns_is_taken_for_one_of_the_fleet() -> None:
     starts = np.concatenate([[0], np.cumsum(np.add.reduceat(keep, COLUMNS.starts[:-1]))])
     fewer = {name: getattr(COLUMNS, name)[keep] for name in ("chosen", "contexts", "exchange_times")}
     columns = RoundColumns(40, COLUMNS.rounds, starts, available=COLUMNS.available, **fewer)
-    times = FittedTimes(Past(columns, cold_start=1))
+    times = FittedTimes(RecordedHistory(columns, cold_start=1))
     assert not times.turns.own[5]
     seconds = times.predict(np.arange(40), np.tile([1.0, 1.0, 7.0], (40, 1)))
     assert seconds.min() < seconds[5] < seconds.max()
@@ -154,12 +156,12 @@ def test_the_recorded_choices_have_the_recorded_times() -> None:
 def test_whole_offers_are_taken_as_they_are() -> None:
     offers = np.random.default_rng(0).uniform(0.5, 2.0, (ROUNDS, 40, 3))
     offers[np.repeat(np.arange(ROUNDS), np.diff(COLUMNS.starts)), COLUMNS.chosen] = COLUMNS.contexts
-    world = RecordedWorld(Past(COLUMNS, offers=offers))
+    world = RecordedWorld(RecordedHistory(COLUMNS, offers=offers))
     assert np.array_equal(world.offer(9).contexts, offers[8])
-    assert np.isin(FittedWorld(Past(COLUMNS, offers=offers)).offer(1).contexts, offers).all()
-    assert Past(COLUMNS, offers=offers).is_whole
+    assert np.isin(FittedWorld(RecordedHistory(COLUMNS, offers=offers)).offer(1).contexts, offers).all()
+    assert RecordedHistory(COLUMNS, offers=offers).is_whole
     offers[8] = np.nan  # but for one round
-    world = RecordedWorld(Past(COLUMNS, offers=offers))
+    world = RecordedWorld(RecordedHistory(COLUMNS, offers=offers))
     assert not world.past.is_whole
     assert np.isfinite(world.offer(9).contexts).all()
 
@@ -167,16 +169,18 @@ def test_whole_offers_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Past(RoundColumns.from_records([], clients=2)), "holds no turns"),
-        (lambda: Past(replace(COLUMNS, available=None)), "who was available"),
-        (lambda: Past(replace(COLUMNS, contexts=np.empty((len(COLUMNS.chosen), 0)))), "no contexts"),
-        (lambda: Past(COLUMNS, cold_start=3), "cold_start must be a feature below 3"),
-        (lambda: Past(COLUMNS, deadline=0.0), "deadline must be above 0"),
-        (lambda: Past(COLUMNS, offers=np.zeros((1, 40, 3))), "offers has shape"),
+        (lambda: RecordedHistory(RoundColumns.from_records([], clients=2)), "holds no turns"),
+        (lambda: RecordedHistory(replace(COLUMNS, available=None)), "who was available"),
+        (lambda: RecordedHistory(replace(COLUMNS, contexts=np.empty((len(COLUMNS.chosen), 0)))), "no contexts"),
+        (lambda: RecordedHistory(COLUMNS, cold_start=3), "cold_start must be a feature below 3"),
+        (lambda: RecordedHistory(COLUMNS, deadline=0.0), "deadline must be above 0"),
+        (lambda: RecordedHistory(COLUMNS, offers=np.zeros((1, 40, 3))), "offers has shape"),
         (lambda: FittedWorld(PAST, scale=0.0), "scale must be above 0"),
         (lambda: FittedWorld(PAST).offer(0), "rounds count from 1"),
         (
-            lambda: FittedTimes(Past(replace(COLUMNS, outcomes=np.full(len(COLUMNS.chosen), 2, dtype=np.uint8)))),
+            lambda: FittedTimes(
+                RecordedHistory(replace(COLUMNS, outcomes=np.full(len(COLUMNS.chosen), 2, dtype=np.uint8)))
+            ),
             "no turn that came back",
         ),
     ],

@@ -11,13 +11,13 @@ import numpy as np
 from turnout.errors import ReportError, SettingError, TurnoutError
 from turnout.kernel.rounds import RoundRecord
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.explain.explanation import Explanation, explain_choice, untold
+from turnout.policies.explain.explanation import Explanation, explain_choice, inexact_explanation
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.world import World
 from turnout.store import RunStore
 
 
-def explain_run(store: RunStore, run: int, client: int, round: int | None = None) -> Explanation:  # noqa: A002
+def explain_run(store: RunStore, run: int, client: int, round: int | None = None) -> Explanation:
     """Why a client, by its row, was chosen in a round of a run, by default the last, or was not.
 
     The policy is brought to where it stood by telling it the recorded rounds before, and the world offers that round
@@ -37,9 +37,13 @@ def explain_run(store: RunStore, run: int, client: int, round: int | None = None
     asked = records[-1].selection
     differs = _bring_to(policy, world, records[:-1])
     if differs is not None:
-        return untold(policy, asked, client, _name, f"round {differs} goes otherwise when it is played again")
+        return inexact_explanation(
+            policy, asked, client, _name, f"round {differs} goes otherwise when it is played again"
+        )
     offer = world.offer(number)
-    return explain_choice(policy, offer if policy.wants_truth else offer.without_truth(), asked, client, _name)
+    return explain_choice(
+        policy, offer if policy.requires_expected_times else offer.without_truth(), asked, client, _name
+    )
 
 
 def _bring_to(policy: SelectionPolicy, world: World, records: list[RoundRecord]) -> int | None:

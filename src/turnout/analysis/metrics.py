@@ -34,7 +34,7 @@ class PredictionError(NamedTuple):
     by_round: FloatArray
 
 
-class MeanAndBand(NamedTuple):
+class ConfidenceInterval(NamedTuple):
     """A mean, and half the width of its confidence interval."""
 
     mean: FloatArray
@@ -277,11 +277,11 @@ def band_coverage(
     return mean_or_nan(np.abs(means - predicted) <= exploration * uncertainty)
 
 
-def mean_and_band(values: npt.ArrayLike, axis: int = 0, confidence: float = 0.95) -> MeanAndBand:
+def mean_and_band(values: npt.ArrayLike, axis: int = 0, confidence: float = 0.95) -> ConfidenceInterval:
     """The mean over seeds, and half the width of its confidence interval after Student; NaN of a single seed.
 
     >>> mean_and_band([1.0, 2.0, 3.0])
-    MeanAndBand(mean=array(2.), half_width=array(2.48413771))
+    ConfidenceInterval(mean=array(2.), half_width=array(2.48413771))
     """
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.ndim == 0 or numbers.shape[axis] == 0:
@@ -289,9 +289,9 @@ def mean_and_band(values: npt.ArrayLike, axis: int = 0, confidence: float = 0.95
     seeds = numbers.shape[axis]
     mean = np.asarray(numbers.mean(axis=axis))
     if seeds == 1:
-        return MeanAndBand(mean, np.full_like(mean, np.nan))
+        return ConfidenceInterval(mean, np.full_like(mean, np.nan))
     standard_error = numbers.std(axis=axis, ddof=1) / math.sqrt(seeds)
-    return MeanAndBand(mean, np.asarray(student_t(confidence, seeds - 1) * standard_error))
+    return ConfidenceInterval(mean, np.asarray(student_t(confidence, seeds - 1) * standard_error))
 
 
 @lru_cache(maxsize=256)

@@ -19,11 +19,11 @@ from turnout.policies.registry import filled, make_policy, settings_named
 from turnout.scheduler.features import PAPER_FEATURES
 from turnout.scheduler.journal.journal import Journal, is_fleet
 from turnout.scheduler.journal.replay import LIVE, policy_of
-from turnout.scheduler.records import Closed, unpack_closed
+from turnout.scheduler.records import ClosedRound, unpack_closed
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.simulator.plans import OUR_WORLDS, RunPlan
 from turnout.simulator.play import play
-from turnout.simulator.recorded import ASSUMPTIONS, FittedWorld, Past, RecordedWorld
+from turnout.simulator.recorded import ASSUMPTIONS, FittedWorld, RecordedHistory, RecordedWorld
 from turnout.store import RoundColumns, RunStore
 
 FIGURES = ("mean_round", "p95_round", "least_share", "worst_debt", "jain", "other_choices", "other_rounds")
@@ -44,7 +44,7 @@ class Recorded:
     """
 
     where: str
-    past: Past
+    past: RecordedHistory
     policy: str
     settings: Mapping[str, Any]
     plan: RunPlan | None = None
@@ -117,7 +117,7 @@ def recorded(path: Path, run: int | None = None) -> Recorded:
     plan = RunPlan.from_dict(info.plan)
     paper_like = plan.world in (*OUR_WORLDS, "training") and plan.world_settings.get("cold_start") != "participants"
     deadline = plan.world_settings.get("deadline")
-    past = Past(columns, COLD_START if paper_like else None, deadline)
+    past = RecordedHistory(columns, COLD_START if paper_like else None, deadline)
     return Recorded(f"run {info.id} of {path}", past, plan.policy, plan.settings, replace(plan, rounds=len(columns)))
 
 
@@ -165,7 +165,7 @@ def replay(
             "everything is exact: the world of this run was built again, with its availability, contexts and noise",
         )
         return _replayed(record, again, settings, [columns], 1.0, notes, exact=True)
-    if again.wants_truth:
+    if again.requires_expected_times:
         raise SettingError(f"{policy} must be told the true times, which nobody recorded: replay another policy")
     repeated = record.past.is_whole and (record.live is None or record.live.overcommit == 1)
     if not repeated and policy == record.policy and _plain(settings) == _plain(record.settings):
@@ -221,13 +221,13 @@ def _replayed(
         values = after[:, place]
         sure = exact or (settled and (name not in ON_TIME or known == 1) and bool((values == values[0]).all()))
         now = float(values[0] if sure else values.mean())
-        figures.append(Figure(name, before[place], now, 0.0 if sure else _reach(values), sure))
+        figures.append(Figure(name, before[place], now, 0.0 if sure else prediction_half_width(values), sure))
     choices = len(record.past.columns.chosen)
     rounds = len(record.past.columns)
     return Replayed(policy.name, dict(settings), rounds, choices, tuple(figures), known, len(played), notes)
 
 
-def _reach(values: FloatArray) -> float:
+def prediction_half_width(values: FloatArray) -> float:
     """Half the interval in which the one replay that would have happened lies, with 95 % confidence."""
     count = len(values)
     return float(student_t(0.95, count - 1) * values.std(ddof=1) * math.sqrt(1 + 1 / count))
@@ -307,11 +307,11 @@ def _recorded_fleet(path: Path) -> Recorded:
     paper_like = stored["features"]["computed"] and stored["features"]["outputs"] == PAPER_FEATURES.outputs
     deadline = settings.deadline if isinstance(settings.deadline, int | float) else None
     columns = RoundColumns.from_records(_records(kept, clients), clients=clients)
-    past = Past(columns, COLD_START if paper_like and _is_flag(columns) else None, deadline, offers)
+    past = RecordedHistory(columns, COLD_START if paper_like and _is_flag(columns) else None, deadline, offers)
     return Recorded(str(path), past, settings.policy, settings.settings, live=settings, notes=tuple(notes))
 
 
-def _offers(journal: Journal, rounds: Sequence[Closed], clients: int) -> FloatArray | None:
+def _offers(journal: Journal, rounds: Sequence[ClosedRound], clients: int) -> FloatArray | None:
     """The contexts of all who volunteered, where they are on record and not too many to hold."""
     width = rounds[0].contexts.shape[1]
     if len(rounds) * clients * width > MOST_NUMBERS:
@@ -329,7 +329,7 @@ def _is_flag(columns: RoundColumns) -> bool:
     return bool(np.isin(columns.contexts[:, COLD_START], (0.0, 1.0)).all())
 
 
-def _records(rounds: Sequence[Closed], clients: int) -> list[RoundRecord]:
+def _records(rounds: Sequence[ClosedRound], clients: int) -> list[RoundRecord]:
     """Counted from 1; masks as wide as the fleet is now."""
     place_of = {closed.round: place for place, closed in enumerate(rounds, start=1)}
     turns: dict[tuple[int, int], tuple[FloatArray, float]] = {}

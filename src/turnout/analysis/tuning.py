@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from turnout.analysis.metrics import MeanAndBand, mean_and_band, student_t
+from turnout.analysis.metrics import ConfidenceInterval, mean_and_band, student_t
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_number, read_only
 from turnout.policies.base import SelectionPolicy
@@ -106,7 +106,7 @@ class Trial:
         """Over the seeds."""
         return float(self.of(figure).mean())
 
-    def band(self, figure: str) -> MeanAndBand:
+    def band(self, figure: str) -> ConfidenceInterval:
         """The mean over seeds with its confidence interval."""
         return mean_and_band(self.of(figure))
 

@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from turnout.errors import SettingError
-from turnout.policies.registry import POLICIES, near, settings_of
+from turnout.errors import SettingError, suggestion
+from turnout.policies.registry import POLICIES, settings_of
 from turnout.simulator.plans import RunPlan
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -101,7 +101,7 @@ def read_config(path: Path) -> dict[str, Any]:
     known = ("rounds", "seeds", "world", "policy")
     for name in told:
         if name not in known:
-            raise SettingError(f"{path}: unknown entry {name!r}{near(name, known)}; there are {', '.join(known)}")
+            raise SettingError(f"{path}: unknown entry {name!r}{suggestion(name, known)}; there are {', '.join(known)}")
     tables = told.get("policy", [])
     if not isinstance(told.get("world", {}), Mapping) or not isinstance(tables, list):
         raise SettingError(f"{path}: write [world] once and [[policy]] as often as you like")
@@ -130,10 +130,10 @@ def _settings_for(policy: str, settings: Sequence[str]) -> dict[str, Any]:
         name, value = parsed_setting(text)
         owner, dot, setting = name.rpartition(".")
         if dot and owner not in POLICIES:
-            raise SettingError(f"unknown policy {owner!r} in --set {text}{near(owner, POLICIES)}")
+            raise SettingError(f"unknown policy {owner!r} in --set {text}{suggestion(owner, POLICIES)}")
         if not dot and not any(setting in settings_of(one) for one in POLICIES.values()):
             every = {word for one in POLICIES.values() for word in settings_of(one)}
-            raise SettingError(f"no policy has a setting {setting!r}{near(setting, every)}")
+            raise SettingError(f"no policy has a setting {setting!r}{suggestion(setting, every)}")
         if owner == policy or (not dot and setting in known):
             own[setting] = value
     return own

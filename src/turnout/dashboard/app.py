@@ -35,7 +35,7 @@ Size = Annotated[int, Query(ge=1, le=500)]
 Words = Annotated[str, Query(max_length=1000)]
 
 
-class Answers:
+class ResponseCache:
     """The newest answers as bytes, as long as nothing has changed since."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Answers:
 def make_app(watch: Watch, *, token: str | None = None) -> FastAPI:
     """The dashboard of what is watched."""
     app = FastAPI(title="turnout", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    latencies, answers = system.Latencies(), Answers()
+    latencies, answers = system.Latencies(), ResponseCache()
     look = partial(app.api_route, methods=list(METHODS))
     app.add_middleware(Guard, token=token)
 
@@ -128,11 +128,11 @@ def make_app(watch: Watch, *, token: str | None = None) -> FastAPI:
         return answer("round", run, rounds.one_round, wanted=number)
 
     @look("/api/client")
-    def client_(id: Words, run: Run = None) -> Response:  # noqa: A002
+    def client_(id: Words, run: Run = None) -> Response:
         return answer("client", run, client.client, wanted=id)
 
     @look("/api/explain")
-    def explain(id: Words, run: Run = None, round: Annotated[int | None, Query(ge=1)] = None) -> Response:  # noqa: A002
+    def explain(id: Words, run: Run = None, round: Annotated[int | None, Query(ge=1)] = None) -> Response:
         return Response(as_json(_explained(watch, run, id, round)), media_type=JSON)
 
     @look("/api/training")

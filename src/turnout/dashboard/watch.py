@@ -126,14 +126,14 @@ class Watch:
         return (sum(means) / len(means), len(means)) if means else None
 
     @property
-    def yardstick(self) -> float | None:
+    def reference_rate(self) -> float | None:
         """The rate that most runs promise."""
         return yardstick_of(self.infos.values())
 
     def digest(self, info: RunInfo) -> Digest:
         """A run in a few numbers."""
         assert self._store is not None
-        return self._digests.of(self._store, info, self.yardstick)
+        return self._digests.of(self._store, info, self.reference_rate)
 
     def told(self) -> dict[str, Any]:
         """What is there, in words."""

@@ -145,7 +145,7 @@ def saved(state: Mapping[str, Any], key: str) -> Any:
     return state[key]
 
 
-def saved_array(state: Mapping[str, Any], key: str, like: npt.NDArray[Any]) -> Any:
+def load_array(state: Mapping[str, Any], key: str, like: npt.NDArray[Any]) -> Any:
     """A copy of a saved array that must have the shape of `like`."""
     array = np.array(saved(state, key), dtype=like.dtype, order="C")
     if array.shape != like.shape:

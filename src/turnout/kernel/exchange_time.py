@@ -17,8 +17,8 @@ from turnout.kernel.arrays import (
     as_number,
     as_rows,
     as_times,
+    load_array,
     same_length,
-    saved_array,
 )
 from turnout.kernel.backend import compiled_kernel
 from turnout.kernel.rounds import RoundReport
@@ -175,9 +175,9 @@ class ExchangeTimeModel:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` gave; all of it, or nothing."""
-        bank = saved_array(state, "bank", self.bank)
+        bank = load_array(state, "bank", self.bank)
         if self._pool is not None:
-            self._pool.take(saved_array(state, "pool", self._pool.numbers()))
+            self._pool.take(load_array(state, "pool", self._pool.numbers()))
         self.bank = bank
 
     def _unlearned(self, clients: int) -> FloatArray:

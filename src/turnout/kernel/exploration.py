@@ -19,7 +19,7 @@ class ConstantExploration:
     def __post_init__(self) -> None:
         as_number("exploration", self.width, SettingError, least=0)
 
-    def __call__(self, round: int) -> float:  # noqa: A002, ARG002
+    def __call__(self, round: int) -> float:  # noqa: ARG002
         """alpha of the paper."""
         return self.width
 
@@ -44,7 +44,7 @@ class TheoreticalExploration:
             as_number(name, getattr(self, name), SettingError, least=0)
         as_number("delta", self.delta, SettingError, above=0, most=1)
 
-    def __call__(self, round: int) -> float:  # noqa: A002
+    def __call__(self, round: int) -> float:
         """alpha_t of the paper."""
         spread = math.log((1 + round * self.L**2 / self.ridge) / self.delta)
         return self.R * math.sqrt(self.features * spread) + math.sqrt(self.ridge) * self.S

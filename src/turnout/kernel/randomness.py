@@ -12,7 +12,7 @@ from turnout.kernel.arrays import FloatArray
 SMALLEST_CONCENTRATION = 1e-6
 
 
-def round_rng(seed: int, purpose: str, round: int) -> np.random.Generator:  # noqa: A002
+def round_rng(seed: int, purpose: str, round: int) -> np.random.Generator:
     """A fresh generator that depends on these three and on nothing else.
 
     Two purposes never share draws, a resumed run draws what it would have drawn, and no global

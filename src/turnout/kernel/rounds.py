@@ -110,7 +110,7 @@ class RoundOffer(_Value):
     @classmethod
     def trusted(
         cls,
-        round: int,  # noqa: A002
+        round: int,
         available: BoolArray,
         contexts: FloatArray,
         expected_times: FloatArray | None = None,
@@ -140,7 +140,7 @@ class Selection(_Value):
         )
 
     @classmethod
-    def trusted(cls, round: int, clients: IntArray, reasons: dict[str, FloatArray]) -> Selection:  # noqa: A002
+    def trusted(cls, round: int, clients: IntArray, reasons: dict[str, FloatArray]) -> Selection:
         """A selection of fresh arrays that need no check: for policies whose solver made them."""
         for why in reasons.values():
             why.setflags(write=False)
@@ -239,7 +239,7 @@ class RoundReport(_Value):
     @classmethod
     def trusted(
         cls,
-        round: int,  # noqa: A002
+        round: int,
         clients: IntArray,
         contexts: FloatArray,
         exchange_times: FloatArray,

@@ -1,7 +1,7 @@
 """Real training: datasets, who holds what, learners, and a world in which the chosen train."""
 
 from turnout.lab.datasets import Dataset, load_dataset
-from turnout.lab.learners.base import Cohort, Learner, Taught, Training
+from turnout.lab.learners.base import Cohort, Learner, Training, TrainingResult
 from turnout.lab.learners.numpy_learner import NumpyLearner
 from turnout.lab.partition import Partition, partition
 from turnout.lab.world import Federation, TrainingWorld
@@ -13,8 +13,8 @@ __all__ = [
     "Learner",
     "NumpyLearner",
     "Partition",
-    "Taught",
     "Training",
+    "TrainingResult",
     "TrainingWorld",
     "load_dataset",
     "partition",

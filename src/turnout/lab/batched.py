@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from turnout.kernel.rounds import RoundRecord
-from turnout.lab.learner_cache import Workshop
+from turnout.lab.learner_cache import LearnerCache
 from turnout.lab.world import TrainingWorld, play_side_by_side
 from turnout.policies.base import prefixed, subset
 from turnout.simulator.plans import RunPlan
@@ -39,7 +39,7 @@ def train_plans(
     """
     asked = list(plans)
     small = [plan for plan in asked if plan.world_settings.get("model", "mlp") == "mlp"]
-    with Workshop(device, workers=workers) as shop:
+    with LearnerCache(device, workers=workers) as shop:
         if small and not keep_models and on_round is None and device == "cpu":
             sweep(small, store, workers=workers, watch=None if watch is None else lambda plan: watch(plan.rounds))
         runs = [_Run(plan, store, shop.made_by) for plan in missing_plans(asked, store)]
@@ -128,7 +128,7 @@ def _one_round(runs: Sequence[_Run]) -> list[RoundRecord]:
     """Each run's own next round."""
     offers = [run.world.offer(run.done + 1) for run in runs]
     selections = [
-        run.policy.ask(offer if run.policy.wants_truth else offer.without_truth())
+        run.policy.ask(offer if run.policy.requires_expected_times else offer.without_truth())
         for run, offer in zip(runs, offers, strict=True)
     ]
     reports = play_side_by_side([run.world for run in runs], offers, selections)

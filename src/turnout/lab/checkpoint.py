@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.lab.learners.networks import Network
-from turnout.store.atomic import whole_file
+from turnout.store.atomic import atomic_write
 
 
 def write_model(path: Path, network: Network, weights: npt.NDArray[np.floating]) -> None:
@@ -22,7 +22,7 @@ def write_model(path: Path, network: Network, weights: npt.NDArray[np.floating])
     outputs).
     """
     layers = network.layers(network.checked(weights))
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         np.savez(file, **layers)  # type: ignore[arg-type]
 
 

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from turnout.errors import DatasetError, SettingError
+from turnout.errors import DatasetError, SettingError, suggestion
 from turnout.lab.files import DataFile, Files, read_checked
-from turnout.policies.registry import near
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -83,7 +82,7 @@ def load_dataset(name: str, folder: Path | None = None) -> Dataset:
 def source_named(name: str) -> Source:
     """What is known of this dataset."""
     if name not in SOURCES:
-        raise SettingError(f"unknown dataset {name!r}{near(name, SOURCES)}; there are {', '.join(SOURCES)}")
+        raise SettingError(f"unknown dataset {name!r}{suggestion(name, SOURCES)}; there are {', '.join(SOURCES)}")
     return SOURCES[name]
 
 

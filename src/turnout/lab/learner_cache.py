@@ -22,7 +22,7 @@ from turnout.version import __version__
 MODELS = ("mlp", "cnn")
 
 
-class Workshop:
+class LearnerCache:
     """While it is open (`with`), worlds that train alike share a dataset and a learner on its device.
 
     `workers`: processes that train on a CPU, by default one a core.
@@ -32,7 +32,7 @@ class Workshop:
         self.device, self.workers = device, workers
         self._datasets: dict[tuple[str, str | None], Dataset] = {}
         self._learners: dict[Any, Learner] = {}
-        self._token: Token[Workshop | None] | None = None
+        self._token: Token[LearnerCache | None] | None = None
         if device != "cpu":
             torch_device(device)
 
@@ -64,7 +64,7 @@ class Workshop:
         for learner in self._learners.values():
             learner.close()
 
-    def __enter__(self) -> Workshop:
+    def __enter__(self) -> LearnerCache:
         self._token = _OPEN.set(self)
         return self
 
@@ -94,7 +94,7 @@ class Workshop:
         return StackedLearner(dataset, network, training, device=self.device)
 
 
-_OPEN: ContextVar[Workshop | None] = ContextVar("workshop", default=None)
+_OPEN: ContextVar[LearnerCache | None] = ContextVar("workshop", default=None)
 
 
 def torch_device(name: str) -> Literal["cpu", "cuda"]:
@@ -129,7 +129,7 @@ def training_world(
     `gamma`: a number, or "iid". `model`: "mlp" (one hidden layer, NumPy) or "cnn" (the paper's network, torch).
     `world`: settings of the paper's world inside. The seed also draws the split, the first weights and the batches.
     """
-    workshop = _OPEN.get() or Workshop()
+    workshop = _OPEN.get() or LearnerCache()
     inner = PaperWorld(seed, **(world or {}))
     how = Training(epochs, batch, rate, momentum, weight_decay, proximal)
     learner = workshop.learner(dataset, folder, model, hidden, how)

@@ -12,7 +12,7 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count, saved
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.lab.learners.base import Cohort, Learner, Taught
+from turnout.lab.learners.base import Cohort, Learner, TrainingResult
 from turnout.lab.partition import Partition
 from turnout.policies.base import prefixed, subset
 from turnout.simulator.world import World
@@ -31,7 +31,7 @@ class Federation:
         as_count("seed", self.seed, SettingError, least=0)
         as_count("evaluate_every", self.evaluate_every, SettingError)
 
-    def orders(self, clients: IntArray, round: int) -> IntArray:  # noqa: A002
+    def orders(self, clients: IntArray, round: int) -> IntArray:
         """The items of each client, shuffled for it and this round alone, once an epoch: (clients, epochs, items)."""
         epochs = self.learner.training.epochs
         orders = np.empty((len(clients), epochs, self.holdings.items.shape[1]), dtype=np.int64)
@@ -75,7 +75,7 @@ class TrainingWorld:
         """In what share of the rounds each client volunteers, in the long run."""
         return self.inner.availability
 
-    def offer(self, round: int) -> RoundOffer:  # noqa: A002
+    def offer(self, round: int) -> RoundOffer:
         """Who volunteers, and in what condition."""
         return self.inner.offer(round)
 
@@ -100,9 +100,9 @@ class TrainingWorld:
         orders = self.federation.orders(back, offer.round)
         return _Begun(report, Cohort(self.weights, orders, np.full(len(back), float(orders.shape[2]))))
 
-    def _finish(self, begun: _Begun, taught: Taught, accuracy: float | None) -> RoundReport:
+    def _finish(self, begun: _Begun, taught: TrainingResult, accuracy: float | None) -> RoundReport:
         report = begun.report
-        metrics = {**report.metrics, "diverged": float((~taught.sound).sum())}
+        metrics = {**report.metrics, "diverged": float((~taught.finite).sum())}
         if accuracy is not None:
             metrics["accuracy"] = accuracy
         losses = np.full(len(report.clients), np.nan)

@@ -24,9 +24,9 @@ class SelectionPolicy(ABC):
     #: How many features a context must have; None where the policy does not look at contexts.
     features: int | None = None
     #: Does it choose cohort_size clients whenever so many are available, or may its rule leave places empty?
-    fills: bool = True
+    fills_cohort: bool = True
     #: Must it be told the true expected times? Nobody else is.
-    wants_truth: bool = False
+    requires_expected_times: bool = False
 
     def __init__(self, clients: int) -> None:
         self.clients = as_count("clients", clients, SettingError)

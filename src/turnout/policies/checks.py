@@ -94,7 +94,7 @@ def the_cohort_has_the_wanted_size(build: Build) -> None:
     for availability in (1.0, 0.8, 0.1):
         policy = build()
         for offer, selection in _played(policy, availability=availability):
-            if policy.cohort_size is None or not policy.fills:
+            if policy.cohort_size is None or not policy.fills_cohort:
                 continue
             wanted = min(policy.cohort_size, int(offer.available.sum()))
             _require(

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, as_count, as_number, saved_array
+from turnout.kernel.arrays import FloatArray, as_count, as_number, load_array
 from turnout.kernel.cohort import Cohort
 from turnout.kernel.fairness import Accrual, Certificate, FairnessQueues, OwedTurns, Rate
 from turnout.kernel.feasibility import require_feasible
@@ -64,7 +64,7 @@ class GuaranteedPolicy(SelectionPolicy):
         """Choose the cohort that minimises speed_weight · slowest − owed turns."""
         self.check_offer(offer)
         owed = self.queues.owed_exactly()
-        cohort = self._cohort(offer, *self.weighed(owed, offer.round, self.cohort_size))
+        cohort = self._cohort(offer, *self.objective_terms(owed, offer.round, self.cohort_size))
         return Selection.trusted(
             offer.round,
             cohort.rows,
@@ -95,11 +95,11 @@ class GuaranteedPolicy(SelectionPolicy):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take them back."""
-        turns = saved_array(state, "turns", self.turns)
+        turns = load_array(state, "turns", self.turns)
         self.queues.restore(subset(state, "queues"))
         self.turns = turns
 
-    def weighed(self, owed: OwedTurns, round: int, size: int) -> tuple[OwedTurns, float]:  # noqa: A002, ARG002
+    def objective_terms(self, owed: OwedTurns, round: int, size: int) -> tuple[OwedTurns, float]:  # noqa: ARG002
         """What each client weighs in a choice of `size` clients, and what a second does: what it is owed, and V."""
         return owed, self.speed_weight
 

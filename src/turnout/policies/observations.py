@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError, StateError
-from turnout.kernel.arrays import BoolArray, FloatArray, as_number, saved, saved_array
+from turnout.kernel.arrays import BoolArray, FloatArray, as_number, load_array, saved
 from turnout.kernel.rounds import RoundReport
 
 
@@ -46,7 +46,7 @@ class LastLosses:
 
     def add(self, count: int) -> None:
         """New clients have had no turn."""
-        self.values = grown(self.values, count, np.inf)
+        self.values = append_rows(self.values, count, np.inf)
 
     def state(self) -> dict[str, Any]:
         """The losses."""
@@ -54,7 +54,7 @@ class LastLosses:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take them back."""
-        self.values = saved_array(state, "losses", self.values)
+        self.values = load_array(state, "losses", self.values)
 
 
 class MeanTimes:
@@ -92,7 +92,7 @@ class MeanTimes:
 
     def add(self, count: int) -> None:
         """New clients have no times."""
-        self.totals, self.counts = grown(self.totals, count, 0.0), grown(self.counts, count, 0)
+        self.totals, self.counts = append_rows(self.totals, count, 0.0), append_rows(self.counts, count, 0)
 
     def state(self) -> dict[str, Any]:
         """Sums, counts and the longest time of all."""
@@ -100,8 +100,8 @@ class MeanTimes:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take them back."""
-        totals, counts = saved_array(state, "totals", self.totals), saved_array(state, "counts", self.counts)
-        self.longest = saved_number(state, "longest")
+        totals, counts = load_array(state, "totals", self.totals), load_array(state, "counts", self.counts)
+        self.longest = load_number(state, "longest")
         self.totals, self.counts = totals, counts
 
 
@@ -115,12 +115,12 @@ def part_of(share: float, count: int) -> int:
     return int(share * count + 1e-9)
 
 
-def grown(array: npt.NDArray[Any], count: int, fresh: Any) -> Any:
+def append_rows(array: npt.NDArray[Any], count: int, fresh: Any) -> Any:
     """`array` with `count` entries more for clients that join."""
     return np.concatenate([array, np.full(count, fresh, dtype=array.dtype)])
 
 
-def saved_number(state: Mapping[str, Any], key: str) -> float:
+def load_number(state: Mapping[str, Any], key: str) -> float:
     """A saved number."""
     value = np.asarray(saved(state, key))
     if value.ndim or value.dtype.kind not in "biuf":

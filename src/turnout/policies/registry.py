@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from turnout.errors import SettingError
+from turnout.errors import SettingError, suggestion
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.baselines.data_size import DataSize
 from turnout.policies.baselines.fedcs import FedCS
@@ -78,12 +78,14 @@ def make_policy(name: str, clients: int, **settings: Any) -> SelectionPolicy:
         return WRAPPERS[name].named(clients, make_policy, **settings)
     if name not in POLICIES:
         names = [*POLICIES, *WRAPPERS]
-        raise SettingError(f"unknown policy {name!r}{near(name, names)}; there are {', '.join(names)}")
+        raise SettingError(f"unknown policy {name!r}{suggestion(name, names)}; there are {', '.join(names)}")
     policy = POLICIES[name]
     known = settings_of(policy)
     for setting in settings:
         if setting not in known:
-            raise SettingError(f"{name} has no setting {setting!r}{near(setting, known)}; it has {', '.join(known)}")
+            raise SettingError(
+                f"{name} has no setting {setting!r}{suggestion(setting, known)}; it has {', '.join(known)}"
+            )
     return policy(clients, **settings)
 
 
@@ -103,11 +105,3 @@ def settings_named(name: str) -> list[str]:
     if name in WRAPPERS:
         return ["policy", "settings", *WRAPPERS[name].own_settings()]
     return settings_of(POLICIES[name]) if name in POLICIES else []
-
-
-def near(word: str, words: Iterable[str]) -> str:
-    """A hint at the word that was perhaps meant."""
-    import difflib  # only who mistypes pays for it
-
-    near = difflib.get_close_matches(word, list(words), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""

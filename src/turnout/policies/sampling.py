@@ -8,7 +8,7 @@ from turnout.kernel.arrays import FloatArray, IntArray, smallest
 from turnout.kernel.randomness import round_rng
 
 
-def clocks(seed: int, purpose: str, round: int, clients: int) -> FloatArray:  # noqa: A002
+def exponential_keys(seed: int, purpose: str, round: int, clients: int) -> FloatArray:
     """One exponential waiting time a client: its luck in this round, whoever else is there."""
     return round_rng(seed, purpose, round).standard_exponential(clients)
 
@@ -32,7 +32,7 @@ def drawn(log_weights: FloatArray, waits: FloatArray, count: int) -> IntArray:
     return np.sort(np.concatenate([in_race, more]))
 
 
-def drawn_by_weight(weights: FloatArray, waits: FloatArray, count: int) -> IntArray:
+def weighted_sample_linear(weights: FloatArray, waits: FloatArray, count: int) -> IntArray:
     """The same, for weights that are not negative."""
     with np.errstate(divide="ignore"):
         return drawn(np.log(weights), waits, count)

@@ -12,7 +12,7 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_floats, refuse_where, same_length
 from turnout.kernel.rounds import RoundReport
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.observations import LastLosses, grown
+from turnout.policies.observations import LastLosses, append_rows
 
 
 class SizedPolicy(SelectionPolicy):
@@ -22,7 +22,7 @@ class SizedPolicy(SelectionPolicy):
         super().__init__(clients)
         self.cohort_size: int = as_count("cohort_size", cohort_size, SettingError)
         self._sizes_given = sizes is not None
-        self.sizes = one_each("sizes", sizes, self.clients)
+        self.sizes = per_client_setting("sizes", sizes, self.clients)
 
     def add(self, count: int) -> None:
         """New clients have as much data as any; refused where each was given its own size."""
@@ -32,7 +32,7 @@ class SizedPolicy(SelectionPolicy):
                 "it anew with the sizes of all, or with sizes=None"
             )
         super().add(count)
-        self.sizes = grown(self.sizes, count, 1.0)
+        self.sizes = append_rows(self.sizes, count, 1.0)
 
 
 class ByLosses(SizedPolicy):
@@ -61,7 +61,7 @@ class ByLosses(SizedPolicy):
         self.losses.restore(state)
 
 
-def one_each(field: str, values: npt.ArrayLike | None, clients: int) -> FloatArray:
+def per_client_setting(field: str, values: npt.ArrayLike | None, clients: int) -> FloatArray:
     """A setting with one number a client, none negative and not all 0; all 1 where it is None."""
     if values is None:
         return np.ones(clients)

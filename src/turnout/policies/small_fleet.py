@@ -45,7 +45,7 @@ class SmallFleet:
         )
         self._trained = np.zeros(clients, dtype=np.bool_)
 
-    def offer(self, round: int) -> RoundOffer:  # noqa: A002
+    def offer(self, round: int) -> RoundOffer:
         """Who is there, and in what condition."""
         rng = round_rng(self.seed, "contexts", round)
         free_cpu = rng.uniform(0.5, 2.0, self.clients)

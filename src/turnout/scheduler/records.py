@@ -16,7 +16,7 @@ import numpy.typing as npt
 from turnout.errors import StoreError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.scheduler.clock import seconds_since
-from turnout.store.packing import pack, refusing_damage, unpack
+from turnout.store.packing import corruption_as_store_error, pack, unpack
 
 #: What became of an invited client. Surplus: it came back, but enough others had come before it. Outrun: it was still
 #: out when enough others had come, which is no fault of its own.
@@ -27,7 +27,7 @@ SEAL_PLACE = 11  # columns of a turn, up to its seal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Closed:
+class ClosedRound:
     """All that a closed round changes. `kinds` are places in KINDS; late_* are true times of earlier late clients.
 
     `losses`: NaN of who told none; None if nobody told any.
@@ -45,7 +45,7 @@ class Closed:
     losses: FloatArray | None = None
 
     @property
-    def told_losses(self) -> FloatArray:
+    def reported_losses(self) -> FloatArray:
         """One a client, NaN of who told none."""
         return np.full(len(self.rows), np.nan) if self.losses is None else self.losses
 
@@ -106,7 +106,7 @@ def turn_of(found: Sequence[Any]) -> tuple[Turn, Any]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Offered:
+class RecordedOffer:
     """What a choice was made from. `available`, `contexts`: of all volunteers, the latter in the order of their rows.
 
     Where that was too much to keep `contexts` is None, and `available` are the chosen.
@@ -127,7 +127,7 @@ class Offered:
         return contexts
 
 
-def pack_offered(offered: Offered) -> tuple[bytes, bytes]:
+def pack_offered(offered: RecordedOffer) -> tuple[bytes, bytes]:
     """What was offered as bytes, and who volunteered."""
     header: dict[str, Any] = {"round": offered.round, "clients": len(offered.available)}
     header["reasons"] = list(offered.reasons)
@@ -141,13 +141,13 @@ def pack_offered(offered: Offered) -> tuple[bytes, bytes]:
     return pack(header, arrays), zlib.compress(np.packbits(offered.available).tobytes(), 1)
 
 
-def unpack_offered(data: bytes, mask: bytes) -> Offered:
+def unpack_offered(data: bytes, mask: bytes) -> RecordedOffer:
     """What pack_offered was given."""
-    with refusing_damage():
+    with corruption_as_store_error():
         header, arrays = unpack(data)
         contexts = [arrays[f"context.{place}"].astype(np.float64) for place in range(header.get("features", 0))]
         bits = np.frombuffer(zlib.decompress(mask), dtype=np.uint8)
-        return Offered(
+        return RecordedOffer(
             header["round"],
             arrays["rows"],
             {name: arrays[f"reason.{name}"] for name in header["reasons"]},
@@ -167,7 +167,7 @@ def _narrowed(column: FloatArray) -> npt.NDArray[Any]:
 
 def volunteered(mask: bytes, row: int) -> bool:
     """Whether this client is among those of a packed mask."""
-    with refusing_damage():
+    with corruption_as_store_error():
         bits = zlib.decompress(mask)
     return row // 8 < len(bits) and bool(bits[row // 8] >> (7 - row % 8) & 1)
 
@@ -222,7 +222,7 @@ def as_bytes(stored: Any) -> bytes:
     return stored if isinstance(stored, bytes) else str(stored).encode()
 
 
-def pack_closed(round_: Closed, *, opened: str, closed: str, wanted: int) -> tuple[bytes, bytes]:
+def pack_closed(round_: ClosedRound, *, opened: str, closed: str, wanted: int) -> tuple[bytes, bytes]:
     """A closed round as the data of its event, and who was available as its mask."""
     mask = zlib.compress(np.packbits(round_.available).tobytes(), 1)
     arrays: dict[str, npt.NDArray[Any]] = {
@@ -247,7 +247,7 @@ def pack_closed(round_: Closed, *, opened: str, closed: str, wanted: int) -> tup
     return pack(told, arrays), mask
 
 
-def unpack_closed(data: bytes, mask: bytes | None) -> tuple[Closed, dict[str, Any]]:
+def unpack_closed(data: bytes, mask: bytes | None) -> tuple[ClosedRound, dict[str, Any]]:
     """What pack_closed was given; without its mask nobody counts as available."""
     header, arrays = unpack(data)
     available = np.zeros(header["clients"], dtype=np.bool_)
@@ -256,7 +256,7 @@ def unpack_closed(data: bytes, mask: bytes | None) -> tuple[Closed, dict[str, An
             raise StoreError(f"who was available in round {header['round']} is not what was written: restore a backup")
         bits = np.frombuffer(zlib.decompress(mask), dtype=np.uint8)
         available = np.unpackbits(bits, count=header["clients"]).astype(np.bool_)
-    closed = Closed(
+    closed = ClosedRound(
         header["round"],
         arrays["rows"],
         arrays["contexts"],
@@ -271,7 +271,7 @@ def unpack_closed(data: bytes, mask: bytes | None) -> tuple[Closed, dict[str, An
     return closed, header
 
 
-def told_event(kind: str, data: bytes, mask: bytes | None, ids: Sequence[str]) -> dict[str, Any]:
+def event_to_dict(kind: str, data: bytes, mask: bytes | None, ids: Sequence[str]) -> dict[str, Any]:
     """An event in words, for an audit."""
     if kind != "close":
         told = json.loads(data)
@@ -289,7 +289,7 @@ def told_event(kind: str, data: bytes, mask: bytes | None, ids: Sequence[str]) -
         "clients": [ids[row] for row in closed.rows.tolist()],
         "outcomes": [KINDS[kind] for kind in closed.kinds.tolist()],
         "seconds": closed.seconds.tolist(),
-        "losses": [None if math.isnan(loss) else loss for loss in closed.told_losses.tolist()],
+        "losses": [None if math.isnan(loss) else loss for loss in closed.reported_losses.tolist()],
         "contexts": closed.contexts.tolist(),
         "late": [{"client": ids[row], "round": round_, "seconds": seconds} for round_, row, seconds in late],
     }

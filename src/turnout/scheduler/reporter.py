@@ -126,12 +126,12 @@ class Reporter:
         seconds: float,
         *,
         loss: float | None = None,
-        round: int | None = None,  # noqa: A002
+        round: int | None = None,
     ) -> bool:
         """It came back after so many seconds, and perhaps told its loss; False if that was known."""
         return record(self._journal, [Outcome(client, seconds, round=round, loss=loss)], self._late_window)[0]
 
-    def failed(self, client: str, why: str, *, round: int | None = None) -> bool:  # noqa: A002
+    def failed(self, client: str, why: str, *, round: int | None = None) -> bool:
         """It will not come back in this round; False if that was known."""
         return record(self._journal, [Outcome(client, why=why, round=round)], self._late_window)[0]
 
@@ -140,7 +140,7 @@ class Reporter:
         seconds: Mapping[str, float],
         *,
         losses: Mapping[str, float] | None = None,
-        round: int | None = None,  # noqa: A002
+        round: int | None = None,
     ) -> int:
         """Many at once, in one transaction; how many were news."""
         return sum(record(self._journal, outcomes_of(seconds, losses, round), self._late_window))

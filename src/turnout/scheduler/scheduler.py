@@ -23,7 +23,7 @@ from turnout.scheduler.clock import now
 from turnout.scheduler.features import PAPER_FEATURES, Features
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.replay import load, policy_of, same_features
-from turnout.scheduler.records import OpenRound, Turn, pack_closed, told_event
+from turnout.scheduler.records import OpenRound, Turn, event_to_dict, pack_closed
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
 from turnout.scheduler.rounds.choosing import Statuses, chosen_round
 from turnout.scheduler.rounds.closing import closed_round
@@ -139,7 +139,7 @@ class Scheduler:
             except BaseException:
                 self._reload()
                 raise
-            self._journal.empty_log()
+            self._journal.checkpoint_wal()
             self._memory.unsaved = 0
 
     # Rounds
@@ -170,7 +170,7 @@ class Scheduler:
         seconds: float | None = None,
         *,
         loss: float | None = None,
-        round: int | None = None,  # noqa: A002
+        round: int | None = None,
     ) -> bool:
         """It came back after so many seconds, by default since the choice; False if that was known.
 
@@ -189,12 +189,12 @@ class Scheduler:
         seconds: Mapping[str, float],
         *,
         losses: Mapping[str, float] | None = None,
-        round: int | None = None,  # noqa: A002
+        round: int | None = None,
     ) -> int:
         """Many at once, in one transaction; how many were news. `losses`: of all of them, or of some."""
         return sum(self._record(outcomes_of(seconds, losses, round)))
 
-    def failed(self, client: str, why: str, *, round: int | None = None) -> bool:  # noqa: A002
+    def failed(self, client: str, why: str, *, round: int | None = None) -> bool:
         """It will not come back in this round, which says nothing about its speed; False if that was known."""
         return self._record([Outcome(client, why=why, round=round)])[0]
 
@@ -286,7 +286,7 @@ class Scheduler:
             certificate: Certificate = make()
             return certificate
 
-    def explain(self, client: str, round: int | None = None) -> Explanation:  # noqa: A002
+    def explain(self, client: str, round: int | None = None) -> Explanation:
         """Why a client was chosen in a round, by default the newest, or why not, and what it lacked."""
         with self._turn:
             number = self.round if round is None else round
@@ -305,7 +305,7 @@ class Scheduler:
             self._row(client)
             return self._journal.turns_of_client(client)
 
-    def turns(self, round: int | None = None) -> list[Turn]:  # noqa: A002
+    def turns(self, round: int | None = None) -> list[Turn]:
         """Everyone who was invited in a round, by default the newest, and what became of each."""
         with self._turn:
             return self._journal.turns_of(self.round if round is None else round)
@@ -329,7 +329,7 @@ class Scheduler:
         if self.settings.deadline is None:
             notices.append("no deadline is set: a round in which a client never returns stays open until it is closed")
         with self._turn:
-            seldom = [self._fleet.ids[row] for row in self._fleet.seldom_there().tolist()]
+            seldom = [self._fleet.ids[row] for row in self._fleet.rarely_available().tolist()]
         if seldom:
             notices.append(
                 f"{', '.join(seldom[:5])} volunteered for fewer rounds than were promised: lower guaranteed_rate, or "
@@ -353,7 +353,7 @@ class Scheduler:
             with self._turn:  # a few at a time, so that others can go on meanwhile
                 some = list(self._journal.events(last, EXPORTED_AT_ONCE))
                 told = [
-                    {"event": seq, **told_event(kind, data, mask, self._fleet.ids)} for seq, kind, data, mask in some
+                    {"event": seq, **event_to_dict(kind, data, mask, self._fleet.ids)} for seq, kind, data, mask in some
                 ]
             yield from told
             if len(told) < EXPORTED_AT_ONCE:

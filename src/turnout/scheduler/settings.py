@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from turnout.errors import SettingError
+from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import LARGEST_TIME, as_count, as_number
-from turnout.policies.registry import near
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,9 @@ class SchedulerSettings:
         known = [one.name for one in fields(cls)]
         for name in given:
             if name not in known:
-                raise SettingError(f"there is no setting {name!r}{near(name, known)}; there are {', '.join(known)}")
+                raise SettingError(
+                    f"there is no setting {name!r}{suggestion(name, known)}; there are {', '.join(known)}"
+                )
         return cls(**given)
 
     @classmethod
@@ -92,7 +93,7 @@ class SchedulerSettings:
         mine = self.told()
         for name, value in given.items():
             if name not in mine:
-                raise SettingError(f"there is no setting {name!r}{near(name, mine)}; there are {', '.join(mine)}")
+                raise SettingError(f"there is no setting {name!r}{suggestion(name, mine)}; there are {', '.join(mine)}")
             if mine[name] != _as_kept(value):
                 raise SettingError(
                     f"{path} was begun with {name}={mine[name]!r}, not {value!r}: open it without {name}, or begin a "

@@ -26,7 +26,7 @@ class Draws:
         self._block = -1
         self._numbers: FloatArray = np.empty((0, clients))
 
-    def of(self, round: int) -> FloatArray:  # noqa: A002
+    def of(self, round: int) -> FloatArray:
         """The numbers of this round, one a client."""
         block, place = divmod(round - 1, self._rounds)
         if block != self._block:
@@ -65,7 +65,7 @@ class Quantity:
         """Below this it never falls."""
         return float(self._values.get("low", self._values.get("value", 0.0)))
 
-    def of(self, round: int) -> FloatArray:  # noqa: A002
+    def of(self, round: int) -> FloatArray:
         """The quantity in this round, one number a client."""
         values = self._values
         if self._kind == "constant":
@@ -86,7 +86,7 @@ class Availability(Protocol):
     def shares(self) -> FloatArray:
         """In what share of the rounds each client does, in the long run."""
 
-    def of(self, round: int) -> BoolArray:  # noqa: A002
+    def of(self, round: int) -> BoolArray:
         """Who does in this round."""
 
 
@@ -97,7 +97,7 @@ class Bernoulli:
         self.shares = shares
         self._draws = Draws(seed, "availability", len(shares))
 
-    def of(self, round: int) -> BoolArray:  # noqa: A002
+    def of(self, round: int) -> BoolArray:
         """Who volunteers in this round."""
         return self._draws.of(round) < self.shares
 
@@ -114,7 +114,7 @@ class OnOff:
         self._draws = Draws(seed, "availability", len(shares))
         self._round, self._there = 0, np.zeros(len(shares), dtype=np.bool_)
 
-    def of(self, round: int) -> BoolArray:  # noqa: A002
+    def of(self, round: int) -> BoolArray:
         """Who volunteers in this round; the chain is walked on from the last one asked for."""
         if round < self._round:
             self._round = 0
@@ -142,11 +142,11 @@ class Daily:
         self._draws = Draws(seed, "availability", len(shares))
         self.shares: FloatArray = np.mean([self._chances(hour) for hour in range(self._period)], axis=0)
 
-    def of(self, round: int) -> BoolArray:  # noqa: A002
+    def of(self, round: int) -> BoolArray:
         """Who volunteers in this round."""
         return self._draws.of(round) < self._chances(round)
 
-    def _chances(self, round: int) -> FloatArray:  # noqa: A002
+    def _chances(self, round: int) -> FloatArray:
         wave = np.sin(2 * math.pi * (round / self._period + self._phases))
         chances: FloatArray = np.clip(self._shares * (1 + self._amplitude * wave), 0, 1)
         return chances
@@ -201,7 +201,7 @@ class Drift:
         self._lots = lots
         self.still = np.ones(clients)
 
-    def of(self, round: int) -> FloatArray:  # noqa: A002
+    def of(self, round: int) -> FloatArray:
         """The factor on computing times in this round."""
         values = self._values
         if self._kind == "step" and round >= values["round"]:

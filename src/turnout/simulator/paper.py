@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from turnout.errors import SelectionError, SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, read_only, saved_array
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, load_array, read_only
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.simulator.distributions import Draws, Drift, Quantity, availability_from
 
@@ -80,7 +80,7 @@ class PaperWorld:
         shares: FloatArray = read_only(self._volunteers.shares)
         return shares
 
-    def offer(self, round: int) -> RoundOffer:  # noqa: A002
+    def offer(self, round: int) -> RoundOffer:
         """Who volunteers, and in what condition, with the truth about their expected times."""
         if round < 1:
             raise SettingError(f"rounds count from 1, not {round}")
@@ -136,14 +136,14 @@ class PaperWorld:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take it back."""
-        self._trained = saved_array(state, "trained", self._trained)
+        self._trained = load_array(state, "trained", self._trained)
 
     @staticmethod
     def _expected(theta: FloatArray, contexts: FloatArray) -> FloatArray:
         times: FloatArray = contexts[:, 0] * theta[:, 0] + contexts[:, 1] * theta[:, 1] + contexts[:, 2] * theta[:, 2]
         return times
 
-    def _theta_in(self, round: int) -> FloatArray:  # noqa: A002
+    def _theta_in(self, round: int) -> FloatArray:
         factor = self._drift.of(round)
         if factor is self._drift.still:
             return self.theta

@@ -11,10 +11,10 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, Literal
 
-from turnout.errors import SettingError
+from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.registry import filled, make_policy, near
+from turnout.policies.registry import filled, make_policy
 from turnout.simulator.paper import PaperWorld
 from turnout.simulator.traces.world import TraceWorld
 from turnout.simulator.world import World
@@ -37,12 +37,12 @@ def make_world(name: str, seed: int = 0, /, **settings: Any) -> World:
     build = OUR_WORLDS.get(name) or worlds().get(name)
     if build is None:
         known = list(worlds())
-        raise SettingError(f"unknown world {name!r}{near(name, known)}; there are {', '.join(known)}")
+        raise SettingError(f"unknown world {name!r}{suggestion(name, known)}; there are {', '.join(known)}")
     known = [one.name for one in inspect.signature(build).parameters.values() if one.kind is one.KEYWORD_ONLY]
     for setting in settings:
         if setting not in known:
             raise SettingError(
-                f"the world {name} has no setting {setting!r}{near(setting, known)}; it has {', '.join(known)}"
+                f"the world {name} has no setting {setting!r}{suggestion(setting, known)}; it has {', '.join(known)}"
             )
     return build(seed, **settings)
 

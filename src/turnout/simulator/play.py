@@ -26,7 +26,7 @@ def play(policy: SelectionPolicy, world: World, rounds: int, *, first: int = 1) 
         raise SettingError(f"the policy is for {policy.clients} clients, the world has {world.clients}")
     for round_ in range(first, rounds + 1):
         offer = world.offer(round_)
-        selection = policy.ask(offer if policy.wants_truth else offer.without_truth())
+        selection = policy.ask(offer if policy.requires_expected_times else offer.without_truth())
         report = world.play(offer, selection)
         policy.tell(report)
         yield RoundRecord(selection, report)

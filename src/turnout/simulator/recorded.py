@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SelectionError, SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, read_only, saved_array
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, load_array, read_only
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundOffer, RoundReport, Selection
 from turnout.simulator.distributions import Draws
@@ -18,7 +18,7 @@ from turnout.store.columns import RoundColumns
 
 RIDGE = 1.0
 OWN_TURNS = 5  # fewer than so many of a client tell little: then those of the whole fleet are drawn from
-STRETCH = 20  # rounds of recorded availability that stay together
+BLOCK_ROUNDS = 20  # rounds of recorded availability that stay together
 LEAST_PREDICTION = 0.05  # of the mean time: below it a regression is not believed
 LATE_COLUMNS = ("rounds", "clients", "contexts", "deadlines", "exchange_times", "learned_since")
 FAILED, LATE = OUTCOMES.index("failed"), OUTCOMES.index("late")
@@ -34,7 +34,7 @@ ASSUMPTIONS = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Past:
+class RecordedHistory:
     """A record to learn from.
 
     `cold_start`: the place of the feature that tells whether a client did not train in the round before; it is then not
@@ -97,7 +97,7 @@ class Past:
 class FittedTimes:
     """How long each client takes in a given context, and how far its turns were from that."""
 
-    def __init__(self, past: Past) -> None:
+    def __init__(self, past: RecordedHistory) -> None:
         columns = past.columns
         times, contexts, rows = past.true_times, columns.contexts, columns.chosen
         kinds = np.zeros(len(rows), dtype=np.uint8) if columns.outcomes is None else columns.outcomes
@@ -113,7 +113,7 @@ class FittedTimes:
         ]
         #: Of each recorded turn, and which turns are whose.
         self.factors, self.failed, self.seconds = factors, kinds == FAILED, times
-        self.turns = Lots(rows, columns.clients)
+        self.turns = BootstrapSampler(rows, columns.clients)
         weights = np.bincount(rows[teaches], factors[teaches], columns.clients)
         counts = np.bincount(rows[teaches], minlength=columns.clients)
         fleet = float(factors[teaches].mean())
@@ -125,7 +125,7 @@ class FittedTimes:
         return seconds
 
 
-class Lots:
+class BootstrapSampler:
     """Draws one of its own recorded things for each client; of those who have few, one of anybody's."""
 
     def __init__(self, rows: IntArray, clients: int) -> None:
@@ -149,7 +149,7 @@ class FittedWorld:
     world is therefore too fast by a few per cent, which whoever knows the recorded policy can put right.
     """
 
-    def __init__(self, past: Past, seed: int = 0, *, scale: float = 1.0) -> None:
+    def __init__(self, past: RecordedHistory, seed: int = 0, *, scale: float = 1.0) -> None:
         self._scale = as_number("scale", scale, SettingError, above=0)
         self.past, self.seed = past, as_count("seed", seed, SettingError, least=0)
         self._clients = past.columns.clients
@@ -160,7 +160,7 @@ class FittedWorld:
             contexts = past.offers[place, rows]
         if not len(rows):
             rows, contexts = past.columns.chosen, past.columns.contexts
-        self._contexts, self._conditions = contexts, Lots(rows, self._clients)
+        self._contexts, self._conditions = contexts, BootstrapSampler(rows, self._clients)
         self._places = Draws(seed, "recorded contexts", self._clients)
         self._lots = Draws(seed, "recorded turns", self._clients)
         self._trained: BoolArray = np.zeros(self._clients, dtype=np.bool_)
@@ -181,7 +181,7 @@ class FittedWorld:
         """What is assumed and not recorded, in words."""
         return ASSUMPTIONS
 
-    def offer(self, round: int) -> RoundOffer:  # noqa: A002
+    def offer(self, round: int) -> RoundOffer:
         """Who volunteers, and in what condition."""
         if round < 1:
             raise SettingError(f"rounds count from 1, not {round}")
@@ -206,25 +206,25 @@ class FittedWorld:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take it back."""
-        self._trained = saved_array(state, "trained", self._trained)
+        self._trained = load_array(state, "trained", self._trained)
 
-    def _offered(self, round: int, available: BoolArray, contexts: FloatArray) -> RoundOffer:  # noqa: A002
+    def _offered(self, round: int, available: BoolArray, contexts: FloatArray) -> RoundOffer:
         """With the cold starts that follow from who was chosen."""
         if self.past.cold_start is not None:
             contexts[:, self.past.cold_start] = ~self._trained
         expected = self.times.predict(np.arange(self._clients), contexts) * self.times.mean_factors * self._scale
         return RoundOffer(round, available, contexts, expected)
 
-    def _available(self, round: int) -> BoolArray:  # noqa: A002
+    def _available(self, round: int) -> BoolArray:
         rounds = len(self.past.available)
-        stretch, place = divmod(round - 1, STRETCH)
+        stretch, place = divmod(round - 1, BLOCK_ROUNDS)
         first = int(round_rng(self.seed, "recorded availability", stretch).integers(rounds))
         mask: BoolArray = self.past.available[(first + place) % rounds]
         return mask
 
     def _what_became(
         self,
-        round: int,  # noqa: A002
+        round: int,
         rows: IntArray,
         contexts: FloatArray,
     ) -> tuple[FloatArray, npt.NDArray[np.uint8]]:
@@ -248,12 +248,12 @@ class RecordedWorld(FittedWorld):
     how many.
     """
 
-    def __init__(self, past: Past, seed: int = 0) -> None:
+    def __init__(self, past: RecordedHistory, seed: int = 0) -> None:
         super().__init__(past, seed)
         self.known = self.told = 0
         self._late: set[tuple[int, int]] = set()
 
-    def offer(self, round: int) -> RoundOffer:  # noqa: A002
+    def offer(self, round: int) -> RoundOffer:
         """As it was recorded; the contexts of those who were not chosen are drawn, unless they were recorded too."""
         if not 1 <= round <= len(self.past.columns):
             raise SettingError(f"the record has rounds 1 to {len(self.past.columns)}, not {round}")
@@ -278,16 +278,16 @@ class RecordedWorld(FittedWorld):
             return report
         return replace(report, late_arrivals=LateArrivals(**{name: getattr(told, name)[here] for name in LATE_COLUMNS}))
 
-    def _available(self, round: int) -> BoolArray:  # noqa: A002
+    def _available(self, round: int) -> BoolArray:
         mask: BoolArray = read_only(self.past.available[round - 1])
         return mask
 
-    def _turns_in(self, round: int) -> slice:  # noqa: A002
+    def _turns_in(self, round: int) -> slice:
         return slice(*self.past.columns.starts[round - 1 : round + 1].tolist())
 
     def _what_became(
         self,
-        round: int,  # noqa: A002
+        round: int,
         rows: IntArray,
         contexts: FloatArray,
     ) -> tuple[FloatArray, npt.NDArray[np.uint8]]:

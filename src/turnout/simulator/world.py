@@ -24,7 +24,7 @@ class World(Protocol):
     def availability(self) -> FloatArray:
         """In what share of the rounds each client volunteers, in the long run."""
 
-    def offer(self, round: int) -> RoundOffer:  # noqa: A002
+    def offer(self, round: int) -> RoundOffer:
         """Who volunteers, and in what condition; with the expected times where the truth is known."""
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:

@@ -24,7 +24,7 @@ from turnout.store.gathering import (
     fields_of_records,
     starts_of,
 )
-from turnout.store.packing import pack, refusing_damage, unpack
+from turnout.store.packing import corruption_as_store_error, pack, unpack
 
 _OUTCOME_WORDS = np.array(OUTCOMES)
 _LATE = ("rounds", "clients", "contexts", "deadlines", "exchange_times", "learned_since")
@@ -130,7 +130,7 @@ class RoundColumns:
     def from_bytes(cls, data: bytes) -> RoundColumns:
         """What `to_bytes` gave."""
         header, arrays = unpack(data)
-        with refusing_damage():
+        with corruption_as_store_error():
             fields: dict[str, Any] = {name: arrays[name] for name in _DTYPES if name in arrays}
             fields["clients"] = header["clients"]
             if "available" in fields:

@@ -112,7 +112,7 @@ def check_whole(connection: sqlite3.Connection, path: Path, *, thoroughly: bool 
 
 
 @contextmanager
-def plain_words(path: Path) -> Iterator[None]:
+def translate_sqlite_errors(path: Path) -> Iterator[None]:
     """Turn what SQLite and the file system complain about into a StoreError that says what to do."""
     try:
         yield

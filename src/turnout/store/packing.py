@@ -45,7 +45,7 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> b
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     """What `pack` was given; every entry is held against its checksum."""
-    with refusing_damage(), zipfile.ZipFile(io.BytesIO(data)) as archive:
+    with corruption_as_store_error(), zipfile.ZipFile(io.BytesIO(data)) as archive:
         header: dict[str, Any] = json.loads(archive.read(_HEADER))
         arrays = {
             name.removesuffix(".npy"): np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
@@ -79,13 +79,13 @@ def pack_snapshot(snapshot: Mapping[str, Any]) -> bytes:
 def unpack_snapshot(data: bytes) -> dict[str, Any]:
     """What `pack_snapshot` was given, with the same types."""
     header, arrays = unpack(data)
-    with refusing_damage():
+    with corruption_as_store_error():
         values = {**header["scalars"], **{key: arrays[str(place)] for place, key in enumerate(header["arrays"])}}
         return {key: values[key] for key in header["order"]}
 
 
 @contextmanager
-def refusing_damage() -> Iterator[None]:
+def corruption_as_store_error() -> Iterator[None]:
     """Turn whatever damaged bytes lead to into a StoreError."""
     try:
         yield

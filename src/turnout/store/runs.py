@@ -20,9 +20,9 @@ from turnout.errors import StoreError
 from turnout.kernel.arrays import as_count
 from turnout.kernel.rounds import RoundRecord
 from turnout.store.columns import RoundColumns
-from turnout.store.database import check_whole, connect, create, plain_words, transaction
+from turnout.store.database import check_whole, connect, create, transaction, translate_sqlite_errors
 from turnout.store.lock import WriterLock
-from turnout.store.packing import pack_snapshot, refusing_damage, unpack_snapshot
+from turnout.store.packing import corruption_as_store_error, pack_snapshot, unpack_snapshot
 
 _RUN = """
 SELECT id, key, plan, clients,
@@ -61,7 +61,7 @@ class RunStore:
         self._lock: WriterLock | None = None
         self._connection: sqlite3.Connection | None = None
         try:
-            with plain_words(self.path):
+            with translate_sqlite_errors(self.path):
                 self._open()
         except BaseException:
             self.close()
@@ -128,8 +128,8 @@ class RunStore:
 
     def compact(self) -> None:
         """Give back the space of what was deleted; the file is written anew, and needs that much room beside it."""
-        with self._turn, plain_words(self.path):
-            db = self._usable()
+        with self._turn, translate_sqlite_errors(self.path):
+            db = self._check_process()
             if self.read_only:
                 raise StoreError(f"{self.path} was opened to read: open it without read_only=True to write")
             db.execute("VACUUM")
@@ -138,8 +138,8 @@ class RunStore:
     @property
     def changes(self) -> int:
         """Another number whenever somebody else has written to the file."""
-        with self._turn, plain_words(self.path):
-            return int(self._usable().execute("PRAGMA data_version").fetchone()[0])
+        with self._turn, translate_sqlite_errors(self.path):
+            return int(self._check_process().execute("PRAGMA data_version").fetchone()[0])
 
     def info(self, run: int) -> RunInfo:
         """The run of this number."""
@@ -227,8 +227,8 @@ class RunStore:
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         """One consistent view of the file, for one thread at a time."""
-        with self._turn, plain_words(self.path):
-            db = self._usable()
+        with self._turn, translate_sqlite_errors(self.path):
+            db = self._check_process()
             db.execute("BEGIN")
             try:
                 yield db
@@ -238,14 +238,14 @@ class RunStore:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._turn, plain_words(self.path):
-            db = self._usable()
+        with self._turn, translate_sqlite_errors(self.path):
+            db = self._check_process()
             if self.read_only:
                 raise StoreError(f"{self.path} was opened to read: open it without read_only=True to write")
             with transaction(db):
                 yield db
 
-    def _usable(self) -> sqlite3.Connection:
+    def _check_process(self) -> sqlite3.Connection:
         if self._connection is None:
             raise StoreError(f"{self.path} was closed: open it again")
         if os.getpid() != self._process:
@@ -344,5 +344,5 @@ def _check_same_plan(info: RunInfo, plan: str, clients: int) -> None:
 
 def _as_info(row: tuple[Any, ...]) -> RunInfo:
     number, key, plan, clients, rounds, finished, code_version, started = row
-    with refusing_damage():
+    with corruption_as_store_error():
         return RunInfo(number, key, json.loads(plan), clients, rounds, bool(finished), code_version, started)

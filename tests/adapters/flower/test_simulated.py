@@ -49,7 +49,7 @@ class Scripted:
     def availability(self) -> FloatArray:
         return np.ones(self.clients)
 
-    def offer(self, round: int) -> RoundOffer:  # noqa: A002
+    def offer(self, round: int) -> RoundOffer:
         here = np.array([row not in self._absent.get(round, set()) for row in range(self.clients)])
         return RoundOffer(round, here, np.tile([1.0, 1.0, 10.0], (self.clients, 1)))
 
@@ -205,7 +205,7 @@ def test_names_that_no_world_knows_are_refused_before_anyone_trains(open_fleet: 
 
 def test_a_world_with_other_features_is_refused() -> None:
     class Other(Scripted):
-        def offer(self, round: int) -> RoundOffer:  # noqa: A002
+        def offer(self, round: int) -> RoundOffer:
             return RoundOffer(round, np.ones(2, dtype=np.bool_), np.ones((2, 5)))
 
     with pytest.raises(SettingError, match="needs the paper's 3 features, this one has 5"):

@@ -101,7 +101,7 @@ def test_every_contender_can_be_built_and_who_is_told_the_truth_is_marked(name: 
     suite = SUITES[name]
     for one, plans in zip(suite.contenders, suite.plans(1, 10).values(), strict=True):
         policy, world = plans[0].build()
-        assert policy.wants_truth == one.told_truth, one.label
+        assert policy.requires_expected_times == one.told_truth, one.label
         assert (world.offer(1).expected_times is not None) or not one.told_truth
         assert hasattr(policy, "certificate") or one.promised is None
         assert "max_owed" not in one.settings, "the certificate is computed without a cap"

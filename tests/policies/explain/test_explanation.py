@@ -13,7 +13,13 @@ from turnout.kernel.backend import using_kernel
 from turnout.kernel.cohort import as_exact, cohort_of_times
 from turnout.kernel.fairness import OwedTurns
 from turnout.kernel.rounds import RoundOffer, Selection
-from turnout.policies.explain.explanation import CohortProblem, Standing, explain_choice, problem_of, standing_of
+from turnout.policies.explain.explanation import (
+    CohortProblem,
+    SelectionMargin,
+    explain_choice,
+    problem_of,
+    selection_margin,
+)
 from turnout.policies.registry import make_policy
 from turnout.simulator import PaperWorld, play
 
@@ -69,7 +75,7 @@ def test_explanations_equal_trying_every_cohort(kernel: str, seed: int) -> None:
             problem = drawn(rng)
             cohort, objective = tried_all(problem)
             for row in np.flatnonzero(problem.available).tolist():
-                found = standing_of(problem, row)
+                found = selection_margin(problem, row)
                 assert found.chosen == (row in cohort)
                 assert found.objective == objective
                 if found.chosen:
@@ -80,7 +86,7 @@ def test_explanations_equal_trying_every_cohort(kernel: str, seed: int) -> None:
     assert seen["never"] == 0
 
 
-def check_chosen(problem: CohortProblem, row: int, found: Standing, seen: dict[str, int]) -> None:
+def check_chosen(problem: CohortProblem, row: int, found: SelectionMargin, seen: dict[str, int]) -> None:
     assert found.missing_units == 0
     if problem.size >= problem.available.sum():
         seen["alone"] += 1
@@ -95,7 +101,7 @@ def check_chosen(problem: CohortProblem, row: int, found: Standing, seen: dict[s
     assert (set(cohort) - set(found.leaving)) | set(found.joining) == set(rival)
 
 
-def check_not_chosen(problem: CohortProblem, row: int, found: Standing, seen: dict[str, int]) -> None:
+def check_not_chosen(problem: CohortProblem, row: int, found: SelectionMargin, seen: dict[str, int]) -> None:
     if found.missing_units is None:
         seen["never"] += 1
         return
@@ -129,7 +135,7 @@ def test_every_smaller_debt_leaves_it_out_and_every_larger_one_takes_it_in(seed:
         if problem.speed_weight > 20:
             continue
         for row in np.flatnonzero(problem.available).tolist():
-            found = standing_of(problem, row)
+            found = selection_margin(problem, row)
             if found.missing_units is None or not 0 < found.missing_units < 300:
                 continue
             looked += 1
@@ -149,7 +155,7 @@ def test_a_large_fleet_agrees_with_the_solver_itself() -> None:
         rng.random(clients) < 0.8,
     )
     for row in rng.choice(np.flatnonzero(problem.available), 40, replace=False).tolist():
-        found = standing_of(problem, row)
+        found = selection_margin(problem, row)
         if found.missing_units:
             assert row in cohort_of_times(*with_more(problem, row, found.missing_units)).rows
             assert row not in cohort_of_times(*with_more(problem, row, found.missing_units - 1)).rows
@@ -158,7 +164,7 @@ def test_a_large_fleet_agrees_with_the_solver_itself() -> None:
 def test_a_debt_beyond_64_bits_is_still_exact() -> None:
     owed = as_exact("owed", [0.25, 0.125, 0.0], 1)
     problem = CohortProblem(np.array([0.0, 1.0, 1e6]), owed, 1, 1000.0, np.ones(3, dtype=np.bool_))
-    found = standing_of(problem, 2)
+    found = selection_margin(problem, 2)
     assert found.missing_units is not None
     assert found.missing_units.bit_length() > 64
     # 10⁹ turns for the seconds, 0.25 that the other is owed; just less than half a last place of a double is enough.
@@ -168,11 +174,11 @@ def test_a_debt_beyond_64_bits_is_still_exact() -> None:
 def test_where_no_debt_helps_that_is_the_answer() -> None:
     owed = OwedTurns(np.zeros(2, dtype=np.int64), 0, 1.0)
     problem = CohortProblem(np.array([0.0, 1e300]), owed, 1, 1e300, np.ones(2, dtype=np.bool_))
-    assert standing_of(problem, 1).missing_units is None
+    assert selection_margin(problem, 1).missing_units is None
     nobody = problem._replace(size=0)
-    assert standing_of(nobody, 1).missing_units is None
+    assert selection_margin(nobody, 1).missing_units is None
     with pytest.raises(ValueError, match="client 0 was not available"):
-        standing_of(problem._replace(available=np.array([False, True])), 0)
+        selection_margin(problem._replace(available=np.array([False, True])), 0)
 
 
 # Policies
@@ -183,7 +189,7 @@ def rounds_of(policy: Any, world: PaperWorld, rounds: int) -> tuple[RoundOffer, 
     for _ in play(policy, world, rounds):
         pass
     offer = world.offer(rounds + 1)
-    return offer, policy.ask(offer if policy.wants_truth else offer.without_truth())
+    return offer, policy.ask(offer if policy.requires_expected_times else offer.without_truth())
 
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [

@@ -29,8 +29,8 @@ from turnout.policies.wrappers.base import (
     Quota,
     WarmUp,
     Wrapper,
-    first_back,
-    joined,
+    mark_late_after,
+    merge_selections,
     with_defaults,
 )
 from turnout.policies.wrappers.guarantee import WithGuarantee
@@ -140,7 +140,7 @@ class Spy(UniformRandom):
 @pytest.mark.parametrize(("wrap", "inner"), SOME)
 def test_a_wrapped_policy_keeps_every_promise(wrap: str, inner: str) -> None:
     for check in CHECKS:
-        if check is not the_cohort_has_the_wanted_size or around(wrap, inner).fills:
+        if check is not the_cohort_has_the_wanted_size or around(wrap, inner).fills_cohort:
             check(lambda: around(wrap, inner))
 
 
@@ -166,7 +166,7 @@ def test_500_rounds_of_cohorts_of_the_right_size_without_repeats_or_absentees(wr
         assert offer.available[chosen].all()
         assert len(set(chosen.tolist())) == len(chosen)
         wanted = min(policy.cohort_size, int(offer.available.sum()))
-        assert len(chosen) == wanted if policy.fills else len(chosen) <= wanted
+        assert len(chosen) == wanted if policy.fills_cohort else len(chosen) <= wanted
         outcomes = np.where((chosen + offer.round) % 7 == 0, "late", "arrived")
         policy.tell(report_of(offer.round, chosen, outcomes=outcomes, available=offer.available))
 
@@ -249,7 +249,7 @@ def test_a_wrapper_shows_what_the_policy_inside_has() -> None:
     rounds_of(policy, SmallFleet(), 1, 5)
     assert policy.certificate().holds
     assert policy.model is getattr(policy.policy, "model")  # noqa: B009
-    assert (policy.wanted, policy.cohort_size, policy.features, policy.wants_truth) == (5, 8, 3, False)
+    assert (policy.wanted, policy.cohort_size, policy.features, policy.requires_expected_times) == (5, 8, 3, False)
     assert getattr(CoolDown(UniformRandom(9)), "certificate", None) is None
     for twin in (copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
         assert twin.ask(SmallFleet().offer(6)) == policy.ask(SmallFleet().offer(6))
@@ -307,13 +307,13 @@ def test_the_first_back_are_those_a_server_would_keep(turns: list[tuple[str, int
     report = report_of(3, rows, [seconds for _, seconds in turns], outcomes=[word for word, _ in turns])
     back = sorted((seconds, row) for row, (word, seconds) in zip(rows, turns, strict=True) if word == "arrived")
     kept = [row for _, row in back[:wanted]]
-    told, cut = first_back(report, wanted), first_back(report, wanted, cut=True)
+    told, cut = mark_late_after(report, wanted), mark_late_after(report, wanted, cut=True)
     for row, (word, _), now in zip(rows, turns, told.outcomes if told.outcomes is not None else [], strict=True):
         assert now == (word if word != "arrived" or row in kept else "late")
     assert told.exchange_times.tolist() == report.exchange_times.tolist()
     if len(back) > wanted:
         assert cut.duration <= back[wanted - 1][0]
-    assert first_back(told, wanted) == told
+    assert mark_late_after(told, wanted) == told
 
 
 def test_overcommit_asks_for_more_and_tells_that_later_ones_were_late() -> None:
@@ -558,7 +558,7 @@ def test_one_quota_for_all_groups_and_groups_of_those_who_join_later() -> None:
 def test_choices_are_joined_with_their_reasons() -> None:
     one = Selection(1, np.array([4, 7]), {"owed": np.array([1.0, 2.0]), "objective": np.array(3.0)})
     other = Selection(1, np.array([5]), {"expected": np.array([9.0])})
-    both = joined([one, other])
+    both = merge_selections([one, other])
     assert both.clients.tolist() == [4, 5, 7]
     np.testing.assert_array_equal(both.reasons["owed"], [1.0, np.nan, 2.0])
     np.testing.assert_array_equal(both.reasons["expected"], [np.nan, 9.0, np.nan])

@@ -18,7 +18,7 @@ from turnout.kernel.rounds import RoundOffer
 from turnout.policies.explain.explanation import Explanation, problem_of
 from turnout.scheduler import ClientStatus, Scheduler
 from turnout.scheduler.audit.explain import explained
-from turnout.scheduler.records import Offered
+from turnout.scheduler.records import RecordedOffer
 
 DATA = Path(__file__).parents[1] / "data"
 SETTINGS: dict[str, Any] = {"cohort_size": 3, "guaranteed_rate": 0.2, "speed_weight": 1.0}
@@ -186,7 +186,7 @@ def test_a_choice_that_cannot_be_repeated_is_not_explained(open_fleet: OpenFleet
     kept = scheduler._journal.offered(6)
     assert kept is not None
     assert kept.contexts is not None
-    other = Offered(6, kept.rows, kept.reasons, kept.available, kept.contexts * 1.5)
+    other = RecordedOffer(6, kept.rows, kept.reasons, kept.available, kept.contexts * 1.5)
     with scheduler._journal.writing() as db:
         scheduler._journal.drop_offered(db, 6)
         scheduler._journal.put_offered(db, other)

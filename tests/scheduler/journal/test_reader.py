@@ -18,7 +18,7 @@ from scheduler.fleets import OpenFleet, named, offered, packed, play_round
 from turnout.errors import StoreError
 from turnout.scheduler import Reporter, Scheduler
 from turnout.scheduler.journal import journal
-from turnout.scheduler.journal.reader import Followed, Follower, StaleError
+from turnout.scheduler.journal.reader import FleetEvent, Follower, StaleError
 from turnout.store.packing import pack_snapshot
 
 HERE = Path(__file__).parents[1]
@@ -30,7 +30,7 @@ def following(path: Path) -> Iterator[Follower]:
         yield follower
 
 
-def read_on(follower: Follower, most: int = 3) -> list[Followed]:
+def read_on(follower: Follower, most: int = 3) -> list[FleetEvent]:
     """All that is new, a few events at a time, taken in."""
     every = []
     while some := follower.next(most):

@@ -13,10 +13,10 @@ from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.scheduler.rounds.reliability import (
     AFTER,
     LONGEST_REST,
-    chance_of,
     doubtful,
-    how_far,
     moved,
+    probability_at_least,
+    relative_error,
     reliability,
     rest_after_misses,
 )
@@ -31,7 +31,7 @@ def test_the_chance_that_enough_come_back_is_that_of_all_cases_in_which_they_do(
     for back in product([True, False], repeat=len(chances)):
         if sum(back) >= wanted:
             expected += float(np.prod([c if came else 1 - c for c, came in zip(chances, back, strict=True)]))
-    assert chance_of(wanted, np.array(chances)) == pytest.approx(expected, abs=1e-12)
+    assert probability_at_least(wanted, np.array(chances)) == pytest.approx(expected, abs=1e-12)
 
 
 def test_reliability_begins_at_a_half_and_follows_what_happened() -> None:
@@ -48,7 +48,7 @@ def test_rests_double_up_to_the_longest(rest_after: int, misses: int) -> None:
 
 @given(st.floats(1e-3, 1e9), st.floats(-1e3, 1e9))
 def test_how_far_is_the_same_up_and_down_and_never_wild(seconds: float, expected: float) -> None:
-    far = how_far(np.array([seconds, max(expected, 1e-9)]), np.array([expected, seconds]))
+    far = relative_error(np.array([seconds, max(expected, 1e-9)]), np.array([expected, seconds]))
     assert far[0] == pytest.approx(far[1])
     assert (far >= 0).all()
     assert np.isfinite(far).all()
@@ -90,8 +90,8 @@ def test_who_lies_in_changing_ways_is_doubted_and_others_hardly_ever(lie: str, n
         told = truth * np.column_stack([factor, np.ones(clients), factor])
         before = np.full(clients, time)
         if time >= 2:
-            from_context = moved(from_context, how_far(seconds, model.predict(told)), before - 2)
-            from_habit = moved(from_habit, how_far(seconds, habit), before - 2)
+            from_context = moved(from_context, relative_error(seconds, model.predict(told)), before - 2)
+            from_habit = moved(from_habit, relative_error(seconds, habit), before - 2)
         habit = moved(habit, seconds, before)
         model.learn(np.arange(clients), told, seconds)
         doubted = doubtful(from_context, from_habit, before + 1)

@@ -111,7 +111,7 @@ class Exchange:
         if self._simulated is None and client not in current.known:
             self._scheduler.report(client, seconds, round=current.opened.round, loss=self._loss(reply))
 
-    def _hear_late(self, client: str, round: int, reply: Message, seconds: float) -> None:  # noqa: A002
+    def _hear_late(self, client: str, round: int, reply: Message, seconds: float) -> None:
         """Too late to be aggregated, but not to be learned from."""
         if reply.has_error():
             why = (reply.error.reason or "no reason given").partition(" - ")[0]

@@ -28,7 +28,7 @@ class Nodes:
         self._doubles: set[str] = set()
         self._asked: dict[int, tuple[int, int]] = {}  # by node: how often in vain, and when again
 
-    def ask_new(self, grid: TimedGrid, nodes: Iterable[int], round: int) -> None:  # noqa: A002
+    def ask_new(self, grid: TimedGrid, nodes: Iterable[int], round: int) -> None:
         """Ask those that nothing was heard of; who stays silent is asked again after 1, 2, 4, … rounds.
 
         As long as nobody is known, all are asked.

@@ -19,7 +19,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Strategy
 
 from turnout.errors import StateError
-from turnout.store.atomic import whole_file
+from turnout.store.atomic import atomic_write
 
 FORMAT = 1
 PARTS = ("arrays", "metrics", "expected", "strategy", "world")
@@ -66,7 +66,7 @@ class RunFiles:
             **{part: tree.pack(getattr(run, part)) for part in PARTS},
         }
         arrays = {f"array{place}": array for place, array in enumerate(tree.arrays)}
-        with whole_file(self.model) as file:
+        with atomic_write(self.model) as file:
             np.savez(file, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
 
     def read(self) -> SavedRun | None:
@@ -94,7 +94,7 @@ class RunFiles:
 
     def write_metrics(self, metrics: Mapping[str, Metrics]) -> None:
         """All metrics so far."""
-        with whole_file(self.metrics) as file:
+        with atomic_write(self.metrics) as file:
             file.write(json.dumps(metrics).encode())
 
     def read_metrics(self, last: int) -> dict[str, Metrics]:

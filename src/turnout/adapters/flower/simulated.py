@@ -20,7 +20,7 @@ class SimulatedFleet:
         self.world, self._model_size = world, model_size
         self._offer: RoundOffer | None = None
 
-    def statuses(self, round: int, clients: Iterable[str]) -> dict[str, ClientStatus]:  # noqa: A002
+    def statuses(self, round: int, clients: Iterable[str]) -> dict[str, ClientStatus]:
         """Of those of the clients that volunteer for this round."""
         self._offer = self.world.offer(round)
         volunteers = [client for client in clients if self._offer.available[self._row(client)]]
@@ -33,7 +33,7 @@ class SimulatedFleet:
             for row in [self._row(client)]
         }
 
-    def seconds(self, round: int, clients: Iterable[str]) -> dict[str, float | None]:  # noqa: A002
+    def seconds(self, round: int, clients: Iterable[str]) -> dict[str, float | None]:
         """How long each of the cohort takes; None for one that fails."""
         if self._offer is None or self._offer.round != round:
             self._offer = self.world.offer(round)

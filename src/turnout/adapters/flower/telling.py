@@ -28,7 +28,7 @@ def asked_in_words(scheduler: Scheduler, nodes: Mapping[str, int]) -> str:
     return _some(words)
 
 
-def ended_in_words(scheduler: Scheduler, round: int, expected: Mapping[str, float]) -> str:  # noqa: A002
+def ended_in_words(scheduler: Scheduler, round: int, expected: Mapping[str, float]) -> str:
     """How it went: how long, who was slow, who was missing, who is owed most."""
     turns = scheduler.turns(round)
     took = {turn.id: turn.seconds for turn in turns if turn.kind == "arrived" and turn.seconds is not None}
@@ -50,7 +50,7 @@ def ended_in_words(scheduler: Scheduler, round: int, expected: Mapping[str, floa
     return "; ".join(words)
 
 
-def figures(scheduler: Scheduler, round: int, expected: Mapping[str, float]) -> dict[str, float]:  # noqa: A002
+def figures(scheduler: Scheduler, round: int, expected: Mapping[str, float]) -> dict[str, float]:
     """The same as numbers, for the metrics."""
     turns = scheduler.turns(round)
     told = {

@@ -21,7 +21,7 @@ from turnout.scheduler.audit.doctor.doctor import Finding, examine
 from turnout.scheduler.records import Turn
 from turnout.scheduler.scheduler import Scheduler
 from turnout.scheduler.status import SchedulerStatus
-from turnout.store.atomic import whole_file
+from turnout.store.atomic import atomic_write
 
 fleet = typer.Typer(no_args_is_help=True, help="Look into the file of a live fleet; nothing is ever changed.")
 
@@ -106,7 +106,7 @@ def export(
     with Scheduler.open(file, read_only=True) as scheduler:
         lines = (f"{json_module.dumps(event, ensure_ascii=False)}\n" for event in scheduler.export())
         if out is not None:
-            with whole_file(out) as whole:
+            with atomic_write(out) as whole:
                 whole.writelines(line.encode() for line in lines)
             return
         for line in lines:

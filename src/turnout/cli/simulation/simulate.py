@@ -32,12 +32,11 @@ from turnout.cli.options import (
     resumable,
 )
 from turnout.cli.studies.leaderboard import show_leaderboard
-from turnout.errors import SettingError
+from turnout.errors import SettingError, suggestion
 from turnout.experiments.framework.drawing import save_as
 from turnout.experiments.leaderboard.suites import SUITES
 from turnout.experiments.paper.comparison import draw_overview, overview_tables
 from turnout.kernel.fairness import exact_rate
-from turnout.policies.registry import near
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.play import play
 from turnout.simulator.sweep import missing_plans, play_into, sweep
@@ -134,7 +133,7 @@ def compare(
     names = [plan.name for plan in plans]
     if baseline is not None and baseline not in names:
         raise SettingError(
-            f"there is no {baseline!r} to compare with{near(baseline, names)}; there are {', '.join(names)}"
+            f"there is no {baseline!r} to compare with{suggestion(baseline, names)}; there are {', '.join(names)}"
         )
     reference = names.index(baseline or ("random" if "random" in names else names[0]))
     by_seed = [[replace(plan, seed=one) for one in range(count)] for plan in plans]

@@ -28,7 +28,7 @@ from turnout.kernel.rounds import RoundRecord
 from turnout.lab.batched import train_plans
 from turnout.lab.checkpoint import write_model
 from turnout.lab.datasets import SOURCES
-from turnout.lab.learner_cache import MODELS, Workshop
+from turnout.lab.learner_cache import MODELS, LearnerCache
 from turnout.lab.learners.networks import Network
 from turnout.lab.world import TrainingWorld
 from turnout.simulator.plans import RunPlan
@@ -117,7 +117,7 @@ def _studied(dataset: str, model: str | None) -> dict[str, Any]:
 
 def _network(plan: RunPlan, device: str) -> Network:
     """What is trained; a plan that cannot be played is refused before anything is."""
-    with Workshop(device, workers=1):
+    with LearnerCache(device, workers=1):
         world = plan.build()[1]
         assert isinstance(world, TrainingWorld)
         return world.federation.learner.network

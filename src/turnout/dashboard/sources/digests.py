@@ -52,12 +52,12 @@ class Digests:
     def __init__(self) -> None:
         self._kept: dict[int, tuple[float | None, Digest]] = {}
 
-    def of(self, store: RunStore, info: RunInfo, yardstick: float | None) -> Digest:
+    def of(self, store: RunStore, info: RunInfo, reference_rate: float | None) -> Digest:
         """The digest of a run with at least one round."""
         rate, found = self._kept.get(info.id, (None, None))
-        if found is None or found.rounds != info.rounds or rate != yardstick:
-            found = _digest(store.columns(info.id), yardstick)
-            self._kept[info.id] = (yardstick, found)
+        if found is None or found.rounds != info.rounds or rate != reference_rate:
+            found = _digest(store.columns(info.id), reference_rate)
+            self._kept[info.id] = (reference_rate, found)
         return found
 
 
@@ -78,11 +78,11 @@ def _promised(info: RunInfo) -> float | None:
         return None
 
 
-def _digest(columns: RoundColumns, yardstick: float | None) -> Digest:
+def _digest(columns: RoundColumns, reference_rate: float | None) -> Digest:
     worst = None
-    if yardstick is not None and len(columns) * columns.clients <= LARGEST:
+    if reference_rate is not None and len(columns) * columns.clients <= LARGEST:
         try:
-            units, a_turn = owed_units(columns, yardstick)
+            units, a_turn = owed_units(columns, reference_rate)
             worst = int(units[-1].max()) / a_turn
         except TurnoutError:  # the debts of a run that was recorded without them are not known
             worst = None

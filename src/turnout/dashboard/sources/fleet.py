@@ -19,8 +19,8 @@ from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
 from turnout.scheduler.audit.explain import explained
 from turnout.scheduler.journal.journal import Journal
-from turnout.scheduler.journal.reader import Followed, Follower
-from turnout.scheduler.journal.replay import Memory
+from turnout.scheduler.journal.reader import FleetEvent, Follower
+from turnout.scheduler.journal.replay import FleetState
 from turnout.scheduler.records import OUTCOME_OF_KIND, OpenRound, Turn
 from turnout.scheduler.scheduler import Scheduler
 
@@ -101,7 +101,7 @@ class FleetSource:
             with Scheduler.open(self._path, read_only=True) as scheduler:
                 return asdict(scheduler.explain(self.id_of(row), number))
         with closing(Journal(self._path, read_only=True)) as journal:
-            memory = Memory(follower.fleet, None, 0)
+            memory = FleetState(follower.fleet, None, 0)
             return asdict(explained(journal, memory, follower.settings, follower.features, row, number))
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
@@ -134,14 +134,14 @@ class FleetSource:
         """Who rests after misses, and who is seldom there."""
         fleet, clients = self._follower.fleet, self.ledger.clients
         seldom = np.zeros(clients, dtype=np.bool_)
-        seldom[fleet.seldom_there()] = True
+        seldom[fleet.rarely_available()] = True
         return {"resting": fleet.numbers["rest_until"] > fleet.round, "seldom": seldom}
 
     def close(self) -> None:
         """Let go of the file."""
         self._follower.close()
 
-    def _take(self, event: Followed) -> None:
+    def _take(self, event: FleetEvent) -> None:
         ledger, closed = self.ledger, event.closed
         if event.is_new:
             self._adopt()

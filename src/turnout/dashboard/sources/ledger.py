@@ -16,7 +16,7 @@ from turnout.kernel.rounds import RoundReport
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.rbcsf.change import ChangeDetector
 from turnout.scheduler.records import KINDS
-from turnout.scheduler.rounds.reliability import doubtful, how_far, moved
+from turnout.scheduler.rounds.reliability import doubtful, moved, relative_error
 
 ARRIVED, SURPLUS, LATE, FAILED = (KINDS.index(word) for word in ("arrived", "surplus", "late", "failed"))
 #: How surprising a client's times must be, in its usual errors, before it counts as changed. With times that scatter
@@ -285,7 +285,7 @@ class Ledger:
         before = numbers["arrived"][rows]
         judged = (before >= 2) & np.isfinite(foretold)
         for way, expected in (("from_context", foretold), ("from_habit", sums["habit"][rows])):
-            far = moved(sums[way][rows], how_far(seconds, expected), np.maximum(before - 2, 0))
+            far = moved(sums[way][rows], relative_error(seconds, expected), np.maximum(before - 2, 0))
             sums[way][rows] = np.where(judged, far, sums[way][rows])
         sums["habit"][rows] = moved(sums["habit"][rows], seconds, before)
         sums["seconds"][rows] += seconds

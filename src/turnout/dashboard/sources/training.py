@@ -14,7 +14,7 @@ import numpy as np
 
 from turnout.errors import StoreError
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.store.packing import refusing_damage
+from turnout.store.packing import corruption_as_store_error
 
 OUR_OWN = "turnout-"  # what selection adds, which other pages show
 #: What the kinds of metrics are called here: told by the clients that trained, by those that evaluated, by the server.
@@ -35,7 +35,7 @@ def measured(fleet: Path) -> dict[str, tuple[IntArray, FloatArray]]:
     if file is None:
         return {}
     try:
-        with refusing_damage():
+        with corruption_as_store_error():
             told = json.loads(file.read_bytes())
             first = _rounds_before(file.with_suffix(".npz"))
             return {

@@ -85,8 +85,8 @@ def compare(watch: Watch, source: Source | None) -> dict[str, Any]:
         for one in groups
     ]
     why_not = "There is but one policy in this store yet: nothing to hold it against." if len(groups) < 2 else None
-    yardstick = watch.yardstick
-    return {**told, "yardstick": yardstick, "why_not": why_not, "groups": groups, "curves": curves, "front": front}
+    reference_rate = watch.reference_rate
+    return {**told, "yardstick": reference_rate, "why_not": why_not, "groups": groups, "curves": curves, "front": front}
 
 
 def _alike(watch: Watch, source: Source) -> dict[str, list[RunInfo]]:

@@ -8,11 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from turnout.errors import SettingError
+from turnout.errors import SettingError, suggestion
 from turnout.experiments.paper.accuracy import TASKS
 from turnout.experiments.paper.comparison import ROUNDS, WEIGHTS, weight_label
 from turnout.kernel.fairness import Accrual
-from turnout.policies.registry import near
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.traces.formats.files import read_traces
 
@@ -108,7 +107,7 @@ class Suite:
 def suite_named(name: str) -> Suite:
     """One of the suites."""
     if name not in SUITES:
-        raise SettingError(f"unknown suite {name!r}{near(name, SUITES)}; there are {', '.join(SUITES)}")
+        raise SettingError(f"unknown suite {name!r}{suggestion(name, SUITES)}; there are {', '.join(SUITES)}")
     return SUITES[name]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from turnout.errors import SettingError
+from turnout.errors import SettingError, suggestion
 from turnout.experiments.framework.claims import Claim, Group, ascending, highest, lowest
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs, Table
 from turnout.experiments.paper.comparison import CONTENDERS, RBCSF_LABELS, weight_label
@@ -26,7 +26,6 @@ from turnout.experiments.paper.panels import (
     summary_table,
     target_of,
 )
-from turnout.policies.registry import near
 from turnout.simulator.plans import RunPlan
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def tasks_named(datasets: Sequence[str]) -> tuple[Task, ...]:
     """The tasks on these datasets, each once."""
     for name in datasets:
         if name not in TASKS:
-            raise SettingError(f"unknown dataset {name!r}{near(name, TASKS)}; there are {', '.join(TASKS)}")
+            raise SettingError(f"unknown dataset {name!r}{suggestion(name, TASKS)}; there are {', '.join(TASKS)}")
     return tuple(TASKS[name] for name in dict.fromkeys(datasets))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from turnout.errors import SettingError
+from turnout.errors import SettingError, suggestion
 from turnout.experiments.framework.experiment import Experiment
 from turnout.experiments.paper.accuracy import AccuracyRounds, AccuracyTime
 from turnout.experiments.paper.comparison import Overview, PullRecord, Queues, TrainingTime
@@ -13,7 +13,6 @@ from turnout.experiments.paper.fairness_impact import FairnessImpact
 from turnout.experiments.paper.horizon import HorizonStudy
 from turnout.experiments.paper.theory import Theory
 from turnout.experiments.paper.trade_off import TradeOff
-from turnout.policies.registry import near
 
 NUMERICAL: tuple[Experiment, ...] = (
     Overview(),
@@ -35,6 +34,6 @@ def experiments_named(name: str, datasets: Sequence[str] = ()) -> list[Experimen
     """One experiment, or those of a group; on these datasets in place of their own."""
     if name not in EXPERIMENTS and name not in GROUPS:
         known = [*EXPERIMENTS, *GROUPS]
-        raise SettingError(f"unknown experiment {name!r}{near(name, known)}; there are {', '.join(known)}")
+        raise SettingError(f"unknown experiment {name!r}{suggestion(name, known)}; there are {', '.join(known)}")
     found = [EXPERIMENTS[one] for one in GROUPS.get(name, (name,))]
     return [one.on(datasets) for one in found] if datasets else found

@@ -57,7 +57,7 @@ class Cohort:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Taught:
+class TrainingResult:
     """What a cohort brought back: the averaged weights, and a client each its mean training loss.
 
     Whose weights are not all finite is not `sound`, and is not in the average; if nobody is, the weights are the old.
@@ -65,7 +65,7 @@ class Taught:
 
     weights: Weights
     losses: FloatArray
-    sound: BoolArray
+    finite: BoolArray
 
 
 class Learner(Protocol):
@@ -77,7 +77,7 @@ class Learner(Protocol):
     def initial_weights(self, seed: int) -> Weights:
         """A fresh model."""
 
-    def train(self, cohorts: Sequence[Cohort]) -> list[Taught]:
+    def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
         """Let every client of every cohort train, and average each cohort. Who else trains changes nothing."""
 
     def evaluate(self, models: Sequence[Weights]) -> list[float]:
@@ -93,9 +93,9 @@ class Learner(Protocol):
         """Let go of processes and memory; a learner may be used again after."""
 
 
-def averaged(before: FloatArray, models: FloatArray, losses: FloatArray, shares: FloatArray) -> Taught:
+def averaged(before: FloatArray, models: FloatArray, losses: FloatArray, shares: FloatArray) -> TrainingResult:
     """The mean of the sound models (one a row), each weighted by its share."""
-    sound: BoolArray = np.isfinite(models).all(axis=1) & np.isfinite(losses)
-    total = float(shares[sound].sum())
-    mean = (shares[sound] / total).astype(models.dtype) @ models[sound] if total > 0 else before
-    return Taught(mean, np.where(sound, losses, np.nan), sound)
+    finite: BoolArray = np.isfinite(models).all(axis=1) & np.isfinite(losses)
+    total = float(shares[finite].sum())
+    mean = (shares[finite] / total).astype(models.dtype) @ models[finite] if total > 0 else before
+    return TrainingResult(mean, np.where(finite, losses, np.nan), finite)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.lab.datasets import Dataset
-from turnout.lab.learners.base import Cohort, Taught, Training, averaged
+from turnout.lab.learners.base import Cohort, Training, TrainingResult, averaged
 from turnout.lab.learners.networks import perceptron
 
 
@@ -32,7 +32,7 @@ class NumpyLearner:
         """A fresh model."""
         return self.network.initial_weights(seed)
 
-    def train(self, cohorts: Sequence[Cohort]) -> list[Taught]:
+    def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
         """One cohort after the other."""
         taught = []
         for cohort in cohorts:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.lab.datasets import Dataset
-from turnout.lab.learners.base import Cohort, Taught, Training
+from turnout.lab.learners.base import Cohort, Training, TrainingResult
 from turnout.lab.learners.cnn import descend, stacked_scores
 from turnout.lab.learners.devices import usable_device
 from turnout.lab.learners.networks import Network
@@ -67,7 +67,7 @@ class StackedLearner:
         """A fresh model."""
         return self.loaded(self.network.initial_weights(seed))
 
-    def train(self, cohorts: Sequence[Cohort]) -> list[Taught]:
+    def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
         """All clients of all cohorts in stacks, wherever one cohort ends and the next begins."""
         if not cohorts:
             return []
@@ -77,7 +77,7 @@ class StackedLearner:
         shares = np.concatenate([cohort.shares for cohort in cohorts])
         totals = torch.zeros_like(before)
         weight = torch.zeros(len(cohorts), 1, dtype=self.kept, device=self.device)
-        losses, sound = [np.empty(0)], [np.empty(0, dtype=np.bool_)]
+        losses, finite = [np.empty(0)], [np.empty(0, dtype=np.bool_)]
         for first, places in _turns(len(orders), self.stack):
             these = slice(first, first + places)
             stacked = self._round(places, orders.shape[1:], len(cohorts))
@@ -85,14 +85,14 @@ class StackedLearner:
             stacked.play()
             totals += stacked.summed
             weight += stacked.weight
-            told = torch.stack([stacked.losses, stacked.sound.to(stacked.losses.dtype)])[:, : len(orders[these])]
+            told = torch.stack([stacked.losses, stacked.finite.to(stacked.losses.dtype)])[:, : len(orders[these])]
             measured = told.double().cpu().numpy()
             losses.append(measured[0])
-            sound.append(measured[1] > 0)
+            finite.append(measured[1] > 0)
         after = torch.where(weight > 0, totals / weight, before)
-        lost, well = np.concatenate(losses), np.concatenate(sound)
+        lost, well = np.concatenate(losses), np.concatenate(finite)
         lost = np.where(well, lost, np.nan)
-        return [Taught(after[run], lost[owner == run], well[owner == run]) for run in range(len(cohorts))]
+        return [TrainingResult(after[run], lost[owner == run], well[owner == run]) for run in range(len(cohorts))]
 
     def evaluate(self, models: Sequence[Tensor]) -> list[float]:
         """The share of test images whose likeliest class is theirs."""
@@ -157,7 +157,7 @@ class _Round:
         self._mix = torch.zeros(cohorts, places, dtype=kept, device=device)
         self._before = torch.zeros(cohorts, learner.network.parameters, dtype=kept, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
-        self.summed = self.weight = self.losses = self.sound = self._before  # until the first play
+        self.summed = self.weight = self.losses = self.finite = self._before  # until the first play
 
     def fill(
         self,
@@ -212,9 +212,9 @@ class _Round:
                 descend(how, layers, start, slopes, momenta)
         models = torch.cat([layer.flatten(1) for layer in layers], dim=1)
         self.losses = total / batches
-        self.sound = models.isfinite().all(dim=1) & self.losses.isfinite()
-        mix = self._mix * self.sound
-        self.summed = mix @ torch.where(self.sound[:, None], models, 0.0)
+        self.finite = models.isfinite().all(dim=1) & self.losses.isfinite()
+        mix = self._mix * self.finite
+        self.summed = mix @ torch.where(self.finite[:, None], models, 0.0)
         self.weight = mix.sum(dim=1, keepdim=True)
 
 

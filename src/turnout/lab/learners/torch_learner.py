@@ -24,7 +24,7 @@ from torch.nn import functional
 from turnout.errors import SettingError, TrainingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count
 from turnout.lab.datasets import Dataset
-from turnout.lab.learners.base import Cohort, Taught, Training, averaged
+from turnout.lab.learners.base import Cohort, Training, TrainingResult, averaged
 from turnout.lab.learners.cnn import descend, scores
 from turnout.lab.learners.networks import Network
 
@@ -68,7 +68,7 @@ class TorchLearner:
         """A fresh model."""
         return self.loaded(self.network.initial_weights(seed))
 
-    def train(self, cohorts: Sequence[Cohort]) -> list[Taught]:
+    def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
         """All clients of all cohorts, spread over the workers."""
         if not cohorts:
             return []

@@ -9,7 +9,7 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.sampling import clocks, drawn_by_weight
+from turnout.policies.sampling import exponential_keys, weighted_sample_linear
 from turnout.policies.sized import SizedPolicy
 
 
@@ -47,10 +47,10 @@ class DataSize(SizedPolicy):
         rows = np.flatnonzero(offer.available)
         size = min(self.cohort_size, len(rows))
         draws = self._draws_with_replacement(rows, offer.round)
-        waits = clocks(self.seed, "data-size", offer.round, self.clients)[rows]
+        waits = exponential_keys(self.seed, "data-size", offer.round, self.clients)[rows]
         places = np.flatnonzero(draws)
         left = np.flatnonzero(draws == 0)
-        more = left[drawn_by_weight(self.sizes[rows[left]], waits[left], size - len(places))]
+        more = left[weighted_sample_linear(self.sizes[rows[left]], waits[left], size - len(places))]
         places = np.sort(np.concatenate([places, more]))
         reasons = {"draws": draws[places].astype(np.float64)} if self.replacement else {}
         return Selection.trusted(offer.round, rows[places], {"size": self.sizes[rows[places]], **reasons})

@@ -39,7 +39,7 @@ class FedCS(SelectionPolicy):
         if estimates not in ("truth", "learned"):
             raise SettingError(f"estimates must be 'truth' or 'learned', not {estimates!r}")
         self.exploration = as_number("exploration", exploration, SettingError, least=0)
-        self.wants_truth = estimates == "truth"
+        self.requires_expected_times = estimates == "truth"
         self.model: ExchangeTimeModel | None = None
         if estimates == "learned":
             self.model = ExchangeTimeModel(clients, features=features, ridge=ridge)

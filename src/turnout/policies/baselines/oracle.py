@@ -21,7 +21,7 @@ class Fastest(SelectionPolicy):
     """The available clients with the shortest true expected times; fair to nobody."""
 
     name = "fastest"
-    wants_truth = True
+    requires_expected_times = True
 
     def __init__(self, clients: int, *, cohort_size: int = 8) -> None:
         super().__init__(clients)
@@ -48,7 +48,7 @@ class FairOracle(GuaranteedPolicy):
     """
 
     name = "fair-oracle"
-    wants_truth = True
+    requires_expected_times = True
 
     def __init__(
         self,

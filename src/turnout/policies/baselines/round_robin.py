@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import as_count, saved_array, smallest
+from turnout.kernel.arrays import as_count, load_array, smallest
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
 
@@ -46,4 +46,4 @@ class RoundRobin(SelectionPolicy):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back the turns."""
-        self.turns = saved_array(state, "turns", self.turns)
+        self.turns = load_array(state, "turns", self.turns)

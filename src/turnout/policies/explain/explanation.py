@@ -16,22 +16,22 @@ from turnout.kernel.fairness import OwedTurns, exact_rate
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.baselines.oracle import FairOracle
-from turnout.policies.explain.margin import CohortProblem, Standing, standing_of
-from turnout.policies.explain.sentences import StandingWords, in_turns, untold_words, when_words
+from turnout.policies.explain.margin import CohortProblem, SelectionMargin, selection_margin
+from turnout.policies.explain.sentences import MarginSentences, in_turns, inexact_sentence, when_words
 from turnout.policies.rbcsf.policy import RBCSF
 
 __all__ = [
     "CohortProblem",
     "Explanation",
+    "SelectionMargin",
     "Standing",
-    "StandingWord",
     "explain_choice",
+    "inexact_explanation",
     "problem_of",
-    "standing_of",
-    "untold",
+    "selection_margin",
 ]
 
-StandingWord: TypeAlias = Literal["chosen", "not chosen", "not available", "resting", "retired", "not joined"]
+Standing: TypeAlias = Literal["chosen", "not chosen", "not available", "resting", "retired", "not joined"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Explanation:
     round: int
     client: str
     policy: str
-    standing: StandingWord
+    standing: Standing
     exact: bool
     sentence: str
     seconds: float | None = None
@@ -74,30 +74,32 @@ def explain_choice(
     The choice is made again; where that does not give the recorded one no exact answer is possible, and it says so.
     """
     if not offer.available[row]:
-        return untold(policy, selection, row, name, "", standing="not available")
+        return inexact_explanation(policy, selection, row, name, "", standing="not available")
     problem = problem_of(policy, offer, max(len(selection.clients), policy.cohort_size or 0))
     if problem is None:
-        return untold(policy, selection, row, name, f"{policy.name} does not weigh seconds against turns owed")
+        return inexact_explanation(
+            policy, selection, row, name, f"{policy.name} does not weigh seconds against turns owed"
+        )
     if not _is_same(cohort_of_times(*problem), selection):
-        return untold(policy, selection, row, name, "the choice, made again, is not the one on record")
-    return _told(policy, offer, standing_of(problem, row), problem, row, name)
+        return inexact_explanation(policy, selection, row, name, "the choice, made again, is not the one on record")
+    return _told(policy, offer, selection_margin(problem, row), problem, row, name)
 
 
-def untold(
+def inexact_explanation(
     policy: SelectionPolicy,
     selection: Selection,
     row: int,
     name: Callable[[int], str],
     why: str,
     *,
-    standing: StandingWord | None = None,
+    standing: Standing | None = None,
 ) -> Explanation:
     """What can be said where no exact answer is possible: `why`, and the reasons on record if it was chosen.
 
     With a `standing` that explains itself there is nothing to be exact about.
     """
     place = np.flatnonzero(selection.clients == row)
-    word: StandingWord = standing or ("chosen" if len(place) else "not chosen")
+    word: Standing = standing or ("chosen" if len(place) else "not chosen")
     client = name(row)
     facts: dict[str, float] = {}
     if len(place):
@@ -108,7 +110,7 @@ def untold(
         policy=policy.name,
         standing=word,
         exact=not why,
-        sentence=untold_words(client, word, selection.round, facts, why),
+        sentence=inexact_sentence(client, word, selection.round, facts, why),
         seconds=facts.get("optimistic"),
         owed=facts.get("owed"),
         threshold=_one_number(selection, "threshold"),
@@ -117,13 +119,13 @@ def untold(
 
 
 def _told(
-    policy: Any, offer: RoundOffer, found: Standing, problem: CohortProblem, row: int, name: Callable[[int], str]
+    policy: Any, offer: RoundOffer, found: SelectionMargin, problem: CohortProblem, row: int, name: Callable[[int], str]
 ) -> Explanation:
     longer = None if found.rival_threshold is None else found.rival_threshold - found.threshold
     rounds, never = _rounds_until(policy, found, row)
     missing = None if found.missing_units is None else found.missing_units / found.units_per_turn
     client = name(row)
-    words = StandingWords(row, found, problem, name, "weighs" if _is_indirect(policy) else "is owed")
+    words = MarginSentences(row, found, problem, name, "weighs" if _is_indirect(policy) else "is owed")
     sentence = words.chosen() if found.chosen else f"{words.not_chosen()}. {when_words(client, rounds, never)}"
     return Explanation(
         round=offer.round,
@@ -175,11 +177,11 @@ _TIMES: dict[type[SelectionPolicy], Callable[[Any, RoundOffer], FloatArray]] = {
 
 def _weighed(policy: Any, round_: int, size: int) -> tuple[OwedTurns, float]:
     """What the clients weigh in the policy's choice, and what a second does."""
-    debts, weight = policy.weighed(policy.queues.owed_exactly(), round_, size)
+    debts, weight = policy.objective_terms(policy.queues.owed_exactly(), round_, size)
     return debts, float(weight)
 
 
-def _rounds_until(policy: Any, found: Standing, row: int) -> tuple[int | None, str]:
+def _rounds_until(policy: Any, found: SelectionMargin, row: int) -> tuple[int | None, str]:
     """Rounds at its own rate until the debt is there; None with a reason if never, or if that cannot be said."""
     if found.missing_units is None:
         return None, "it would not be reached"

@@ -36,7 +36,7 @@ class CohortProblem(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SelectionMargin:
     """Where one client stood in a choice, in numbers; clients are rows.
 
     `rival_*`: of the best cohort without it where it was chosen, with it where it was not; None if there is no such
@@ -62,16 +62,16 @@ class Standing:
         return None if self.rival_objective is None else self.rival_objective - self.objective
 
 
-def standing_of(problem: CohortProblem, row: int) -> Standing:
+def selection_margin(problem: CohortProblem, row: int) -> SelectionMargin:
     """Where this client, which must be available, stood in the choice.
 
     >>> problem = CohortProblem(
     ...     times=np.array([1.0, 2.0, 5.0]), owed=OwedTurns(np.array([0, 0, 41]), 0, 1.0), size=1, speed_weight=20.0,
     ...     available=np.ones(3, dtype=np.bool_),
     ... )
-    >>> standing_of(problem, 2).missing_units
+    >>> selection_margin(problem, 2).missing_units
     40
-    >>> standing_of(problem, 0).margin
+    >>> selection_margin(problem, 0).margin
     20.0
     """
     if not problem.available[row]:
@@ -81,7 +81,7 @@ def standing_of(problem: CohortProblem, row: int) -> Standing:
     chosen = row in cohort.rows.tolist()
     rival, missing = (_without(problem, row), 0) if chosen else _with(problem, cohort, row)
     before, after = set(cohort.rows.tolist()), set(cohort.rows.tolist() if rival is None else rival.rows)
-    return Standing(
+    return SelectionMargin(
         chosen=chosen,
         seconds=float(problem.times[row]),
         owed_units=int(problem.owed.units[row]) + problem.owed.credit,

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from turnout.policies.explain.margin import CohortProblem, Standing
+from turnout.policies.explain.margin import CohortProblem, SelectionMargin
 
 NAMED = 3  # clients named in a sentence
 TIES = "and of equals the faster comes first, then the lower row"
 
 
-class StandingWords(NamedTuple):
+class MarginSentences(NamedTuple):
     """Sentences about one standing."""
 
     row: int
-    found: Standing
+    found: SelectionMargin
     problem: CohortProblem
     name: Callable[[int], str]
     owes: str
@@ -82,7 +82,7 @@ class StandingWords(NamedTuple):
         return f"{', '.join(named)} and {more} more" if more else " and ".join(_pairwise(named))
 
 
-def untold_words(client: str, standing: str, round_: int, facts: Mapping[str, float], why: str) -> str:
+def inexact_sentence(client: str, standing: str, round_: int, facts: Mapping[str, float], why: str) -> str:
     """What is known where no exact answer is possible, and why it is not."""
     sentence = f"{client} was {standing} in round {round_}"
     if facts:

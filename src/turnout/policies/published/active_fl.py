@@ -9,7 +9,7 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count, as_number
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.observations import as_share, part_of
-from turnout.policies.sampling import clocks, drawn, lowest
+from turnout.policies.sampling import drawn, exponential_keys, lowest
 from turnout.policies.sized import ByLosses
 
 
@@ -51,8 +51,8 @@ class ActiveFL(ByLosses):
         size = min(self.cohort_size, len(rows))
         evenly = round(self.uniform * size)
         values = self._values(rows)
-        waits = clocks(self.seed, "active-fl", offer.round, self.clients)[rows]
-        luck = clocks(self.seed, "active-fl evenly", offer.round, self.clients)[rows]
+        waits = exponential_keys(self.seed, "active-fl", offer.round, self.clients)[rows]
+        luck = exponential_keys(self.seed, "active-fl evenly", offer.round, self.clients)[rows]
         chances = self.sharpness * values
         chances[lowest(values, luck, part_of(self.dropped, len(rows)))] = -np.inf
         by_value = drawn(chances, waits, size - evenly)

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, IntArray, as_count, as_number, saved_array, smallest
+from turnout.kernel.arrays import FloatArray, IntArray, as_count, as_number, load_array, smallest
 from turnout.kernel.cohort import NOBODY, Cohort
 from turnout.kernel.fairness import Accrual, OwedTurns, Rate
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy, prefixed, subset
 from turnout.policies.guaranteed import GuaranteedPolicy
-from turnout.policies.observations import MeanTimes, grown
+from turnout.policies.observations import MeanTimes, append_rows
 
 
 class SpeedRewards:
@@ -44,7 +44,7 @@ class SpeedRewards:
         means: FloatArray = np.maximum(speed, 0.0) * self.times.counts / np.maximum(self.turns, 1)
         return means
 
-    def bonus(self, factor: float, round: int) -> FloatArray:  # noqa: A002
+    def bonus(self, factor: float, round: int) -> FloatArray:
         """sqrt(factor · ln round / turns): what may be missed; infinite without a turn."""
         missed = np.full(len(self.turns), np.inf)
         had_turn = np.flatnonzero(self.turns)
@@ -59,7 +59,7 @@ class SpeedRewards:
     def add(self, count: int) -> None:
         """New clients have had no turn."""
         self.times.add(count)
-        self.turns = grown(self.turns, count, 0)
+        self.turns = append_rows(self.turns, count, 0)
 
     def state(self) -> dict[str, Any]:
         """Times and turns."""
@@ -67,7 +67,7 @@ class SpeedRewards:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take them back."""
-        turns = saved_array(state, "turns", self.turns)
+        turns = load_array(state, "turns", self.turns)
         self.times.restore(state)
         self.turns = turns
 
@@ -177,7 +177,7 @@ class CSUCBQ(GuaranteedPolicy):
         super().restore(state)
         self.rewards = rewards
 
-    def index(self, rows: IntArray, round: int, owed: OwedTurns) -> FloatArray:  # noqa: A002
+    def index(self, rows: IntArray, round: int, owed: OwedTurns) -> FloatArray:
         """What the cohort is chosen by."""
         weight = self.fairness_weight
         index: FloatArray = (1 - weight) * self._optimistic(round)[rows] + weight * owed.of(rows)

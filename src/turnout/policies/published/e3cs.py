@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from turnout.errors import ReportError, SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, saved_array
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, load_array
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.observations import as_share, grown
+from turnout.policies.observations import append_rows, as_share
 
 # A chance so near to 1 is taken for 1: two steps of the draw could otherwise fall on one client.
 CERTAIN = 1 - 1e-9
@@ -70,11 +70,11 @@ class E3CS(SelectionPolicy):
         self.seed = as_count("seed", seed, SettingError, least=0)
         self.log_weights: FloatArray = np.zeros(self.clients)
 
-    def quota(self, round: int) -> float:  # noqa: A002
+    def quota(self, round: int) -> float:
         """The share of even chance that everyone is left, in this round."""
         return [share for first, share in self._schedule if first <= round][-1]
 
-    def chances(self, rows: IntArray, size: int, round: int) -> Chances:  # noqa: A002
+    def chances(self, rows: IntArray, size: int, round: int) -> Chances:
         """How likely each of these available clients is to be among the `size` chosen."""
         count = len(rows)
         if size >= count:
@@ -119,7 +119,7 @@ class E3CS(SelectionPolicy):
     def add(self, count: int) -> None:
         """New clients begin with the weight that all began with."""
         super().add(count)
-        self.log_weights = grown(self.log_weights, count, 0.0)
+        self.log_weights = append_rows(self.log_weights, count, 0.0)
 
     def state(self) -> dict[str, Any]:
         """The weights."""
@@ -127,7 +127,7 @@ class E3CS(SelectionPolicy):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take them back."""
-        self.log_weights = saved_array(state, "log_weights", self.log_weights)
+        self.log_weights = load_array(state, "log_weights", self.log_weights)
 
 
 def _systematic(chances: FloatArray, size: int, rng: np.random.Generator) -> IntArray:

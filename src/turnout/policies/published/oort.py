@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, saved_array, smallest
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, load_array, smallest
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.observations import LastLosses, as_share, grown, part_of, saved_number
-from turnout.policies.sampling import clocks, drawn_by_weight
-from turnout.policies.sized import SizedPolicy, one_each
+from turnout.policies.observations import LastLosses, append_rows, as_share, load_number, part_of
+from turnout.policies.sampling import exponential_keys, weighted_sample_linear
+from turnout.policies.sized import SizedPolicy, per_client_setting
 
 
 class Oort(SizedPolicy):
@@ -75,7 +75,7 @@ class Oort(SizedPolicy):
     ) -> None:
         super().__init__(clients, cohort_size=cohort_size, sizes=sizes)
         self._speeds_given = speeds is not None
-        self.speeds = one_each("speeds", speeds, self.clients)
+        self.speeds = per_client_setting("speeds", speeds, self.clients)
         self.exploration = as_share("exploration", exploration)
         self.exploration_decay = as_share("exploration_decay", exploration_decay)
         self.least_exploration = as_share("least_exploration", least_exploration)
@@ -118,7 +118,7 @@ class Oort(SizedPolicy):
             out[busy[smallest(-self.turns[busy], part_of(self.blacklist_share, self.clients))]] = True
         return out
 
-    def utilities(self, rows: IntArray, round: int) -> FloatArray:  # noqa: A002
+    def utilities(self, rows: IntArray, round: int) -> FloatArray:
         """The utility of clients that had a turn."""
         gains = self._gains(rows)
         if not len(gains):
@@ -183,9 +183,9 @@ class Oort(SizedPolicy):
             )
         super().add(count)
         self.losses.add(count)
-        self.speeds = grown(self.speeds, count, 1.0)
+        self.speeds = append_rows(self.speeds, count, 1.0)
         for name in ("last_rounds", "durations", "turns", "failed"):
-            setattr(self, name, grown(getattr(self, name), count, 0))
+            setattr(self, name, append_rows(getattr(self, name), count, 0))
 
     def state(self) -> dict[str, Any]:
         """All that is known of the clients, and how far the pace was relaxed."""
@@ -203,8 +203,8 @@ class Oort(SizedPolicy):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take it back."""
         names = ("last_rounds", "durations", "turns", "failed", "gathered")
-        arrays = {name: saved_array(state, name, getattr(self, name)) for name in names}
-        rounds, relaxed = int(saved_number(state, "rounds")), int(saved_number(state, "relaxed"))
+        arrays = {name: load_array(state, name, getattr(self, name)) for name in names}
+        rounds, relaxed = int(load_number(state, "rounds")), int(load_number(state, "relaxed"))
         self.losses.restore(state)
         for name, array in arrays.items():
             setattr(self, name, array)
@@ -229,14 +229,14 @@ class Oort(SizedPolicy):
             return rows[:0]
         needed = np.partition(utilities, len(rows) - count)[len(rows) - count]
         good = np.flatnonzero(utilities >= self.cutoff * needed)
-        waits = clocks(self.seed, "oort known", round_, self.clients)[rows[good]]
-        return good[drawn_by_weight(utilities[good], waits, count)]
+        waits = exponential_keys(self.seed, "oort known", round_, self.clients)[rows[good]]
+        return good[weighted_sample_linear(utilities[good], waits, count)]
 
     def _by_speed(self, rows: IntArray, count: int, round_: int) -> IntArray:
         if count == 0:
             return rows[:0]
-        waits = clocks(self.seed, "oort new", round_, self.clients)[rows]
-        return rows[drawn_by_weight(self.speeds[rows], waits, count)]
+        waits = exponential_keys(self.seed, "oort new", round_, self.clients)[rows]
+        return rows[weighted_sample_linear(self.speeds[rows], waits, count)]
 
     def _keep_pace(self, gathered: float) -> None:
         window = self.pacer_window

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.kernel.rounds import RoundOffer, Selection
-from turnout.policies.sampling import clocks, drawn_by_weight, lowest
+from turnout.policies.sampling import exponential_keys, lowest, weighted_sample_linear
 from turnout.policies.sized import ByLosses
 
 
@@ -50,10 +50,10 @@ class PowerOfChoice(ByLosses):
         """Draw the candidates, then take those with the largest losses."""
         self.check_offer(offer)
         rows = np.flatnonzero(offer.available)
-        waits = clocks(self.seed, "power-of-choice", offer.round, self.clients)
+        waits = exponential_keys(self.seed, "power-of-choice", offer.round, self.clients)
         count = max(2 * self.cohort_size if self.candidates is None else self.candidates, self.cohort_size)
-        rows = rows[drawn_by_weight(self.sizes[rows], waits[rows], count)]
-        luck = clocks(self.seed, "power-of-choice equals", offer.round, self.clients)
+        rows = rows[weighted_sample_linear(self.sizes[rows], waits[rows], count)]
+        luck = exponential_keys(self.seed, "power-of-choice equals", offer.round, self.clients)
         losses = self.losses.guessed()
         chosen = rows[lowest(-losses[rows], luck[rows], self.cohort_size)]
         return Selection.trusted(offer.round, chosen, {"loss": losses[chosen]})

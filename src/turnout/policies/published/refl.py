@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import ReportError, SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, as_count, saved_array
+from turnout.kernel.arrays import BoolArray, FloatArray, as_count, load_array
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.observations import grown
-from turnout.policies.sampling import clocks, lowest
+from turnout.policies.observations import append_rows
+from turnout.policies.sampling import exponential_keys, lowest
 
 
 class REFL(SelectionPolicy):
@@ -56,7 +56,7 @@ class REFL(SelectionPolicy):
         rows = np.flatnonzero(offer.available)
         chances, last = self.chances[rows], self.last_rounds[rows]
         resting = (last > 0) & (offer.round - last <= self.hold_off)
-        luck = clocks(self.seed, "refl", offer.round, self.clients)[rows]
+        luck = exponential_keys(self.seed, "refl", offer.round, self.clients)[rows]
         places = lowest(chances + resting, luck, self.cohort_size)  # a chance is below 1
         return Selection.trusted(offer.round, rows[places], {"chance": chances[places]})
 
@@ -73,8 +73,8 @@ class REFL(SelectionPolicy):
     def add(self, count: int) -> None:
         """New clients were never there before."""
         super().add(count)
-        self.seen, self.again = grown(self.seen, count, 0), grown(self.again, count, 0)
-        self.last_rounds = grown(self.last_rounds, count, 0)
+        self.seen, self.again = append_rows(self.seen, count, 0), append_rows(self.again, count, 0)
+        self.last_rounds = append_rows(self.last_rounds, count, 0)
         self.recent = np.concatenate([self.recent, np.zeros((self.window, count), dtype=np.bool_)], axis=1)
 
     def state(self) -> dict[str, Any]:
@@ -84,6 +84,6 @@ class REFL(SelectionPolicy):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take it back."""
         names = ("seen", "again", "recent", "last_rounds")
-        arrays = {name: saved_array(state, name, getattr(self, name)) for name in names}
+        arrays = {name: load_array(state, name, getattr(self, name)) for name in names}
         for name, array in arrays.items():
             setattr(self, name, array)

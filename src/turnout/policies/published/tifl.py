@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, saved_array, smallest
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, load_array, smallest
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy, prefixed, subset
-from turnout.policies.observations import LastLosses, MeanTimes, grown, saved_number
+from turnout.policies.observations import LastLosses, MeanTimes, append_rows, load_number
 
 
 class TiFL(SelectionPolicy):
@@ -41,7 +41,7 @@ class TiFL(SelectionPolicy):
         *,
         cohort_size: int = 8,
         tiers: int = 5,
-        credits: int | Sequence[int] | None = None,  # noqa: A002  # the paper's word
+        credits: int | Sequence[int] | None = None,  # the paper's word
         interval: int = 10,
         profiling_rounds: int = 5,
         retier_every: int = 50,
@@ -68,7 +68,7 @@ class TiFL(SelectionPolicy):
         """Are the tiers still to be found?"""
         return self.rounds < self.profiling_rounds
 
-    def order(self, round: int) -> IntArray:  # noqa: A002
+    def order(self, round: int) -> IntArray:
         """The tiers as they are drawn for a round, one after the other; those without a chance come last."""
         waits = round_rng(self.seed, "tifl tiers", round).standard_exponential(self.tiers)
         chances = np.where(self._has_credits(), self.chances, 0.0)
@@ -111,8 +111,8 @@ class TiFL(SelectionPolicy):
         super().add(count)
         self.times.add(count)
         self.losses.add(count)
-        self.turns = grown(self.turns, count, 0)
-        self.tier = grown(self.tier, count, self.tiers // 2)
+        self.turns = append_rows(self.turns, count, 0)
+        self.tier = append_rows(self.tier, count, self.tiers // 2)
 
     def state(self) -> dict[str, Any]:
         """What was measured, the tiers, their chances and what they spent."""
@@ -130,9 +130,9 @@ class TiFL(SelectionPolicy):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take it back."""
         names = ("turns", "tier", "chances", "spent", "losses_before")
-        arrays = {name: saved_array(state, name, getattr(self, name)) for name in names}
-        rounds = int(saved_number(state, "rounds"))
-        losses = saved_array(state, "losses", self.losses.values)
+        arrays = {name: load_array(state, name, getattr(self, name)) for name in names}
+        rounds = int(load_number(state, "rounds"))
+        losses = load_array(state, "losses", self.losses.values)
         self.times.restore(subset(state, "times"))
         self.losses.restore({"losses": losses})
         for name, array in arrays.items():
@@ -173,7 +173,7 @@ class TiFL(SelectionPolicy):
         return means
 
 
-def _as_credits(credits: int | Sequence[int] | None, tiers: int) -> IntArray | None:  # noqa: A002
+def _as_credits(credits: int | Sequence[int] | None, tiers: int) -> IntArray | None:
     if credits is None:
         return None
     if isinstance(credits, int):

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, as_number, saved_array, smallest
+from turnout.kernel.arrays import FloatArray, as_number, load_array, smallest
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.observations import grown, saved_number
+from turnout.policies.observations import append_rows, load_number
 from turnout.policies.sized import SizedPolicy
 
 # What is left of the turns of a client that was last chosen very long ago.
@@ -62,7 +62,7 @@ class UCBCS(SizedPolicy):
         """Sigma: how much losses vary."""
         return self.spread_seen if self._spread is None else self._spread
 
-    def index(self, round: int) -> FloatArray:  # noqa: A002
+    def index(self, round: int) -> FloatArray:
         """What the cohort is chosen by; infinite for clients without a turn."""
         tried = np.flatnonzero(self.weights > 0)
         turns = self.weights[tried] * self.forgetting ** (round - self.last_rounds[tried])
@@ -96,8 +96,8 @@ class UCBCS(SizedPolicy):
     def add(self, count: int) -> None:
         """New clients come first."""
         super().add(count)
-        self.sums, self.weights = grown(self.sums, count, 0.0), grown(self.weights, count, 0.0)
-        self.last_rounds = grown(self.last_rounds, count, 0)
+        self.sums, self.weights = append_rows(self.sums, count, 0.0), append_rows(self.weights, count, 0.0)
+        self.last_rounds = append_rows(self.last_rounds, count, 0)
 
     def state(self) -> dict[str, Any]:
         """Losses and turns, as far as they have not faded."""
@@ -107,8 +107,8 @@ class UCBCS(SizedPolicy):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take them back."""
         names = ("sums", "weights", "last_rounds")
-        arrays = {name: saved_array(state, name, getattr(self, name)) for name in names}
-        self.spread_seen = saved_number(state, "spread_seen")
+        arrays = {name: load_array(state, name, getattr(self, name)) for name in names}
+        self.spread_seen = load_number(state, "spread_seen")
         for name, array in arrays.items():
             setattr(self, name, array)
 

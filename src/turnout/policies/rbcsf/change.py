@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number, saved_array
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number, load_array
 
 DRIFT = 0.5  # of its usual error, for free at every time
 MEMORY = 0.1  # how much of the usual error one time makes up
@@ -51,7 +51,7 @@ class ChangeDetector:
 
     def checked(self, state: Mapping[str, Any]) -> FloatArray:
         """Those of a saved state."""
-        sums: FloatArray = saved_array(state, "sums", self._sums)
+        sums: FloatArray = load_array(state, "sums", self._sums)
         return sums
 
     def restore(self, sums: FloatArray) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, IntArray, saved_array
+from turnout.kernel.arrays import FloatArray, IntArray, load_array
 from turnout.kernel.fairness import FINEST, Certificate
 
 NO_GROUP = -1
@@ -99,8 +99,8 @@ class GroupQueues:
 
     def checked(self, state: Mapping[str, Any]) -> tuple[IntArray, IntArray, int]:
         """Those of a saved state."""
-        rounds = saved_array(state, "rounds", np.zeros(1, dtype=np.int64))
-        return saved_array(state, "owed", self._owed), saved_array(state, "turns", self.turns), int(rounds[0])
+        rounds = load_array(state, "rounds", np.zeros(1, dtype=np.int64))
+        return load_array(state, "owed", self._owed), load_array(state, "turns", self.turns), int(rounds[0])
 
     def restore(self, saved: tuple[IntArray, IntArray, int]) -> None:
         """Take back what `checked` gave."""

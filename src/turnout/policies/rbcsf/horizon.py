@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, IntArray, as_count, saved_array
+from turnout.kernel.arrays import FloatArray, IntArray, as_count, load_array
 
 STEADY = 0.3  # of the horizon: from then on the weight is what was asked for
 LIGHTEST = 0.1  # of it: the weight in the first round
@@ -40,18 +40,18 @@ class Horizon:
         """How long a round has lasted so far, in seconds."""
         return float(self._lasted[0] / max(self._lasted[1], 1))
 
-    def weight(self, round: int) -> float:  # noqa: A002
+    def weight(self, round: int) -> float:
         """V in this round."""
         missing = max(0.0, 1 - (round - 1) / (STEADY * self.rounds))
         return float(self.speed_weight * LIGHTEST**missing)
 
-    def debts(self, round: int, behind: FloatArray) -> FloatArray:  # noqa: A002
+    def debts(self, round: int, behind: FloatArray) -> FloatArray:
         """What each client weighs in this round; `behind`: turns promised up to it, less those taken."""
         slack = SLACK + SLACK_A_ROUND * max(self.rounds - round, 0)
         pressing: FloatArray = np.maximum(behind - slack, 0.0)
         return self.backlog + INSISTENCE * self.mean_round * self.weight(round) * pressing
 
-    def advance(self, round: int, paid: IntArray, earned: FloatArray, lasted: float) -> None:  # noqa: A002
+    def advance(self, round: int, paid: IntArray, earned: FloatArray, lasted: float) -> None:
         """Everyone earns, the paid pay, and all grow with the weight; the round lasted so many seconds."""
         self._lasted = self._lasted + np.array([lasted, 1.0])
         self.backlog = self.backlog + earned
@@ -69,7 +69,7 @@ class Horizon:
 
     def checked(self, state: Mapping[str, Any]) -> tuple[FloatArray, FloatArray]:
         """Those of a saved state."""
-        return saved_array(state, "backlog", self.backlog), saved_array(state, "lasted", self._lasted)
+        return load_array(state, "backlog", self.backlog), load_array(state, "lasted", self._lasted)
 
     def restore(self, saved: tuple[FloatArray, FloatArray]) -> None:
         """Take back what `checked` gave."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import OfferError, ReportError, SettingError
-from turnout.kernel.arrays import FloatArray, saved_array
+from turnout.kernel.arrays import FloatArray, load_array
 from turnout.kernel.cohort import Cohort, as_exact, cohort_of_contexts
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.exploration import exploration_from
@@ -155,7 +155,7 @@ class RBCSF(GuaranteedPolicy):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take them back."""
         # All is checked before anything is changed.
-        model = {name: saved_array(state, f"model.{name}", kept) for name, kept in self.model.state().items()}
+        model = {name: load_array(state, f"model.{name}", kept) for name, kept in self.model.state().items()}
         backlog = None if self.horizon is None else self.horizon.checked(subset(state, "horizon"))
         groups = None if self.groups is None else self.groups.checked(subset(state, "groups"))
         changes = None if self.changes is None else self.changes.checked(subset(state, "changes"))
@@ -168,7 +168,7 @@ class RBCSF(GuaranteedPolicy):
         if self.changes is not None and changes is not None:
             self.changes.restore(changes)
 
-    def weighed(self, owed: OwedTurns, round: int, size: int) -> tuple[OwedTurns, float]:  # noqa: A002
+    def objective_terms(self, owed: OwedTurns, round: int, size: int) -> tuple[OwedTurns, float]:
         """As owed, or as a horizon and groups make of it."""
         if self.horizon is None and self.groups is None:
             return owed, self.speed_weight

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_mask, as_number, as_rows, saved_array
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_mask, as_number, as_rows, load_array
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy, prefixed, subset
 from turnout.policies.baselines.uniform import UniformRandom
@@ -44,9 +44,9 @@ class Wrapper(SelectionPolicy):
         self.policy = policy
         self.cohort_size = policy.cohort_size
         self.features = policy.features
-        self.wants_truth = policy.wants_truth
+        self.requires_expected_times = policy.requires_expected_times
         self.wanted: int | None = getattr(policy, "wanted", policy.cohort_size)
-        self.fills = policy.fills
+        self.fills_cohort = policy.fills_cohort
 
     @classmethod
     def own_settings(cls) -> list[str]:
@@ -87,7 +87,7 @@ class Wrapper(SelectionPolicy):
     def ask(self, offer: RoundOffer) -> Selection:
         """Let the policy inside choose, for as many places as are wanted here."""
         self.check_offer(offer)
-        return asked(self.policy, offer, self.cohort_size)
+        return ask_for(self.policy, offer, self.cohort_size)
 
     def tell(self, report: RoundReport) -> None:
         """Pass it on."""
@@ -121,7 +121,7 @@ class Overcommit(Wrapper):
 
     The first `wanted` to come back count; the policy inside is told that later ones were late, with the times that were
     measured, as the scheduler tells it of its own over-selection. A world that waits for all reports the time of the
-    slowest: `first_back(report, wanted, cut=True)` is what a server sees that does not.
+    slowest: `mark_late_after(report, wanted, cut=True)` is what a server sees that does not.
 
     >>> Overcommit(UniformRandom(40, cohort_size=8), 1.3).cohort_size
     11
@@ -137,7 +137,7 @@ class Overcommit(Wrapper):
     def tell(self, report: RoundReport) -> None:
         """Only the first that came back have arrived."""
         self.check_report(report)
-        self.policy.tell(report if self.wanted is None else first_back(report, self.wanted))
+        self.policy.tell(report if self.wanted is None else mark_late_after(report, self.wanted))
 
 
 class Eligible(Wrapper):
@@ -158,7 +158,7 @@ class Eligible(Wrapper):
 
     def __init__(self, policy: SelectionPolicy, allowed: npt.ArrayLike | Mapping[str, Any]) -> None:
         super().__init__(policy)
-        self.fills = False
+        self.fills_cohort = False
         self._allowed = _as_allowed(allowed)
 
     @property
@@ -170,12 +170,12 @@ class Eligible(Wrapper):
     def ask(self, offer: RoundOffer) -> Selection:
         """Let the policy inside choose among those who are allowed."""
         self.check_offer(offer)
-        return asked(self.policy, narrowed(offer, self.allowed), self.cohort_size)
+        return ask_for(self.policy, restrict_offer(offer, self.allowed), self.cohort_size)
 
     def tell(self, report: RoundReport) -> None:
         """Pass it on, as of a fleet of those who are allowed."""
         self.check_report(report)
-        self.policy.tell(among(report, self.allowed))
+        self.policy.tell(restrict_report(report, self.allowed))
 
 
 class ExcludeBusy(Wrapper):
@@ -190,11 +190,11 @@ class ExcludeBusy(Wrapper):
 
     def __init__(self, policy: SelectionPolicy, rounds: int = 10) -> None:
         super().__init__(policy)
-        self.fills = False
+        self.fills_cohort = False
         self.rounds = as_count("rounds", rounds, SettingError)
         self._out_since: IntArray = np.zeros(self.clients, dtype=np.int64)
 
-    def busy(self, round: int) -> BoolArray:  # noqa: A002
+    def busy(self, round: int) -> BoolArray:
         """Who is taken to be still training when this round begins."""
         still: BoolArray = (self._out_since > 0) & (self._out_since >= round - self.rounds)
         return still
@@ -202,12 +202,12 @@ class ExcludeBusy(Wrapper):
     def ask(self, offer: RoundOffer) -> Selection:
         """Let the policy inside choose among those who are free."""
         self.check_offer(offer)
-        return asked(self.policy, narrowed(offer, ~self.busy(offer.round)), self.cohort_size)
+        return ask_for(self.policy, restrict_offer(offer, ~self.busy(offer.round)), self.cohort_size)
 
     def tell(self, report: RoundReport) -> None:
         """Note who is out and who is back."""
         self.check_report(report)
-        self.policy.tell(among(report, ~self.busy(report.round)))
+        self.policy.tell(restrict_report(report, ~self.busy(report.round)))
         late = report.late_arrivals
         if late is not None:
             self._out_since[late.clients[self._out_since[late.clients] == late.rounds]] = 0
@@ -224,7 +224,7 @@ class ExcludeBusy(Wrapper):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take it back."""
-        out_since = saved_array(state, "out_since", self._out_since)
+        out_since = load_array(state, "out_since", self._out_since)
         super().restore(state)
         self._out_since = out_since
 
@@ -250,7 +250,7 @@ class CoolDown(Wrapper):
         super().__init__(policy)
         self.rounds = as_count("rounds", rounds, SettingError)
         self.strict = _as_flag("strict", strict)
-        self.fills = self.fills and not strict
+        self.fills_cohort = self.fills_cohort and not strict
         self._rests_until: IntArray = np.zeros(self.clients, dtype=np.int64)
 
     def ask(self, offer: RoundOffer) -> Selection:
@@ -259,7 +259,7 @@ class CoolDown(Wrapper):
         until = offer.round - 1
         if not self.strict:
             until = max(until, self._enough_by(offer.available))
-        return asked(self.policy, narrowed(offer, self._rests_until <= until), self.cohort_size)
+        return ask_for(self.policy, restrict_offer(offer, self._rests_until <= until), self.cohort_size)
 
     def tell(self, report: RoundReport) -> None:
         """The chosen begin to rest."""
@@ -277,7 +277,7 @@ class CoolDown(Wrapper):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take it back."""
-        rests_until = saved_array(state, "rests_until", self._rests_until)
+        rests_until = load_array(state, "rests_until", self._rests_until)
         super().restore(state)
         self._rests_until = rests_until
 
@@ -325,11 +325,11 @@ class Quota(Wrapper):
         parts, left, places = [], offer.available.copy(), self.cohort_size or 0
         for group, least in enumerate(self._least.tolist()):
             members = left & (group_of == group)
-            parts.append(asked_for_some(self.policy, narrowed(offer, members), min(least, places)))
+            parts.append(ask_for_some(self.policy, restrict_offer(offer, members), min(least, places)))
             left[parts[-1].clients] = False
             places -= len(parts[-1].clients)
-        parts.append(asked_for_some(self.policy, narrowed(offer, left), places))
-        return joined(parts)
+        parts.append(ask_for_some(self.policy, restrict_offer(offer, left), places))
+        return merge_selections(parts)
 
 
 class WarmUp(Wrapper):
@@ -357,7 +357,7 @@ class WarmUp(Wrapper):
         if offer.round > self.rounds:
             return super().ask(offer)
         self.check_offer(offer)
-        return asked(self._lots, offer, self.cohort_size or self._lots.cohort_size)
+        return ask_for(self._lots, offer, self.cohort_size or self._lots.cohort_size)
 
     def add(self, count: int) -> None:
         """New clients are drawn like the others."""
@@ -365,7 +365,7 @@ class WarmUp(Wrapper):
         self._lots.add(count)
 
 
-def asked(policy: SelectionPolicy, offer: RoundOffer, places: int | None) -> Selection:
+def ask_for(policy: SelectionPolicy, offer: RoundOffer, places: int | None) -> Selection:
     """What a policy chooses for this number of places instead of its own cohort_size; a floating cohort floats."""
     own = policy.cohort_size
     if own is None or places == own:
@@ -377,19 +377,19 @@ def asked(policy: SelectionPolicy, offer: RoundOffer, places: int | None) -> Sel
         policy.cohort_size = own
 
 
-def asked_for_some(policy: SelectionPolicy, offer: RoundOffer, places: int | None) -> Selection:
+def ask_for_some(policy: SelectionPolicy, offer: RoundOffer, places: int | None) -> Selection:
     """The same; nobody, without asking, where there are no places or nobody is there."""
     if places == 0 or not offer.available.any():
         return Selection.trusted(offer.round, np.empty(0, dtype=np.int64), {})
-    return asked(policy, offer, places)
+    return ask_for(policy, offer, places)
 
 
-def narrowed(offer: RoundOffer, allowed: BoolArray) -> RoundOffer:
+def restrict_offer(offer: RoundOffer, allowed: BoolArray) -> RoundOffer:
     """The same offer, in which only these are available."""
     return RoundOffer.trusted(offer.round, offer.available & allowed, offer.contexts, offer.expected_times)
 
 
-def among(report: RoundReport, allowed: BoolArray) -> RoundReport:
+def restrict_report(report: RoundReport, allowed: BoolArray) -> RoundReport:
     """The same report, in which only these, and whoever was chosen, were available."""
     if report.available is None:
         return report
@@ -398,7 +398,7 @@ def among(report: RoundReport, allowed: BoolArray) -> RoundReport:
     return replace(report, available=available)
 
 
-def first_back(report: RoundReport, wanted: int, *, cut: bool = False) -> RoundReport:
+def mark_late_after(report: RoundReport, wanted: int, *, cut: bool = False) -> RoundReport:
     """The same report, in which only the first `wanted` to come back arrived, of equals the lower rows.
 
     The others were late; with `cut` they were still out when the last of the first came back.
@@ -415,7 +415,7 @@ def first_back(report: RoundReport, wanted: int, *, cut: bool = False) -> RoundR
     return replace(report, outcomes=outcomes, exchange_times=times)
 
 
-def joined(parts: Sequence[Selection]) -> Selection:
+def merge_selections(parts: Sequence[Selection]) -> Selection:
     """Choices of one round as one; a reason is NaN where a part does not give it, and one for a whole part is lost."""
     rows = np.concatenate([part.clients for part in parts])
     order = np.argsort(rows)

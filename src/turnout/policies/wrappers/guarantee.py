@@ -37,7 +37,7 @@ from turnout.kernel.fairness import FINEST, Accrual, Certificate, FairnessQueues
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy, prefixed, subset
 from turnout.policies.guaranteed import GuaranteedPolicy
-from turnout.policies.wrappers.base import Wrapper, asked, asked_for_some, joined, narrowed
+from turnout.policies.wrappers.base import Wrapper, ask_for, ask_for_some, merge_selections, restrict_offer
 
 #: A client that is owed a whole turn is due: to pay it wastes nothing.
 DUE = 1
@@ -165,17 +165,17 @@ class WithGuarantee(Wrapper):
         self.check_offer(offer)
         places = self.cohort_size
         most = self.clients if places is None else places
-        urgent = asked(self.debts, narrowed(offer, self._owed_at_least(self._urgency)), most).clients
+        urgent = ask_for(self.debts, restrict_offer(offer, self._owed_at_least(self._urgency)), most).clients
         parts = [Selection.trusted(offer.round, urgent, {})]
         left = offer.available.copy()
         left[urgent] = False
         if len(urgent) and places is not None:
             due = left & self._owed_at_least(min(self._urgency, Fraction(DUE)))
-            parts.append(asked_for_some(self.policy, narrowed(offer, due), places - len(urgent)))
+            parts.append(ask_for_some(self.policy, restrict_offer(offer, due), places - len(urgent)))
             left[parts[-1].clients] = False
             places -= len(urgent) + len(parts[-1].clients)
-        parts.append(asked_for_some(self.policy, narrowed(offer, left), places))
-        choice = joined(parts) if len(urgent) else parts[-1]
+        parts.append(ask_for_some(self.policy, restrict_offer(offer, left), places))
+        choice = merge_selections(parts) if len(urgent) else parts[-1]
         reasons = {
             **choice.reasons,
             "owed": self.queues.owed_exactly().of(choice.clients),

@@ -19,10 +19,10 @@ from turnout.scheduler.audit.verify import differences
 from turnout.scheduler.clock import now
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.replay import load, stored_features
-from turnout.scheduler.records import told_event
+from turnout.scheduler.records import event_to_dict
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
-from turnout.store.atomic import whole_file
+from turnout.store.atomic import atomic_write
 from turnout.version import __version__
 
 FORMAT = 1
@@ -55,7 +55,7 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
         # Who joins with the round that is open is not of the record yet.
         joined = len(memory.fleet.ids) - (0 if memory.opened is None else len(memory.opened.joined))
         digest, events = hashlib.sha256(), 0
-        with whole_file(record) as out:
+        with atomic_write(record) as out:
             for line in _lines(journal, header, memory.fleet.ids):
                 out.write(line)
                 digest.update(line)
@@ -78,7 +78,7 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
             f"the record of {fleet} does not come to what its scheduler has counted ({wrong[0]}{more}): if a rule "
             "around the policy decides who earns, there can be no certificate; else see `turnout fleet doctor`"
         )
-    with whole_file(certificate) as out:
+    with atomic_write(certificate) as out:
         out.write(words)
     return told
 
@@ -113,7 +113,7 @@ def _lines(journal: Journal, header: dict[str, Any], ids: list[str]) -> Iterator
                 f"who volunteered in some rounds of {journal.path} is no longer on record, as large fleets drop it "
                 "with a snapshot: turns that were earned by volunteering cannot be counted again"
             )
-        yield _line({"event": seq, **told_event(kind, data, mask, ids)})
+        yield _line({"event": seq, **event_to_dict(kind, data, mask, ids)})
 
 
 def _line(told: dict[str, Any]) -> bytes:

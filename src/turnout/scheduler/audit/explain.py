@@ -8,11 +8,11 @@ import numpy as np
 
 from turnout.errors import ReportError, StoreError
 from turnout.kernel.rounds import RoundOffer, Selection
-from turnout.policies.explain.explanation import Explanation, explain_choice, untold
+from turnout.policies.explain.explanation import Explanation, explain_choice, inexact_explanation
 from turnout.scheduler.features import Features
 from turnout.scheduler.journal.journal import Journal
-from turnout.scheduler.journal.replay import Memory, load_before
-from turnout.scheduler.records import Offered, OpenRound
+from turnout.scheduler.journal.replay import FleetState, load_before
+from turnout.scheduler.records import OpenRound, RecordedOffer
 from turnout.scheduler.rounds.choosing import Statuses, offer_of
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
@@ -20,18 +20,18 @@ from turnout.scheduler.settings import SchedulerSettings
 
 def offered_in(
     opened: OpenRound, fleet: Fleet, features: Features, settings: SchedulerSettings, statuses: Statuses
-) -> Offered:
+) -> RecordedOffer:
     """What a choice was made from, for the file: all contexts, or none in a fleet that is too large for that."""
     if len(opened.available) <= settings.record_offers_up_to:
         contexts = offer_of(fleet, features, settings, statuses)[1][opened.available]
-        return Offered(opened.round, opened.rows, opened.reasons, opened.available, contexts)
+        return RecordedOffer(opened.round, opened.rows, opened.reasons, opened.available, contexts)
     chosen = np.zeros(len(opened.available), dtype=np.bool_)
     chosen[opened.rows] = True
-    return Offered(opened.round, opened.rows, opened.reasons, chosen, None)
+    return RecordedOffer(opened.round, opened.rows, opened.reasons, chosen, None)
 
 
 def explained(
-    journal: Journal, memory: Memory, settings: SchedulerSettings, features: Features, row: int, number: int
+    journal: Journal, memory: FleetState, settings: SchedulerSettings, features: Features, row: int, number: int
 ) -> Explanation:
     """Why the client of this row was chosen in a round or was not.
 
@@ -50,18 +50,18 @@ def explained(
         try:
             fleet = memory.fleet if number > memory.fleet.round else load_before(journal, settings, features, number)
         except StoreError as gone:
-            return untold(memory.fleet.policy, selection, row, ids.__getitem__, str(gone))
+            return inexact_explanation(memory.fleet.policy, selection, row, ids.__getitem__, str(gone))
     absent = _absence(fleet, selection, row, ids)
     if absent is not None:
         return absent
     contexts = None if offered is None else offered.whole_contexts()
     if offered is None or contexts is None:
-        return untold(fleet.policy, selection, row, ids.__getitem__, _not_on_record(offered, settings))
+        return inexact_explanation(fleet.policy, selection, row, ids.__getitem__, _not_on_record(offered, settings))
     offer = RoundOffer(number, offered.available, contexts)
     return explain_choice(fleet.policy, offer, selection, row, ids.__getitem__)
 
 
-def _selection(journal: Journal, offered: Offered | None, number: int) -> Selection:
+def _selection(journal: Journal, offered: RecordedOffer | None, number: int) -> Selection:
     """Who was chosen, with the reasons if they are on record."""
     if offered is not None:
         return Selection(number, offered.rows, dict(offered.reasons))
@@ -72,14 +72,14 @@ def _absence(fleet: Fleet, selection: Selection, row: int, ids: list[str]) -> Ex
     """Why it could not be chosen at all, where that is so."""
     number, name = selection.round, ids.__getitem__
     if row >= len(fleet.ids):
-        found = untold(fleet.policy, selection, row, name, "", standing="not joined")
+        found = inexact_explanation(fleet.policy, selection, row, name, "", standing="not joined")
         return replace(found, sentence=f"{name(row)} had not joined yet in round {number}.")
     if fleet.numbers["retired"][row]:
-        found = untold(fleet.policy, selection, row, name, "", standing="retired")
+        found = inexact_explanation(fleet.policy, selection, row, name, "", standing="retired")
         return replace(found, sentence=f"{name(row)} had left for good before round {number}.")
     last = int(fleet.numbers["rest_until"][row])
     if last > fleet.round:
-        found = untold(fleet.policy, selection, row, name, "", standing="resting")
+        found = inexact_explanation(fleet.policy, selection, row, name, "", standing="resting")
         misses = int(fleet.numbers["misses"][row])
         after = "a miss" if misses == 1 else f"{misses} misses in a row"
         words = f"{name(row)} rested in round {number}, after {after}, up to and with round {last}."
@@ -87,7 +87,7 @@ def _absence(fleet: Fleet, selection: Selection, row: int, ids: list[str]) -> Ex
     return None
 
 
-def _not_on_record(offered: Offered | None, settings: SchedulerSettings) -> str:
+def _not_on_record(offered: RecordedOffer | None, settings: SchedulerSettings) -> str:
     if offered is None:
         return (
             "what was offered in that round is not on record: an older turnout chose, or a client that volunteered was "

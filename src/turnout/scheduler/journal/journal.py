@@ -26,8 +26,8 @@ from typing import Any
 
 from turnout.errors import StoreError
 from turnout.scheduler.records import (
-    Offered,
     OpenRound,
+    RecordedOffer,
     Turn,
     as_bytes,
     digest_of,
@@ -39,7 +39,7 @@ from turnout.scheduler.records import (
     volunteered,
     without,
 )
-from turnout.store.database import FileKind, check_whole, connect, create, plain_words, transaction
+from turnout.store.database import FileKind, check_whole, connect, create, transaction, translate_sqlite_errors
 from turnout.store.lock import WriterLock
 from turnout.store.packing import pack_snapshot, unpack_snapshot
 from turnout.store.wal import lost_commits
@@ -98,7 +98,7 @@ class Journal:
             raise StoreError(f"there is no fleet at {path}: check the path, or create one with Scheduler.open(path)")
         writes = not read_only and not reporting
         try:
-            with plain_words(path):
+            with translate_sqlite_errors(path):
                 if takeover:
                     # Who hangs keeps the old lock, whoever comes meets the new one.
                     _lock_of(path).unlink(missing_ok=True)
@@ -115,7 +115,7 @@ class Journal:
                 if writes:
                     self.db.execute("PRAGMA journal_mode = WAL")  # which a copy by VACUUM INTO has lost
             if writes:
-                self._rise()
+                self._claim_epoch()
         except BaseException:
             self.close()
             raise
@@ -132,7 +132,7 @@ class Journal:
         def fill(db: sqlite3.Connection) -> None:
             db.executemany("INSERT INTO meta VALUES (?, ?)", first.items())
 
-        with plain_words(path):
+        with translate_sqlite_errors(path):
             lock = WriterLock(_lock_of(path), store=path)
             try:
                 if not path.exists():
@@ -160,8 +160,8 @@ class Journal:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """One consistent view."""
-        with plain_words(self.path):
-            self._usable()
+        with translate_sqlite_errors(self.path):
+            self._check_process()
             if self.db.in_transaction:
                 yield self.db
                 return
@@ -175,8 +175,8 @@ class Journal:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """All of it or nothing, and only as long as nobody has taken over."""
-        with plain_words(self.path):
-            self._usable()
+        with translate_sqlite_errors(self.path):
+            self._check_process()
             if self.read_only:
                 raise StoreError(f"{self.path} was opened to read: open it without read_only=True to write")
             with transaction(self.db):
@@ -247,7 +247,7 @@ class Journal:
             raise self.damage(f"the open round {number} is not what was written")
         return unpack_open(data)
 
-    def offered(self, round: int) -> Offered | None:  # noqa: A002
+    def offered(self, round: int) -> RecordedOffer | None:
         """What the choice of this round was made from, if that is on record."""
         with self.reading() as db:
             if not _one(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'offers'"):
@@ -265,7 +265,7 @@ class Journal:
         with self.reading():
             return self._meta("head")
 
-    def turns_of(self, round: int) -> list[Turn]:  # noqa: A002
+    def turns_of(self, round: int) -> list[Turn]:
         """Everyone who was invited in this round."""
         with self.reading() as db:
             found = db.execute("SELECT * FROM turns WHERE round = ? ORDER BY row", (round,)).fetchall()
@@ -277,7 +277,7 @@ class Journal:
             found = db.execute("SELECT * FROM turns WHERE id = ? ORDER BY round", (client,)).fetchall()
         return [self._as_turn(one) for one in found]
 
-    def turn(self, client: str, round: int | None = None) -> Turn | None:  # noqa: A002
+    def turn(self, client: str, round: int | None = None) -> Turn | None:
         """Its turn in this round, or its newest."""
         words, values = "SELECT * FROM turns WHERE id = ? ORDER BY round DESC LIMIT 1", (client,)
         if round is not None:
@@ -289,8 +289,8 @@ class Journal:
     @property
     def changes(self) -> int:
         """Another number whenever somebody else has written to the file."""
-        with plain_words(self.path):
-            self._usable()
+        with translate_sqlite_errors(self.path):
+            self._check_process()
             return int(_one(self.db, "PRAGMA data_version"))
 
     def open_number(self) -> int | None:
@@ -299,7 +299,7 @@ class Journal:
             found = db.execute("SELECT round FROM open_round").fetchone()
         return None if found is None else int(found[0])
 
-    def turns_since(self, round: int) -> list[Turn]:  # noqa: A002
+    def turns_since(self, round: int) -> list[Turn]:
         """Everyone who was invited after this round; each must also be found by its id."""
         by_id = (
             "SELECT COUNT(*) FROM turns t WHERE round > ? AND EXISTS (SELECT 1 FROM turns u INDEXED BY turns_by_id "
@@ -360,13 +360,13 @@ class Journal:
             [(one.round, one.row, one.id, one.seal) for one in invited],
         )
 
-    def put_offered(self, db: sqlite3.Connection, offered: Offered) -> None:
+    def put_offered(self, db: sqlite3.Connection, offered: RecordedOffer) -> None:
         """What the choice was made from, with the choice."""
         data, volunteers = pack_offered(offered)
         row = (offered.round, volunteers, data, _offer_digest(offered.round, volunteers, data))
         db.execute("INSERT INTO offers VALUES (?, ?, ?, ?)", row)
 
-    def drop_offered(self, db: sqlite3.Connection, round: int) -> None:  # noqa: A002
+    def drop_offered(self, db: sqlite3.Connection, round: int) -> None:
         """It was never made."""
         db.execute("DELETE FROM offers WHERE round = ?", (round,))
 
@@ -384,7 +384,7 @@ class Journal:
             ],
         )
 
-    def put_closed_round(self, db: sqlite3.Connection, round: int) -> None:  # noqa: A002
+    def put_closed_round(self, db: sqlite3.Connection, round: int) -> None:
         """For whoever must know how long ago a round was, without memory."""
         db.execute("UPDATE meta SET value = ? WHERE key = 'round'", (str(round),))
 
@@ -431,8 +431,8 @@ class Journal:
     def _format(self) -> int:
         return int(_one(self.db, "PRAGMA user_version"))
 
-    def _rise(self) -> None:
-        with plain_words(self.path), transaction(self.db):
+    def _claim_epoch(self) -> None:
+        with translate_sqlite_errors(self.path), transaction(self.db):
             if self._format < FLEET.format:
                 for change in TO_FORMAT_2:
                     self.db.execute(change)
@@ -466,12 +466,12 @@ class Journal:
             time.sleep(0.05)
         raise self.damage(f"{lost} commits in its -wal file cannot be read")
 
-    def empty_log(self) -> None:
+    def checkpoint_wal(self) -> None:
         """Bring everything into the file itself, so that nothing deleted stays behind in the log."""
-        with plain_words(self.path):
+        with translate_sqlite_errors(self.path):
             self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def _usable(self) -> None:
+    def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise StoreError(f"{self.path} was opened by process {self._process}: open it anew in this one")
 
@@ -487,7 +487,7 @@ def is_fleet(path: Path) -> bool:
     """By its mark, is this the file of a live fleet? Anything else is opened as a store, which says what is wrong."""
     if not path.is_file():
         raise StoreError(f"there is no file {path}: check the path")
-    with plain_words(path), path.open("rb") as file:
+    with translate_sqlite_errors(path), path.open("rb") as file:
         return file.read(72)[68:] == FLEET.application_id.to_bytes(4, "big")
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from turnout.errors import StoreError
 from turnout.scheduler.journal.journal import Journal
-from turnout.scheduler.journal.replay import fold, fresh_fleet, restore, stored_features
-from turnout.scheduler.records import Closed, Offered, OpenRound, Turn, unpack_closed
+from turnout.scheduler.journal.replay import apply_event, fresh_fleet, restore, stored_features
+from turnout.scheduler.records import ClosedRound, OpenRound, RecordedOffer, Turn, unpack_closed
 from turnout.scheduler.settings import SchedulerSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Followed:
+class FleetEvent:
     """Something that happened: clients joined, one left, or a round was closed.
 
     `is_new`: memory has not taken it in yet. `knows_available`: who volunteered is on record. `opened_at`, `closed_at`:
@@ -29,8 +29,8 @@ class Followed:
     is_new: bool
     joined: int = 0
     left: int | None = None
-    closed: Closed | None = None
-    offered: Offered | None = None
+    closed: ClosedRound | None = None
+    offered: RecordedOffer | None = None
     opened_at: float = math.nan
     closed_at: float = math.nan
     between: float = math.nan
@@ -84,7 +84,7 @@ class Follower:
             opened = self.journal.open_round()
             return None if opened is None else (opened, self.journal.turns_of(opened.round))
 
-    def next(self, most: int) -> list[Followed]:
+    def next(self, most: int) -> list[FleetEvent]:
         """Up to so many more events, in order."""
         found = []
         for seq, kind, data, mask in self.journal.events(self.read, most):
@@ -96,17 +96,17 @@ class Follower:
             found.append(self._followed(kind, data, mask, is_new))
         return found
 
-    def take(self, event: Followed) -> None:
+    def take(self, event: FleetEvent) -> None:
         """Let memory take it in."""
         if event.is_new:
-            fold(self.fleet, event.kind, event.data, event.mask)
+            apply_event(self.fleet, event.kind, event.data, event.mask)
 
     def close(self) -> None:
         """Let go of the file."""
         self.journal.close()
 
-    def _followed(self, kind: str, data: bytes, mask: bytes | None, is_new: bool) -> Followed:
-        event = Followed(kind, data, mask, is_new)
+    def _followed(self, kind: str, data: bytes, mask: bytes | None, is_new: bool) -> FleetEvent:
+        event = FleetEvent(kind, data, mask, is_new)
         if kind == "join":
             return replace(event, joined=len(json.loads(data)))
         if kind != "close":

@@ -28,7 +28,7 @@ MOST_TURNS = 1e6
 
 
 @dataclass(slots=True)
-class Memory:
+class FleetState:
     """The fold of the file; `unsaved`: rounds since the last snapshot."""
 
     fleet: Fleet
@@ -40,7 +40,7 @@ class Memory:
         return {**self.fleet.state(), "ids": _digest(self.fleet.ids)}
 
 
-def load(journal: Journal, settings: SchedulerSettings, features: Features) -> Memory:
+def load(journal: Journal, settings: SchedulerSettings, features: Features) -> FleetState:
     """The last snapshot, the events since, and the round that is open; refused if anything does not fit."""
     fleet = fresh_fleet(settings, features)
     with journal.reading():
@@ -50,7 +50,7 @@ def load(journal: Journal, settings: SchedulerSettings, features: Features) -> M
             after, state = saved
             restore(journal, fleet, state, ids)
         for _, kind, data, mask in journal.events(after):
-            fold(fleet, kind, data, mask)
+            apply_event(fleet, kind, data, mask)
             unsaved += kind == "close"
         journal.check_head()
         if fleet.ids != ids:
@@ -59,7 +59,7 @@ def load(journal: Journal, settings: SchedulerSettings, features: Features) -> M
         _check_turns(journal, fleet.round, opened, settings.late_window)
         if opened is not None:
             fleet.join(opened.joined)
-    return Memory(fleet, opened, unsaved)
+    return FleetState(fleet, opened, unsaved)
 
 
 def load_before(journal: Journal, settings: SchedulerSettings, features: Features, round_: int) -> Fleet:
@@ -73,7 +73,7 @@ def load_before(journal: Journal, settings: SchedulerSettings, features: Feature
         for _, kind, data, mask in journal.events(after):
             if kind == "close" and fleet.round + 1 == round_:
                 return fleet
-            fold(fleet, kind, data, mask)
+            apply_event(fleet, kind, data, mask)
     raise StoreError(f"round {round_} was not closed in {journal.path}")
 
 
@@ -81,7 +81,7 @@ def policy_of(settings: SchedulerSettings, features: int, clients: int) -> Selec
     """The policy with what a live fleet needs."""
     live = {**LIVE, "features": features, "max_owed": _cap(settings)}
     policy = make_policy(settings.policy, clients, **filled(settings.policy, settings.settings, live))
-    if policy.wants_truth:
+    if policy.requires_expected_times:
         raise SettingError(f"{settings.policy} must be told the true times, which no live fleet knows: use rbcsf")
     return policy
 
@@ -137,7 +137,7 @@ def _not_here(_: Columns) -> Sequence[FloatArray]:
     raise SettingError("the features of this fleet are computed: open it with features=… to choose")
 
 
-def fold(fleet: Fleet, kind: str, data: bytes, mask: bytes | None) -> None:
+def apply_event(fleet: Fleet, kind: str, data: bytes, mask: bytes | None) -> None:
     """Take in one event."""
     if kind == "join":
         fleet.join(json.loads(data))

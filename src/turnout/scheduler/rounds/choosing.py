@@ -15,7 +15,7 @@ from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.scheduler.clock import boot_id, now
 from turnout.scheduler.features import ClientStatus, Features, FleetStatus
 from turnout.scheduler.records import OpenRound
-from turnout.scheduler.rounds.reliability import chance_of, reliability
+from turnout.scheduler.rounds.reliability import probability_at_least, reliability
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
 
@@ -120,7 +120,7 @@ def _invited(fleet: Fleet, settings: SchedulerSettings, offer: RoundOffer) -> Se
         def asked(size: int) -> tuple[Selection, bool]:
             policy.cohort_size = size
             selection = policy.ask(offer)
-            return selection, chance_of(wanted, chances[selection.clients]) >= settings.confidence
+            return selection, probability_at_least(wanted, chances[selection.clients]) >= settings.confidence
 
         return _fewest(asked, min(wanted, max(most, 1)), most)
     finally:

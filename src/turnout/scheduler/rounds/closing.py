@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from turnout.scheduler.records import KINDS, Closed, OpenRound, Turn
+from turnout.scheduler.records import KINDS, ClosedRound, OpenRound, Turn
 
 
 def closed_round(
     opened: OpenRound, turns: Sequence[Turn], waiting: Sequence[Turn], after: float | None
-) -> tuple[Closed, list[Turn]]:
+) -> tuple[ClosedRound, list[Turn]]:
     """The round as memory takes it in, and its turns with who is still out and who came after enough others.
 
     The first that come back are kept, of equals the lower row. Who is still out when enough came is outrun by the last
@@ -28,7 +28,7 @@ def closed_round(
     told = {turn.row: _told(turn, over, missing, turn.row in surplus) for turn in turns}
     in_order = [told[row] for row in opened.rows.tolist()]
     losses = np.array([np.nan if turn.loss is None else turn.loss for turn in in_order], dtype=np.float64)
-    closed = Closed(
+    closed = ClosedRound(
         round=opened.round,
         rows=opened.rows,
         contexts=opened.contexts,

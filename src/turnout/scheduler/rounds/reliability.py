@@ -20,12 +20,12 @@ def reliability(arrived: IntArray, lost: IntArray) -> FloatArray:
     return chance
 
 
-def chance_of(wanted: int, chances: FloatArray) -> float:
+def probability_at_least(wanted: int, chances: FloatArray) -> float:
     """The probability that at least so many of these come back, each with its own chance.
 
     How many come back is Poisson-binomial: its distribution grows client by client.
 
-    >>> round(chance_of(2, np.array([0.9, 0.9, 0.9])), 3)
+    >>> round(probability_at_least(2, np.array([0.9, 0.9, 0.9])), 3)
     0.972
     """
     returning = np.zeros(len(chances) + 1)
@@ -45,10 +45,10 @@ def rest_after_misses(misses: int, rest_after: int) -> int:
     return 0 if misses < rest_after else min(2 ** (misses - rest_after), LONGEST_REST)
 
 
-def how_far(seconds: FloatArray, expected: FloatArray) -> FloatArray:
+def relative_error(seconds: FloatArray, expected: FloatArray) -> FloatArray:
     """How far times are from what was expected, up or down alike: 0 is exact, 1 is the double or the half.
 
-    >>> how_far(np.array([2.0, 4.0, 1.0]), np.array([2.0, 2.0, 2.0]))
+    >>> relative_error(np.array([2.0, 4.0, 1.0]), np.array([2.0, 2.0, 2.0]))
     array([0., 1., 1.])
     """
     low = np.maximum(np.minimum(seconds, expected), 1e-9)

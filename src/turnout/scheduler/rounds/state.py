@@ -14,8 +14,8 @@ from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import LateArrivals, RoundReport
 from turnout.policies.base import SelectionPolicy, prefixed, subset
-from turnout.scheduler.records import KINDS, OUTCOME_OF_KIND, Closed
-from turnout.scheduler.rounds.reliability import how_far, moved, rest_after_misses
+from turnout.scheduler.records import KINDS, OUTCOME_OF_KIND, ClosedRound
+from turnout.scheduler.rounds.reliability import moved, relative_error, rest_after_misses
 
 NEVER = -1
 #: Only after so many rounds is it said that a client is seldom there.
@@ -23,7 +23,7 @@ ENOUGH_ROUNDS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
+class PendingArrival:
     """What was learned of a client that was late, until its true time is known."""
 
     context: tuple[float, ...]
@@ -43,7 +43,7 @@ class Fleet:
         self.round = 0
         self.numbers = {name: np.empty(0, dtype=np.int64) for name in _NUMBERS}
         self.ways = {name: np.empty(0) for name in _WAYS}
-        self.awaited: dict[tuple[int, int], Awaited] = {}
+        self.awaited: dict[tuple[int, int], PendingArrival] = {}
 
     @property
     def policy(self) -> SelectionPolicy:
@@ -70,7 +70,7 @@ class Fleet:
         gone: BoolArray = (self.numbers["retired"] > 0) | (self.numbers["rest_until"] > self.round)
         return gone
 
-    def seldom_there(self) -> IntArray:
+    def rarely_available(self) -> IntArray:
         """Rows of who is promised a share of all rounds, and has volunteered for fewer than that."""
         if self.queues is None or self.queues.accrual == "available":
             return np.empty(0, dtype=np.int64)
@@ -100,7 +100,7 @@ class Fleet:
             self.numbers[name] = np.concatenate([self.numbers[name], fresh])
         self.ways = {name: np.concatenate([array, np.zeros(len(ids))]) for name, array in self.ways.items()}
 
-    def report_of(self, closed: Closed) -> RoundReport:
+    def report_of(self, closed: ClosedRound) -> RoundReport:
         """What the policy is told of a round; refused here, before anything is written, if it cannot be."""
         report = RoundReport(
             closed.round,
@@ -115,12 +115,12 @@ class Fleet:
         self.policy.check_report(report)
         return report
 
-    def close(self, closed: Closed) -> RoundReport:
+    def close(self, closed: ClosedRound) -> RoundReport:
         """Take in a round."""
         report = self.report_of(closed)
         came = closed.kinds <= KINDS.index("surplus")
         if self.model is not None and came.any():
-            self._learn_ways(closed.rows[came], closed.contexts[came], closed.seconds[came])
+            self._learn_prediction_errors(closed.rows[came], closed.contexts[came], closed.seconds[came])
         self.policy.tell(report)
         self.round = closed.round
         self._count(closed)
@@ -180,7 +180,7 @@ class Fleet:
             strict=True,
         )
         self.awaited = {
-            key: Awaited(tuple(context), deadline, learned)
+            key: PendingArrival(tuple(context), deadline, learned)
             for key, (context, deadline, learned) in zip(keys, values, strict=True)
         }
         self._policy = None
@@ -188,7 +188,7 @@ class Fleet:
             self._policy = self._build(len(ids))
             self._policy.restore(subset(state, "policy"))
 
-    def _late_arrivals(self, closed: Closed) -> LateArrivals | None:
+    def _late_arrivals(self, closed: ClosedRound) -> LateArrivals | None:
         if not len(closed.late_rows):
             return None
         keys = list(zip(closed.late_rounds.tolist(), closed.late_rows.tolist(), strict=True))
@@ -204,16 +204,16 @@ class Fleet:
             ),
         )
 
-    def _learn_ways(self, rows: IntArray, contexts: FloatArray, seconds: FloatArray) -> None:
+    def _learn_prediction_errors(self, rows: IntArray, contexts: FloatArray, seconds: FloatArray) -> None:
         assert self.model is not None
         before, habit = self.numbers["arrived"][rows], self.ways["habit"]
         known = before >= 2  # with nothing learned every time is a surprise
         for way, expected in (("from_context", self.model.predict(contexts, rows)), ("from_habit", habit[rows])):
-            far = moved(self.ways[way][rows], how_far(seconds, expected), np.maximum(before - 2, 0))
+            far = moved(self.ways[way][rows], relative_error(seconds, expected), np.maximum(before - 2, 0))
             self.ways[way][rows] = np.where(known, far, 0.0)
         habit[rows] = moved(habit[rows], seconds, before)
 
-    def _count(self, closed: Closed) -> None:
+    def _count(self, closed: ClosedRound) -> None:
         numbers, rows = self.numbers, closed.rows
         came = closed.kinds <= KINDS.index("surplus")
         awaited = (closed.kinds == KINDS.index("outrun")) | (closed.kinds == KINDS.index("late"))
@@ -235,7 +235,7 @@ class Fleet:
             del self.awaited[key]
         for place in np.flatnonzero(awaited).tolist():
             row = int(rows[place])
-            self.awaited[closed.round, row] = Awaited(
+            self.awaited[closed.round, row] = PendingArrival(
                 tuple(closed.contexts[place].tolist()), float(closed.seconds[place]), int(numbers["learned"][row])
             )
         oldest = closed.round - self._late_window

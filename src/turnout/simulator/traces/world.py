@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from turnout.errors import SelectionError, SettingError, StateError
+from turnout.errors import SelectionError, SettingError, StateError, suggestion
 from turnout.kernel.arrays import (
     LARGEST_TIME,
     BoolArray,
@@ -17,13 +17,12 @@ from turnout.kernel.arrays import (
     IntArray,
     as_count,
     as_number,
+    load_array,
     read_only,
     saved,
-    saved_array,
 )
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.registry import near
 from turnout.simulator.distributions import Draws, Quantity
 from turnout.simulator.traces.data import LinkTrace, Traces
 from turnout.simulator.traces.formats.files import read_traces
@@ -162,7 +161,7 @@ class TraceWorld:
         told = tuple(f"{part}: {way}" for part, way in self.joined.items())
         return (*told, "free CPU: drawn", ASSUMPTION)
 
-    def offer(self, round: int) -> RoundOffer:  # noqa: A002
+    def offer(self, round: int) -> RoundOffer:
         """Who is available when the round begins, and in what condition."""
         if round < 1:
             raise SettingError(f"rounds count from 1, not {round}")
@@ -206,13 +205,13 @@ class TraceWorld:
                 "the same files, or begin anew"
             )
         now = as_number("now", saved(state, "now"), StateError, least=0)
-        self._trained = saved_array(state, "trained", self._trained)
+        self._trained = load_array(state, "trained", self._trained)
         self._now = now
 
-    def _begins(self, round: int) -> float:  # noqa: A002
+    def _begins(self, round: int) -> float:
         return self._now if self._by_rounds else self._start + (round - 1) * self._period
 
-    def _places_in_series(self, rows: IntArray, round: int, start: float) -> FloatArray:  # noqa: A002
+    def _places_in_series(self, rows: IntArray, round: int, start: float) -> FloatArray:
         if self._link_clock == "recorded":
             return start - self._first_times[rows]
         places: FloatArray = self._places.of(round)[rows] * self._down.lengths[rows]
@@ -231,7 +230,7 @@ class TraceWorld:
         slower = [np.exp(spread[rows] ** 2) for spread in (self._down_spread, self._up_spread)]
         return self._times(rows, places, contexts, np.ones(len(rows)), slower[0], slower[1])
 
-    def _exchange_times(self, rows: IntArray, round: int, start: float, contexts: FloatArray) -> FloatArray:  # noqa: A002
+    def _exchange_times(self, rows: IntArray, round: int, start: float, contexts: FloatArray) -> FloatArray:
         slower = [
             np.exp(-spread[rows] * draws.of(round)[rows] + spread[rows] ** 2 / 2)
             for spread, draws in ((self._down_spread, self._down_noise), (self._up_spread, self._up_noise))
@@ -284,7 +283,9 @@ def _generator(settings: Mapping[str, Any] | None) -> Generator:
         raise SettingError(f"generator must be a table, not {settings!r}")
     for name in settings or {}:
         if name not in known:
-            raise SettingError(f"the generator has no setting {name!r}{near(name, known)}; it has {', '.join(known)}")
+            raise SettingError(
+                f"the generator has no setting {name!r}{suggestion(name, known)}; it has {', '.join(known)}"
+            )
     return Generator(**(settings or {}))
 
 

@@ -21,7 +21,7 @@ from turnout.scheduler.journal.journal import FLEET, FORMAT_1
 from turnout.scheduler.journal.replay import stored_features
 from turnout.scheduler.records import digest_of
 from turnout.scheduler.settings import SchedulerSettings
-from turnout.store.database import connect, plain_words
+from turnout.store.database import connect, translate_sqlite_errors
 from turnout.store.wal import lost_commits
 from turnout.version import __version__
 
@@ -72,7 +72,7 @@ def _refuse_strangers(path: Path) -> None:
     """A fleet is known by its mark, in whatever state the rest is."""
     if not path.is_file():
         raise StoreError(f"there is no fleet at {path}: check the path")
-    with plain_words(path):
+    with translate_sqlite_errors(path):
         with path.open("rb") as file:
             mark = file.read(72)[68:]
         if mark != FLEET.application_id.to_bytes(4, "big"):

@@ -21,7 +21,7 @@ from turnout.scheduler.audit.doctor.findings import (
 )
 from turnout.scheduler.features import Features
 from turnout.scheduler.journal.journal import Journal
-from turnout.scheduler.journal.replay import Memory, load, stored_features
+from turnout.scheduler.journal.replay import FleetState, load, stored_features
 from turnout.scheduler.records import KINDS
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
@@ -51,7 +51,7 @@ class _Overlooking(Journal):
 
 
 def _folded(
-    journal: _Overlooking, db: sqlite3.Connection, memory: Memory, settings: SchedulerSettings, features: Features
+    journal: _Overlooking, db: sqlite3.Connection, memory: FleetState, settings: SchedulerSettings, features: Features
 ) -> Look:
     """The snapshot and the rest of the events come to the same as all events."""
     saved = snapshot_seq(db)

@@ -15,8 +15,8 @@ from turnout.scheduler.audit.doctor.findings import Look, closes, data_of, forgo
 from turnout.scheduler.journal.journal import KEEP_MASKS
 from turnout.scheduler.records import (
     KINDS,
-    Closed,
-    Offered,
+    ClosedRound,
+    RecordedOffer,
     Turn,
     as_bytes,
     digest_of,
@@ -121,10 +121,10 @@ def rounds_look(db: sqlite3.Connection) -> Look:
     return look
 
 
-def _disagreements(closed: Closed, turns: dict[int, Turn], ids: list[str]) -> Iterator[str]:
+def _disagreements(closed: ClosedRound, turns: dict[int, Turn], ids: list[str]) -> Iterator[str]:
     if sorted(turns) != sorted(closed.rows.tolist()):
         yield f"round {closed.round} was closed with {len(closed.rows)} clients, and {len(turns)} have turns in it"
-    told = (closed.rows, closed.kinds, closed.seconds, closed.told_losses)
+    told = (closed.rows, closed.kinds, closed.seconds, closed.reported_losses)
     for row, kind, seconds, loss in zip(*(array.tolist() for array in told), strict=True):
         turn = turns.get(row)
         if turn is None:
@@ -190,7 +190,7 @@ def offers_look(db: sqlite3.Connection) -> Look:
     return look
 
 
-def _of_offer(offered: Offered, round_: int, newest: int, invited: set[int]) -> Iterator[str]:
+def _of_offer(offered: RecordedOffer, round_: int, newest: int, invited: set[int]) -> Iterator[str]:
     """What is wrong with an offer that could be read."""
     chosen, volunteers = offered.rows.tolist(), np.flatnonzero(offered.available).tolist()
     if offered.round != round_:

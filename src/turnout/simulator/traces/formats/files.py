@@ -16,7 +16,7 @@ from turnout.simulator.traces.formats.csv import as_csv, csv_parts
 from turnout.simulator.traces.formats.jsonl import as_jsonl, fedscale_parts, jsonl_parts
 from turnout.simulator.traces.formats.npz import as_npz, npz_parts
 from turnout.simulator.traces.formats.tables import Layout, Problem, traces_from
-from turnout.store.atomic import whole_file
+from turnout.store.atomic import atomic_write
 
 FORMATS = (".csv", ".jsonl", ".npz", ".json")
 
@@ -71,7 +71,7 @@ def write_traces(traces: Traces, path: str | Path) -> None:
     data = write[kind](traces)
     if path.suffix == ".gz":
         data = gzip.compress(data, mtime=0)
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         file.write(data)
 
 
