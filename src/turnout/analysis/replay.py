@@ -15,7 +15,7 @@ from turnout.errors import SettingError, StoreError
 from turnout.kernel.arrays import FloatArray, as_count
 from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundRecord, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.registry import filled, make_policy, settings_named
+from turnout.policies.registry import make_policy, setting_names, with_defaults
 from turnout.scheduler.features import PAPER_FEATURES
 from turnout.scheduler.journal.journal import Journal, is_fleet
 from turnout.scheduler.journal.replay import LIVE, policy_of
@@ -55,7 +55,7 @@ class Recorded:
         """What is given, on top of what was recorded: all of it for the same policy, what all share for another."""
         if policy == self.policy:
             return {**self.settings, **given}
-        known = settings_named(policy)
+        known = setting_names(policy)
         shared = {name: self.settings[name] for name in SHARED if name in self.settings and name in known}
         return {**shared, **given}
 
@@ -66,7 +66,7 @@ class Recorded:
             return policy_of(replace(self.live, policy=policy, settings=settings), features, clients)
         seed = 0 if self.plan is None else self.plan.seed
         fitting = {"seed": seed, "features": features, "availability": self.past.available.mean(axis=0)}
-        return make_policy(policy, clients, **filled(policy, settings, fitting))
+        return make_policy(policy, clients, **with_defaults(policy, settings, fitting))
 
 
 class Figure(NamedTuple):

@@ -301,11 +301,11 @@ class _Search:
 
 def played(policy: SelectionPolicy, world: World, rounds: int) -> Played:
     """One run of a policy that gives a guarantee, in five numbers; what was promised is what its certificate says."""
-    make = getattr(policy, "certificate", None)
-    if make is None:
+    if policy.guarantee is None:
         raise SettingError(f"{policy.name} guarantees nothing, so there is nothing to tune: use rbcsf")
     durations = np.array([record.report.duration for record in play(policy, world, rounds)])
-    certificate = make()
+    certificate = policy.certificate()
+    assert certificate is not None
     return Played(
         mean_round=float(durations.mean()),
         p95_round=float(np.percentile(durations, 95)),

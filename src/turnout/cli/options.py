@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from turnout.errors import SettingError, suggestion
-from turnout.policies.registry import POLICIES, settings_of
+from turnout.policies.registry import POLICIES, setting_names
 from turnout.simulator.plans import RunPlan
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -124,15 +124,15 @@ def parsed_setting(text: str) -> tuple[str, Any]:
 
 def _settings_for(policy: str, settings: Sequence[str]) -> dict[str, Any]:
     """Those meant for this policy: written for it, or for all and known to it."""
-    known = settings_of(POLICIES[policy]) if policy in POLICIES else []
+    known = setting_names(policy)
     own: dict[str, Any] = {}
     for text in settings:
         name, value = parsed_setting(text)
         owner, dot, setting = name.rpartition(".")
         if dot and owner not in POLICIES:
             raise SettingError(f"unknown policy {owner!r} in --set {text}{suggestion(owner, POLICIES)}")
-        if not dot and not any(setting in settings_of(one) for one in POLICIES.values()):
-            every = {word for one in POLICIES.values() for word in settings_of(one)}
+        if not dot and not any(setting in setting_names(one) for one in POLICIES):
+            every = {word for one in POLICIES for word in setting_names(one)}
             raise SettingError(f"no policy has a setting {setting!r}{suggestion(setting, every)}")
         if owner == policy or (not dot and setting in known):
             own[setting] = value

@@ -69,7 +69,8 @@ class RoundOffer(_Value):
     in the paper [1/free_cpu, needs_cold_start, model_size/bandwidth]; any memory order will do, and
     features-major (Fortran order) is the fastest for large fleets. Features should be of ordinary size, such as
     seconds: beyond ±1e6 they are refused. `expected_times`: the true mean
-    exchange times in seconds, only from worlds that know the truth.
+    exchange times in seconds, only from worlds that know the truth. `places`: how many clients to select in this round;
+    it overrides the policy's cohort_size, and a policy whose cohort has no fixed size ignores it.
 
     The arrays are not copied: do not write to them while the offer is in use.
     """
@@ -78,6 +79,7 @@ class RoundOffer(_Value):
     available: BoolArray
     contexts: FloatArray
     expected_times: FloatArray | None = None
+    places: int | None = None
 
     def __post_init__(self) -> None:
         available = as_mask("available", self.available, OfferError)
@@ -92,6 +94,7 @@ class RoundOffer(_Value):
             available=available,
             contexts=contexts,
             expected_times=expected,
+            places=None if self.places is None else as_count("places", self.places, OfferError),
         )
 
     @property
@@ -101,11 +104,24 @@ class RoundOffer(_Value):
 
     def without_truth(self) -> RoundOffer:
         """The same offer for a policy that must not know the expected times."""
-        blind = object.__new__(RoundOffer)
-        for name in ("round", "available", "contexts"):
-            object.__setattr__(blind, name, getattr(self, name))
-        object.__setattr__(blind, "expected_times", None)
-        return blind
+        return self._trusted(
+            round=self.round, available=self.available, contexts=self.contexts, expected_times=None, places=self.places
+        )
+
+    def restricted(self, allowed: BoolArray | None = None, places: int | None = None) -> RoundOffer:
+        """Returns the offer with only the `allowed` clients available, and with another number of places.
+
+        Args:
+            allowed: One boolean per client; None leaves the availability as it is.
+            places: The number of clients to select; None leaves that number as it is.
+        """
+        return self._trusted(
+            round=self.round,
+            available=self.available if allowed is None else self.available & allowed,
+            contexts=self.contexts,
+            expected_times=self.expected_times,
+            places=self.places if places is None else places,
+        )
 
     @classmethod
     def trusted(
@@ -114,9 +130,12 @@ class RoundOffer(_Value):
         available: BoolArray,
         contexts: FloatArray,
         expected_times: FloatArray | None = None,
+        places: int | None = None,
     ) -> RoundOffer:
         """An offer of fresh arrays that need no check: for worlds that made them themselves, round after round."""
-        return cls._trusted(round=round, available=available, contexts=contexts, expected_times=expected_times)
+        return cls._trusted(
+            round=round, available=available, contexts=contexts, expected_times=expected_times, places=places
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

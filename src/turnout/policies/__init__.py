@@ -1,4 +1,4 @@
-"""Policies: each answers `ask(offer)` and takes in `tell(report)`."""
+"""Selection policies: each answers `ask(offer)` and learns from `tell(report)`."""
 
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.baselines.data_size import DataSize
@@ -17,8 +17,13 @@ from turnout.policies.published.tifl import TiFL
 from turnout.policies.published.ucb_cs import UCBCS
 from turnout.policies.rbcsf.policy import RBCSF
 from turnout.policies.registry import POLICIES, WRAPPERS, make_policy
-from turnout.policies.wrappers.base import CoolDown, Eligible, ExcludeBusy, Overcommit, Quota, WarmUp
+from turnout.policies.wrappers.busy import ExcludeBusy
+from turnout.policies.wrappers.cooldown import CoolDown
+from turnout.policies.wrappers.eligible import Eligible
 from turnout.policies.wrappers.guarantee import WithGuarantee
+from turnout.policies.wrappers.overcommit import Overcommit
+from turnout.policies.wrappers.quota import Quota
+from turnout.policies.wrappers.warmup import WarmUp
 
 __all__ = [
     "CSUCB",

@@ -1,4 +1,4 @@
-"""The one abstraction: a policy is asked with an offer and told with a report."""
+"""The base class of all selection policies."""
 
 from __future__ import annotations
 
@@ -6,76 +6,140 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy.typing as npt
+
 from turnout.errors import OfferError, ReportError, SettingError, StateError, TurnoutError
-from turnout.kernel.arrays import FloatArray, IntArray, as_count, refuse_where
+from turnout.kernel.arrays import FloatArray, IntArray, as_count, as_rows, refuse_where
+from turnout.kernel.cohort_problem import CohortProblem
+from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.kernel.fairness import Certificate, FairnessQueues
+from turnout.kernel.groups import GroupQueues
+from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 
 
 class SelectionPolicy(ABC):
-    """Chooses who trains.
+    """Selects the clients that train in a round.
 
-    `ask` changes nothing, `tell` changes everything: asking twice gives the same answer, and the state is
-    the fold of the reports that were told. `check_policy` holds a policy to this.
+    `ask` has no side effects, not even temporary ones, and `tell` is the only method that learns: asking twice gives
+    the same answer, and the state is a pure function of the reports. `check_policy` tests both.
+
+    The attributes below `name` declare what a policy can do. The rest of turnout reads these declarations and never
+    inspects a policy in another way. The objects behind `debts`, `time_model` and `groups` stay the same as long as
+    the policy exists.
     """
 
     name: ClassVar[str]
-    #: How many clients are wanted in a round; None where the policy lets it float.
+    #: The number of clients to select in a round; None if the policy decides it anew in each round.
     cohort_size: int | None = None
-    #: How many features a context must have; None where the policy does not look at contexts.
+    #: The number of features of a context; None if the policy ignores contexts.
     features: int | None = None
-    #: Does it choose cohort_size clients whenever so many are available, or may its rule leave places empty?
+    #: Whether it selects `cohort_size` clients whenever that many are available.
     fills_cohort: bool = True
-    #: Must it be told the true expected times? Nobody else is.
+    #: Whether it needs the true expected times, which only simulated worlds know.
     requires_expected_times: bool = False
+    #: What it guarantees to every client; None if it guarantees nothing.
+    guarantee: Guarantee | None = None
+    #: The turns owed to each client under its guarantee; None if it guarantees nothing.
+    debts: FairnessQueues | None = None
+    #: The turns owed to groups of clients; None if it guarantees nothing to groups.
+    groups: GroupQueues | None = None
+    #: The model of exchange times that it learns; None if it learns none.
+    time_model: ExchangeTimeModel | None = None
 
     def __init__(self, clients: int) -> None:
         self.clients = as_count("clients", clients, SettingError)
 
     @abstractmethod
     def ask(self, offer: RoundOffer) -> Selection:
-        """Who should train in this round?"""
+        """Selects the clients that train in this round."""
 
     @abstractmethod
     def tell(self, report: RoundReport) -> None:
-        """What became of them."""
+        """Learns from the outcome of a round."""
 
     def add(self, count: int) -> None:
-        """Append `count` clients that have no history; whoever keeps something of each client overrides this."""
+        """Appends `count` clients without history. A policy with per-client state extends this method."""
         self.clients += as_count("count", count, SettingError, least=0)
 
+    def forget(self, rows: npt.ArrayLike) -> None:
+        """Removes every trace of what was learned about these clients.
+
+        Turns taken and turns owed stay: they are not learned, and the certificate needs them. Sums over many clients
+        stay too. A policy with state must override this method.
+
+        Raises:
+            StateError: If the policy has state and does not override this method.
+        """
+        self._rows(rows)
+        if self.state():
+            raise StateError(f"{self.name} has state but no method forget(rows): it cannot forget clients")
+
     def state(self) -> dict[str, Any]:
-        """All that `tell` has changed, as plain arrays and numbers; nothing by default."""
+        """Returns everything that `tell` has changed, as plain arrays and numbers."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave, in a policy built with the same settings."""
+        """Restores what `state` returned, in a policy that was built with the same settings."""
         if state:
-            raise StateError(f"{self.name} keeps no state, but is given {', '.join(sorted(state))}")
+            raise StateError(f"{self.name} has no state, but the saved state has {', '.join(sorted(state))}")
+
+    # Capabilities
+
+    @property
+    def target_size(self) -> int | None:
+        """The number of updates that a round needs: less than `cohort_size` if the policy over-selects."""
+        return self.cohort_size
+
+    def certificate(self) -> Certificate | None:
+        """Returns what every client was promised and got; None if the policy guarantees nothing."""
+        return None
+
+    def cohort_problem(self, offer: RoundOffer) -> CohortProblem | None:  # noqa: ARG002
+        """Returns the problem whose solution `ask` selects for this offer; None if it solves no such problem."""
+        return None
+
+    def exploration_at(self, round: int) -> float | None:  # noqa: ARG002
+        """Returns how many standard uncertainties it subtracts from predicted times; None if it does not."""
+        return None
+
+    # Checks
 
     def check_offer(self, offer: RoundOffer) -> None:
-        """Refuse an offer for another number of clients or features."""
+        """Raises OfferError for an offer with another number of clients or features."""
         if offer.clients != self.clients:
-            raise OfferError(f"the offer is for {offer.clients} clients, this policy is for {self.clients}")
+            raise OfferError(f"the offer has {offer.clients} clients, this policy was built for {self.clients}")
         self._check_features("contexts", offer.contexts, OfferError)
 
     def check_report(self, report: RoundReport) -> None:
-        """Refuse a report that names unknown clients, or has another number of features."""
+        """Raises ReportError for a report with unknown clients or another number of features."""
         self._check_clients("clients", report.clients)
         self._check_features("contexts", report.contexts, ReportError)
         if report.late_arrivals is not None:
             self._check_clients("late_arrivals.clients", report.late_arrivals.clients)
             self._check_features("late_arrivals.contexts", report.late_arrivals.contexts, ReportError)
         if report.available is not None and len(report.available) != self.clients:
-            raise ReportError(f"available is for {len(report.available)} clients, this policy is for {self.clients}")
+            raise ReportError(
+                f"available has {len(report.available)} clients, this policy was built for {self.clients}"
+            )
 
-    def true_times(self, offer: RoundOffer) -> FloatArray:
-        """The offer's expected times, for policies that must be told the truth."""
+    def places(self, offer: RoundOffer) -> int:
+        """Returns how many clients to select: the offer's `places`, else `cohort_size`, else all clients."""
+        if self.cohort_size is None:
+            return offer.clients
+        return self.cohort_size if offer.places is None else offer.places
+
+    def expected_times(self, offer: RoundOffer) -> FloatArray:
+        """Returns the offer's expected times, for policies with `requires_expected_times`."""
         if offer.expected_times is None:
             raise OfferError(
-                f"{self.name} must be told the true expected times: use a world that offers expected_times, or a "
-                "policy that learns them, such as rbcsf"
+                f"{self.name} needs the true expected times: use a world that offers expected_times, or a policy that "
+                "learns times, such as rbcsf"
             )
         return offer.expected_times
+
+    def _rows(self, rows: npt.ArrayLike) -> IntArray:
+        return as_rows("rows", rows, StateError, clients=self.clients)
 
     def _check_clients(self, field: str, rows: IntArray) -> None:
         if len(rows) and rows.max() >= self.clients:
@@ -86,15 +150,15 @@ class SelectionPolicy(ABC):
         if self.features is not None and contexts.shape[1] != self.features:
             raise error(
                 f"{field} have {contexts.shape[1]} features, but {self.name} was built for {self.features}: "
-                f"build it with features={contexts.shape[1]}, or send {self.features}"
+                f"build it with features={contexts.shape[1]}, or pass {self.features} features"
             )
 
 
 def subset(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """The part of a state whose keys begin with `prefix.`, without it."""
+    """Returns the entries whose keys begin with `prefix.`, without that prefix."""
     return {key.removeprefix(f"{prefix}."): value for key, value in state.items() if key.startswith(f"{prefix}.")}
 
 
 def prefixed(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state as a part of a larger one."""
+    """Returns the state with `prefix.` before every key."""
     return {f"{prefix}.{key}": value for key, value in state.items()}

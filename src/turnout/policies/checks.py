@@ -1,19 +1,20 @@
-"""check_policy: what every policy keeps. Our tests run it over ours; run it over yours.
+"""check_policy: the conformance suite that every policy must pass.
 
-A check is a function that plays a policy on a small fleet and raises PolicyCheckError, with what it saw, where
-a promise is broken.
+A check is a function that plays a policy on a small fleet and raises PolicyCheckError with what it observed.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from turnout.errors import OfferError, PolicyCheckError, TurnoutError
+from turnout.kernel.arrays import BoolArray
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.small_fleet import SmallFleet
@@ -26,44 +27,61 @@ ROUNDS = 30
 def check_policy(
     build: Callable[[int], SelectionPolicy] | Callable[[], SelectionPolicy], *, clients: int = 40
 ) -> list[str]:
-    """Hold a policy to the promises that the rest of turnout relies on; the names of those it keeps.
+    """Checks that a policy satisfies the contract on which the rest of turnout relies, and returns the checks' names.
 
-    `build` makes a fresh policy for a number of clients, or, without an argument, for its own number.
+    Args:
+        build: Builds a new policy for a number of clients, or, if it takes no argument, for a number of its own.
+        clients: The number of clients.
+
+    Raises:
+        PolicyCheckError: If a check fails.
 
     >>> from turnout import RBCSF
     >>> check_policy(RBCSF)[:2]
     ['it has a name', 'the cohort is a set of available clients']
     """
-    fresh = _builder(build, clients)
-    kept = []
+    builder = _builder(build, clients)
+    passed = []
     for check in CHECKS:
-        promise = check.__name__.replace("_", " ")
+        name = check.__name__.replace("_", " ")
         try:
-            check(fresh)
-        except PolicyCheckError as broken:
-            raise PolicyCheckError(f"{promise}: {broken}") from None
-        kept.append(promise)
-    return kept
+            check(builder)
+        except PolicyCheckError as failure:
+            raise PolicyCheckError(f"{name}: {failure}") from None
+        passed.append(name)
+    return passed
 
 
 def it_has_a_name(build: Build) -> None:
-    """A name is how stores, tables and the command line know a policy."""
+    """Stores, tables and the command line identify a policy by its name."""
     policy = build()
     _require(isinstance(policy, SelectionPolicy), f"{policy!r} is not a SelectionPolicy")
-    _require(bool(getattr(policy, "name", "")), "a policy needs a class attribute `name`")
+    _require(
+        any("name" in vars(parent) for parent in type(policy).__mro__) and bool(policy.name),
+        "a policy needs a class attribute `name`",
+    )
 
 
 def asking_changes_nothing(build: Build) -> None:
-    """The state after `ask` is the state before it."""
+    """`ask` leaves the state as it was, and assigns no attribute, not even temporarily."""
     policy = build()
     for offer, _ in _played(policy):
         before = policy.state()
         policy.ask(offer)
         _require_same_state(before, policy.state(), f"ask changed the state in round {offer.round}")
+    before = policy.state()
+    with _frozen(policy) as frozen:
+        for places in (None, 1, 3):
+            offer = SmallFleet(clients=policy.clients).offer(ROUNDS + 1).restricted(places=places)
+            try:
+                frozen.ask(offer)
+            except AttributeError as assigned:
+                raise PolicyCheckError(f"ask with places={places} {assigned}") from None
+    _require_same_state(before, policy.state(), "ask with places changed the state")
 
 
 def asking_twice_gives_the_same_answer(build: Build) -> None:
-    """`ask` is a function of the offer and the reports told so far."""
+    """`ask` is a function of the offer and of the reports so far."""
     policy = build()
     for offer, _ in _played(policy):
         first, second = policy.ask(offer), policy.ask(offer)
@@ -71,7 +89,7 @@ def asking_twice_gives_the_same_answer(build: Build) -> None:
 
 
 def the_offer_is_left_as_it_was(build: Build) -> None:
-    """Nobody writes to an offer."""
+    """A policy does not write to an offer."""
     policy = build()
     for offer, _ in _played(policy):
         copy = _copied(offer)
@@ -80,7 +98,7 @@ def the_offer_is_left_as_it_was(build: Build) -> None:
 
 
 def the_cohort_is_a_set_of_available_clients(build: Build) -> None:
-    """Nobody is chosen who does not volunteer, and nobody twice."""
+    """Only available clients are selected, and none of them twice."""
     policy = build()
     for offer, selection in _played(policy, availability=0.3):
         chosen = selection.clients.tolist()
@@ -89,40 +107,38 @@ def the_cohort_is_a_set_of_available_clients(build: Build) -> None:
         _require(len(set(chosen)) == len(chosen), f"round {offer.round}: {chosen} holds a client twice")
 
 
-def the_cohort_has_the_wanted_size(build: Build) -> None:
-    """cohort_size clients, or all that are available if fewer are."""
+def the_cohort_has_the_requested_size(build: Build) -> None:
+    """The cohort has `places` or else cohort_size clients, or all available ones if there are fewer."""
     for availability in (1.0, 0.8, 0.1):
         policy = build()
         for offer, selection in _played(policy, availability=availability):
-            if policy.cohort_size is None or not policy.fills_cohort:
+            if policy.cohort_size is None:
                 continue
-            wanted = min(policy.cohort_size, int(offer.available.sum()))
-            _require(
-                len(selection.clients) == wanted,
-                f"round {offer.round}: {len(selection.clients)} chosen, {wanted} wanted",
-            )
+            _require_size(policy, offer, selection, policy.cohort_size)
+            for places in (1, policy.cohort_size + 2):
+                _require_size(policy, offer, policy.ask(offer.restricted(places=places)), places)
 
 
 def an_empty_offer_gives_an_empty_cohort(build: Build) -> None:
-    """Nobody available is an ordinary round."""
+    """A round without available clients is valid."""
     policy = build()
     for round_, availability in enumerate((0.8, 0.0, 0.8), start=1):
         fleet = SmallFleet(clients=policy.clients, availability=availability)
         offer = fleet.offer(round_)
         selection = policy.ask(offer)
-        _require(availability > 0 or len(selection.clients) == 0, f"{selection.clients} chosen of nobody")
+        _require(availability > 0 or len(selection.clients) == 0, f"{selection.clients} selected from an empty offer")
         policy.tell(fleet.play(offer, selection))
 
 
 def the_selection_is_of_the_offered_round(build: Build) -> None:
-    """A selection carries its round."""
+    """A selection has the number of its round."""
     policy = build()
     for offer, selection in _played(policy):
         _require(selection.round == offer.round, f"offered round {offer.round}, selected for {selection.round}")
 
 
 def order_does_not_matter(build: Build) -> None:
-    """Neither the memory order of an offer, nor what is said of absent clients, nor the order in a report."""
+    """Memory order, the contexts of unavailable clients and the order of a report have no influence."""
     policy, other = build(), build()
     fleet = SmallFleet(clients=policy.clients, deadline=15.0, failure_rate=0.1, losses=True)
     for round_ in range(1, ROUNDS + 1):
@@ -130,21 +146,23 @@ def order_does_not_matter(build: Build) -> None:
         selection = policy.ask(offer)
         for twin, what in (
             (replace(offer, contexts=np.asfortranarray(offer.contexts)), "the memory order of contexts"),
-            (_other_absentees(offer), "the contexts of absent clients"),
+            (_other_unavailable(offer), "the contexts of unavailable clients"),
         ):
             answer = other.ask(twin)
             _require(
                 np.array_equal(np.sort(answer.clients), np.sort(selection.clients)),
-                f"{what} changed the choice of round {round_} from {selection.clients} to {answer.clients}",
+                f"{what} changed the selection of round {round_} from {selection.clients} to {answer.clients}",
             )
         report = fleet.play(offer, selection)
         policy.tell(report)
         other.tell(_reversed(report))
-        _require_same_state(policy.state(), other.state(), f"the order of the report of round {round_} left a trace")
+        _require_same_state(
+            policy.state(), other.state(), f"the order of the report of round {round_} changed the state"
+        )
 
 
 def state_and_restore_round_trip(build: Build) -> None:
-    """A restored policy is the policy that was saved; its state is plain arrays and numbers."""
+    """A restored policy equals the saved one; the state consists of plain arrays and numbers."""
     policy = build()
     for offer, _ in _played(policy, deadline=15.0, failure_rate=0.1, losses=True):
         saved = policy.state()
@@ -155,12 +173,12 @@ def state_and_restore_round_trip(build: Build) -> None:
         _require_same_state(saved, twin.state(), f"restore lost something in round {offer.round}")
         _require(
             twin.ask(offer) == policy.ask(offer),
-            f"the restored policy chooses otherwise in round {offer.round}",
+            f"the restored policy selects other clients in round {offer.round}",
         )
 
 
 def a_saved_state_does_not_change(build: Build) -> None:
-    """What `state` gave out is not touched by later rounds, and restoring it goes back."""
+    """Later rounds do not change a saved state, and restoring it returns to it."""
     policy = build()
     fleet = SmallFleet(clients=policy.clients)
     _play_round(policy, fleet, 1)
@@ -174,8 +192,8 @@ def a_saved_state_does_not_change(build: Build) -> None:
     _require_same_state(copy, saved, "the saved state changed after it was restored")
 
 
-def replay_gives_the_same_next_choice(build: Build) -> None:
-    """The state is the fold of the reports."""
+def replay_gives_the_same_next_selection(build: Build) -> None:
+    """The state is a function of the reports."""
     policy, reports = build(), []
     fleet = SmallFleet(clients=policy.clients, deadline=15.0, failure_rate=0.1, losses=True)
     for round_ in range(1, ROUNDS + 1):
@@ -185,49 +203,79 @@ def replay_gives_the_same_next_choice(build: Build) -> None:
         replayed.tell(report)
     offer = fleet.offer(ROUNDS + 1)
     _require_same_state(policy.state(), replayed.state(), "replaying the reports gives another state")
-    _require(policy.ask(offer) == replayed.ask(offer), "replaying the reports gives another next choice")
+    _require(policy.ask(offer) == replayed.ask(offer), "replaying the reports gives another next selection")
+
+
+def a_forgotten_client_leaves_no_trace(build: Build) -> None:
+    """After `forget` the state does not depend on what the client reported, except in sums over many clients.
+
+    Two twins get the same reports, except that one client reports other times, losses and contexts.
+    """
+    policy, twin = build(), build()
+    fleet = SmallFleet(clients=policy.clients, deadline=15.0, failure_rate=0.1, losses=True)
+    client, reported = 1, []
+    for round_ in range(1, ROUNDS + 1):
+        offer = fleet.offer(round_)
+        selection = _with_client(policy.ask(offer), client)
+        report = fleet.play(replace(offer, available=_with(offer.available, client)), selection)
+        other = _other_report(report, client)
+        policy.tell(report)
+        twin.tell(other)
+        for told in (report, other):
+            reported += _numbers_of(told, client)
+    policy.forget([client])
+    twin.forget([client])
+    for key, value in policy.state().items():
+        mine, others = np.asarray(value), np.asarray(twin.state()[key])
+        for axis in range(mine.ndim):
+            if mine.shape[axis] == policy.clients:
+                own = (np.take(array, client, axis) for array in (mine, others))
+                _require(np.array_equal(*own), f"state[{key!r}] still depends on what the forgotten client reported")
+        for array in (mine, others):
+            if array.dtype.kind == "f":
+                _require(not np.isin(array, reported).any(), f"state[{key!r}] holds a number that it reported")
 
 
 def bad_offers_and_reports_are_refused(build: Build) -> None:
-    """An offer or a report for another fleet is a TurnoutError and changes nothing."""
+    """An offer or a report for another fleet raises TurnoutError and changes nothing."""
     policy = build()
     stranger = SmallFleet(clients=policy.clients + 1)
     fleet = SmallFleet(clients=policy.clients)
     _play_round(policy, fleet, 1)
     before = policy.state()
     offer = stranger.offer(2)
-    _require_refusal(lambda: policy.ask(offer), "an offer for one client more")
+    _require_refusal(lambda: policy.ask(offer), "an offer with one more client")
     report = stranger.play(offer, Selection(2, np.array([policy.clients])))
     _require_refusal(lambda: policy.tell(replace(report, available=None)), "a report of an unknown client")
     _require_same_state(before, policy.state(), "a refused offer or report changed the state")
     try:
         policy.ask(replace(fleet.offer(2), expected_times=None))
     except OfferError:
-        return  # it says that it must be told the truth
+        return  # it needs the expected times, and says so
     _require_same_state(before, policy.state(), "ask changed the state")
 
 
 def global_random_state_is_untouched(build: Build) -> None:
-    """Chance comes from round_rng: no global generator is read or reseeded."""
+    """Global random generators are neither used nor reseeded."""
     import random
 
     before_numpy, before_python = np.random.get_state(), random.getstate()  # noqa: NPY002
     policy = build()
-    choices = [selection for _, selection in _played(policy)]
+    selections = [selection for _, selection in _played(policy)]
     after_numpy = np.random.get_state()  # noqa: NPY002
     _require(
         all(np.array_equal(a, b) for a, b in zip(before_numpy, after_numpy, strict=True))
         and before_python == random.getstate(),
         "the policy drew from, or reseeded, a global random generator",
     )
-    _require(choices == [selection for _, selection in _played(build())], "two fresh policies choose differently")
+    _require(selections == [selection for _, selection in _played(build())], "two new policies select differently")
 
 
 CHECKS: tuple[Callable[[Build], None], ...] = (
     it_has_a_name,
     the_cohort_is_a_set_of_available_clients,
     an_empty_offer_gives_an_empty_cohort,
-    the_cohort_has_the_wanted_size,
+    the_cohort_has_the_requested_size,
     the_selection_is_of_the_offered_round,
     asking_changes_nothing,
     asking_twice_gives_the_same_answer,
@@ -235,7 +283,8 @@ CHECKS: tuple[Callable[[Build], None], ...] = (
     order_does_not_matter,
     state_and_restore_round_trip,
     a_saved_state_does_not_change,
-    replay_gives_the_same_next_choice,
+    replay_gives_the_same_next_selection,
+    a_forgotten_client_leaves_no_trace,
     bad_offers_and_reports_are_refused,
     global_random_state_is_untouched,
 )
@@ -250,7 +299,7 @@ def _builder(build: Callable[..., SelectionPolicy], clients: int) -> Build:
 
 
 def _played(policy: SelectionPolicy, **fleet_settings: Any) -> Iterator[tuple[RoundOffer, Selection]]:
-    """Rounds on a small fleet; each is handed out before it is told."""
+    """Plays rounds on a small fleet, and yields each of them before the policy gets its report."""
     fleet = SmallFleet(clients=policy.clients, **fleet_settings)
     for round_ in range(1, ROUNDS + 1):
         offer = fleet.offer(round_)
@@ -266,6 +315,64 @@ def _play_round(policy: SelectionPolicy, fleet: SmallFleet, round_: int) -> Roun
     return report
 
 
+def _require_size(policy: SelectionPolicy, offer: RoundOffer, selection: Selection, places: int) -> None:
+    expected, selected = min(places, int(offer.available.sum())), len(selection.clients)
+    _require(
+        selected == expected or (selected < expected and not policy.fills_cohort),
+        f"round {offer.round}: {selected} clients selected for {places} places, expected {expected}",
+    )
+
+
+@contextmanager
+def _frozen(policy: SelectionPolicy) -> Iterator[SelectionPolicy]:
+    """Makes every attribute assignment on the policy, and on policies inside it, an AttributeError."""
+    nested = [policy]
+    for outer in nested:
+        nested.extend(value for value in vars(outer).values() if isinstance(value, SelectionPolicy))
+    classes = [type(each) for each in nested]
+
+    def refuse(self: object, name: str, value: object) -> None:  # noqa: ARG001
+        raise AttributeError(f"assigned the attribute {name!r}")
+
+    try:
+        for each, own in zip(nested, classes, strict=True):
+            each.__class__ = type(own.__name__, (own,), {"__setattr__": refuse})
+        yield policy
+    finally:
+        for each, own in zip(nested, classes, strict=True):
+            object.__setattr__(each, "__class__", own)
+
+
+def _with(mask: BoolArray, client: int) -> BoolArray:
+    changed = mask.copy()
+    changed[client] = True
+    return changed
+
+
+def _with_client(selection: Selection, client: int) -> Selection:
+    """Returns a selection that contains the client."""
+    if client in selection.clients:
+        return selection
+    return Selection(selection.round, np.sort(np.append(selection.clients, client)))
+
+
+def _other_report(report: RoundReport, client: int) -> RoundReport:
+    """Returns the report with another time, loss and context of one client."""
+    own = report.clients == client
+    return replace(
+        report,
+        exchange_times=np.where(own, report.exchange_times * 0.83 + 0.0271828, report.exchange_times),
+        contexts=np.where(own[:, None], report.contexts * 1.07, report.contexts),
+        losses=None if report.losses is None else np.where(own, report.losses * 3.1 + 0.0314159, report.losses),
+    )
+
+
+def _numbers_of(report: RoundReport, client: int) -> list[float]:
+    own = report.clients == client
+    losses = [] if report.losses is None else report.losses[own].tolist()
+    return [number for number in (*report.exchange_times[own].tolist(), *losses) if np.isfinite(number) and number]
+
+
 def _copied(offer: RoundOffer) -> RoundOffer:
     times = offer.expected_times
     return RoundOffer(
@@ -273,7 +380,7 @@ def _copied(offer: RoundOffer) -> RoundOffer:
     )
 
 
-def _other_absentees(offer: RoundOffer) -> RoundOffer:
+def _other_unavailable(offer: RoundOffer) -> RoundOffer:
     absent = ~offer.available
     contexts, times = offer.contexts.copy(), offer.expected_times
     contexts[absent] = contexts[absent][::-1]
@@ -299,8 +406,8 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | float | str)
 
 
-def _require(kept: bool, complaint: str) -> None:
-    if not kept:
+def _require(satisfied: bool, complaint: str) -> None:
+    if not satisfied:
         raise PolicyCheckError(complaint)
 
 

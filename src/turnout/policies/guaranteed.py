@@ -1,11 +1,10 @@
-"""What every policy with a guarantee shares: the queues, the turns taken, the certificate."""
+"""The base class of policies that guarantee every client a share of the rounds."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -13,58 +12,61 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_number, load_array
 from turnout.kernel.cohort import Cohort
-from turnout.kernel.fairness import Accrual, Certificate, FairnessQueues, OwedTurns, Rate
-from turnout.kernel.feasibility import require_feasible
+from turnout.kernel.fairness import Certificate, FairnessQueues, OwedTurns
+from turnout.kernel.guarantee import Guarantee, GuaranteeSettings, Paid
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy, prefixed, subset
 
 
 class GuaranteedPolicy(SelectionPolicy):
-    """Chooses the fastest fair cohort, on whatever it takes for the times.
+    """Keeps the turns owed to each client, and selects the cohort that its subclass computes from them.
 
-    `guaranteed_rate`: one for all or one a client. `paid`: a turn is paid when a client is "chosen", or only when
-    it "contributed", that is, arrived. `availability`: how often clients volunteer, one number or one a client; with
-    it the promise is checked for what fleets really are, without it as if everyone were always there.
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients to select in a round.
+        speed_weight: How many owed turns one second of round time is worth (V in the paper).
+        settings: The settings of the guarantee; `Guarantee` documents them. `guaranteed_rate` is 0.15 by default.
     """
 
+    guarantee: Guarantee
+    debts: FairnessQueues
+
     def __init__(
-        self,
-        clients: int,
-        *,
-        cohort_size: int,
-        guaranteed_rate: Rate | npt.ArrayLike,
-        speed_weight: float,
-        accrual: Accrual,
-        max_owed: float | Fraction | None,
-        paid: Literal["chosen", "contributed"],
-        availability: float | npt.ArrayLike | None,
-        allow_infeasible: bool,
+        self, clients: int, *, cohort_size: int, speed_weight: float, **settings: Unpack[GuaranteeSettings]
     ) -> None:
         super().__init__(clients)
         self.cohort_size: int = as_count("cohort_size", cohort_size, SettingError)
         self.speed_weight = as_number("speed_weight", speed_weight, SettingError, least=0)
-        if paid not in ("chosen", "contributed"):
-            raise SettingError(f"paid must be 'chosen' or 'contributed', not {paid!r}")
-        self.paid = paid
-        self.queues = FairnessQueues(clients, guaranteed_rate, accrual=accrual, max_owed=max_owed)
+        self.guarantee = Guarantee.from_settings(settings)
+        self.debts = self.guarantee.queues(clients)
         self.turns = np.zeros(clients, dtype=np.int32)
-        if not allow_infeasible:
-            self._require_feasible(1.0 if availability is None else availability)
+        self.guarantee.require_feasible(self.debts, self.cohort_size)
+
+    @property
+    def queues(self) -> FairnessQueues:
+        """The same as `debts`."""
+        return self.debts
 
     @property
     def owed(self) -> FloatArray:
-        """Turns owed to each client now."""
-        return self.queues.owed
+        """The turns owed to each client now."""
+        return self.debts.owed
+
+    @property
+    def paid(self) -> Paid:
+        """What a turn counts for; see `Guarantee`."""
+        return self.guarantee.paid
 
     def certificate(self) -> Certificate:
-        """What every client was promised and what it got."""
-        return self.queues.certificate(self.turns)
+        """Returns what every client was promised and got."""
+        return self.debts.certificate(self.turns)
 
     def ask(self, offer: RoundOffer) -> Selection:
-        """Choose the cohort that minimises speed_weight · slowest − owed turns."""
+        """Selects the cohort that minimises speed_weight · (slowest time) − (turns owed)."""
         self.check_offer(offer)
-        owed = self.queues.owed_exactly()
-        cohort = self._cohort(offer, *self.objective_terms(owed, offer.round, self.cohort_size))
+        owed = self.debts.owed_exactly()
+        size = self.places(offer)
+        cohort = self._cohort(offer, size, *self.objective_terms(owed, offer.round, size))
         return Selection.trusted(
             offer.round,
             cohort.rows,
@@ -77,39 +79,42 @@ class GuaranteedPolicy(SelectionPolicy):
         )
 
     def tell(self, report: RoundReport) -> None:
-        """Everyone earns, the chosen are paid."""
+        """Adds this round's accrual and subtracts one turn for each paid client."""
         self.check_report(report)
         paid = report.clients if self.paid == "chosen" else report.clients[report.with_outcome("arrived")]
-        self.queues.advance_rows(paid, report.available)
+        self.debts.advance_rows(paid, report.available)
         self.turns[paid] += 1
 
     def add(self, count: int) -> None:
-        """New clients are owed nothing; their rate is the common one."""
-        self.queues.add(count)  # first: it refuses where each has a rate of its own
+        """Appends clients that are owed nothing; their rate is the common one."""
+        self.debts.add(count)  # first, because it refuses if every client has a rate of its own
         super().add(count)
         self.turns = np.concatenate([self.turns, np.zeros(count, dtype=np.int32)])
 
+    def forget(self, rows: npt.ArrayLike) -> None:
+        """Keeps turns and debts, which the certificate needs; nothing else is stored here."""
+        self._rows(rows)
+
     def state(self) -> dict[str, Any]:
-        """Debts and turns."""
-        return {"turns": self.turns.copy(), **prefixed("queues", self.queues.state())}
+        """Returns the debts and the turns taken."""
+        return {"turns": self.turns.copy(), **prefixed("queues", self.debts.state())}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take them back."""
+        """Restores the debts and the turns taken."""
         turns = load_array(state, "turns", self.turns)
-        self.queues.restore(subset(state, "queues"))
+        self.debts.restore(subset(state, "queues"))
         self.turns = turns
 
     def objective_terms(self, owed: OwedTurns, round: int, size: int) -> tuple[OwedTurns, float]:  # noqa: ARG002
-        """What each client weighs in a choice of `size` clients, and what a second does: what it is owed, and V."""
+        """Returns what a turn of each client and a second are worth: the turns owed, and the speed weight.
+
+        Args:
+            owed: The turns owed to each client.
+            round: The number of the round.
+            size: The number of clients to select; values are scaled so that the sum of this many fits 64 bits.
+        """
         return owed, self.speed_weight
 
     @abstractmethod
-    def _cohort(self, offer: RoundOffer, debts: OwedTurns, weight: float) -> Cohort:
-        """Solve P4 for this offer, with what the clients and a second weigh."""
-
-    def _require_feasible(self, availability: float | npt.ArrayLike) -> None:
-        chance = np.array(np.broadcast_to(np.asarray(availability, dtype=np.float64), self.clients))
-        rates = np.array(self.queues.guaranteed_rates)
-        if self.queues.accrual == "available":
-            rates *= chance  # the promise is a share of the rounds it volunteers for
-        require_feasible(rates, chance, self.cohort_size)
+    def _cohort(self, offer: RoundOffer, size: int, values: OwedTurns, weight: float) -> Cohort:
+        """Returns the cohort of `size` clients for these values of a turn and this weight of a second."""

@@ -1,4 +1,4 @@
-"""What reports tell of the clients, kept as arrays: their last losses and their mean times."""
+"""Per-client statistics that several policies learn from reports: last losses and mean times."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError, StateError
-from turnout.kernel.arrays import BoolArray, FloatArray, as_number, load_array, saved
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number, load_array, saved
 from turnout.kernel.rounds import RoundReport
 
 
 class LastLosses:
-    """The loss each client reported last: +inf before its first turn, −inf where it had turns but told none.
+    """The last loss that each client reported.
 
-    A report without `losses` tells none of anyone.
+    The value is +inf before a client's first turn, and −inf if it had turns but never reported a loss.
     """
 
     def __init__(self, clients: int) -> None:
@@ -24,43 +24,48 @@ class LastLosses:
 
     @property
     def tried(self) -> BoolArray:
-        """Who has had a turn."""
+        """The clients that have had a turn."""
         had: BoolArray = self.values < np.inf
         return had
 
     def guessed(self) -> FloatArray:
-        """The last losses, where whoever told none counts with the mean of the others, or 1 if nobody told any."""
-        told = self.values[np.isfinite(self.values)]
-        guess = float(told.mean()) if len(told) else 1.0
+        """Returns the last losses, with the mean of all reported losses (1 if there is none) for missing ones."""
+        reported = self.values[np.isfinite(self.values)]
+        guess = float(reported.mean()) if len(reported) else 1.0
         losses: FloatArray = np.where(self.values == -np.inf, guess, self.values)
         return losses
 
     def learn_from(self, report: RoundReport) -> None:
-        """Take in what the chosen told; a client that told nothing keeps what it told before."""
+        """Stores the losses of a report; a client that reported none keeps its earlier loss."""
         rows = report.clients
         if report.losses is not None:
-            told = ~np.isnan(report.losses)
-            self.values[rows[told]] = report.losses[told]
-            rows = rows[~told]
+            reported = ~np.isnan(report.losses)
+            self.values[rows[reported]] = report.losses[reported]
+            rows = rows[~reported]
         self.values[rows[self.values[rows] == np.inf]] = -np.inf
 
     def add(self, count: int) -> None:
-        """New clients have had no turn."""
+        """Appends clients that have had no turn."""
         self.values = append_rows(self.values, count, np.inf)
 
+    def forget(self, rows: IntArray) -> None:
+        """Resets these clients to the state before their first turn."""
+        self.values[rows] = np.inf
+
     def state(self) -> dict[str, Any]:
-        """The losses."""
+        """Returns the losses."""
         return {"losses": self.values.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take them back."""
+        """Restores the losses."""
         self.values = load_array(state, "losses", self.values)
 
 
 class MeanTimes:
-    """How long each client took on average, in seconds.
+    """The mean time of each client, in seconds, and the longest time of all.
 
-    Who arrived teaches its time, who was late its deadline until the truth is known; a failure teaches nothing.
+    A client that arrived contributes its time, a late one its deadline until its true time is known; a failure
+    contributes nothing.
     """
 
     def __init__(self, clients: int) -> None:
@@ -70,59 +75,68 @@ class MeanTimes:
 
     @property
     def measured(self) -> BoolArray:
-        """Whose time is known."""
+        """The clients with a known time."""
         known: BoolArray = self.counts > 0
         return known
 
     def means(self) -> FloatArray:
-        """Mean seconds, 0 where none are known."""
+        """Returns the mean seconds of each client, 0 if none are known."""
         return self.totals / np.maximum(self.counts, 1)
 
     def learn_from(self, report: RoundReport) -> None:
-        """Take in a round's times."""
+        """Adds the times of a report."""
         late = report.late_arrivals
         if late is not None:
             np.add.at(self.totals, late.clients, late.exchange_times - late.deadlines)
             self.longest = max(self.longest, float(late.exchange_times.max(initial=0.0)))
-        teaches = report.with_outcome("arrived", "late")
-        rows, times = report.clients[teaches], report.exchange_times[teaches]
+        timed = report.with_outcome("arrived", "late")
+        rows, times = report.clients[timed], report.exchange_times[timed]
         self.totals[rows] += times
         self.counts[rows] += 1
         self.longest = max(self.longest, float(times.max(initial=0.0)))
 
     def add(self, count: int) -> None:
-        """New clients have no times."""
+        """Appends clients without times."""
         self.totals, self.counts = append_rows(self.totals, count, 0.0), append_rows(self.counts, count, 0)
 
+    def forget(self, rows: IntArray) -> None:
+        """Removes the times of these clients.
+
+        The longest time may be theirs: it becomes the largest mean time of the other clients.
+        """
+        self.totals[rows] = 0.0
+        self.counts[rows] = 0
+        self.longest = float(self.means().max(initial=0.0))
+
     def state(self) -> dict[str, Any]:
-        """Sums, counts and the longest time of all."""
+        """Returns the sums, the counts and the longest time."""
         return {"totals": self.totals.copy(), "counts": self.counts.copy(), "longest": self.longest}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take them back."""
+        """Restores the sums, the counts and the longest time."""
         totals, counts = load_array(state, "totals", self.totals), load_array(state, "counts", self.counts)
         self.longest = load_number(state, "longest")
         self.totals, self.counts = totals, counts
 
 
 def as_share(field: str, value: object) -> float:
-    """A setting between 0 and 1."""
+    """Returns a setting after checking that it lies between 0 and 1."""
     return as_number(field, value, SettingError, least=0, most=1)
 
 
 def part_of(share: float, count: int) -> int:
-    """The whole part of share · count, where 0.29 of 100 is 29."""
+    """Returns share · count rounded down; rounding errors are ignored, so that 0.29 of 100 is 29."""
     return int(share * count + 1e-9)
 
 
-def append_rows(array: npt.NDArray[Any], count: int, fresh: Any) -> Any:
-    """`array` with `count` entries more for clients that join."""
-    return np.concatenate([array, np.full(count, fresh, dtype=array.dtype)])
+def append_rows(array: npt.NDArray[Any], count: int, initial: Any) -> Any:
+    """Returns `array` with `count` more entries of the value `initial`, for clients that join."""
+    return np.concatenate([array, np.full(count, initial, dtype=array.dtype)])
 
 
 def load_number(state: Mapping[str, Any], key: str) -> float:
-    """A saved number."""
+    """Returns a number from a saved state."""
     value = np.asarray(saved(state, key))
     if value.ndim or value.dtype.kind not in "biuf":
-        raise StateError(f"the saved {key!r} must be one number, not {state[key]!r}")
+        raise StateError(f"{key!r} of the saved state must be a number, got {state[key]!r}")
     return float(value)

@@ -1,13 +1,13 @@
-"""Policies by name."""
+"""Policies and wrappers by name."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from turnout.errors import SettingError, suggestion
+from turnout.policies import signatures
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.baselines.data_size import DataSize
 from turnout.policies.baselines.fedcs import FedCS
@@ -23,17 +23,14 @@ from turnout.policies.published.refl import REFL
 from turnout.policies.published.tifl import TiFL
 from turnout.policies.published.ucb_cs import UCBCS
 from turnout.policies.rbcsf.policy import RBCSF
-from turnout.policies.wrappers.base import (
-    CoolDown,
-    Eligible,
-    ExcludeBusy,
-    Overcommit,
-    Quota,
-    WarmUp,
-    Wrapper,
-    with_defaults,
-)
+from turnout.policies.wrappers.base import Wrapper
+from turnout.policies.wrappers.busy import ExcludeBusy
+from turnout.policies.wrappers.cooldown import CoolDown
+from turnout.policies.wrappers.eligible import Eligible
 from turnout.policies.wrappers.guarantee import WithGuarantee
+from turnout.policies.wrappers.overcommit import Overcommit
+from turnout.policies.wrappers.quota import Quota
+from turnout.policies.wrappers.warmup import WarmUp
 
 POLICIES: Mapping[str, type[SelectionPolicy]] = MappingProxyType(
     {
@@ -60,14 +57,17 @@ POLICIES: Mapping[str, type[SelectionPolicy]] = MappingProxyType(
     }
 )
 
-#: Rules around a policy: their settings `policy` and `settings` name the one inside.
+#: Wrappers; their settings `policy` and `settings` are the name and the settings of the policy inside.
 WRAPPERS: Mapping[str, type[Wrapper]] = MappingProxyType(
-    {rule.name: rule for rule in (WithGuarantee, Overcommit, Eligible, ExcludeBusy, CoolDown, Quota, WarmUp)}
+    {wrapper.name: wrapper for wrapper in (WithGuarantee, Overcommit, Eligible, ExcludeBusy, CoolDown, Quota, WarmUp)}
 )
+
+#: Default settings: the same for every policy, or computed from the name and the given settings of each.
+Defaults: TypeAlias = Mapping[str, Any] | Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
 
 def make_policy(name: str, clients: int, **settings: Any) -> SelectionPolicy:
-    """Build a policy by its name.
+    """Builds a policy by its name.
 
     >>> make_policy("rbcsf", 40, speed_weight=5.0).name
     'rbcsf'
@@ -78,30 +78,39 @@ def make_policy(name: str, clients: int, **settings: Any) -> SelectionPolicy:
         return WRAPPERS[name].named(clients, make_policy, **settings)
     if name not in POLICIES:
         names = [*POLICIES, *WRAPPERS]
-        raise SettingError(f"unknown policy {name!r}{suggestion(name, names)}; there are {', '.join(names)}")
-    policy = POLICIES[name]
-    known = settings_of(policy)
+        raise SettingError(f"unknown policy {name!r}{suggestion(name, names)}; the policies are {', '.join(names)}")
+    policy: Callable[..., SelectionPolicy] = POLICIES[name]
+    known = setting_names(name)
     for setting in settings:
         if setting not in known:
-            raise SettingError(
-                f"{name} has no setting {setting!r}{suggestion(setting, known)}; it has {', '.join(known)}"
-            )
+            hint = suggestion(setting, known)
+            raise SettingError(f"{name} has no setting {setting!r}{hint}; it has {', '.join(known)}")
     return policy(clients, **settings)
 
 
-def settings_of(policy: type[SelectionPolicy]) -> list[str]:
-    """The names of the settings a policy takes."""
-    parameters = inspect.signature(policy).parameters.values()
-    return [one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY]
-
-
-def filled(name: str, settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, and those of the defaults that this policy, or one inside it, takes and is not given."""
-    return with_defaults(name, settings, defaults, settings_named)
-
-
-def settings_named(name: str) -> list[str]:
-    """The names of the settings of the policy of this name; none if there is no such policy."""
+def setting_names(name: str) -> list[str]:
+    """Returns the names of the settings of a policy or wrapper; none if the name is unknown."""
     if name in WRAPPERS:
         return ["policy", "settings", *WRAPPERS[name].own_settings()]
-    return settings_of(POLICIES[name]) if name in POLICIES else []
+    return signatures.setting_names(POLICIES[name]) if name in POLICIES else []
+
+
+def setting_default(name: str, setting: str) -> Any:
+    """Returns the default of a setting of a policy; None if it has none."""
+    return signatures.setting_default(POLICIES[name], setting) if name in POLICIES else None
+
+
+def with_defaults(name: str, settings: Mapping[str, Any], defaults: Defaults) -> dict[str, Any]:
+    """Returns the settings, completed with those defaults that the policy, or a policy inside it, accepts.
+
+    Args:
+        name: The name of the policy or wrapper.
+        settings: Its settings as given; they take precedence.
+        defaults: The defaults, or a function that computes them from the name and the settings of each policy.
+    """
+    known = setting_names(name)
+    own = defaults(name, settings) if callable(defaults) else defaults
+    complete = {**{setting: value for setting, value in own.items() if setting in known}, **settings}
+    if "policy" in known and isinstance(complete.get("policy"), str):
+        complete["settings"] = with_defaults(complete["policy"], complete.get("settings") or {}, defaults)
+    return complete

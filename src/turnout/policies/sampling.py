@@ -1,4 +1,4 @@
-"""Drawing lots among rows: one after the other without putting back, and at random among equals."""
+"""Weighted sampling without replacement, and selection of the smallest values with random tie-breaking."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from turnout.kernel.randomness import round_rng
 
 
 def exponential_keys(seed: int, purpose: str, round: int, clients: int) -> FloatArray:
-    """One exponential waiting time a client: its luck in this round, whoever else is there."""
+    """Returns one standard exponential key per client; it does not depend on which clients are available."""
     return round_rng(seed, purpose, round).standard_exponential(clients)
 
 
-def drawn(log_weights: FloatArray, waits: FloatArray, count: int) -> IntArray:
-    """Ascending positions of `count` draws, each in proportion to its weight among those left.
+def weighted_sample(log_weights: FloatArray, keys: FloatArray, count: int) -> IntArray:
+    """Returns ascending positions of a weighted sample without replacement.
 
-    Who runs exp(log_weight) times as fast as its clock comes in first so often as such a draw takes it, so no
-    probabilities have to add up to 1. Those without any weight come last, at random.
+    Uses exponential keys (Efraimidis-Spirakis), so the weights need not be normalised. Entries of weight 0 are
+    selected last, at random.
 
-    >>> drawn(np.log([5.0, 1.0, 3.0]), np.array([1.0, 1.0, 0.2]), 2)
+    >>> weighted_sample(np.log([5.0, 1.0, 3.0]), np.array([1.0, 1.0, 0.2]), 2)
     array([0, 2])
     """
     with np.errstate(divide="ignore"):
-        arrivals = np.log(waits) - log_weights
-    in_race = np.flatnonzero(log_weights > -np.inf)
-    if count <= len(in_race):
-        return smallest(arrivals, count)
-    idle = np.flatnonzero(log_weights == -np.inf)
-    more = idle[smallest(waits[idle], count - len(in_race))]
-    return np.sort(np.concatenate([in_race, more]))
+        log_arrivals = np.log(keys) - log_weights
+    weighted = np.flatnonzero(log_weights > -np.inf)
+    if count <= len(weighted):
+        return smallest(log_arrivals, count)
+    weightless = np.flatnonzero(log_weights == -np.inf)
+    more = weightless[smallest(keys[weightless], count - len(weighted))]
+    return np.sort(np.concatenate([weighted, more]))
 
 
-def weighted_sample_linear(weights: FloatArray, waits: FloatArray, count: int) -> IntArray:
-    """The same, for weights that are not negative."""
+def weighted_sample_linear(weights: FloatArray, keys: FloatArray, count: int) -> IntArray:
+    """The same as `weighted_sample`, for non-negative weights instead of their logarithms."""
     with np.errstate(divide="ignore"):
-        return drawn(np.log(weights), waits, count)
+        return weighted_sample(np.log(weights), keys, count)
 
 
-def lowest(values: FloatArray, luck: FloatArray, count: int) -> IntArray:
-    """Ascending positions of the `count` smallest values; of equals those with the smallest luck.
+def lowest(values: FloatArray, tie_break: FloatArray, count: int) -> IntArray:
+    """Returns ascending positions of the `count` smallest values; the smaller `tie_break` decides between equals.
 
     >>> lowest(np.array([1.0, 7.0, 1.0, 1.0]), np.array([0.9, 0.0, 0.1, 0.2]), 2)
     array([2, 3])
@@ -49,7 +49,7 @@ def lowest(values: FloatArray, luck: FloatArray, count: int) -> IntArray:
     if count == 0:
         return np.empty(0, dtype=np.int64)
     bound = np.partition(values, count - 1)[count - 1]
-    surely = np.flatnonzero(values < bound)
+    below = np.flatnonzero(values < bound)
     equals = np.flatnonzero(values == bound)
-    more = equals[smallest(luck[equals], count - len(surely))]
-    return np.sort(np.concatenate([surely, more]))
+    more = equals[smallest(tie_break[equals], count - len(below))]
+    return np.sort(np.concatenate([below, more]))

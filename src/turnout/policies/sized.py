@@ -1,4 +1,4 @@
-"""What policies that reckon with data sizes share."""
+"""Base classes of policies that know how much data each client has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from turnout.policies.observations import LastLosses, append_rows
 
 
 class SizedPolicy(SelectionPolicy):
-    """Wants `cohort_size` clients, and knows how much data each has: `sizes`, or None where all have the same."""
+    """Selects `cohort_size` clients, and knows the data size of each: `sizes`, or None if all are equal."""
 
     def __init__(self, clients: int, *, cohort_size: int, sizes: npt.ArrayLike | None) -> None:
         super().__init__(clients)
@@ -25,49 +25,53 @@ class SizedPolicy(SelectionPolicy):
         self.sizes = per_client_setting("sizes", sizes, self.clients)
 
     def add(self, count: int) -> None:
-        """New clients have as much data as any; refused where each was given its own size."""
+        """Appends clients of size 1; refused if `sizes` was given, because theirs are unknown."""
         if self._sizes_given and as_count("count", count, SettingError, least=0):
             raise SettingError(
-                f"{self.name} was given the data sizes of {self.clients} clients, so {count} more cannot join: build "
-                "it anew with the sizes of all, or with sizes=None"
+                f"{self.name} has the data sizes of {self.clients} clients, so {count} more cannot join: build a new "
+                "policy with the sizes of all clients, or with sizes=None"
             )
         super().add(count)
         self.sizes = append_rows(self.sizes, count, 1.0)
 
 
-class ByLosses(SizedPolicy):
-    """Chooses by the loss that each client told last, and keeps nothing else."""
+class LossBasedPolicy(SizedPolicy):
+    """Selects by the last loss of each client, and keeps no other state."""
 
     def __init__(self, clients: int, *, cohort_size: int, sizes: npt.ArrayLike | None) -> None:
         super().__init__(clients, cohort_size=cohort_size, sizes=sizes)
         self.losses = LastLosses(self.clients)
 
     def tell(self, report: RoundReport) -> None:
-        """Remember the losses."""
+        """Stores the reported losses."""
         self.check_report(report)
         self.losses.learn_from(report)
 
     def add(self, count: int) -> None:
-        """New clients have had no turn."""
+        """Appends clients that have had no turn."""
         super().add(count)
         self.losses.add(count)
 
+    def forget(self, rows: npt.ArrayLike) -> None:
+        """Removes the losses of these clients."""
+        self.losses.forget(self._rows(rows))
+
     def state(self) -> dict[str, Any]:
-        """The last losses."""
+        """Returns the last losses."""
         return self.losses.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take them back."""
+        """Restores the last losses."""
         self.losses.restore(state)
 
 
 def per_client_setting(field: str, values: npt.ArrayLike | None, clients: int) -> FloatArray:
-    """A setting with one number a client, none negative and not all 0; all 1 where it is None."""
+    """Returns a setting with one non-negative number per client, not all of them 0; all 1 if it is None."""
     if values is None:
         return np.ones(clients)
     array = np.array(as_floats(field, values, 1, SettingError))
     same_length(field, array, clients, "clients", SettingError)
     refuse_where(array < 0, field, array, "must not be negative", SettingError)
     if not array.any():
-        raise SettingError(f"{field} must not all be 0: give at least one client more, or None where all are equal")
+        raise SettingError(f"{field} must not all be 0: give one client a positive number, or pass None for equal ones")
     return array

@@ -1,4 +1,4 @@
-"""A small fleet to try policies on: the paper's forty clients in four classes."""
+"""A small simulated fleet for checks of policies: the paper's forty clients in four classes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ MODEL_SIZE = 20.0
 
 
 class SmallFleet:
-    """Offers rounds and plays them. The same seed gives every policy the same availability, contexts and noise.
+    """Offers and plays rounds. The same seed gives every policy the same availability, contexts and noise.
 
-    A client needs a cold start unless it trained in the round before. With a `deadline` slower clients are
-    late; with a `failure_rate` some fail half-way. With `losses` those that arrive tell one, larger for slower
-    classes and falling from round to round.
+    A client needs a cold start unless it trained in the previous round.
+
+    Args:
+        seed: The seed of the random generator.
+        clients: The number of clients.
+        availability: The probability that a client is available in a round.
+        deadline: The time, in seconds, after which clients are late; None for no deadline.
+        failure_rate: The probability that a client fails half-way.
+        losses: Whether clients that arrive report a loss, which is larger for slower classes and falls with time.
     """
 
     def __init__(
@@ -38,15 +44,19 @@ class SmallFleet:
         self.deadline = deadline
         self.failure_rate = failure_rate
         self.losses = losses
-        kind = np.arange(clients) * len(TRAINING_SECONDS) // clients
+        speed_class = np.arange(clients) * len(TRAINING_SECONDS) // clients
         efficiency = np.log2(1 + np.array(SIGNAL_TO_NOISE))
         self.theta: FloatArray = np.column_stack(
-            [np.array(TRAINING_SECONDS)[kind], np.full(clients, COLD_START_SECONDS), (1 / efficiency)[kind]]
+            [
+                np.array(TRAINING_SECONDS)[speed_class],
+                np.full(clients, COLD_START_SECONDS),
+                (1 / efficiency)[speed_class],
+            ]
         )
         self._trained = np.zeros(clients, dtype=np.bool_)
 
     def offer(self, round: int) -> RoundOffer:
-        """Who is there, and in what condition."""
+        """Returns the offer of a round."""
         rng = round_rng(self.seed, "contexts", round)
         free_cpu = rng.uniform(0.5, 2.0, self.clients)
         bandwidth = rng.uniform(2.0, 4.0, self.clients)
@@ -55,7 +65,7 @@ class SmallFleet:
         return RoundOffer(round, available, contexts, expected_times=(contexts * self.theta).sum(axis=1))
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
-        """Let the chosen train."""
+        """Returns the report of a round in which the selected clients trained."""
         chosen = selection.clients
         means = (offer.contexts * self.theta).sum(axis=1)
         noise = round_rng(self.seed, "noise", offer.round).uniform(-1.0, 1.0, self.clients)
@@ -77,6 +87,6 @@ class SmallFleet:
             losses=np.where(outcomes == "arrived", self._losses(offer.round)[chosen], np.nan) if self.losses else None,
         )
 
-    def _losses(self, round_: int) -> FloatArray:
-        level = self.theta[:, 0] / (1 + round_ / 20)
-        return level * round_rng(self.seed, "losses", round_).uniform(0.5, 1.5, self.clients)
+    def _losses(self, round: int) -> FloatArray:
+        level = self.theta[:, 0] / (1 + round / 20)
+        return level * round_rng(self.seed, "losses", round).uniform(0.5, 1.5, self.clients)

@@ -17,6 +17,7 @@ from turnout.errors import OfferError, ReportError, SettingError, StoreError
 from turnout.kernel.arrays import IntArray, as_number
 from turnout.kernel.fairness import Certificate
 from turnout.kernel.rounds import RoundRecord, Selection
+from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation
 from turnout.scheduler.audit.explain import explained, offered_in
 from turnout.scheduler.clock import now
@@ -195,10 +196,18 @@ class Scheduler:
         return sum(self._record(outcomes_of(seconds, losses, round)))
 
     def failed(self, client: str, why: str, *, round: int | None = None) -> bool:
+        """The former name of `report_failure`."""
+        return self.report_failure(client, why, round=round)
+
+    def report_failure(self, client: str, why: str, *, round: int | None = None) -> bool:
         """It will not come back in this round, which says nothing about its speed; False if that was known."""
         return self._record([Outcome(client, why=why, round=round)])[0]
 
     def predicted(self) -> dict[str, float]:
+        """The former name of `predicted_seconds`."""
+        return self.predicted_seconds()
+
+    def predicted_seconds(self) -> dict[str, float]:
         """How many seconds each of the open round should take, of those whose times were learned from."""
         with self._turn:
             opened, model = self._need_open(), self._fleet.model
@@ -272,18 +281,28 @@ class Scheduler:
     # What is known
 
     @property
-    def promises(self) -> bool:
-        """Whether its policy guarantees anything, so that there is a certificate."""
+    def policy(self) -> SelectionPolicy:
+        """The policy that selects; reading it is safe, changing it is not."""
         with self._turn:
-            return hasattr(self._fleet.policy, "certificate")
+            return self._fleet.policy
+
+    @property
+    def promises(self) -> bool:
+        """The former name of `has_guarantee`."""
+        return self.has_guarantee
+
+    @property
+    def has_guarantee(self) -> bool:
+        """Whether the policy guarantees anything, so that there is a certificate."""
+        with self._turn:
+            return self._fleet.policy.guarantee is not None
 
     def certificate(self) -> Certificate:
         """What every client was promised and what it got, by rows."""
         with self._turn:
-            make = getattr(self._fleet.policy, "certificate", None)
-            if make is None:
-                raise SettingError(f"the policy {self.settings.policy} promises nothing: use rbcsf for a certificate")
-            certificate: Certificate = make()
+            certificate = self._fleet.policy.certificate()
+            if certificate is None:
+                raise SettingError(f"the policy {self.settings.policy} guarantees nothing: use rbcsf for a certificate")
             return certificate
 
     def explain(self, client: str, round: int | None = None) -> Explanation:
@@ -317,6 +336,10 @@ class Scheduler:
             return float(reliability(numbers["arrived"][row : row + 1], numbers["lost"][row : row + 1])[0])
 
     def doubted(self) -> list[str]:
+        """The former name of `suspect_clients`."""
+        return self.suspect_clients()
+
+    def suspect_clients(self) -> list[str]:
         """Clients whose reported context has stopped explaining their times; they lose no turns for it."""
         with self._turn:
             ways = self._fleet.ways

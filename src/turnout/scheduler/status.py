@@ -65,7 +65,7 @@ def status_of(
         most = np.argsort(-owed, kind="stable")[:SHOWN]
         behind = {fleet.ids[row]: float(owed[row]) for row in most.tolist() if owed[row] >= 1}
     resting = np.flatnonzero((fleet.numbers["rest_until"] > fleet.round) & (fleet.numbers["retired"] == 0))
-    certify = getattr(fleet.policy, "certificate", None) if fleet.ids else None
+    certificate = fleet.policy.certificate() if fleet.ids else None
     return SchedulerStatus(
         clients=len(fleet.ids),
         retired=int(fleet.numbers["retired"].sum()),
@@ -79,7 +79,7 @@ def status_of(
         failed={turn.id: turn.why or "" for turn in turns if turn.kind == "failed"},
         behind=behind,
         resting={fleet.ids[row]: int(fleet.numbers["rest_until"][row]) for row in resting.tolist()},
-        certificate_holds=None if certify is None else bool(certify().holds),
+        certificate_holds=None if certificate is None else certificate.holds,
         notices=notices,
     )
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.registry import filled, make_policy
+from turnout.policies.registry import make_policy, with_defaults
 from turnout.simulator.paper import PaperWorld
 from turnout.simulator.traces.world import TraceWorld
 from turnout.simulator.world import World
@@ -107,7 +107,7 @@ class RunPlan:
         for word in ("name", "clients"):
             if word in settings:
                 raise SettingError(f"{self.policy} has no setting {word!r}; the plan and its world say it")
-        settings = filled(self.policy, settings, {"seed": self.seed, "availability": world.availability})
+        settings = with_defaults(self.policy, settings, {"seed": self.seed, "availability": world.availability})
         return make_policy(self.policy, world.clients, **settings), world
 
 

@@ -10,16 +10,12 @@ import numpy as np
 import pytest
 
 from turnout.kernel.backend import using_kernel
-from turnout.kernel.cohort import as_exact, cohort_of_times
+from turnout.kernel.cohort import as_exact
 from turnout.kernel.fairness import OwedTurns
 from turnout.kernel.rounds import RoundOffer, Selection
-from turnout.policies.explain.explanation import (
-    CohortProblem,
-    SelectionMargin,
-    explain_choice,
-    problem_of,
-    selection_margin,
-)
+from turnout.kernel.cohort_problem import CohortProblem
+from turnout.policies.explain.explanation import explain_choice
+from turnout.policies.explain.margin import SelectionMargin, selection_margin
 from turnout.policies.registry import make_policy
 from turnout.simulator import PaperWorld, play
 
@@ -46,12 +42,12 @@ def tried_all(problem: CohortProblem, *, without: int | None = None) -> tuple[tu
     """The best of all cohorts, by its own rules for ties, and its objective."""
     rows = [row for row in np.flatnonzero(problem.available).tolist() if row != without]
     size = min(problem.size, int(problem.available.sum()))
-    units, times = problem.owed.units.tolist(), problem.times.tolist()
+    units, times = problem.values.units.tolist(), problem.times.tolist()
 
     def key(members: tuple[int, ...]) -> tuple[float, float, list[tuple[int, float, int]]]:
         slowest = max(times[row] for row in members)
-        total = sum(units[row] + problem.owed.credit for row in members)
-        objective = problem.speed_weight * slowest - float(total) / problem.owed.units_per_turn
+        total = sum(units[row] + problem.values.credit for row in members)
+        objective = problem.speed_weight * slowest - float(total) / problem.values.units_per_turn
         return objective, slowest, sorted((-units[row], times[row], row) for row in members)
 
     best = min(itertools.combinations(rows, size), key=key)
@@ -59,9 +55,9 @@ def tried_all(problem: CohortProblem, *, without: int | None = None) -> tuple[tu
 
 
 def with_more(problem: CohortProblem, row: int, more: int) -> CohortProblem:
-    units = problem.owed.units.copy()
+    units = problem.values.units.copy()
     units[row] += more
-    return problem._replace(owed=problem.owed._replace(units=units))
+    return problem._replace(values=problem.values._replace(units=units))
 
 
 @pytest.mark.parametrize("kernel", ["compiled", "numpy"])
@@ -111,7 +107,7 @@ def check_not_chosen(problem: CohortProblem, row: int, found: SelectionMargin, s
     assert row not in tried_all(with_more(problem, row, found.missing_units - 1))[0]
     rows = np.flatnonzero(problem.available).tolist()
     with_it = [one for one in itertools.combinations(rows, problem.size) if row in one]
-    times, owed = problem.times, problem.owed
+    times, owed = problem.times, problem.values
     best = min(
         problem.speed_weight * max(times[one].tolist())
         - float(sum(owed.units[one].tolist()) + owed.credit * len(one)) / owed.units_per_turn
@@ -121,9 +117,9 @@ def check_not_chosen(problem: CohortProblem, row: int, found: SelectionMargin, s
     assert found.margin is not None
     assert found.margin >= 0
     if problem.speed_weight < 1e5:  # the objective itself is a double
-        turns = found.missing_units / problem.owed.units_per_turn
+        turns = found.missing_units / problem.values.units_per_turn
         assert found.margin <= turns + 1e-9
-        assert turns - found.margin <= 1 / problem.owed.units_per_turn + 1e-9
+        assert turns - found.margin <= 1 / problem.values.units_per_turn + 1e-9
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -140,7 +136,7 @@ def test_every_smaller_debt_leaves_it_out_and_every_larger_one_takes_it_in(seed:
                 continue
             looked += 1
             for more in range(found.missing_units + 20):
-                chosen = cohort_of_times(*with_more(problem, row, more)).rows.tolist()
+                chosen = with_more(problem, row, more).solve().rows.tolist()
                 assert (row in chosen) == (more >= found.missing_units)
 
 
@@ -157,8 +153,8 @@ def test_a_large_fleet_agrees_with_the_solver_itself() -> None:
     for row in rng.choice(np.flatnonzero(problem.available), 40, replace=False).tolist():
         found = selection_margin(problem, row)
         if found.missing_units:
-            assert row in cohort_of_times(*with_more(problem, row, found.missing_units)).rows
-            assert row not in cohort_of_times(*with_more(problem, row, found.missing_units - 1)).rows
+            assert row in with_more(problem, row, found.missing_units).solve().rows
+            assert row not in with_more(problem, row, found.missing_units - 1).solve().rows
 
 
 def test_a_debt_beyond_64_bits_is_still_exact() -> None:
@@ -227,12 +223,12 @@ def test_every_client_of_a_round_has_an_exact_explanation(name: str, settings: d
 
 
 def check_put_in(policy: Any, offer: RoundOffer, row: int, missing: int | None) -> None:
-    problem = problem_of(policy, offer, policy.cohort_size)
+    problem = policy.cohort_problem(offer)
     assert problem is not None
     assert missing is not None
-    if (int(problem.owed.units.max()) + problem.owed.credit + missing) * problem.size < 2**61:
-        assert row in cohort_of_times(*with_more(problem, row, missing)).rows
-        assert row not in cohort_of_times(*with_more(problem, row, missing - 1)).rows
+    if (int(problem.values.units.max()) + problem.values.credit + missing) * problem.size < 2**61:
+        assert row in with_more(problem, row, missing).solve().rows
+        assert row not in with_more(problem, row, missing - 1).solve().rows
 
 
 def test_the_sentence_that_a_person_understands() -> None:
@@ -243,9 +239,9 @@ def test_the_sentence_that_a_person_understands() -> None:
     assert selection.clients.tolist() == [0]
     found = explain_choice(policy, offer, selection, 2, "c{}".format)
     assert found.sentence == (
-        "choosing c2 would lengthen the round by 3.1 s, worth 62 turns; it is owed 0.25 turns and would take the place "
-        "of c0, owed 0: 62 turns more would have put it in. At its own rate c2 earns that in 248 rounds, if it is "
-        "there in each and nothing else changes."
+        "choosing c2 would lengthen the round by 3.1 s (worth 62 turns); it is owed 0.25 turns and would replace c0 "
+        "(owed 0): with 62 turns more it would have been chosen. At its guaranteed rate c2 earns that in 248 rounds, if "
+        "it is available in each and nothing else changes."
     )
     assert (found.missing_units, found.units_per_turn, found.rounds_until) == (248, 4.0, 248)
     assert found.longer == pytest.approx(3.1)
@@ -253,8 +249,8 @@ def test_the_sentence_that_a_person_understands() -> None:
     assert found.instead == ("c0",)
     own = explain_choice(policy, offer, selection, 0, "c{}".format)
     assert own.sentence == (
-        "c0 is in by 61.75 turns: without it the best cohort would last 3.1 s longer, worth 62 turns, and pay 0.25 "
-        "turns more of those owed."
+        "c0 was chosen with a margin of 61.75 turns: the best cohort without it would last 3.1 s longer (worth 62 turns) "
+        "and pay 0.25 turns more of the debts."
     )
     assert own.margin == pytest.approx(61.75)
     assert own.instead == ("c2",)
@@ -268,20 +264,20 @@ def test_equals_and_slow_ones_and_alone() -> None:
     found = explain_choice(policy, offer, selection, 2)
     assert found.missing_units == 1
     assert found.sentence.startswith(
-        "2 is fast enough, but it is owed 0 turns and would take the place of 1, owed 0: 0.25"
+        "2 is fast enough, but it is owed 0 turns and would replace 1 (owed 0): with 0.25"
     )
     few = replace(offer, available=np.array([True, False, False, True]))
     alone = explain_choice(policy, few, policy.ask(few), 3)
-    assert alone.sentence == "3 was chosen, as everyone who was there was."
+    assert alone.sentence == "3 was chosen because all available clients were."
     assert (alone.exact, alone.margin, alone.standing) == (True, None, "chosen")
 
 
 def test_what_grows_differently_or_never_says_so() -> None:
     world = PaperWorld(seed=1)
     for settings, words in (
-        ({"horizon": 100}, "No number of rounds can be told: with a horizon"),
-        ({"max_owed": 1}, "its debt is capped at 1 turn: raise max_owed"),
-        ({"guaranteed_rate": 0.0}, "it is promised nothing"),
+        ({"horizon": 100}, "How long it has to wait is unknown: with a horizon"),
+        ({"max_owed": 1}, "its debt is limited to 1 turn by max_owed"),
+        ({"guaranteed_rate": 0.0}, "its guaranteed rate is 0"),
     ):
         policy = make_policy("rbcsf", 40, **settings)
         offer, selection = rounds_of(policy, world, 30)
@@ -302,15 +298,14 @@ def test_rounds_until_are_those_in_which_the_debt_is_earned() -> None:
 
 
 def test_other_policies_say_what_is_on_record() -> None:
-    for name in ("random", "oort", "fastest", "cool-down"):
-        settings: dict[str, Any] = {"policy": "rbcsf", "rounds": 2} if name == "cool-down" else {}
-        policy = make_policy(name, 40, **settings)
+    for name in ("random", "oort", "fastest"):
+        policy = make_policy(name, 40)
         offer, selection = rounds_of(policy, PaperWorld(seed=2), 5)
         for row in (int(selection.clients[0]), *np.setdiff1d(np.flatnonzero(offer.available), selection.clients)[:2]):
             found = explain_choice(policy, offer, selection, int(row))
             assert not found.exact
             assert (found.margin, found.missing_units) == (None, None)
-            assert f"an exact answer is not possible: {name} does not weigh" in found.sentence
+            assert f"an exact explanation is not possible: {name} did not weigh" in found.sentence
 
 
 def test_a_choice_that_cannot_be_repeated_is_not_explained() -> None:
@@ -320,6 +315,6 @@ def test_a_choice_that_cannot_be_repeated_is_not_explained() -> None:
     forged = replace(selection, reasons={**selection.reasons, "objective": np.array(1.0)})
     found = explain_choice(policy, offer, forged, row)
     assert not found.exact
-    assert "the choice, made again, is not the one on record" in found.sentence
+    assert "computing it again gives another selection" in found.sentence
     other = Selection(selection.round, np.delete(np.flatnonzero(offer.available), 0)[:8], {})
     assert not explain_choice(policy, offer, other, row).exact

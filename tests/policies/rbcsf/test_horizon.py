@@ -11,8 +11,8 @@ import pytest
 
 from turnout import RBCSF, RoundOffer, RoundReport, check_policy
 from turnout.errors import SettingError, StateError
+from turnout.kernel.groups import GroupQueues
 from turnout.policies.rbcsf.change import ChangeDetector
-from turnout.policies.rbcsf.groups import GroupQueues
 from turnout.policies.rbcsf.horizon import Horizon
 from turnout.simulator import PaperWorld, play
 

@@ -148,26 +148,25 @@ class Ledger:
     @property
     def queues(self) -> FairnessQueues | None:
         """What is owed, if anything was promised."""
-        owner = getattr(self.policy, "debts", self.policy)  # a guarantee around a policy keeps its own
-        queues = getattr(owner, "queues", None)
-        return queues if isinstance(queues, FairnessQueues) else None
+        return None if self.policy is None else self.policy.debts
 
     @property
     def paid(self) -> str:
         """What a turn is paid for: "chosen" or "contributed"."""
-        return str(getattr(getattr(self.policy, "debts", self.policy), "paid", "chosen"))
+        guarantee = None if self.policy is None else self.policy.guarantee
+        return "chosen" if guarantee is None else guarantee.paid
 
     @property
     def model(self) -> ExchangeTimeModel | None:
         """The policy's own, or one that learns beside it."""
-        model = getattr(self.policy, "model", None)
-        return model if isinstance(model, ExchangeTimeModel) else self._model
+        own = None if self.policy is None else self.policy.time_model
+        return self._model if own is None else own
 
     @property
     def exploration(self) -> float:
         """How many uncertainties the band is wide to each side."""
-        explore = getattr(self.policy, "exploration", None)
-        return float(explore(max(self.last, 1))) if callable(explore) else 0.1
+        own = None if self.policy is None else self.policy.exploration_at(max(self.last, 1))
+        return 0.1 if own is None else own
 
     @property
     def retired(self) -> BoolArray:
@@ -177,8 +176,7 @@ class Ledger:
 
     def certificate(self) -> Certificate | None:
         """What every client was promised and what it got, if anything was promised."""
-        make = getattr(self.policy, "certificate", None)
-        return None if make is None or not self.clients else make()
+        return None if self.policy is None or not self.clients else self.policy.certificate()
 
     def shares(self) -> FloatArray:
         """The share of turns of each client: of the rounds it is promised a share of; NaN before its first."""

@@ -14,10 +14,9 @@ from turnout.dashboard.sources.base import aligned
 from turnout.dashboard.sources.ledger import ARRIVED, FAILED, LATE, Ledger, Played
 from turnout.errors import ReportError, TurnoutError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
-from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import RoundRecord, RoundReport
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.registry import filled, make_policy
+from turnout.policies.registry import make_policy, with_defaults
 from turnout.policies.wrappers.guarantee import MostOwed
 from turnout.scheduler.records import OpenRound, Turn
 from turnout.simulator.plans import RunPlan
@@ -140,7 +139,7 @@ def _policy_of(info: RunInfo) -> tuple[SelectionPolicy | None, str | None]:
     try:
         own = {"seed": plan.get("seed", 0), "allow_infeasible": True}
         name, settings = str(plan["policy"]), dict(plan.get("settings") or {})
-        policy = make_policy(name, info.clients, **filled(name, settings, own))
+        policy = make_policy(name, info.clients, **with_defaults(name, settings, own))
         return (_promise_of(policy) if plan.get("keep") == "choices" else policy), None
     except (TurnoutError, LookupError, TypeError, ValueError) as cannot:
         return None, f"The policy of this run cannot be built here ({cannot}): what it promised is not shown."
@@ -148,13 +147,7 @@ def _policy_of(info: RunInfo) -> tuple[SelectionPolicy | None, str | None]:
 
 def _promise_of(policy: SelectionPolicy) -> SelectionPolicy | None:
     """Of a run that keeps no contexts its promise can be counted again, but nothing can be learned."""
-    queues = getattr(policy, "queues", None)
-    if not isinstance(queues, FairnessQueues):
-        return None
-    paid: Any = getattr(getattr(policy, "debts", policy), "paid", "chosen")
-    promise = MostOwed(policy.clients, guaranteed_rate=0.0, paid=paid, allow_infeasible=True)
-    promise.queues = queues
-    return promise
+    return None if policy.guarantee is None else MostOwed.counting(policy.guarantee, policy.clients)
 
 
 def _played(record: RoundRecord) -> Played:

@@ -24,7 +24,6 @@ from turnout.dashboard.views.common import (
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.policies.rbcsf.groups import GroupQueues
 from turnout.scheduler.rounds.reliability import reliability
 
 MOST_DOTS = 2000
@@ -172,8 +171,8 @@ def _worst_over_time(ledger: Ledger) -> dict[str, Any]:
 
 
 def _groups(ledger: Ledger) -> list[dict[str, Any]]:
-    groups = getattr(ledger.policy, "groups", None)
-    if not isinstance(groups, GroupQueues):
+    groups = None if ledger.policy is None else ledger.policy.groups
+    if groups is None:
         return []
     found = groups.certificate()
     return [

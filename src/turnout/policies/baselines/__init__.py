@@ -1,1 +1,1 @@
-"""Baseline policies: random, round robin, oracles, FedCS, by data size."""
+"""Baseline policies: random selection, round robin, oracles, FedCS, sampling by data size."""

@@ -1,4 +1,4 @@
-"""By data size: the sampling that most analyses of federated averaging assume (Li et al., ICLR 2020)."""
+"""Sampling by data size, which most analyses of federated averaging assume (Li et al., ICLR 2020)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from turnout.policies.sized import SizedPolicy
 
 
 class DataSize(SizedPolicy):
-    """Clients in proportion to how much data they have: n_k / Σ n among the available.
+    """Selects available clients with probability proportional to their data size, n_k / Σ n.
 
-    `replacement=False`: one after the other, without putting back. `replacement=True`: the scheme of the analyses,
-    cohort_size draws with putting back, made into a cohort: a client that is drawn twice trains once, and the
-    places this leaves are filled by drawing on. The reason `draws` tells how often each was drawn, 0 for those who
-    fill up: average with these as weights to have the unbiased mean of the analyses.
-
-    `sizes`: one number a client; None where all have the same, which is plain random choice.
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients to select in a round.
+        sizes: The data size of each client; None for equal sizes, which is uniform random selection.
+        replacement: False samples without replacement. True makes `cohort_size` draws with replacement, as in the
+            analyses, and turns them into a cohort: a client that is drawn twice trains once, and further draws fill
+            the free places. The reason `draws` is the number of draws of each client, 0 for those that fill up;
+            averaging with these weights gives the unbiased mean of the analyses.
+        seed: The seed of the random generator.
     """
 
     name = "data-size"
@@ -37,33 +40,34 @@ class DataSize(SizedPolicy):
     ) -> None:
         super().__init__(clients, cohort_size=cohort_size, sizes=sizes)
         if not isinstance(replacement, bool):
-            raise SettingError(f"replacement must be True or False, not {replacement!r}")
+            raise SettingError(f"replacement must be True or False, got {replacement!r}")
         self.replacement = replacement
         self.seed = as_count("seed", seed, SettingError, least=0)
 
     def ask(self, offer: RoundOffer) -> Selection:
-        """Draw among the available."""
+        """Samples available clients by data size."""
         self.check_offer(offer)
         rows = np.flatnonzero(offer.available)
-        size = min(self.cohort_size, len(rows))
-        draws = self._draws_with_replacement(rows, offer.round)
-        waits = exponential_keys(self.seed, "data-size", offer.round, self.clients)[rows]
-        places = np.flatnonzero(draws)
-        left = np.flatnonzero(draws == 0)
-        more = left[weighted_sample_linear(self.sizes[rows[left]], waits[left], size - len(places))]
-        places = np.sort(np.concatenate([places, more]))
-        reasons = {"draws": draws[places].astype(np.float64)} if self.replacement else {}
-        return Selection.trusted(offer.round, rows[places], {"size": self.sizes[rows[places]], **reasons})
+        size = min(self.places(offer), len(rows))
+        draws = self._draws_with_replacement(rows, offer)
+        keys = exponential_keys(self.seed, "data-size", offer.round, self.clients)[rows]
+        drawn = np.flatnonzero(draws)
+        others = np.flatnonzero(draws == 0)
+        more = others[weighted_sample_linear(self.sizes[rows[others]], keys[others], size - len(drawn))]
+        positions = np.sort(np.concatenate([drawn, more]))
+        reasons = {"draws": draws[positions].astype(np.float64)} if self.replacement else {}
+        return Selection.trusted(offer.round, rows[positions], {"size": self.sizes[rows[positions]], **reasons})
 
     def tell(self, report: RoundReport) -> None:
-        """Nothing to learn."""
+        """Checks the report; this policy learns nothing."""
         self.check_report(report)
 
-    def _draws_with_replacement(self, rows: IntArray, round_: int) -> IntArray:
-        """How often each of these was drawn; never where nothing is put back, or where all have no data."""
-        shares: FloatArray = np.cumsum(self.sizes[rows])
-        if not self.replacement or not len(rows) or shares[-1] == 0:
+    def _draws_with_replacement(self, rows: IntArray, offer: RoundOffer) -> IntArray:
+        """Returns how often each client is drawn; all 0 without replacement, or if no client has data."""
+        cumulative: FloatArray = np.cumsum(self.sizes[rows])
+        if not self.replacement or not len(rows) or cumulative[-1] == 0:
             return np.zeros(len(rows), dtype=np.int64)
-        marks = round_rng(self.seed, "data-size with replacement", round_).random(self.cohort_size) * shares[-1]
-        places = np.minimum(np.searchsorted(shares, marks, side="right"), len(rows) - 1)
-        return np.bincount(places, minlength=len(rows))
+        rng = round_rng(self.seed, "data-size with replacement", offer.round)
+        marks = rng.random(self.places(offer)) * cumulative[-1]
+        positions = np.minimum(np.searchsorted(cumulative, marks, side="right"), len(rows) - 1)
+        return np.bincount(positions, minlength=len(rows))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_number
@@ -15,11 +16,16 @@ from turnout.policies.base import SelectionPolicy
 
 
 class FedCS(SelectionPolicy):
-    """Every available client whose expected time is below the deadline, in seconds; the cohort floats.
+    """Selects every available client whose expected time is below the deadline; the cohort size varies.
 
-    `estimates="truth"`: the paper's form, which is told the true expected times. `estimates="learned"`: for
-    worlds that do not know them; the optimistic times of its own regressions stand in, so that clients
-    nobody has seen are tried first.
+    Args:
+        clients: The number of clients.
+        deadline: The deadline, in seconds.
+        estimates: "truth" is the paper's form and needs the true expected times. "learned" uses the optimistic times
+            of the policy's own regressions, so that clients without history are tried first.
+        exploration: The width of the confidence bound of learned times.
+        ridge: The ridge parameter of the regressions.
+        features: The number of features of a context.
     """
 
     name = "fedcs"
@@ -37,44 +43,56 @@ class FedCS(SelectionPolicy):
         super().__init__(clients)
         self.deadline = as_number("deadline", deadline, SettingError, above=0)
         if estimates not in ("truth", "learned"):
-            raise SettingError(f"estimates must be 'truth' or 'learned', not {estimates!r}")
+            raise SettingError(f"estimates must be 'truth' or 'learned', got {estimates!r}")
         self.exploration = as_number("exploration", exploration, SettingError, least=0)
         self.requires_expected_times = estimates == "truth"
-        self.model: ExchangeTimeModel | None = None
         if estimates == "learned":
-            self.model = ExchangeTimeModel(clients, features=features, ridge=ridge)
-            self.features = self.model.features
+            self.time_model = ExchangeTimeModel(clients, features=features, ridge=ridge)
+            self.features = self.time_model.features
+
+    @property
+    def model(self) -> ExchangeTimeModel | None:
+        """The same as `time_model`."""
+        return self.time_model
 
     def ask(self, offer: RoundOffer) -> Selection:
-        """Choose all that should be back in time."""
+        """Selects all clients that are expected to return before the deadline."""
         self.check_offer(offer)
-        times = (
-            self.true_times(offer) if self.model is None else self.model.optimistic(offer.contexts, self.exploration)
-        )
+        if self.time_model is None:
+            reason, times = "expected", self.expected_times(offer)
+        else:
+            reason, times = "optimistic", self.time_model.optimistic(offer.contexts, self.exploration)
         chosen = np.flatnonzero(offer.available & (times < self.deadline))
-        return Selection.trusted(
-            offer.round, chosen, {"expected" if self.model is None else "optimistic": times[chosen]}
-        )
+        return Selection.trusted(offer.round, chosen, {reason: times[chosen]})
 
     def tell(self, report: RoundReport) -> None:
-        """Learn the times, where they are not given."""
+        """Learns the times, unless the true ones are used."""
         self.check_report(report)
-        if self.model is not None:
-            self.model.learn_from(report)
+        if self.time_model is not None:
+            self.time_model.learn_from(report)
 
     def add(self, count: int) -> None:
-        """Of new clients nothing is known."""
+        """Appends clients about which nothing is known."""
         super().add(count)
-        if self.model is not None:
-            self.model.add(count)
+        if self.time_model is not None:
+            self.time_model.add(count)
+
+    def forget(self, rows: npt.ArrayLike) -> None:
+        """Removes what was learned about the times of these clients."""
+        if self.time_model is not None:
+            self.time_model.forget(self._rows(rows))
+
+    def exploration_at(self, round: int) -> float | None:  # noqa: ARG002
+        """Returns the width of the confidence bound of learned times."""
+        return None if self.time_model is None else self.exploration
 
     def state(self) -> dict[str, Any]:
-        """What was learned, if anything is."""
-        return {} if self.model is None else self.model.state()
+        """Returns the learned model, if there is one."""
+        return {} if self.time_model is None else self.time_model.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take it back."""
-        if self.model is None:
+        """Restores the learned model."""
+        if self.time_model is None:
             super().restore(state)
         else:
-            self.model.restore(state)
+            self.time_model.restore(state)

@@ -1,24 +1,24 @@
-"""Policies that are told the truth: what could be had if nothing had to be learned."""
+"""Policies that know the true expected times: what a policy could reach if nothing had to be learned."""
 
 from __future__ import annotations
 
-from fractions import Fraction
-from typing import Literal
+from typing import Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count, smallest
-from turnout.kernel.cohort import Cohort, cohort_of_times
-from turnout.kernel.fairness import Accrual, OwedTurns, Rate
+from turnout.kernel.cohort import Cohort
+from turnout.kernel.cohort_problem import CohortProblem
+from turnout.kernel.fairness import OwedTurns
+from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.guaranteed import GuaranteedPolicy
 
 
 class Fastest(SelectionPolicy):
-    """The available clients with the shortest true expected times; fair to nobody."""
+    """Selects the available clients with the shortest expected times, without regard to fairness."""
 
     name = "fastest"
     requires_expected_times = True
@@ -28,23 +28,23 @@ class Fastest(SelectionPolicy):
         self.cohort_size: int = as_count("cohort_size", cohort_size, SettingError)
 
     def ask(self, offer: RoundOffer) -> Selection:
-        """Choose the fastest, of equals the lower rows."""
+        """Selects the fastest clients; among equals, the lower rows."""
         self.check_offer(offer)
-        times = self.true_times(offer)
+        times = self.expected_times(offer)
         rows = np.flatnonzero(offer.available)
-        chosen = rows[smallest(times[rows], self.cohort_size)]
+        chosen = rows[smallest(times[rows], self.places(offer))]
         return Selection.trusted(offer.round, chosen, {"expected": times[chosen]})
 
     def tell(self, report: RoundReport) -> None:
-        """Nothing to learn."""
+        """Checks the report; this policy learns nothing."""
         self.check_report(report)
 
 
 class FairOracle(GuaranteedPolicy):
-    """RBCS-F with the true expected times in place of learned ones.
+    """RBCS-F with the true expected times instead of learned ones.
 
-    With a large `speed_weight` and over a long run it approaches the best fair policy from above; the best itself
-    has no closed form.
+    With a large `speed_weight` and over a long run its mean round approaches that of the best fair policy from above;
+    the best policy itself has no closed form. `GuaranteedPolicy` documents the settings.
     """
 
     name = "fair-oracle"
@@ -55,26 +55,19 @@ class FairOracle(GuaranteedPolicy):
         clients: int,
         *,
         cohort_size: int = 8,
-        guaranteed_rate: Rate | npt.ArrayLike = 0.15,
         speed_weight: float = 1000.0,
-        accrual: Accrual = "always",
-        max_owed: float | Fraction | None = None,
-        paid: Literal["chosen", "contributed"] = "chosen",
-        availability: float | npt.ArrayLike | None = None,
-        allow_infeasible: bool = False,
+        **settings: Unpack[GuaranteeSettings],
     ) -> None:
-        super().__init__(
-            clients,
-            cohort_size=cohort_size,
-            guaranteed_rate=guaranteed_rate,
-            speed_weight=speed_weight,
-            accrual=accrual,
-            max_owed=max_owed,
-            paid=paid,
-            availability=availability,
-            allow_infeasible=allow_infeasible,
-        )
+        super().__init__(clients, cohort_size=cohort_size, speed_weight=speed_weight, **settings)
 
-    def _cohort(self, offer: RoundOffer, debts: OwedTurns, weight: float) -> Cohort:
-        times = np.ascontiguousarray(self.true_times(offer))
-        return cohort_of_times(times, debts, self.cohort_size, weight, offer.available)
+    def cohort_problem(self, offer: RoundOffer) -> CohortProblem:
+        """Returns the problem P4 of the paper with the true expected times."""
+        size = self.places(offer)
+        return self._problem(offer, size, *self.objective_terms(self.debts.owed_exactly(), offer.round, size))
+
+    def _cohort(self, offer: RoundOffer, size: int, values: OwedTurns, weight: float) -> Cohort:
+        return self._problem(offer, size, values, weight).solve()
+
+    def _problem(self, offer: RoundOffer, size: int, values: OwedTurns, weight: float) -> CohortProblem:
+        times = np.ascontiguousarray(self.expected_times(offer))
+        return CohortProblem(times, values, size, float(weight), offer.available, self.debts)

@@ -1,4 +1,4 @@
-"""Everyone in turn."""
+"""Round robin."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count, load_array, smallest
@@ -14,7 +15,7 @@ from turnout.policies.base import SelectionPolicy
 
 
 class RoundRobin(SelectionPolicy):
-    """Fewest turns first, of equals the lower row."""
+    """Selects the clients with the fewest turns; among equals, the lower rows."""
 
     name = "round-robin"
 
@@ -24,26 +25,30 @@ class RoundRobin(SelectionPolicy):
         self.turns = np.zeros(self.clients, dtype=np.int64)
 
     def ask(self, offer: RoundOffer) -> Selection:
-        """Choose the available clients that had the fewest turns."""
+        """Selects the available clients with the fewest turns."""
         self.check_offer(offer)
         rows = np.flatnonzero(offer.available)
-        chosen = rows[smallest(self.turns[rows], self.cohort_size)]
+        chosen = rows[smallest(self.turns[rows], self.places(offer))]
         return Selection.trusted(offer.round, chosen, {"turns": self.turns[chosen].astype(np.float64)})
 
     def tell(self, report: RoundReport) -> None:
-        """Count the turns."""
+        """Counts the turns."""
         self.check_report(report)
         self.turns[report.clients] += 1
 
     def add(self, count: int) -> None:
-        """New clients have had no turn, and so come first."""
+        """Appends clients without turns, which are therefore selected first."""
         super().add(count)
         self.turns = np.concatenate([self.turns, np.zeros(count, dtype=np.int64)])
 
+    def forget(self, rows: npt.ArrayLike) -> None:
+        """Resets the turns of these clients."""
+        self.turns[self._rows(rows)] = 0
+
     def state(self) -> dict[str, Any]:
-        """Turns taken so far."""
+        """Returns the turns taken so far."""
         return {"turns": self.turns.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back the turns."""
+        """Restores the turns."""
         self.turns = load_array(state, "turns", self.turns)

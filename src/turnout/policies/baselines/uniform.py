@@ -1,4 +1,4 @@
-"""Policies that draw lots."""
+"""Random selection, with equal and with unequal probabilities."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from turnout.policies.base import SelectionPolicy
 
 
 class UniformRandom(SelectionPolicy):
-    """Every available client with equal chance: what most servers do."""
+    """Selects every available client with equal probability, as most servers do."""
 
     name = "random"
 
@@ -22,25 +22,25 @@ class UniformRandom(SelectionPolicy):
         self.seed = as_count("seed", seed, SettingError, least=0)
 
     def ask(self, offer: RoundOffer) -> Selection:
-        """Draw without replacement among the available."""
+        """Samples available clients without replacement."""
         self.check_offer(offer)
         rows = np.flatnonzero(offer.available)
         rng = round_rng(self.seed, "random", offer.round)
-        drawn = rng.choice(rows, min(self.cohort_size, len(rows)), replace=False)
-        drawn.sort()
-        return Selection.trusted(offer.round, drawn, {})
+        chosen = rng.choice(rows, min(self.places(offer), len(rows)), replace=False)
+        chosen.sort()
+        return Selection.trusted(offer.round, chosen, {})
 
     def tell(self, report: RoundReport) -> None:
-        """Nothing to learn."""
+        """Checks the report; this policy learns nothing."""
         self.check_report(report)
 
 
 class SkewedRandom(SelectionPolicy):
-    """Lots with unequal weights: the paper's dial between unfair and fair.
+    """Selects at random with fixed unequal weights: the paper's control between unfair and fair selection.
 
-    Weights q' ~ Dirichlet(concentration·1) are drawn once per run (gamma_2 of the paper); each round's
-    cohort is drawn without replacement with those weights among the available. Small concentrations
-    are very uneven; `math.inf` is even.
+    The weights q' ~ Dirichlet(concentration·1) are drawn once per run (gamma_2 in the paper). Each round's cohort is a
+    weighted sample of the available clients without replacement. A small concentration gives very unequal weights,
+    `math.inf` equal ones.
     """
 
     name = "skewed"
@@ -51,30 +51,31 @@ class SkewedRandom(SelectionPolicy):
         self.seed = as_count("seed", seed, SettingError, least=0)
         if not concentration >= SMALLEST_CONCENTRATION:
             raise SettingError(
-                f"concentration must be at least {SMALLEST_CONCENTRATION:g} (infinity is even), not {concentration}"
+                f"concentration must be at least {SMALLEST_CONCENTRATION:g} (infinity means equal weights), got "
+                f"{concentration}"
             )
         self.concentration = float(concentration)
         rng = round_rng(seed, "skewed weights", 0)
         self._log_weights = dirichlet_logs(rng, clients, self.concentration)
 
     def add(self, count: int) -> None:
-        """Refused: the weights of all clients are drawn together, once a run."""
+        """Raises SettingError, because the weights of all clients are drawn together, once per run."""
         raise SettingError(f"{self.name} draws the weights of all clients at once: {count} more cannot join")
 
     @property
     def weights(self) -> FloatArray:
-        """The share of each client in a single draw."""
+        """The probability of each client in a single draw."""
         return softmax(self._log_weights)
 
     def ask(self, offer: RoundOffer) -> Selection:
-        """Draw one after the other, each in proportion to its weight among those left."""
+        """Samples available clients by weight, without replacement."""
         self.check_offer(offer)
         rows = np.flatnonzero(offer.available)
-        # The order of log-weight + Gumbel noise is the order of such draws, and never runs out of weight.
+        # Sorting log-weight + Gumbel noise is equivalent to sequential draws, and weights cannot underflow.
         noise = round_rng(self.seed, "skewed", offer.round).gumbel(size=self.clients)
-        places = smallest(-(self._log_weights + noise)[rows], self.cohort_size)
-        return Selection.trusted(offer.round, rows[places], {})
+        positions = smallest(-(self._log_weights + noise)[rows], self.places(offer))
+        return Selection.trusted(offer.round, rows[positions], {})
 
     def tell(self, report: RoundReport) -> None:
-        """Nothing to learn."""
+        """Checks the report; this policy learns nothing."""
         self.check_report(report)

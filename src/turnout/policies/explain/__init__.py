@@ -1,1 +1,1 @@
-"""Explanations of a selection."""
+"""Explanations: why a client was selected, or what it would have needed."""

@@ -1,4 +1,4 @@
-"""Why a client was chosen or was not, by the arithmetic of the choice itself."""
+"""Explains why a client was selected or not, with the arithmetic of the selection itself."""
 
 from __future__ import annotations
 
@@ -10,40 +10,42 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from turnout.kernel.arrays import FloatArray
-from turnout.kernel.cohort import Cohort, cohort_of_times
-from turnout.kernel.fairness import OwedTurns, exact_rate
+from turnout.kernel.cohort import Cohort
+from turnout.kernel.cohort_problem import CohortProblem
+from turnout.kernel.fairness import exact_rate
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.baselines.oracle import FairOracle
-from turnout.policies.explain.margin import CohortProblem, SelectionMargin, selection_margin
-from turnout.policies.explain.sentences import MarginSentences, in_turns, inexact_sentence, when_words
-from turnout.policies.rbcsf.policy import RBCSF
+from turnout.policies.explain.margin import SelectionMargin, selection_margin
+from turnout.policies.explain.sentences import MarginSentences, format_turns, inexact_sentence, waiting_sentence
 
-__all__ = [
-    "CohortProblem",
-    "Explanation",
-    "SelectionMargin",
-    "Standing",
-    "explain_choice",
-    "inexact_explanation",
-    "problem_of",
-    "selection_margin",
-]
-
-Standing: TypeAlias = Literal["chosen", "not chosen", "not available", "resting", "retired", "not joined"]
+Standing: TypeAlias = Literal["chosen", "not chosen", "not available", "excluded", "resting", "retired", "not joined"]
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a client was chosen in a round, or was not.
+    """Why a client was selected in a round, or was not.
 
-    `exact`: whether the numbers are those of the choice itself; where they are not there are none, and `sentence` says
-    why. `seconds`, `owed`: its time and its debt as the policy saw them. `margin`: in turns, between the cohort and the
-    best one without the client (chosen) or with it (not chosen). `missing_turns`, `missing_units`: what it lacked, at
-    `units_per_turn`; `rounds_until`: in how many rounds it would have earned that, if it were there in all of them and
-    nothing else changed. `longer`: seconds by which the round would be longer without it (chosen) or with it (not),
-    `worth` so many turns; `instead`: who would take its place, or lose theirs to it.
+    Attributes:
+        round: The number of the round.
+        client: The id or row of the client.
+        policy: The name of the policy.
+        standing: What happened to the client.
+        exact: Whether the numbers are those of the selection itself. If not, they are None and `sentence` says why.
+        sentence: The explanation as text.
+        seconds: The client's time, as the policy estimated it.
+        owed: What a turn of the client was worth to the policy, in turns; usually the turns it was owed.
+        threshold: The time of the slowest selected client, as the policy estimated it.
+        objective: The value of the objective, in turns; smaller is better.
+        margin: The difference in the objective to the best cohort without the client (if it was selected) or with it
+            (if not), in turns.
+        missing_turns: The additional debt with which it would have been selected, in turns.
+        missing_units: The same in units of 1 / `units_per_turn` turns, exactly.
+        units_per_turn: The number of units in a turn.
+        rounds_until: The number of rounds in which it earns that debt, if it is available in each of them and nothing
+            else changes.
+        longer: By how many seconds the round would be longer without the client (if it was selected) or with it.
+        worth: What these seconds are worth, in turns.
+        instead: The clients that would replace it, or that it would replace.
     """
 
     round: int
@@ -69,20 +71,31 @@ class Explanation:
 def explain_choice(
     policy: SelectionPolicy, offer: RoundOffer, selection: Selection, row: int, name: Callable[[int], str] = str
 ) -> Explanation:
-    """Why this client was chosen from the offer or was not, by a policy in the state in which it chose.
+    """Explains why a client was selected from an offer or was not.
 
-    The choice is made again; where that does not give the recorded one no exact answer is possible, and it says so.
+    The selection is computed again. If the result is not the recorded selection, no exact explanation is possible, and
+    the sentence says so.
+
+    Args:
+        policy: The policy in the state in which it selected.
+        offer: The offer of the round.
+        selection: The recorded selection.
+        row: The row of the client.
+        name: Returns the name of a client from its row.
     """
     if not offer.available[row]:
         return inexact_explanation(policy, selection, row, name, "", standing="not available")
-    problem = problem_of(policy, offer, max(len(selection.clients), policy.cohort_size or 0))
+    # Over-selection may have asked for more places than cohort_size.
+    places = max(len(selection.clients), policy.cohort_size or 0)
+    problem = policy.cohort_problem(offer.restricted(places=places))
     if problem is None:
-        return inexact_explanation(
-            policy, selection, row, name, f"{policy.name} does not weigh seconds against turns owed"
-        )
-    if not _is_same(cohort_of_times(*problem), selection):
-        return inexact_explanation(policy, selection, row, name, "the choice, made again, is not the one on record")
-    return _told(policy, offer, selection_margin(problem, row), problem, row, name)
+        why = f"{policy.name} did not weigh seconds against turns owed in this round"
+        return inexact_explanation(policy, selection, row, name, why)
+    if not _is_same(problem.solve(), selection):
+        return inexact_explanation(policy, selection, row, name, "computing it again gives another selection")
+    if not problem.available[row]:
+        return inexact_explanation(policy, selection, row, name, "", standing="excluded")
+    return _exact_explanation(policy, offer, selection_margin(problem, row), problem, row, name)
 
 
 def inexact_explanation(
@@ -94,131 +107,110 @@ def inexact_explanation(
     *,
     standing: Standing | None = None,
 ) -> Explanation:
-    """What can be said where no exact answer is possible: `why`, and the reasons on record if it was chosen.
+    """Returns an explanation without the numbers of the selection, with the recorded reasons of a selected client.
 
-    With a `standing` that explains itself there is nothing to be exact about.
+    Args:
+        policy: The policy.
+        selection: The recorded selection.
+        row: The row of the client.
+        name: Returns the name of a client from its row.
+        why: Why no exact explanation is possible; empty if the standing explains itself.
+        standing: What happened to the client; None for "chosen" or "not chosen".
     """
-    place = np.flatnonzero(selection.clients == row)
-    word: Standing = standing or ("chosen" if len(place) else "not chosen")
+    position = np.flatnonzero(selection.clients == row)
+    status: Standing = standing or ("chosen" if len(position) else "not chosen")
     client = name(row)
-    facts: dict[str, float] = {}
-    if len(place):
-        facts = {word: float(value[place[0]]) for word, value in selection.reasons.items() if np.ndim(value) == 1}
+    reasons: dict[str, float] = {}
+    if len(position):
+        reasons = {key: float(value[position[0]]) for key, value in selection.reasons.items() if np.ndim(value) == 1}
     return Explanation(
         round=selection.round,
         client=client,
         policy=policy.name,
-        standing=word,
+        standing=status,
         exact=not why,
-        sentence=inexact_sentence(client, word, selection.round, facts, why),
-        seconds=facts.get("optimistic"),
-        owed=facts.get("owed"),
-        threshold=_one_number(selection, "threshold"),
-        objective=_one_number(selection, "objective"),
+        sentence=inexact_sentence(client, status, selection.round, reasons, why),
+        seconds=reasons.get("optimistic"),
+        owed=reasons.get("owed"),
+        threshold=_cohort_reason(selection, "threshold"),
+        objective=_cohort_reason(selection, "objective"),
     )
 
 
-def _told(
-    policy: Any, offer: RoundOffer, found: SelectionMargin, problem: CohortProblem, row: int, name: Callable[[int], str]
+def _exact_explanation(
+    policy: SelectionPolicy,
+    offer: RoundOffer,
+    margin: SelectionMargin,
+    problem: CohortProblem,
+    row: int,
+    name: Callable[[int], str],
 ) -> Explanation:
-    longer = None if found.rival_threshold is None else found.rival_threshold - found.threshold
-    rounds, never = _rounds_until(policy, found, row)
-    missing = None if found.missing_units is None else found.missing_units / found.units_per_turn
+    longer = None if margin.rival_threshold is None else margin.rival_threshold - margin.threshold
+    rounds, never = _rounds_until(problem, margin, row)
+    missing = None if margin.missing_units is None else margin.missing_units / margin.units_per_turn
     client = name(row)
-    words = MarginSentences(row, found, problem, name, "weighs" if _is_indirect(policy) else "is owed")
-    sentence = words.chosen() if found.chosen else f"{words.not_chosen()}. {when_words(client, rounds, never)}"
+    sentences = MarginSentences(row, margin, problem, name)
+    if margin.chosen:
+        sentence = sentences.chosen()
+    else:
+        sentence = f"{sentences.not_chosen()}. {waiting_sentence(client, rounds, never)}"
     return Explanation(
         round=offer.round,
         client=client,
         policy=policy.name,
-        standing="chosen" if found.chosen else "not chosen",
+        standing="chosen" if margin.chosen else "not chosen",
         exact=True,
         sentence=f"{sentence}.",
-        seconds=found.seconds,
-        owed=found.owed_units / found.units_per_turn,
-        threshold=found.threshold,
-        objective=found.objective,
-        margin=found.margin,
+        seconds=margin.seconds,
+        owed=margin.owed_units / margin.units_per_turn,
+        threshold=margin.threshold,
+        objective=margin.objective,
+        margin=margin.margin,
         missing_turns=missing,
-        missing_units=found.missing_units,
-        units_per_turn=found.units_per_turn,
-        rounds_until=None if found.chosen else rounds,
+        missing_units=margin.missing_units,
+        units_per_turn=margin.units_per_turn,
+        rounds_until=None if margin.chosen else rounds,
         longer=longer,
         worth=None if longer is None else problem.speed_weight * longer,
-        instead=tuple(name(one) for one in (found.joining if found.chosen else found.leaving)),
+        instead=tuple(name(other) for other in (margin.joining if margin.chosen else margin.leaving)),
     )
 
 
-# What a policy made of an offer
-
-
-def problem_of(policy: SelectionPolicy, offer: RoundOffer, size: int) -> CohortProblem | None:
-    """The problem that this policy solves for an offer and `size` places; None of one that solves another."""
-    times = _TIMES.get(type(policy))
-    if times is None:
-        return None
-    owed, weight = _weighed(policy, offer.round, size)
-    return CohortProblem(np.ascontiguousarray(times(policy, offer)), owed, size, weight, offer.available)
-
-
-def _optimistic(policy: Any, offer: RoundOffer) -> FloatArray:
-    times: FloatArray = policy.model.optimistic(offer.contexts, policy.exploration(offer.round))
-    return times
-
-
-def _true(policy: Any, offer: RoundOffer) -> FloatArray:
-    times: FloatArray = policy.true_times(offer)
-    return times
-
-
-#: Whose choices are the fastest fair cohort, and on which times.
-_TIMES: dict[type[SelectionPolicy], Callable[[Any, RoundOffer], FloatArray]] = {RBCSF: _optimistic, FairOracle: _true}
-
-
-def _weighed(policy: Any, round_: int, size: int) -> tuple[OwedTurns, float]:
-    """What the clients weigh in the policy's choice, and what a second does."""
-    debts, weight = policy.objective_terms(policy.queues.owed_exactly(), round_, size)
-    return debts, float(weight)
-
-
-def _rounds_until(policy: Any, found: SelectionMargin, row: int) -> tuple[int | None, str]:
-    """Rounds at its own rate until the debt is there; None with a reason if never, or if that cannot be said."""
-    if found.missing_units is None:
-        return None, "it would not be reached"
-    if getattr(policy, "horizon", None) is not None:
-        return None, "with a horizon, what a client weighs does not grow by a fixed amount a round"
-    missing = Fraction(found.missing_units) / Fraction(found.units_per_turn)
-    queues = policy.queues
-    if queues.max_owed is not None:
-        cap = Fraction(math.floor(Fraction(queues.max_owed) * queues.units_per_turn), queues.units_per_turn)
-        owed = queues.owed_exactly()
-        if Fraction(int(owed.units[row]) + owed.credit, queues.units_per_turn) + missing > cap:
-            return None, f"its debt is capped at {in_turns(float(cap))}: raise max_owed"
-    rate = exact_rate(float(queues.guaranteed_rates[row]))
+def _rounds_until(problem: CohortProblem, margin: SelectionMargin, row: int) -> tuple[int | None, str]:
+    """Returns the rounds in which the client earns the missing debt, or None and the reason."""
+    if margin.missing_units is None:
+        return None, "no debt would be large enough"
+    if problem.irregular_growth:
+        return None, problem.irregular_growth
+    if problem.debts is None:
+        return None, "the policy guarantees nothing"
+    missing = Fraction(margin.missing_units) / Fraction(margin.units_per_turn)
+    debts = problem.debts
+    if debts.max_owed is not None:
+        cap = Fraction(math.floor(Fraction(debts.max_owed) * debts.units_per_turn), debts.units_per_turn)
+        owed = debts.owed_exactly()
+        if Fraction(int(owed.units[row]) + owed.credit, debts.units_per_turn) + missing > cap:
+            return None, f"its debt is limited to {format_turns(float(cap))} by max_owed"
+    rate = exact_rate(float(debts.guaranteed_rates[row]))
     if rate == 0:
-        return None, "it is promised nothing, so its debt does not grow"
+        return None, "its guaranteed rate is 0, so its debt does not grow"
     return math.ceil(missing / rate), ""
 
 
 def _is_same(cohort: Cohort, selection: Selection) -> bool:
-    """The same clients, for the same reasons as far as those are on record."""
-    again: dict[str, Any] = {
+    """Returns whether the cohort is the recorded one, with the recorded reasons as far as there are any."""
+    computed: dict[str, Any] = {
         "optimistic": cohort.times,
         "threshold": cohort.threshold,
         "objective": cohort.objective,
     }
     return np.array_equal(cohort.rows, np.sort(selection.clients)) and all(
-        np.array_equal(value, selection.reasons[word], equal_nan=True)
-        for word, value in again.items()
-        if word in selection.reasons
+        np.array_equal(value, selection.reasons[key], equal_nan=True)
+        for key, value in computed.items()
+        if key in selection.reasons
     )
 
 
-def _is_indirect(policy: Any) -> bool:
-    """Does a client weigh something else than it is owed?"""
-    return getattr(policy, "horizon", None) is not None or getattr(policy, "groups", None) is not None
-
-
-def _one_number(selection: Selection, word: str) -> float | None:
-    value = selection.reasons.get(word)
+def _cohort_reason(selection: Selection, key: str) -> float | None:
+    value = selection.reasons.get(key)
     return None if value is None or np.ndim(value) or math.isnan(float(value)) else float(value)

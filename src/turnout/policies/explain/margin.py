@@ -1,12 +1,12 @@
-"""Where a client stood in a choice: by how much it was in, or what it lacked.
+"""The margin of one client in a selection: by how much it was selected, or what it lacked.
 
-*Not chosen.* A larger debt changes nothing for cohorts without the client, and lowers the objective of those with it;
-so there is a smallest debt from which on it is chosen. For a threshold that admits the client its best cohort has the
-client and the most owed of the others: that is one number a threshold, and the smallest debt is found by halving, with
-the same product, sum, quotient and difference that the solver makes, and its rules for ties. Whole numbers have no
-limit here, so the answer is exact also where the debt would not fit into 64 bits.
+*Not selected.* A larger debt does not change cohorts without the client, and lowers the objective of those with it, so
+there is a smallest debt with which the client is selected. For each threshold that admits the client, its best cohort
+consists of the client and the most valuable of the others: one number per threshold. The smallest debt is found by
+bisection, with the same floating-point operations as the solver and its tie-breaking rules. Python's integers have no
+limit, so the answer is exact even if the debt does not fit 64 bits.
 
-*Chosen.* The margin is the objective of the best cohort without the client, less that of the cohort.
+*Selected.* The margin is the objective of the best cohort without the client, minus that of the selected cohort.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turnout.kernel.arrays import BoolArray, FloatArray
-from turnout.kernel.cohort import Cohort, cohort_of_times
-from turnout.kernel.fairness import OwedTurns
+from turnout.kernel.cohort import Cohort
+from turnout.kernel.cohort_problem import CohortProblem
 
-LONGEST_DEBT = 1000  # bits: beyond it no debt helps
-
-
-class CohortProblem(NamedTuple):
-    """What a choice was made from: P4 with the debts and the weight that really counted."""
-
-    times: FloatArray
-    owed: OwedTurns
-    size: int
-    speed_weight: float
-    available: BoolArray
+LARGEST_DEBT_BITS = 1000  # beyond this size no debt helps
 
 
 @dataclass(frozen=True, slots=True)
 class SelectionMargin:
-    """Where one client stood in a choice, in numbers; clients are rows.
+    """The position of one client relative to a selection; clients are rows.
 
-    `rival_*`: of the best cohort without it where it was chosen, with it where it was not; None if there is no such
-    cohort. `leaving` and `joining`: who goes and comes from the cohort to the rival. `missing_units`: the smallest debt
-    more that would have put it in: 0 if it was chosen, None if none would.
+    Attributes:
+        chosen: Whether the client was selected.
+        seconds: Its time.
+        owed_units: The value of a turn of the client, in units.
+        units_per_turn: The number of units in a turn.
+        threshold: The slowest time of the cohort.
+        objective: The objective of the cohort.
+        rival_threshold: The slowest time of the best cohort without the client (if it was selected) or with it (if
+            not); None if there is no such cohort.
+        rival_objective: The objective of that cohort.
+        leaving: The clients that are in the cohort but not in the rival.
+        joining: The clients that are in the rival but not in the cohort.
+        missing_units: The smallest additional debt with which it would have been selected: 0 if it was, None if there
+            is none.
     """
 
     chosen: bool
@@ -63,10 +63,11 @@ class SelectionMargin:
 
 
 def selection_margin(problem: CohortProblem, row: int) -> SelectionMargin:
-    """Where this client, which must be available, stood in the choice.
+    """Returns the margin of an available client.
 
+    >>> from turnout.kernel.fairness import OwedTurns
     >>> problem = CohortProblem(
-    ...     times=np.array([1.0, 2.0, 5.0]), owed=OwedTurns(np.array([0, 0, 41]), 0, 1.0), size=1, speed_weight=20.0,
+    ...     times=np.array([1.0, 2.0, 5.0]), values=OwedTurns(np.array([0, 0, 41]), 0, 1.0), size=1, speed_weight=20.0,
     ...     available=np.ones(3, dtype=np.bool_),
     ... )
     >>> selection_margin(problem, 2).missing_units
@@ -77,15 +78,15 @@ def selection_margin(problem: CohortProblem, row: int) -> SelectionMargin:
     if not problem.available[row]:
         raise ValueError(f"client {row} was not available")
     problem = problem._replace(size=min(problem.size, int(np.count_nonzero(problem.available))))
-    cohort = cohort_of_times(*problem)
+    cohort = problem.solve()
     chosen = row in cohort.rows.tolist()
     rival, missing = (_without(problem, row), 0) if chosen else _with(problem, cohort, row)
     before, after = set(cohort.rows.tolist()), set(cohort.rows.tolist() if rival is None else rival.rows)
     return SelectionMargin(
         chosen=chosen,
         seconds=float(problem.times[row]),
-        owed_units=int(problem.owed.units[row]) + problem.owed.credit,
-        units_per_turn=float(problem.owed.units_per_turn),
+        owed_units=int(problem.values.units[row]) + problem.values.credit,
+        units_per_turn=float(problem.values.units_per_turn),
         threshold=cohort.threshold,
         objective=cohort.objective,
         rival_threshold=None if rival is None else rival.threshold,
@@ -103,21 +104,21 @@ class _Rival(NamedTuple):
 
 
 def _without(problem: CohortProblem, row: int) -> _Rival | None:
-    """The best cohort of the same size without this client."""
+    """Returns the best cohort of the same size without this client."""
     others = problem.available.copy()
     others[row] = False
     if np.count_nonzero(others) < problem.size:
         return None
-    best = cohort_of_times(*problem._replace(available=others))
+    best = problem._replace(available=others).solve()
     return _Rival(tuple(best.rows.tolist()), best.threshold, best.objective)
 
 
 def _with(problem: CohortProblem, cohort: Cohort, row: int) -> tuple[_Rival | None, int | None]:
-    """The best cohort with this client, which was not chosen, and the smallest debt more that puts it in."""
+    """Returns the best cohort with a client that was not selected, and the smallest additional debt that it needs."""
     if problem.size == 0:
         return None, None
-    weight, per_turn = float(problem.speed_weight), float(problem.owed.units_per_turn)
-    own = int(problem.owed.units[row]) + problem.size * problem.owed.credit
+    weight, per_turn = float(problem.speed_weight), float(problem.values.units_per_turn)
+    own = int(problem.values.units[row]) + problem.size * problem.values.credit
     admitted = list(_companions(problem, row))
 
     def objective(threshold: float, companions: int, more: int = 0) -> float:
@@ -125,7 +126,7 @@ def _with(problem: CohortProblem, cohort: Cohort, row: int) -> tuple[_Rival | No
 
     last = max(_rank(problem, member) for member in cohort.rows.tolist())
 
-    def is_in(more: int) -> bool:
+    def is_selected(more: int) -> bool:
         for threshold, companions in admitted:
             value = objective(threshold, companions, more)
             if value < cohort.objective or (value == cohort.objective and threshold < cohort.threshold):
@@ -134,26 +135,26 @@ def _with(problem: CohortProblem, cohort: Cohort, row: int) -> tuple[_Rival | No
                 return True
         return False
 
-    value, threshold = min((objective(*one), one[0]) for one in admitted)
-    best = _Rival((*_most_owed(problem, row, threshold), row), threshold, value)
-    return best, _smallest(is_in)
+    value, threshold = min((objective(*candidate), candidate[0]) for candidate in admitted)
+    best = _Rival((*_most_valuable(problem, row, threshold), row), threshold, value)
+    return best, _smallest(is_selected)
 
 
 def _companions(problem: CohortProblem, row: int) -> Iterator[tuple[float, int]]:
-    """Thresholds that admit this client, and the units owed to the best that fill the other places.
+    """Yields thresholds that admit this client, and the total value of the best clients for the other places.
 
-    Only those where a slower threshold gains something.
+    Thresholds that are slower without a larger value are left out.
     """
     others = np.flatnonzero(problem.available)
     others = others[others != row]
     others = others[np.argsort(problem.times[others], kind="stable")]
-    times, units = problem.times[others].tolist(), problem.owed.units[others].tolist()
+    times, units = problem.times[others].tolist(), problem.values.units[others].tolist()
     places, own_time = problem.size - 1, float(problem.times[row])
     if places == 0:
         yield own_time, 0
         return
     best: list[int] = []
-    total, told = 0, None
+    total, yielded = 0, None
     for count, (time, debt) in enumerate(zip(times, units, strict=True), start=1):
         if len(best) < places:
             heapq.heappush(best, debt)
@@ -162,33 +163,33 @@ def _companions(problem: CohortProblem, row: int) -> Iterator[tuple[float, int]]
             total += debt - heapq.heapreplace(best, debt)
         is_last_of_equals = count == len(times) or times[count] > time
         admits_more_yet = time < own_time and count < len(times) and times[count] <= own_time
-        if is_last_of_equals and not admits_more_yet and len(best) == places and (told is None or total > told):
+        if is_last_of_equals and not admits_more_yet and len(best) == places and (yielded is None or total > yielded):
             yield max(time, own_time), total
-            told = total
+            yielded = total
 
 
-def _most_owed(problem: CohortProblem, row: int, threshold: float) -> tuple[int, ...]:
-    """Who fills the other places at this threshold."""
+def _most_valuable(problem: CohortProblem, row: int, threshold: float) -> tuple[int, ...]:
+    """Returns the clients that fill the other places at this threshold."""
     fast = np.flatnonzero(problem.available & (problem.times <= threshold))
     fast = fast[fast != row]
-    order = np.lexsort((fast, problem.times[fast], -problem.owed.units[fast]))
+    order = np.lexsort((fast, problem.times[fast], -problem.values.units[fast]))
     return tuple(fast[order[: problem.size - 1]].tolist())
 
 
 def _rank(problem: CohortProblem, row: int, more: int = 0) -> tuple[int, float, int]:
-    """The solver's order: the more owed, of equals the faster, then the lower row."""
-    return -(int(problem.owed.units[row]) + more), float(problem.times[row]), row
+    """Returns the solver's sort key: the larger value first, among equals the faster, then the lower row."""
+    return -(int(problem.values.units[row]) + more), float(problem.times[row]), row
 
 
-def _smallest(is_in: Callable[[int], bool]) -> int | None:
-    """The smallest whole number that is in, where all larger ones are; None if none of a thousand bits is."""
+def _smallest(is_selected: Callable[[int], bool]) -> int | None:
+    """Returns the smallest positive integer that satisfies a monotone predicate; None above 1000 bits."""
     high = 1
-    while not is_in(high):
+    while not is_selected(high):
         high *= 2
-        if high.bit_length() > LONGEST_DEBT:
+        if high.bit_length() > LARGEST_DEBT_BITS:
             return None
-    low = high // 2  # not in, or 0
+    low = high // 2  # does not satisfy it, or 0
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if is_in(middle) else (middle, high)
+        low, high = (low, middle) if is_selected(middle) else (middle, high)
     return high

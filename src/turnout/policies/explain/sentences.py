@@ -2,116 +2,131 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from turnout.policies.explain.margin import CohortProblem, SelectionMargin
+from turnout.kernel.cohort_problem import CohortProblem
+from turnout.policies.explain.margin import SelectionMargin
 
 NAMED = 3  # clients named in a sentence
-TIES = "and of equals the faster comes first, then the lower row"
+TIES = "among equals the faster client comes first, then the lower row"
 
 
 class MarginSentences(NamedTuple):
-    """Sentences about one standing."""
+    """Sentences about the margin of one client."""
 
     row: int
-    found: SelectionMargin
+    margin: SelectionMargin
     problem: CohortProblem
     name: Callable[[int], str]
-    owes: str
 
     @property
     def client(self) -> str:
-        """Its name."""
+        """The name of the client."""
         return self.name(self.row)
 
     def chosen(self) -> str:
-        """What the best cohort without it would be like."""
-        found = self.found
-        if found.rival_threshold is None or found.margin is None:
-            return f"{self.client} was chosen, as everyone who was there was"
-        change = found.rival_threshold - found.threshold
-        paid = self._owed(found.leaving) - self._owed(found.joining)
-        if change == 0 and paid == 0:
-            return f"{self.client} is in by a tie: the best cohort without it is as good, {TIES}"
-        length = (
-            f"last {_number(abs(change))} s {'less' if change < 0 else 'longer'}, worth {self._worth(change)}, and "
-        )
-        less = "fewer" if paid >= 0 else "more"
+        """Compares the cohort with the best one without the client."""
+        margin = self.margin
+        if margin.rival_threshold is None or margin.margin is None:
+            return f"{self.client} was chosen because all available clients were"
+        change = margin.rival_threshold - margin.threshold
+        lost = self._values(margin.leaving) - self._values(margin.joining)
+        if change == 0 and lost == 0:
+            return f"{self.client} was chosen by a tie: the best cohort without it is equally good; {TIES}"
+        parts = []
+        if change:
+            parts.append(f"last {_number(abs(change))} s {'less' if change < 0 else 'longer'} ({self._worth(change)})")
+        parts.append(f"pay {format_turns(abs(lost))} {'less' if lost >= 0 else 'more'} of the debts")
         return (
-            f"{self.client} is in by {in_turns(found.margin)}: without it the best cohort would "
-            f"{length if change else ''}pay {in_turns(abs(paid))} {less} of those owed"
+            f"{self.client} was chosen with a margin of {format_turns(margin.margin)}: the best cohort without it "
+            f"would {' and '.join(parts)}"
         )
 
     def not_chosen(self) -> str:
-        """What choosing it would cost, and whom; and what it lacked."""
-        found, client = self.found, self.client
-        if found.missing_units is None or found.rival_threshold is None:
-            return f"no number of turns owed would have put {client} in"
-        change, own = found.rival_threshold - found.threshold, found.owed_units / found.units_per_turn
-        place, along = in_turns(own), tuple(one for one in found.joining if one != self.row)
+        """States what selecting the client would cost, whom it would replace, and what it lacked."""
+        margin, client = self.margin, self.client
+        if margin.missing_units is None or margin.rival_threshold is None:
+            return f"{client} was not chosen, and no debt would have changed that"
+        change, own = margin.rival_threshold - margin.threshold, margin.owed_units / margin.units_per_turn
+        along = tuple(other for other in margin.joining if other != self.row)
+        debt = f"{self._has(format_turns(own))}"
         if along:
-            place += f", would bring {self._names(along)} along, {self._weighing(self._owed(along))},"
-        place += (
-            f" and would take the place of {self._names(found.leaving)}, {self._weighing(self._owed(found.leaving))}"
-        )
+            debt += f", would bring {self._names(along)} along ({self._short(self._values(along))})"
+        debt += f" and would replace {self._names(margin.leaving)} ({self._short(self._values(margin.leaving))})"
         if change == 0:
-            begins = f"{client} is fast enough, but it {self.owes} {place}"
+            start = f"{client} is fast enough, but it {debt}"
         else:
-            way = "lengthen" if change > 0 else "shorten"
-            but = "it" if change > 0 else "but it"
-            begins = (
-                f"choosing {client} would {way} the round by {_number(abs(change))} s, worth {self._worth(change)}; "
-                f"{but} {self.owes} {place}"
+            verb = "lengthen" if change > 0 else "shorten"
+            start = (
+                f"choosing {client} would {verb} the round by {_number(abs(change))} s ({self._worth(change)}); "
+                f"it {debt}"
             )
-        return f"{begins}: {in_turns(found.missing_units / found.units_per_turn)} more would have put it in"
+        missing = format_turns(margin.missing_units / margin.units_per_turn)
+        return f"{start}: with {missing} more it would have been chosen"
 
-    def _owed(self, rows: tuple[int, ...]) -> float:
-        owed = self.problem.owed
-        return (sum(owed.units[list(rows)].tolist()) + owed.credit * len(rows)) / owed.units_per_turn if rows else 0.0
+    def _has(self, turns: str) -> str:
+        return f"is owed {turns}" if self.problem.values_are_debts else f"counts for {turns}"
+
+    def _short(self, turns: float) -> str:
+        return f"{'owed' if self.problem.values_are_debts else 'counting for'} {_number(turns)}"
+
+    def _values(self, rows: tuple[int, ...]) -> float:
+        values = self.problem.values
+        total = sum(values.units[list(rows)].tolist()) + values.credit * len(rows)
+        return total / values.units_per_turn if rows else 0.0
 
     def _worth(self, seconds: float) -> str:
-        return in_turns(abs(self.problem.speed_weight * seconds))
-
-    def _weighing(self, turns: float) -> str:
-        return f"owed {_number(turns)}" if self.owes == "is owed" else f"which weighs {_number(turns)}"
+        return f"worth {format_turns(abs(self.problem.speed_weight * seconds))}"
 
     def _names(self, rows: tuple[int, ...]) -> str:
         named = [self.name(row) for row in rows[:NAMED]]
         more = len(rows) - len(named)
-        return f"{', '.join(named)} and {more} more" if more else " and ".join(_pairwise(named))
+        if more:
+            return f"{', '.join(named)} and {more} more"
+        *first, last = named
+        return f"{', '.join(first)} and {last}" if first else last
 
 
-def inexact_sentence(client: str, standing: str, round_: int, facts: Mapping[str, float], why: str) -> str:
-    """What is known where no exact answer is possible, and why it is not."""
-    sentence = f"{client} was {standing} in round {round_}"
-    if facts:
-        sentence += f" ({', '.join(f'{word} {value:.4g}' for word, value in facts.items())})"
+def inexact_sentence(client: str, standing: str, round: int, reasons: Mapping[str, float], why: str) -> str:
+    """States what is known if no exact explanation is possible.
+
+    Args:
+        client: The name of the client.
+        standing: What happened to it.
+        round: The number of the round.
+        reasons: The recorded reasons of its selection.
+        why: Why no exact explanation is possible; empty if none is needed.
+    """
+    sentence = f"{client} was {standing} in round {round}"
+    if reasons:
+        sentence += f" ({', '.join(f'{key} {value:.4g}' for key, value in reasons.items())})"
+    if standing == "excluded":
+        sentence += " by a wrapper around the policy"
     if why:
-        sentence += f"; an exact answer is not possible: {why}"
+        sentence += f"; an exact explanation is not possible: {why}"
     return f"{sentence}."
 
 
-def when_words(client: str, rounds: int | None, never: str) -> str:
-    """In how many rounds it earns what it lacked, or why that cannot be told."""
+def waiting_sentence(client: str, rounds: int | None, never: str) -> str:
+    """States in how many rounds the client earns what it lacked, or why that is unknown."""
     if rounds is None:
-        return f"No number of rounds can be told: {never}"
-    counted = "1 round" if rounds == 1 else f"{rounds:,} rounds"
-    return f"At its own rate {client} earns that in {counted}, if it is there in each and nothing else changes"
+        return f"How long it has to wait is unknown: {never}"
+    count = "1 round" if rounds == 1 else f"{rounds:,} rounds"
+    return f"At its guaranteed rate {client} earns that in {count}, if it is available in each and nothing else changes"
 
 
-def in_turns(turns: float) -> str:
-    """A number of turns."""
+def format_turns(turns: float) -> str:
+    """Formats a number of turns.
+
+    >>> format_turns(1.0), format_turns(2.5)
+    ('1 turn', '2.5 turns')
+    """
     return f"{_number(turns)} {'turn' if _number(turns) == '1' else 'turns'}"
 
 
-def _pairwise(names: Iterable[str]) -> list[str]:
-    *first, last = names
-    return [", ".join(first), last] if first else [last]
-
-
 def _number(value: float) -> str:
-    """Two decimals, more where it is small, and no idle zeros."""
+    """Formats a number with two decimals, or two significant digits if it is small, without trailing zeros."""
     if value != 0 and abs(value) < 0.01:
         return f"{value:.2g}"
     return f"{value:,.2f}".rstrip("0").rstrip(".")

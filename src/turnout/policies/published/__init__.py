@@ -1,1 +1,1 @@
-"""Published policies by other authors."""
+"""Policies from the literature."""

@@ -9,21 +9,31 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count, as_number
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.observations import as_share, part_of
-from turnout.policies.sampling import drawn, exponential_keys, lowest
-from turnout.policies.sized import ByLosses
+from turnout.policies.sampling import exponential_keys, lowest, weighted_sample
+from turnout.policies.sized import LossBasedPolicy
 
 
-class ActiveFL(ByLosses):
-    """Clients whose data the model fits badly, by lot.
+class ActiveFL(LossBasedPolicy):
+    """Samples clients whose data the model fits badly.
 
     The value of client k is v = (sum of its losses) / sqrt(n) = sqrt(n) · (its mean loss), as of its last turn.
 
-    1. Of the available, the share `dropped` (alpha1) with the smallest values gets no chance in step 2.
-    2. (1 − `uniform`) · cohort_size of the rest are drawn with chances exp(`sharpness` · v) (alpha2).
-    3. The other `uniform` · cohort_size (alpha3, to the nearest whole) are drawn evenly from all that are left.
+    1. The share `dropped` (alpha1) of the available clients with the smallest values is excluded from step 2.
+    2. (1 − `uniform`) · cohort_size of the others are sampled with probabilities proportional to
+       exp(`sharpness` · v) (alpha2).
+    3. The other `uniform` · cohort_size (alpha3, rounded) are sampled uniformly from all remaining clients.
 
-    A client before its first turn counts with the largest value known. The paper takes no account of who is
-    available; where too few have a chance, the cohort is filled from the dropped.
+    A client before its first turn counts with the largest known value. The paper ignores availability; if too few
+    clients remain in step 2, excluded ones fill the cohort.
+
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients to select in a round.
+        dropped: The share of the clients that step 2 excludes.
+        sharpness: How strongly the probabilities of step 2 depend on the value.
+        uniform: The share of the cohort that is sampled uniformly.
+        sizes: The data size of each client; None for equal sizes.
+        seed: The seed of the random generator.
     """
 
     name = "active-fl"
@@ -45,20 +55,20 @@ class ActiveFL(ByLosses):
         self.seed = as_count("seed", seed, SettingError, least=0)
 
     def ask(self, offer: RoundOffer) -> Selection:
-        """Drop the least valuable, draw by value, fill up evenly."""
+        """Excludes the least valuable clients, samples by value, and fills up uniformly."""
         self.check_offer(offer)
         rows = np.flatnonzero(offer.available)
-        size = min(self.cohort_size, len(rows))
-        evenly = round(self.uniform * size)
+        size = min(self.places(offer), len(rows))
+        uniform = round(self.uniform * size)
         values = self._values(rows)
-        waits = exponential_keys(self.seed, "active-fl", offer.round, self.clients)[rows]
-        luck = exponential_keys(self.seed, "active-fl evenly", offer.round, self.clients)[rows]
-        chances = self.sharpness * values
-        chances[lowest(values, luck, part_of(self.dropped, len(rows)))] = -np.inf
-        by_value = drawn(chances, waits, size - evenly)
+        keys = exponential_keys(self.seed, "active-fl", offer.round, self.clients)[rows]
+        tie_break = exponential_keys(self.seed, "active-fl evenly", offer.round, self.clients)[rows]
+        log_weights = self.sharpness * values
+        log_weights[lowest(values, tie_break, part_of(self.dropped, len(rows)))] = -np.inf
+        by_value = weighted_sample(log_weights, keys, size - uniform)
         left = np.delete(np.arange(len(rows)), by_value)
-        places = np.sort(np.concatenate([by_value, left[lowest(np.zeros(len(left)), luck[left], evenly)]]))
-        return Selection.trusted(offer.round, rows[places], {"value": values[places]})
+        positions = np.sort(np.concatenate([by_value, left[lowest(np.zeros(len(left)), tie_break[left], uniform)]]))
+        return Selection.trusted(offer.round, rows[positions], {"value": values[positions]})
 
     def _values(self, rows: IntArray) -> FloatArray:
         tried = np.flatnonzero(self.losses.tried)

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,8 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count, as_number, load_array, smallest
 from turnout.kernel.cohort import NOBODY, Cohort
-from turnout.kernel.fairness import Accrual, OwedTurns, Rate
+from turnout.kernel.fairness import OwedTurns
+from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy, prefixed, subset
 from turnout.policies.guaranteed import GuaranteedPolicy
@@ -23,9 +23,10 @@ from turnout.policies.observations import MeanTimes, append_rows
 
 
 class SpeedRewards:
-    """The mean reward of each client: 1 − time / `longest` of a turn, 0 of one that failed.
+    """The mean reward of each client: 1 − time / `longest` for a turn, 0 for a failed one.
 
-    `longest`: seconds (tau_max of the paper), slower turns being worth nothing; None: the longest time seen so far.
+    `longest` is a time in seconds (tau_max in the paper); slower turns have reward 0. None uses the longest time seen
+    so far.
     """
 
     def __init__(self, clients: int, longest: float | None) -> None:
@@ -35,48 +36,54 @@ class SpeedRewards:
 
     @property
     def longest(self) -> float:
-        """The time that is worth nothing, in seconds; 1 before any is known."""
+        """The time with reward 0, in seconds; 1 before any time is known."""
         return self._longest or self.times.longest or 1.0
 
     def means(self) -> FloatArray:
-        """Mean rewards, 0 of clients without a turn."""
+        """Returns the mean rewards, 0 for clients without a turn."""
         speed = 1 - self.times.means() / self.longest
         means: FloatArray = np.maximum(speed, 0.0) * self.times.counts / np.maximum(self.turns, 1)
         return means
 
     def bonus(self, factor: float, round: int) -> FloatArray:
-        """sqrt(factor · ln round / turns): what may be missed; infinite without a turn."""
-        missed = np.full(len(self.turns), np.inf)
+        """Returns the exploration bonus sqrt(factor · ln round / turns), infinite for clients without a turn."""
+        bonus = np.full(len(self.turns), np.inf)
         had_turn = np.flatnonzero(self.turns)
-        missed[had_turn] = np.sqrt(factor * math.log(round) / self.turns[had_turn])
-        return missed
+        bonus[had_turn] = np.sqrt(factor * math.log(round) / self.turns[had_turn])
+        return bonus
 
     def learn_from(self, report: RoundReport) -> None:
-        """Take in the times and the turns."""
+        """Adds the times and turns of a report."""
         self.times.learn_from(report)
         self.turns[report.clients] += 1
 
     def add(self, count: int) -> None:
-        """New clients have had no turn."""
+        """Appends clients without a turn."""
         self.times.add(count)
         self.turns = append_rows(self.turns, count, 0)
 
+    def forget(self, rows: IntArray) -> None:
+        """Removes the times and turns of these clients."""
+        self.times.forget(rows)
+        self.turns[rows] = 0
+
     def state(self) -> dict[str, Any]:
-        """Times and turns."""
+        """Returns the times and turns."""
         return {**self.times.state(), "turns": self.turns.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take them back."""
+        """Restores the times and turns."""
         turns = load_array(state, "turns", self.turns)
         self.times.restore(state)
         self.turns = turns
 
 
 class CSUCB(SelectionPolicy):
-    """The clients with the shortest times, optimistically.
+    """Selects the clients with the shortest optimistic times.
 
-    The cohort_size (m) available clients with the largest mean reward + sqrt((m + 1) · ln R / turns), in round R; a
-    client without a turn comes first, of equals the lower row. A turn is worth 1 − time / `longest`, a failed one 0.
+    The cohort are the m = cohort_size available clients with the largest mean reward + sqrt((m + 1) · ln R / turns) in
+    round R; a client without a turn comes first, among equals the lower row. A turn has reward 1 − time / `longest`, a
+    failed one 0.
     """
 
     name = "cs-ucb"
@@ -87,42 +94,54 @@ class CSUCB(SelectionPolicy):
         self.rewards = SpeedRewards(self.clients, longest)
 
     def ask(self, offer: RoundOffer) -> Selection:
-        """The best that they may be."""
+        """Selects the clients with the largest index."""
         self.check_offer(offer)
+        size = self.places(offer)
         rows = np.flatnonzero(offer.available)
-        index = self.rewards.means() + self.rewards.bonus(self.cohort_size + 1, offer.round)
-        chosen = rows[smallest(-index[rows], self.cohort_size)]
+        index = self.rewards.means() + self.rewards.bonus(size + 1, offer.round)
+        chosen = rows[smallest(-index[rows], size)]
         return Selection.trusted(offer.round, chosen, {"index": index[chosen]})
 
     def tell(self, report: RoundReport) -> None:
-        """Learn the rewards."""
+        """Learns the rewards."""
         self.check_report(report)
         self.rewards.learn_from(report)
 
     def add(self, count: int) -> None:
-        """New clients come first."""
+        """Appends clients without a turn, which are therefore selected first."""
         super().add(count)
         self.rewards.add(count)
 
+    def forget(self, rows: npt.ArrayLike) -> None:
+        """Removes the rewards of these clients."""
+        self.rewards.forget(self._rows(rows))
+
     def state(self) -> dict[str, Any]:
-        """Rewards so far."""
+        """Returns the rewards so far."""
         return self.rewards.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take them back."""
+        """Restores the rewards."""
         self.rewards.restore(state)
 
 
 class CSUCBQ(GuaranteedPolicy):
-    """Short times, optimistically, and a guaranteed share of the rounds for every client.
+    """Selects by optimistic times and owed turns, and guarantees every client a share of the rounds.
 
-    The cohort_size available clients with the largest (1 − b) · reward + b · owed, with b = `fairness_weight` (beta
-    of the paper). reward = min(mean reward + sqrt(2 · ln R / turns), 1), and 1 without a turn; owed is the paper's
-    queue D ← [D + c − chosen]⁺ with c = `guaranteed_rate`. Of equals the lower row.
+    The cohort are the cohort_size available clients with the largest (1 − b) · reward + b · owed, where
+    b = `fairness_weight` (beta in the paper), reward = min(mean reward + sqrt(2 · ln R / turns), 1), 1 without a turn,
+    and owed is the paper's queue D ← [D + c − chosen]⁺ with c = `guaranteed_rate`. Among equals the lower row wins.
 
-    The queues are those of RBCS-F, and so are their settings and the certificate. `objective` among the reasons is
-    minus the sum above; `optimistic` are the times that the rewards stand for. A program seen elsewhere chooses
-    among the absent too.
+    The queues, their settings and the certificate are those of RBCS-F. The reason `objective` is minus the sum above;
+    `optimistic` are the times that correspond to the rewards. A published implementation also selects unavailable
+    clients.
+
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients to select in a round.
+        fairness_weight: The weight of owed turns against rewards, above 0 and at most 1.
+        longest: The time with reward 0, in seconds; None uses the longest time seen so far.
+        settings: The settings of the guarantee; `Guarantee` documents them. `guaranteed_rate` is 0.15 by default.
     """
 
     name = "cs-ucb-q"
@@ -132,65 +151,55 @@ class CSUCBQ(GuaranteedPolicy):
         clients: int,
         *,
         cohort_size: int = 8,
-        guaranteed_rate: Rate | npt.ArrayLike = 0.15,
         fairness_weight: float = 0.1,
         longest: float | None = None,
-        accrual: Accrual = "always",
-        max_owed: float | Fraction | None = None,
-        paid: Literal["chosen", "contributed"] = "chosen",
-        availability: float | npt.ArrayLike | None = None,
-        allow_infeasible: bool = False,
+        **settings: Unpack[GuaranteeSettings],
     ) -> None:
         weight = as_number("fairness_weight", fairness_weight, SettingError, above=0, most=1)
-        super().__init__(
-            clients,
-            cohort_size=cohort_size,
-            guaranteed_rate=guaranteed_rate,
-            speed_weight=(1 - weight) / weight,
-            accrual=accrual,
-            max_owed=max_owed,
-            paid=paid,
-            availability=availability,
-            allow_infeasible=allow_infeasible,
-        )
+        super().__init__(clients, cohort_size=cohort_size, speed_weight=(1 - weight) / weight, **settings)
         self.fairness_weight, self.longest = weight, longest
         self.rewards = SpeedRewards(self.clients, longest)
 
     def tell(self, report: RoundReport) -> None:
-        """Everyone earns, the chosen are paid, and their rewards are learned."""
+        """Updates the debts and learns the rewards."""
         super().tell(report)
         self.rewards.learn_from(report)
 
     def add(self, count: int) -> None:
-        """Of new clients nothing is known."""
+        """Appends clients about which nothing is known."""
         super().add(count)
         self.rewards.add(count)
 
+    def forget(self, rows: npt.ArrayLike) -> None:
+        """Removes the rewards of these clients."""
+        super().forget(rows)
+        self.rewards.forget(self._rows(rows))
+
     def state(self) -> dict[str, Any]:
-        """Debts, turns and rewards."""
+        """Returns the debts, the turns taken and the rewards."""
         return {**super().state(), **prefixed("rewards", self.rewards.state())}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take them back."""
+        """Restores the debts, the turns taken and the rewards."""
         rewards = SpeedRewards(self.clients, self.longest)
-        rewards.restore(subset(state, "rewards"))  # refused before anything is changed
+        rewards.restore(subset(state, "rewards"))  # raises before anything is changed
         super().restore(state)
         self.rewards = rewards
 
     def index(self, rows: IntArray, round: int, owed: OwedTurns) -> FloatArray:
-        """What the cohort is chosen by."""
+        """Returns the index by which the cohort is selected."""
         weight = self.fairness_weight
         index: FloatArray = (1 - weight) * self._optimistic(round)[rows] + weight * owed.of(rows)
         return index
 
-    def _optimistic(self, round_: int) -> FloatArray:
-        return np.minimum(self.rewards.means() + self.rewards.bonus(2, round_), 1.0)
+    def _optimistic(self, round: int) -> FloatArray:
+        return np.minimum(self.rewards.means() + self.rewards.bonus(2, round), 1.0)
 
-    def _cohort(self, offer: RoundOffer, debts: OwedTurns, weight: float) -> Cohort:  # noqa: ARG002
+    def _cohort(self, offer: RoundOffer, size: int, values: OwedTurns, weight: float) -> Cohort:  # noqa: ARG002
         rows = np.flatnonzero(offer.available)
         if not len(rows):
             return NOBODY
-        index = self.index(rows, offer.round, debts)
-        places = smallest(-index, self.cohort_size)
-        times = self.rewards.longest * (1 - self._optimistic(offer.round)[rows[places]])
-        return Cohort(rows[places], times, float(times.max()), -float(index[places].sum()), len(rows))
+        index = self.index(rows, offer.round, values)
+        positions = smallest(-index, size)
+        times = self.rewards.longest * (1 - self._optimistic(offer.round)[rows[positions]])
+        return Cohort(rows[positions], times, float(times.max()), -float(index[positions].sum()), len(rows))

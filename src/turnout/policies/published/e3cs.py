@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, load_array
@@ -16,16 +17,16 @@ from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.observations import append_rows, as_share
 
-# A chance so near to 1 is taken for 1: two steps of the draw could otherwise fall on one client.
+# Probabilities above this count as 1; otherwise two steps of the draw could select the same client.
 CERTAIN = 1 - 1e-9
-# Weights are kept as logarithms; below e to this power of the largest they are all the same for any purpose.
+# Lower limit of a log-weight relative to the largest one.
 FAINTEST = -600.0
-# Who reaches the cap but for rounding does not exceed it.
+# Tolerance for rounding errors at the cap.
 ROUNDING = 1 + 1e-12
 
 
 class Chances(NamedTuple):
-    """The chance of each client to be chosen; who is certain to be; and k − K·s, what the quota leaves."""
+    """The probability of each client to be selected, the clients with probability 1, and k − K·s."""
 
     each: FloatArray
     capped: BoolArray
@@ -33,23 +34,28 @@ class Chances(NamedTuple):
 
 
 class E3CS(SelectionPolicy):
-    """Those that usually come back are chosen more often, and everyone has a chance that never falls below a quota.
+    """Selects reliable clients more often; every client has a minimum probability of being selected.
 
-    Of K available clients k = min(cohort_size, K) are chosen, each with the chance
+    Of K available clients, k = min(cohort_size, K) are selected, each with probability
 
-        p = s + (k − K·s) · w / Σ w,   s = quota · k / K
+        p = s + (k − K·s) · w / Σ w,   s = quota · k / K,
 
-    so that quota 0 looks for reliable clients only and 1 is even chance. Where this is above 1, the largest weights
-    are capped at the one value a, common to all that exceed it, with which the largest p is exactly 1. After the
-    round each chosen client that arrived in time and was not capped has its weight multiplied by
-    exp((k − K·s) · `learning_rate` / (K · p)): the rarer its turns, the more a success counts.
+    so that quota 0 favours reliable clients only, and 1 is uniform. If p exceeds 1, the largest weights are capped at
+    the common value for which the largest p is exactly 1. After the round, the weight of each selected client that
+    arrived in time and was not capped is multiplied by exp((k − K·s) · `learning_rate` / (K · p)): the rarer a client's
+    turns, the more a success counts.
 
-    `quota`: a share, or a schedule of pairs (first round, share). The paper's E3CS-0.5 is quota=0.5; its E3CS-inc
-    over 2000 rounds is [(1, 0), (501, 1)].
+    In the paper all clients are available and only fail; here K counts the available ones, so a report must have its
+    mask. The paper draws sequentially, which gives probabilities other than p; the systematic sample in random order
+    used here gives exactly p.
 
-    The paper's clients are all available, and only fail; here K counts those available, so a report must have its
-    mask. The paper draws one after the other, which takes clients with other chances than p; this draw (a systematic
-    one, in random order) takes exactly p.
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients to select in a round.
+        quota: A share, or a schedule of pairs (first round, share). The paper's E3CS-0.5 is quota=0.5; its E3CS-inc
+            over 2000 rounds is [(1, 0), (501, 1)].
+        learning_rate: The learning rate of the weights.
+        seed: The seed of the random generator.
     """
 
     name = "e3cs"
@@ -71,11 +77,11 @@ class E3CS(SelectionPolicy):
         self.log_weights: FloatArray = np.zeros(self.clients)
 
     def quota(self, round: int) -> float:
-        """The share of even chance that everyone is left, in this round."""
+        """Returns the quota in this round."""
         return [share for first, share in self._schedule if first <= round][-1]
 
     def chances(self, rows: IntArray, size: int, round: int) -> Chances:
-        """How likely each of these available clients is to be among the `size` chosen."""
+        """Returns the probability of each available client to be among the `size` selected ones."""
         count = len(rows)
         if size >= count:
             return Chances(np.ones(count), np.ones(count, dtype=np.bool_), 0.0)
@@ -95,43 +101,47 @@ class E3CS(SelectionPolicy):
         return Chances(each, capped, free)
 
     def ask(self, offer: RoundOffer) -> Selection:
-        """Draw each client with its chance."""
+        """Samples each client with its probability."""
         self.check_offer(offer)
         rows = np.flatnonzero(offer.available)
-        size = min(self.cohort_size, len(rows))
+        size = min(self.places(offer), len(rows))
         chances = self.chances(rows, size, offer.round).each
-        places = _systematic(chances, size, round_rng(self.seed, "e3cs", offer.round))
-        return Selection.trusted(offer.round, rows[places], {"chance": chances[places]})
+        positions = _systematic(chances, size, round_rng(self.seed, "e3cs", offer.round))
+        return Selection.trusted(offer.round, rows[positions], {"chance": chances[positions]})
 
     def tell(self, report: RoundReport) -> None:
-        """Reward those that came back."""
+        """Increases the weights of the clients that arrived."""
         self.check_report(report)
         if report.available is None:
-            raise ReportError("e3cs reckons with who was available: give the report the offer's mask as `available`")
+            raise ReportError("e3cs depends on availability: pass the offer's mask as the report's `available`")
         rows = np.flatnonzero(report.available)
         chances = self.chances(rows, len(report.clients), report.round)
         rewarded = report.clients[report.with_outcome("arrived")]
-        places = np.searchsorted(rows, rewarded)
-        learns = ~chances.capped[places]
-        rewarded, chance = rewarded[learns], chances.each[places[learns]]
+        positions = np.searchsorted(rows, rewarded)
+        learns = ~chances.capped[positions]
+        rewarded, chance = rewarded[learns], chances.each[positions[learns]]
         self.log_weights[rewarded] += chances.free * self.learning_rate / (len(rows) * chance)
 
     def add(self, count: int) -> None:
-        """New clients begin with the weight that all began with."""
+        """Appends clients with the initial weight."""
         super().add(count)
         self.log_weights = append_rows(self.log_weights, count, 0.0)
 
+    def forget(self, rows: npt.ArrayLike) -> None:
+        """Resets the weights of these clients."""
+        self.log_weights[self._rows(rows)] = 0.0
+
     def state(self) -> dict[str, Any]:
-        """The weights."""
+        """Returns the weights."""
         return {"log_weights": self.log_weights.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take them back."""
+        """Restores the weights."""
         self.log_weights = load_array(state, "log_weights", self.log_weights)
 
 
 def _systematic(chances: FloatArray, size: int, rng: np.random.Generator) -> IntArray:
-    """Ascending positions, `size` of them, each taken with its chance: equal steps through a random order."""
+    """Returns ascending positions of a systematic sample: equal steps through a random order."""
     certain = np.flatnonzero(chances >= CERTAIN)[:size]
     steps = size - len(certain)
     if steps == 0:
@@ -146,10 +156,10 @@ def _systematic(chances: FloatArray, size: int, rng: np.random.Generator) -> Int
 def _as_schedule(quota: float | Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     if not isinstance(quota, Sequence):
         return [(1, as_share("quota", quota))]
-    if isinstance(quota, str) or not quota or any(not isinstance(one, Sequence) or len(one) != 2 for one in quota):
-        raise SettingError(f"quota must be a share, or pairs (first round, share), not {quota!r}")
+    if isinstance(quota, str) or not quota or any(not isinstance(pair, Sequence) or len(pair) != 2 for pair in quota):
+        raise SettingError(f"quota must be a share, or pairs (first round, share), got {quota!r}")
     schedule = [(as_count("quota", first, SettingError), as_share("quota", share)) for first, share in quota]
     firsts = [first for first, _ in schedule]
     if firsts[0] != 1 or firsts != sorted(set(firsts)):
-        raise SettingError(f"quota must begin with round 1 and go on in later rounds, not {quota!r}")
+        raise SettingError(f"quota must start with round 1 and continue with later rounds, got {quota!r}")
     return schedule

@@ -20,33 +20,53 @@ from turnout.policies.sized import SizedPolicy, per_client_setting
 
 
 class Oort(SizedPolicy):
-    """Clients that teach the model much and do not keep it waiting, by lot; and always some new ones.
+    """Samples clients by statistical utility and speed, and always explores some new ones.
 
-    The utility of a client that had its last turn in round L and took t seconds, in round R:
+    The utility in round R of a client that had its last turn in round L and took t seconds is
 
-        (U − min U) / (max U − min U) + sqrt(`staleness` · ln R / L), times (T / t)^`penalty` if t > T
-        U = |B| · sqrt(mean of its squared losses), clipped at its quantile `clip` among the available
+        (U − min U) / (max U − min U) + sqrt(`staleness` · ln R / L), times (T / t)^`penalty` if t > T,
+        U = |B| · sqrt(mean of its squared losses), clipped at its quantile `clip` among the available clients.
 
-    *Exploitation.* (1 − e) · cohort_size clients that had a turn: those with at least `cutoff` times the utility of
-    the last one needed, drawn in proportion to utility. *Exploration.* The other places go to clients without a
-    turn, drawn by `speeds` (any unit; None: evenly). e = max(`exploration` · `exploration_decay`^(R − 1),
-    `least_exploration`). If one kind runs short, the other fills up.
+    *Exploitation.* (1 − e) · cohort_size clients that had a turn: among those with at least `cutoff` times the utility
+    of the last one needed, sampled in proportion to utility. *Exploration.* The other places go to clients without a
+    turn, sampled in proportion to `speeds`. e = max(`exploration` · `exploration_decay`^(R − 1),
+    `least_exploration`). If there are too few clients of one kind, the other kind fills up.
 
-    *Pacer.* T starts at `pacer_start`. After every `pacer_window` rounds it is relaxed by `pacer_step` if the
-    utility gathered in these rounds is below that of as many rounds before. `pacer_unit="share"`: T is that quantile
-    of the known durations, which suits any fleet; "seconds": T itself.
+    *Pacer.* T starts at `pacer_start`. After every `pacer_window` rounds it is relaxed by `pacer_step` if the utility
+    of these rounds is below that of the window before.
 
-    *Blacklist.* Who had more than `max_turns` turns is out (None: nobody), the busiest first and no more than
-    `blacklist_share` of all; they only fill places that nobody else can.
+    *Blacklist.* Clients with more than `max_turns` turns, those with the most turns first and at most
+    `blacklist_share` of all, are selected only if no other client is left.
 
-    `sizes` are |B|, None where all have the same. Reports hold one loss a client, its mean: it stands for the root
-    of the mean square, unless the clients report that. A client that told none counts with the mean of the others,
-    so that without any losses utility is data size. Who failed at its last turn brought nothing: its U is 0. Of a
-    late client the duration is the deadline, until the truth is known.
+    A report has one loss per client, its mean; it is used in place of the root mean square unless clients report that.
+    A client that reported no loss counts with the mean of the others, so that without any losses the utility is the
+    data size. A client that failed at its last turn has U = 0. The duration of a late client is the deadline until its
+    true time is known.
 
-    Published programs keep the explorers of earlier rounds (cohorts of the wrong size, repeats, absent clients),
-    cut the blacklist at a fraction of a place, stop when all utilities are 0 or fewer clients than wanted can be
-    had, reseed the global generator, and pass over failures. Here every cohort has min(cohort_size, available).
+    Published implementations keep the explored clients of earlier rounds (cohorts of the wrong size, duplicates,
+    unavailable clients), cut the blacklist at a fraction of a client, stop when all utilities are 0 or too few clients
+    are available, reseed the global generator, and ignore failures. Here every cohort has
+    min(cohort_size, available) clients.
+
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients to select in a round.
+        sizes: The data size |B| of each client; None for equal sizes.
+        speeds: The speed of each client in any unit, for exploration; None for equal speeds.
+        exploration: The share of explored clients in the first round.
+        exploration_decay: The factor by which that share falls per round.
+        least_exploration: The smallest share of explored clients.
+        staleness: The weight of the time since the last turn.
+        clip: The quantile at which U is clipped.
+        cutoff: The share of the last needed utility that a candidate must have.
+        penalty: The exponent of the penalty for slow clients.
+        pacer_unit: "share": T is that quantile of the known durations; "seconds": T itself.
+        pacer_start: The initial T.
+        pacer_step: How much T is relaxed.
+        pacer_window: The number of rounds between decisions of the pacer.
+        max_turns: The turns after which a client is blacklisted; None never blacklists.
+        blacklist_share: The largest share of blacklisted clients.
+        seed: The seed of the random generator.
     """
 
     name = "oort"
@@ -83,7 +103,7 @@ class Oort(SizedPolicy):
         self.clip, self.cutoff = as_share("clip", clip), as_share("cutoff", cutoff)
         self.penalty = as_number("penalty", penalty, SettingError, least=0)
         if pacer_unit not in ("share", "seconds"):
-            raise SettingError(f"pacer_unit must be 'share' or 'seconds', not {pacer_unit!r}")
+            raise SettingError(f"pacer_unit must be 'share' or 'seconds', got {pacer_unit!r}")
         self.pacer_unit = pacer_unit
         self.pacer_start = as_number("pacer_start", pacer_start, SettingError, above=0)
         self.pacer_step = as_number("pacer_step", pacer_step, SettingError, least=0)
@@ -92,17 +112,19 @@ class Oort(SizedPolicy):
         self.blacklist_share = as_share("blacklist_share", blacklist_share)
         self.seed = as_count("seed", seed, SettingError, least=0)
         self.losses = LastLosses(self.clients)
-        self.last_rounds = np.zeros(self.clients, dtype=np.int64)  # 0: not yet
-        self.durations: FloatArray = np.zeros(self.clients)  # 0: not known
+        self.last_rounds = np.zeros(self.clients, dtype=np.int64)  # 0: no turn yet
+        self.durations: FloatArray = np.zeros(self.clients)  # 0: unknown
         self.turns = np.zeros(self.clients, dtype=np.int64)
         self.failed: BoolArray = np.zeros(self.clients, dtype=np.bool_)
-        self.gathered: FloatArray = np.zeros(2 * self.pacer_window)  # utility of the last rounds, the newest last
+        self.gathered: FloatArray = np.zeros(
+            2 * self.pacer_window
+        )  # utility of each of the last rounds, the newest last
         self.rounds = 0
         self.relaxed = 0
 
     @property
     def preferred_duration(self) -> float:
-        """T: who takes longer, in seconds, is worth less; infinite before any duration is known."""
+        """T, the duration in seconds above which a client is penalised; infinite before any duration is known."""
         pace = self.pacer_start + self.relaxed * self.pacer_step
         if self.pacer_unit == "seconds":
             return pace
@@ -111,7 +133,7 @@ class Oort(SizedPolicy):
 
     @property
     def blacklisted(self) -> BoolArray:
-        """Who had too many turns."""
+        """The clients with too many turns."""
         out = np.zeros(self.clients, dtype=np.bool_)
         if self.max_turns is not None:
             busy = np.flatnonzero(self.turns > self.max_turns)
@@ -119,7 +141,7 @@ class Oort(SizedPolicy):
         return out
 
     def utilities(self, rows: IntArray, round: int) -> FloatArray:
-        """The utility of clients that had a turn."""
+        """Returns the utility of clients that had a turn."""
         gains = self._gains(rows)
         if not len(gains):
             return gains
@@ -133,33 +155,33 @@ class Oort(SizedPolicy):
         return utilities
 
     def ask(self, offer: RoundOffer) -> Selection:
-        """Share the places out between the known and the new, then draw."""
+        """Divides the places between exploitation and exploration, then samples."""
         self.check_offer(offer)
         had_turn, out = self.last_rounds > 0, self.blacklisted
         known = np.flatnonzero(offer.available & had_turn & ~out)
         new = np.flatnonzero(offer.available & ~had_turn)
         rest = np.flatnonzero(offer.available & out)
-        size = min(self.cohort_size, len(known) + len(new) + len(rest))
+        size = min(self.places(offer), len(known) + len(new) + len(rest))
         explored = min(size - min(part_of(1 - self._exploration(offer.round), size), len(known)), len(new))
         exploited = min(size - explored, len(known))
         utilities = self.utilities(known, offer.round)
-        places = self._by_utility(known, utilities, exploited, offer.round)
+        positions = self._by_utility(known, utilities, exploited, offer.round)
         chosen = np.concatenate(
             [
-                known[places],
+                known[positions],
                 self._by_speed(new, explored, offer.round),
                 rest[smallest(self.turns[rest], size - explored - exploited)],
             ]
         )
-        in_order = np.argsort(chosen)
-        why = np.zeros(size)
-        why[: len(places)] = utilities[places]
-        chosen = chosen[in_order]
-        new_ones = (self.last_rounds[chosen] == 0).astype(np.float64)
-        return Selection.trusted(offer.round, chosen, {"utility": why[in_order], "explored": new_ones})
+        order = np.argsort(chosen)
+        utility = np.zeros(size)
+        utility[: len(positions)] = utilities[positions]
+        chosen = chosen[order]
+        explored_mask = (self.last_rounds[chosen] == 0).astype(np.float64)
+        return Selection.trusted(offer.round, chosen, {"utility": utility[order], "explored": explored_mask})
 
     def tell(self, report: RoundReport) -> None:
-        """Remember losses, durations and turns; now and then relax the pace."""
+        """Stores losses, durations and turns, and lets the pacer decide."""
         self.check_report(report)
         late = report.late_arrivals
         if late is not None:
@@ -172,23 +194,37 @@ class Oort(SizedPolicy):
         self.last_rounds[report.clients] = report.round
         self.turns[report.clients] += 1
         arrived = np.sort(report.clients[report.with_outcome("arrived")])
-        self._keep_pace(float(self._gains(arrived).sum()))
+        self._update_pacer(float(self._gains(arrived).sum()))
 
     def add(self, count: int) -> None:
-        """New clients have had no turn."""
+        """Appends clients that have had no turn."""
         if self._speeds_given and as_count("count", count, SettingError, least=0):
             raise SettingError(
-                f"oort was given the speeds of {self.clients} clients, so {count} more cannot join: build it anew with "
-                "the speeds of all, or with speeds=None"
+                f"oort has the speeds of {self.clients} clients, so {count} more cannot join: build a new policy with "
+                "the speeds of all clients, or with speeds=None"
             )
         super().add(count)
         self.losses.add(count)
         self.speeds = append_rows(self.speeds, count, 1.0)
-        for name in ("last_rounds", "durations", "turns", "failed"):
-            setattr(self, name, append_rows(getattr(self, name), count, 0))
+        self.last_rounds = append_rows(self.last_rounds, count, 0)
+        self.durations = append_rows(self.durations, count, 0.0)
+        self.turns = append_rows(self.turns, count, 0)
+        self.failed = append_rows(self.failed, count, False)
+
+    def forget(self, rows: npt.ArrayLike) -> None:
+        """Removes the losses, durations and turns of these clients.
+
+        The pacer's window starts again, because the utility of a round is a sum that includes theirs.
+        """
+        known = self._rows(rows)
+        self.losses.forget(known)
+        self.last_rounds[known] = self.turns[known] = 0
+        self.durations[known] = 0.0
+        self.failed[known] = False
+        self.gathered[:] = 0.0
 
     def state(self) -> dict[str, Any]:
-        """All that is known of the clients, and how far the pace was relaxed."""
+        """Returns what is known about the clients, and the state of the pacer."""
         return {
             **self.losses.state(),
             "last_rounds": self.last_rounds.copy(),
@@ -201,44 +237,45 @@ class Oort(SizedPolicy):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take it back."""
-        names = ("last_rounds", "durations", "turns", "failed", "gathered")
-        arrays = {name: load_array(state, name, getattr(self, name)) for name in names}
+        """Restores what is known about the clients, and the state of the pacer."""
+        last_rounds = load_array(state, "last_rounds", self.last_rounds)
+        durations = load_array(state, "durations", self.durations)
+        turns, failed = load_array(state, "turns", self.turns), load_array(state, "failed", self.failed)
+        gathered = load_array(state, "gathered", self.gathered)
         rounds, relaxed = int(load_number(state, "rounds")), int(load_number(state, "relaxed"))
         self.losses.restore(state)
-        for name, array in arrays.items():
-            setattr(self, name, array)
-        self.rounds, self.relaxed = rounds, relaxed
+        self.last_rounds, self.durations, self.turns, self.failed = last_rounds, durations, turns, failed
+        self.gathered, self.rounds, self.relaxed = gathered, rounds, relaxed
 
     def _gains(self, rows: IntArray) -> FloatArray:
-        """U: what the data of clients that had a turn would teach."""
+        """Returns U, the statistical utility, of clients that had a turn."""
         losses = self.losses.values[rows]
-        silent = np.flatnonzero(losses == -np.inf)
-        if len(silent):
-            losses[silent] = self.losses.guessed()[rows[silent]]
+        missing = np.flatnonzero(losses == -np.inf)
+        if len(missing):
+            losses[missing] = self.losses.guessed()[rows[missing]]
         losses[np.flatnonzero(self.failed[rows])] = 0.0
         gains: FloatArray = self.sizes[rows] * np.abs(losses)
         return gains
 
-    def _exploration(self, round_: int) -> float:
-        return max(self.exploration * self.exploration_decay ** (round_ - 1), self.least_exploration)
+    def _exploration(self, round: int) -> float:
+        return max(self.exploration * self.exploration_decay ** (round - 1), self.least_exploration)
 
-    def _by_utility(self, rows: IntArray, utilities: FloatArray, count: int, round_: int) -> IntArray:
-        """Places in `rows`."""
+    def _by_utility(self, rows: IntArray, utilities: FloatArray, count: int, round: int) -> IntArray:
+        """Returns positions in `rows`."""
         if count == 0:
             return rows[:0]
         needed = np.partition(utilities, len(rows) - count)[len(rows) - count]
-        good = np.flatnonzero(utilities >= self.cutoff * needed)
-        waits = exponential_keys(self.seed, "oort known", round_, self.clients)[rows[good]]
-        return good[weighted_sample_linear(utilities[good], waits, count)]
+        candidates = np.flatnonzero(utilities >= self.cutoff * needed)
+        keys = exponential_keys(self.seed, "oort known", round, self.clients)[rows[candidates]]
+        return candidates[weighted_sample_linear(utilities[candidates], keys, count)]
 
-    def _by_speed(self, rows: IntArray, count: int, round_: int) -> IntArray:
+    def _by_speed(self, rows: IntArray, count: int, round: int) -> IntArray:
         if count == 0:
             return rows[:0]
-        waits = exponential_keys(self.seed, "oort new", round_, self.clients)[rows]
-        return rows[weighted_sample_linear(self.speeds[rows], waits, count)]
+        keys = exponential_keys(self.seed, "oort new", round, self.clients)[rows]
+        return rows[weighted_sample_linear(self.speeds[rows], keys, count)]
 
-    def _keep_pace(self, gathered: float) -> None:
+    def _update_pacer(self, gathered: float) -> None:
         window = self.pacer_window
         self.gathered = np.append(self.gathered[1:], gathered)
         self.rounds += 1
@@ -247,6 +284,6 @@ class Oort(SizedPolicy):
 
 
 def _quantile(values: FloatArray, share: float) -> float:
-    """The value that this share of the values lies below; the largest for a share of 1 and more."""
-    place = min(part_of(share, len(values)), len(values) - 1)
-    return float(np.partition(values, place)[place])
+    """Returns the quantile of this share, the largest value for shares of 1 and more."""
+    index = min(part_of(share, len(values)), len(values) - 1)
+    return float(np.partition(values, index)[index])

@@ -11,22 +11,27 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.sampling import exponential_keys, lowest, weighted_sample_linear
-from turnout.policies.sized import ByLosses
+from turnout.policies.sized import LossBasedPolicy
 
 
-class PowerOfChoice(ByLosses):
-    """Of `candidates` clients drawn in proportion to their data, those with the largest loss.
+class PowerOfChoice(LossBasedPolicy):
+    """Samples candidates by data size, and selects those with the largest losses.
 
-    1. d = `candidates` of the available, without putting back, client k with chance n_k / Σ n.
-    2. Of these the m = `cohort_size` with the largest loss; at random among equals.
+    1. Sample d = `candidates` available clients without replacement, client k with probability n_k / Σ n.
+    2. Select the m = `cohort_size` candidates with the largest loss, at random among equals.
 
-    This is the paper's rpow-d: the loss is the one a client told at its last turn, and a client that had none
-    yet counts as infinite, so that it is tried first. (The paper's pow-d and cpow-d ask all candidates for a fresh
-    loss before the round, which no report holds.) A client that had turns and told no loss counts with the mean
-    of the others. d = m is sampling by data size, a large d the m largest losses of all.
+    This is the paper's rpow-d: the loss is the one that a client reported at its last turn, and a client without a
+    turn counts as infinite, so that it is tried first. (The paper's pow-d and cpow-d request a new loss from all
+    candidates before the round, which reports do not contain.) A client that never reported a loss counts with the
+    mean of the others. With d = m this is sampling by data size; with a large d it selects the m largest losses.
+    Some published implementations look the losses up by the position among the candidates instead of by client.
 
-    `candidates`: at least cohort_size; None is twice the cohort, a common choice of the paper. Code seen elsewhere
-    looks the losses up in the wrong list: position among the candidates instead of client.
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients to select in a round.
+        candidates: The number of candidates, at least `cohort_size`; None is twice the cohort, as in the paper.
+        sizes: The data size of each client; None for equal sizes.
+        seed: The seed of the random generator.
     """
 
     name = "power-of-choice"
@@ -42,18 +47,19 @@ class PowerOfChoice(ByLosses):
     ) -> None:
         super().__init__(clients, cohort_size=cohort_size, sizes=sizes)
         if candidates is not None and as_count("candidates", candidates, SettingError) < cohort_size:
-            raise SettingError(f"candidates must be at least cohort_size ({cohort_size}), not {candidates}")
+            raise SettingError(f"candidates must be at least cohort_size ({cohort_size}), got {candidates}")
         self.candidates = candidates
         self.seed = as_count("seed", seed, SettingError, least=0)
 
     def ask(self, offer: RoundOffer) -> Selection:
-        """Draw the candidates, then take those with the largest losses."""
+        """Samples the candidates, then selects those with the largest losses."""
         self.check_offer(offer)
+        size = self.places(offer)
         rows = np.flatnonzero(offer.available)
-        waits = exponential_keys(self.seed, "power-of-choice", offer.round, self.clients)
-        count = max(2 * self.cohort_size if self.candidates is None else self.candidates, self.cohort_size)
-        rows = rows[weighted_sample_linear(self.sizes[rows], waits[rows], count)]
-        luck = exponential_keys(self.seed, "power-of-choice equals", offer.round, self.clients)
+        keys = exponential_keys(self.seed, "power-of-choice", offer.round, self.clients)
+        count = max(2 * size if self.candidates is None else self.candidates, size)
+        rows = rows[weighted_sample_linear(self.sizes[rows], keys[rows], count)]
+        tie_break = exponential_keys(self.seed, "power-of-choice equals", offer.round, self.clients)
         losses = self.losses.guessed()
-        chosen = rows[lowest(-losses[rows], luck[rows], self.cohort_size)]
+        chosen = rows[lowest(-losses[rows], tie_break[rows], size)]
         return Selection.trusted(offer.round, chosen, {"loss": losses[chosen]})

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, as_count, load_array
@@ -16,18 +17,22 @@ from turnout.policies.sampling import exponential_keys, lowest
 
 
 class REFL(SelectionPolicy):
-    """Those first who will hardly be there again: the others can be had later.
+    """Selects the clients that are least likely to be available again soon.
 
-    Of the available, the cohort_size with the smallest chance of being available in the next window; at random among
-    equals. Who had a turn in the last `hold_off` rounds only fills places that nobody else can.
+    The cohort are the available clients with the smallest probability of being available in the next window, at random
+    among equals. A client that had a turn in the last `hold_off` rounds is selected only if no other is left.
 
-    The paper's clients predict their own availability and tell the server. Here it is learned from the masks in
-    the reports: of the rounds in which a client was available, in what share was it available again `window` rounds
-    later? With n such rounds and a times again, the chance is (a + 1) / (n + 2). A report without its mask is
-    refused. The paper's way of averaging late updates is no matter of selection, and not part of this.
+    In the paper clients predict their own availability. Here it is learned from the `available` masks of the reports:
+    if a client was available again `window` rounds later in a of n rounds, its probability is (a + 1) / (n + 2). A
+    report without the mask is refused. The paper's averaging of late updates is not part of selection. The authors'
+    implementation looks up the future in the trace itself, and leaves out one client if few are left.
 
-    The program of the authors looks the windows up in the trace itself, that is, it knows the future, and where
-    few are left it leaves one of them out.
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients to select in a round.
+        window: The number of rounds that availability is predicted ahead.
+        hold_off: The number of rounds after a turn in which a client is selected last.
+        seed: The seed of the random generator.
     """
 
     name = "refl"
@@ -42,48 +47,61 @@ class REFL(SelectionPolicy):
         self.seed = as_count("seed", seed, SettingError, least=0)
         self.seen = np.zeros(self.clients, dtype=np.int64)
         self.again = np.zeros(self.clients, dtype=np.int64)
-        self.recent: BoolArray = np.zeros((self.window, self.clients), dtype=np.bool_)  # the newest last
-        self.last_rounds = np.zeros(self.clients, dtype=np.int64)  # 0: not yet
+        self.recent: BoolArray = np.zeros((self.window, self.clients), dtype=np.bool_)  # the newest round last
+        self.last_rounds = np.zeros(self.clients, dtype=np.int64)  # 0: no turn yet
 
     @property
     def chances(self) -> FloatArray:
-        """How likely is each client, if available now, to be so in the next window?"""
+        """The probability that a client that is available now is available in the next window."""
         return (self.again + 1) / (self.seen + 2)
 
     def ask(self, offer: RoundOffer) -> Selection:
-        """The least likely to come again, after a pause."""
+        """Selects the clients that are least likely to be available again."""
         self.check_offer(offer)
         rows = np.flatnonzero(offer.available)
         chances, last = self.chances[rows], self.last_rounds[rows]
-        resting = (last > 0) & (offer.round - last <= self.hold_off)
-        luck = exponential_keys(self.seed, "refl", offer.round, self.clients)[rows]
-        places = lowest(chances + resting, luck, self.cohort_size)  # a chance is below 1
-        return Selection.trusted(offer.round, rows[places], {"chance": chances[places]})
+        held_off = (last > 0) & (offer.round - last <= self.hold_off)
+        tie_break = exponential_keys(self.seed, "refl", offer.round, self.clients)[rows]
+        positions = lowest(chances + held_off, tie_break, self.places(offer))  # a probability is below 1
+        return Selection.trusted(offer.round, rows[positions], {"chance": chances[positions]})
 
     def tell(self, report: RoundReport) -> None:
-        """Learn who is there again."""
+        """Learns which clients are available again."""
         self.check_report(report)
         if report.available is None:
-            raise ReportError("refl learns from who was available: give the report the offer's mask as `available`")
+            raise ReportError("refl learns from availability: pass the offer's mask as the report's `available`")
         self.seen += self.recent[0]
         self.again += self.recent[0] & report.available
         self.recent = np.concatenate([self.recent[1:], report.available[None]])
         self.last_rounds[report.clients] = report.round
 
     def add(self, count: int) -> None:
-        """New clients were never there before."""
+        """Appends clients that were never available before."""
         super().add(count)
         self.seen, self.again = append_rows(self.seen, count, 0), append_rows(self.again, count, 0)
         self.last_rounds = append_rows(self.last_rounds, count, 0)
         self.recent = np.concatenate([self.recent, np.zeros((self.window, count), dtype=np.bool_)], axis=1)
 
+    def forget(self, rows: npt.ArrayLike) -> None:
+        """Removes what is known about the availability and the turns of these clients."""
+        known = self._rows(rows)
+        self.seen[known] = self.again[known] = self.last_rounds[known] = 0
+        self.recent[:, known] = False
+
     def state(self) -> dict[str, Any]:
-        """What was seen of each client."""
-        return {name: getattr(self, name).copy() for name in ("seen", "again", "recent", "last_rounds")}
+        """Returns what was observed of each client."""
+        return {
+            "seen": self.seen.copy(),
+            "again": self.again.copy(),
+            "recent": self.recent.copy(),
+            "last_rounds": self.last_rounds.copy(),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take it back."""
-        names = ("seen", "again", "recent", "last_rounds")
-        arrays = {name: load_array(state, name, getattr(self, name)) for name in names}
-        for name, array in arrays.items():
-            setattr(self, name, array)
+        """Restores what was observed of each client."""
+        self.seen, self.again, self.recent, self.last_rounds = (
+            load_array(state, "seen", self.seen),
+            load_array(state, "again", self.again),
+            load_array(state, "recent", self.recent),
+            load_array(state, "last_rounds", self.last_rounds),
+        )

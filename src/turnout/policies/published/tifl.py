@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, load_array, smallest
@@ -16,21 +17,30 @@ from turnout.policies.observations import LastLosses, MeanTimes, append_rows, lo
 
 
 class TiFL(SelectionPolicy):
-    """Clients of similar speed train together, and the tier that the model fits worst trains most.
+    """Selects cohorts of similar speed, and the tier that the model fits worst most often.
 
-    *Profiling.* In the first `profiling_rounds` those with the fewest turns are chosen, at random among equals.
-    *Tiers.* Then the clients are split into `tiers` of similar mean times, as many measured clients in each; a client
-    that was not measured is put in the middle. They are split anew every `retier_every` rounds.
-    *Choice.* A tier is drawn, and from it the cohort, evenly. Each such round costs the tier one of its `credits`
-    (one number for all or one a tier; None: no limit); a tier without credits is not drawn. When none has any, all
-    get theirs back, with equal chances. A tier with too few available clients is filled up from the next one drawn.
-    *Chances.* At first all tiers are equally likely. Every `interval` rounds, if the model has become no better for
-    the tier of this round, the n tiers with credits are ranked anew: the worst gets n parts of n·(n + 1)/2, the
-    best 1.
+    *Profiling.* In the first `profiling_rounds` the clients with the fewest turns are selected, at random among equals.
+    *Tiers.* Then the clients are divided into `tiers` by their mean times, with equally many measured clients in each;
+    a client without a measured time is put in the middle tier. This is repeated every `retier_every` rounds.
+    *Selection.* A tier is drawn, and the cohort is sampled from it uniformly. Each such round costs the tier one of its
+    credits; a tier without credits is not drawn. When no tier has credits left, all get theirs back, with equal
+    probabilities. If a tier has too few available clients, the next tier drawn fills the cohort.
+    *Probabilities.* At first all tiers are equally likely. Every `interval` rounds, if the model has not improved for
+    the tier of this round, the n tiers with credits are ranked: the worst gets n of n·(n + 1)/2 parts, the best 1.
 
-    How good the model is for a tier is taken from the mean of the last losses its clients told: reports hold no
-    test accuracy of each tier, which the paper measures. Without losses the chances stay equal. Programs seen
-    elsewhere draw a cohort with repeats, and search for ever once all credits are spent.
+    The quality of the model for a tier is the mean of its clients' last losses; the paper measures the test accuracy of
+    each tier, which reports do not contain. Without losses the probabilities stay equal. Published implementations draw
+    a cohort with duplicates, and do not terminate once all credits are spent.
+
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients to select in a round.
+        tiers: The number of tiers.
+        credits: The credits of each tier, one number or one per tier; None for no limit.
+        interval: The number of rounds between updates of the probabilities.
+        profiling_rounds: The number of profiling rounds.
+        retier_every: The number of rounds between divisions into tiers.
+        seed: The seed of the random generator.
     """
 
     name = "tifl"
@@ -41,7 +51,7 @@ class TiFL(SelectionPolicy):
         *,
         cohort_size: int = 8,
         tiers: int = 5,
-        credits: int | Sequence[int] | None = None,  # the paper's word
+        credits: int | Sequence[int] | None = None,
         interval: int = 10,
         profiling_rounds: int = 5,
         retier_every: int = 50,
@@ -60,35 +70,35 @@ class TiFL(SelectionPolicy):
         self.tier = np.full(self.clients, self.tiers // 2, dtype=np.int64)
         self.chances: FloatArray = np.full(self.tiers, 1 / self.tiers)
         self.spent = np.zeros(self.tiers, dtype=np.int64)
-        self.losses_before: FloatArray = np.full(self.tiers, np.inf)  # inf: not known
+        self.losses_before: FloatArray = np.full(self.tiers, np.inf)  # inf: unknown
         self.rounds = 0
 
     @property
     def profiling(self) -> bool:
-        """Are the tiers still to be found?"""
+        """Whether the tiers are not yet known."""
         return self.rounds < self.profiling_rounds
 
     def order(self, round: int) -> IntArray:
-        """The tiers as they are drawn for a round, one after the other; those without a chance come last."""
-        waits = round_rng(self.seed, "tifl tiers", round).standard_exponential(self.tiers)
+        """Returns the tiers in the order in which they are drawn in a round; those with probability 0 come last."""
+        keys = round_rng(self.seed, "tifl tiers", round).standard_exponential(self.tiers)
         chances = np.where(self._has_credits(), self.chances, 0.0)
-        arrivals = np.divide(waits, chances, out=np.full(self.tiers, np.inf), where=chances > 0)
-        return np.lexsort((waits, arrivals))
+        arrivals = np.divide(keys, chances, out=np.full(self.tiers, np.inf), where=chances > 0)
+        return np.lexsort((keys, arrivals))
 
     def ask(self, offer: RoundOffer) -> Selection:
-        """The least profiled, or the drawn tier."""
+        """Selects the least profiled clients, or clients of the drawn tier."""
         self.check_offer(offer)
         rows = np.flatnonzero(offer.available)
-        luck = round_rng(self.seed, "tifl", offer.round).random(self.clients)[rows]
+        tie_break = round_rng(self.seed, "tifl", offer.round).random(self.clients)[rows]
         if self.profiling:
-            chosen = rows[smallest(self.turns[rows] + luck, self.cohort_size)]
+            chosen = rows[smallest(self.turns[rows] + tie_break, self.places(offer))]
         else:
-            places = np.argsort(self.order(offer.round))
-            chosen = rows[smallest(places[self.tier[rows]] + luck, self.cohort_size)]
+            rank = np.argsort(self.order(offer.round))
+            chosen = rows[smallest(rank[self.tier[rows]] + tie_break, self.places(offer))]
         return Selection.trusted(offer.round, chosen, {"tier": self.tier[chosen].astype(np.float64)})
 
     def tell(self, report: RoundReport) -> None:
-        """Measure; pay for the tier; now and then rank and split the tiers anew."""
+        """Learns times and losses, charges the drawn tier, and updates probabilities and tiers when due."""
         self.check_report(report)
         drawn = int(self.order(report.round)[0])
         if not self.profiling and len(report.clients):
@@ -102,20 +112,32 @@ class TiFL(SelectionPolicy):
         self.rounds += 1
         since = self.rounds - self.profiling_rounds
         if since > 0 and since % self.interval == 0:
-            self._rank_anew(drawn)
+            self._update_chances(drawn)
         if since >= 0 and since % self.retier_every == 0:
-            self._split_anew()
+            self._assign_tiers()
 
     def add(self, count: int) -> None:
-        """New clients are not measured, and so join the middle tier."""
+        """Appends clients without measured times, in the middle tier."""
         super().add(count)
         self.times.add(count)
         self.losses.add(count)
         self.turns = append_rows(self.turns, count, 0)
         self.tier = append_rows(self.tier, count, self.tiers // 2)
 
+    def forget(self, rows: npt.ArrayLike) -> None:
+        """Removes the times, losses and turns of these clients.
+
+        The mean loss of their tiers becomes unknown, because a tier may consist of one client.
+        """
+        known = self._rows(rows)
+        self.losses_before[self.tier[known]] = np.inf
+        self.times.forget(known)
+        self.losses.forget(known)
+        self.turns[known] = 0
+        self.tier[known] = self.tiers // 2
+
     def state(self) -> dict[str, Any]:
-        """What was measured, the tiers, their chances and what they spent."""
+        """Returns the measurements, the tiers, their probabilities and their spent credits."""
         return {
             **prefixed("times", self.times.state()),
             **self.losses.state(),
@@ -128,30 +150,30 @@ class TiFL(SelectionPolicy):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take it back."""
-        names = ("turns", "tier", "chances", "spent", "losses_before")
-        arrays = {name: load_array(state, name, getattr(self, name)) for name in names}
+        """Restores the measurements, the tiers, their probabilities and their spent credits."""
+        turns, tier = load_array(state, "turns", self.turns), load_array(state, "tier", self.tier)
+        chances, spent = load_array(state, "chances", self.chances), load_array(state, "spent", self.spent)
+        losses_before = load_array(state, "losses_before", self.losses_before)
         rounds = int(load_number(state, "rounds"))
         losses = load_array(state, "losses", self.losses.values)
         self.times.restore(subset(state, "times"))
         self.losses.restore({"losses": losses})
-        for name, array in arrays.items():
-            setattr(self, name, array)
-        self.rounds = rounds
+        self.turns, self.tier, self.chances, self.spent = turns, tier, chances, spent
+        self.losses_before, self.rounds = losses_before, rounds
 
     def _has_credits(self) -> BoolArray:
         return np.ones(self.tiers, dtype=np.bool_) if self.credits is None else self.spent < self.credits
 
-    def _split_anew(self) -> None:
+    def _assign_tiers(self) -> None:
         measured = self.times.measured
         means = self.times.means()
         self.tier = np.full(self.clients, self.tiers // 2, dtype=np.int64)
         if measured.any():
             known = np.flatnonzero(measured)
-            in_order = known[np.argsort(means[known], kind="stable")]
-            self.tier[in_order] = np.arange(len(known)) * self.tiers // len(known)
+            by_time = known[np.argsort(means[known], kind="stable")]
+            self.tier[by_time] = np.arange(len(known)) * self.tiers // len(known)
 
-    def _rank_anew(self, drawn: int) -> None:
+    def _update_chances(self, drawn: int) -> None:
         losses, before = self._tier_losses(), self.losses_before
         self.losses_before = losses
         if not np.isfinite([losses[drawn], before[drawn]]).all() or losses[drawn] < before[drawn]:
@@ -165,10 +187,10 @@ class TiFL(SelectionPolicy):
         self.chances[ranked] = parts / parts.sum()
 
     def _tier_losses(self) -> FloatArray:
-        """The mean last loss of each tier; inf where none is known."""
-        told = np.flatnonzero(np.isfinite(self.losses.values))
-        sums = np.bincount(self.tier[told], weights=self.losses.values[told], minlength=self.tiers)
-        counts = np.bincount(self.tier[told], minlength=self.tiers)
+        """Returns the mean last loss of each tier, inf if none is known."""
+        reported = np.flatnonzero(np.isfinite(self.losses.values))
+        sums = np.bincount(self.tier[reported], weights=self.losses.values[reported], minlength=self.tiers)
+        counts = np.bincount(self.tier[reported], minlength=self.tiers)
         means: FloatArray = np.divide(sums, counts, out=np.full(self.tiers, np.inf), where=counts > 0)
         return means
 
@@ -178,7 +200,7 @@ def _as_credits(credits: int | Sequence[int] | None, tiers: int) -> IntArray | N
         return None
     if isinstance(credits, int):
         return np.full(tiers, as_count("credits", credits, SettingError), dtype=np.int64)
-    each = [as_count("credits", one, SettingError, least=0) for one in credits]
+    each = [as_count("credits", number, SettingError, least=0) for number in credits]
     if len(each) != tiers or not any(each):
-        raise SettingError(f"credits must be one number or {tiers}, one a tier and not all 0, not {credits!r}")
+        raise SettingError(f"credits must be one number, or {tiers} numbers that are not all 0, got {credits!r}")
     return np.array(each, dtype=np.int64)

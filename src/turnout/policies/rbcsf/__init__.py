@@ -1,1 +1,5 @@
-"""RBCS-F: the policy and its extensions."""
+"""RBCS-F, the policy of the paper, and its extensions."""
+
+from turnout.policies.rbcsf.policy import RBCSF
+
+__all__ = ["RBCSF"]

@@ -1,4 +1,4 @@
-"""Notices that a client has become another: a new battery, a new tenant on the same machine."""
+"""Detection of clients whose times have changed, such as a machine that got a new tenant."""
 
 from __future__ import annotations
 
@@ -10,50 +10,55 @@ import numpy as np
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number, load_array
 
-DRIFT = 0.5  # of its usual error, for free at every time
-MEMORY = 0.1  # how much of the usual error one time makes up
-KNOWN = 5  # times before anything is said
+DRIFT = 0.5  # typical errors that are subtracted from every step of the test
+SMOOTHING = 0.1  # weight of the newest error in the typical error
+WARM_UP = 5  # times of a client before the test starts
 
 
 class ChangeDetector:
-    """Two running sums a client of how far its times lie above and below what was expected (Page's test).
+    """Page's CUSUM test on each client's prediction errors, upwards and downwards.
 
-    An error counts in the client's usual errors, less half of one; a sum does not fall below 0. Where one exceeds
-    `threshold`, say 8, the client has changed.
+    Errors are divided by the client's typical error. A client has changed when one of its two sums exceeds
+    `threshold`; 8 is a good value.
     """
 
     def __init__(self, clients: int, threshold: float) -> None:
         self.threshold = as_number("change_threshold", threshold, SettingError, above=0)
-        self._sums: FloatArray = np.zeros((4, clients))  # above, below, the usual error, how many times
+        # Rows: sum of positive steps, sum of negative steps, typical error, number of times.
+        self._sums: FloatArray = np.zeros((4, clients))
 
     def changed(self, rows: IntArray, expected: FloatArray, times: FloatArray) -> BoolArray:
-        """Take in one time of each of these clients: which of them are not what they were."""
-        above, below, usual, known = self._sums[:, rows]
+        """Adds one time of each of these clients, and returns which of them have changed."""
+        above, below, typical, known = self._sums[:, rows]
         error = times - expected
-        scale = np.where(usual > 0, usual, np.abs(error))
+        scale = np.where(typical > 0, typical, np.abs(error))
         steps = np.divide(error, scale, out=np.zeros_like(error), where=scale > 0)
-        counts = known >= KNOWN
-        above = np.where(counts, np.maximum(above + steps - DRIFT, 0.0), 0.0)
-        below = np.where(counts, np.maximum(below - steps - DRIFT, 0.0), 0.0)
-        share = np.maximum(MEMORY, 1 / (known + 1))
-        usual = usual + share * (np.abs(error) - usual)
-        gone: BoolArray = np.maximum(above, below) > self.threshold
-        self._sums[:, rows] = np.where(gone, 0.0, np.stack([above, below, usual, known + 1]))
-        return gone
+        tested = known >= WARM_UP
+        above = np.where(tested, np.maximum(above + steps - DRIFT, 0.0), 0.0)
+        below = np.where(tested, np.maximum(below - steps - DRIFT, 0.0), 0.0)
+        share = np.maximum(SMOOTHING, 1 / (known + 1))
+        typical = typical + share * (np.abs(error) - typical)
+        changed: BoolArray = np.maximum(above, below) > self.threshold
+        self._sums[:, rows] = np.where(changed, 0.0, np.stack([above, below, typical, known + 1]))
+        return changed
 
     def add(self, count: int) -> None:
-        """Of new clients nothing is known."""
+        """Appends clients without history."""
         self._sums = np.concatenate([self._sums, np.zeros((4, count))], axis=1)
 
+    def forget(self, rows: IntArray) -> None:
+        """Removes the history of these clients."""
+        self._sums[:, rows] = 0.0
+
     def state(self) -> dict[str, Any]:
-        """The sums."""
+        """Returns the sums of the test."""
         return {"sums": self._sums.copy()}
 
     def checked(self, state: Mapping[str, Any]) -> FloatArray:
-        """Those of a saved state."""
+        """Returns the sums of a saved state, after checking them."""
         sums: FloatArray = load_array(state, "sums", self._sums)
         return sums
 
     def restore(self, sums: FloatArray) -> None:
-        """Take back what `checked` gave."""
+        """Restores what `checked` returned."""
         self._sums = sums

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import SettingError, StoreError
-from turnout.kernel.fairness import Certificate, FairnessQueues
+from turnout.kernel.fairness import Certificate
 from turnout.scheduler.audit.verify import differences
 from turnout.scheduler.clock import now
 from turnout.scheduler.journal.journal import Journal
@@ -60,7 +60,9 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
                 out.write(line)
                 digest.update(line)
                 events += 1
-        found: Certificate = memory.fleet.policy.certificate()  # type: ignore[attr-defined]  # _terms has looked
+        found = memory.fleet.policy.certificate()
+        if found is None:
+            raise SettingError(f"the policy {settings.policy} guarantees nothing: there is no certificate")
         told = {
             **header,
             "events": events - 1,
@@ -85,11 +87,10 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
 
 def _terms(fleet: Fleet, policy: str) -> dict[str, Any]:
     """The promise in whole units, with all that the scheduler fills in by itself."""
-    owner = getattr(fleet.policy, "debts", fleet.policy)  # where a guarantee goes around a policy, its own
-    queues = getattr(owner, "queues", None)
-    if not isinstance(queues, FairnessQueues) or not hasattr(fleet.policy, "certificate"):
-        raise SettingError(f"the policy {policy} promises nothing: use rbcsf, or with-guarantee around it")
-    if getattr(fleet.policy, "groups", None) is not None:
+    guarantee, queues = fleet.policy.guarantee, fleet.policy.debts
+    if guarantee is None or queues is None:
+        raise SettingError(f"the policy {policy} guarantees nothing: use rbcsf, or with-guarantee around it")
+    if fleet.policy.groups is not None:
         raise SettingError(
             "the policy also promises turns to groups, which a certificate does not hold: begin a fleet without groups "
             "and group_rates to certify it"
@@ -101,7 +102,7 @@ def _terms(fleet: Fleet, policy: str) -> dict[str, Any]:
         "rate_units": rates.tolist(),
         "cap_units": cap,
         "accrual": queues.accrual,
-        "paid": str(getattr(owner, "paid", "chosen")),
+        "paid": guarantee.paid,
     }
 
 

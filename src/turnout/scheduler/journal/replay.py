@@ -13,7 +13,7 @@ from typing import Any
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.arrays import FloatArray
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.registry import filled, make_policy
+from turnout.policies.registry import make_policy, setting_default, with_defaults
 from turnout.scheduler.features import PAPER_FEATURES, Columns, Feature, Features
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.records import OpenRound, unpack_closed
@@ -25,6 +25,8 @@ LIVE = {"accrual": "available", "paid": "contributed", "allow_infeasible": True}
 #: A debt may grow by so many turns beyond what outweighs the longest wait, which is the deadline, or this many seconds.
 SPARE_TURNS, LONGEST_WAIT = 10, 60.0
 MOST_TURNS = 1e6
+#: The speed weight that is assumed for policies without one.
+DEFAULT_SPEED_WEIGHT = 20.0
 
 
 @dataclass(slots=True)
@@ -79,20 +81,34 @@ def load_before(journal: Journal, settings: SchedulerSettings, features: Feature
 
 def policy_of(settings: SchedulerSettings, features: int, clients: int) -> SelectionPolicy:
     """The policy with what a live fleet needs."""
-    live = {**LIVE, "features": features, "max_owed": _cap(settings)}
-    policy = make_policy(settings.policy, clients, **filled(settings.policy, settings.settings, live))
+    deadline = settings.deadline if isinstance(settings.deadline, int | float) else LONGEST_WAIT
+
+    def defaults(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**LIVE, "features": features, "max_owed": _max_owed(name, given, deadline)}
+
+    policy = make_policy(settings.policy, clients, **with_defaults(settings.policy, settings.settings, defaults))
     if policy.requires_expected_times:
         raise SettingError(f"{settings.policy} must be told the true times, which no live fleet knows: use rbcsf")
     return policy
 
 
-def _cap(settings: SchedulerSettings) -> int:
-    """A debt of speed_weight · seconds turns outweighs so long a wait; under a smaller cap the slowest have no turn."""
-    wait = settings.deadline if isinstance(settings.deadline, int | float) else LONGEST_WAIT
-    weight = settings.settings.get("speed_weight", 20.0)
+def _max_owed(policy: str, settings: Mapping[str, Any], longest_wait: float) -> int:
+    """Returns the default debt cap of one policy.
+
+    A debt of speed_weight · seconds turns outweighs a wait of that many seconds; under a smaller cap the slowest client
+    would never be selected.
+
+    Args:
+        policy: The name of the policy, which may be inside wrappers.
+        settings: Its own settings.
+        longest_wait: The longest wait to reckon with, in seconds.
+    """
+    weight = settings.get("speed_weight", setting_default(policy, "speed_weight"))
+    if weight is None:
+        weight = DEFAULT_SPEED_WEIGHT
     if not isinstance(weight, int | float) or weight < 0:
-        return SPARE_TURNS  # the policy refuses it, in its own words
-    return SPARE_TURNS + math.ceil(min(weight * wait, MOST_TURNS))
+        return SPARE_TURNS  # the policy refuses such a weight with a message of its own
+    return SPARE_TURNS + math.ceil(min(weight * longest_wait, MOST_TURNS))
 
 
 def same_features(stored: Mapping[str, Any], given: Features | None, path: Path, read_only: bool) -> Features:

@@ -33,7 +33,7 @@ def chosen_round(
     if number == 1 and not settings.allow_infeasible:
         _require_feasible(fleet, available)
     selection = _invited(fleet, settings, RoundOffer(number, available, contexts))
-    rows, wanted = selection.clients, getattr(fleet.policy, "wanted", fleet.policy.cohort_size)
+    rows, wanted = selection.clients, fleet.policy.target_size
     own = np.ascontiguousarray(contexts[rows])
     return OpenRound(
         round=number,
@@ -110,21 +110,18 @@ def _invited(fleet: Fleet, settings: SchedulerSettings, offer: RoundOffer) -> Se
     policy, wanted = fleet.policy, fleet.policy.cohort_size
     if wanted is None or settings.overcommit == 1:
         return policy.ask(offer)
+    if settings.overcommit != "auto":
+        return policy.ask(
+            offer.restricted(places=int(np.ceil(wanted * settings.overcommit - 1e-9)))
+        )  # 1.1 · 100 is 110
     chances = reliability(fleet.numbers["arrived"], fleet.numbers["lost"])
     most = int(offer.available.sum())
-    try:
-        if settings.overcommit != "auto":
-            policy.cohort_size = int(np.ceil(wanted * settings.overcommit - 1e-9))  # 1.1 times 100 is 110
-            return policy.ask(offer)
 
-        def asked(size: int) -> tuple[Selection, bool]:
-            policy.cohort_size = size
-            selection = policy.ask(offer)
-            return selection, probability_at_least(wanted, chances[selection.clients]) >= settings.confidence
+    def asked(size: int) -> tuple[Selection, bool]:
+        selection = policy.ask(offer.restricted(places=size))
+        return selection, probability_at_least(wanted, chances[selection.clients]) >= settings.confidence
 
-        return _fewest(asked, min(wanted, max(most, 1)), most)
-    finally:
-        policy.cohort_size = wanted
+    return _fewest(asked, min(wanted, max(most, 1)), most)
 
 
 def _fewest(asked: Callable[[int], tuple[Selection, bool]], least: int, most: int) -> Selection:

@@ -55,14 +55,12 @@ class Fleet:
     @property
     def model(self) -> ExchangeTimeModel | None:
         """What the policy has learned of times, if it learns."""
-        model = getattr(self._policy, "model", None)
-        return model if isinstance(model, ExchangeTimeModel) else None
+        return None if self._policy is None else self._policy.time_model
 
     @property
     def queues(self) -> FairnessQueues | None:
         """What the policy owes, if it promises."""
-        queues = getattr(self._policy, "queues", None)
-        return queues if isinstance(queues, FairnessQueues) else None
+        return None if self._policy is None else self._policy.debts
 
     @property
     def away(self) -> BoolArray:
@@ -138,8 +136,8 @@ class Fleet:
         del self.rows[self.ids[row]]
         self.ids[row] = name
         self.rows[name] = row
-        if self.model is not None:
-            self.model.forget([row])
+        if self._policy is not None:
+            self._policy.forget([row])
         for word in ("offered", "learned", "misses", "rest_until", "arrived", "lost"):
             self.numbers[word][row] = _NUMBERS[word]
         for array in self.ways.values():

@@ -78,10 +78,10 @@ def _promise(db: sqlite3.Connection, fleet: Fleet) -> Look:
     known[list(forgotten_rows(db))] = 0
     look.wrong.extend(_miscounted(fleet, "came back", fleet.numbers["arrived"], came * known))
     look.wrong.extend(_miscounted(fleet, "was lost", fleet.numbers["lost"], lost * known))
-    certify = getattr(fleet.policy, "certificate", None) if fleet.ids else None
-    if certify is not None:
-        certificate = certify()
-        paid = counts["arrived"] if getattr(fleet.policy, "paid", "") == "contributed" else sum(counts.values())
+    guarantee = fleet.policy.guarantee if fleet.ids else None
+    certificate = fleet.policy.certificate() if fleet.ids else None
+    if guarantee is not None and certificate is not None:
+        paid = counts["arrived"] if guarantee.paid == "contributed" else sum(counts.values())
         look.wrong.extend(_miscounted(fleet, "was paid", certificate.turns, paid))
         if not certificate.holds:
             look.wrong.append(f"the certificate does not hold for {int((~certificate.kept).sum()):,} clients")

@@ -1,0 +1,103 @@
+"""What a policy guarantees to its clients, as one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, TypeAlias, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.errors import SettingError
+from turnout.kernel.arrays import as_number
+from turnout.kernel.fairness import Accrual, FairnessQueues, Rate
+from turnout.kernel.feasibility import require_feasible
+
+Paid: TypeAlias = Literal["chosen", "contributed"]
+
+#: The guaranteed rate of the paper's experiments, in turns per round.
+DEFAULT_RATE = 0.15
+
+
+class AccountingSettings(TypedDict, total=False):
+    """The keyword settings of a guarantee except its rate; `Guarantee` documents each of them."""
+
+    accrual: Accrual
+    max_owed: float | Fraction | None
+    paid: Paid
+    availability: float | npt.ArrayLike | None
+    allow_infeasible: bool
+
+
+class GuaranteeSettings(AccountingSettings, total=False):
+    """The keyword settings that every policy with a guarantee accepts."""
+
+    guaranteed_rate: Rate | npt.ArrayLike
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guarantee:
+    """A guaranteed share of the rounds for every client, and how it is accounted for.
+
+    Attributes:
+        rate: The guaranteed rate, in turns per round: one value for all clients, or one for each.
+        accrual: "available": a client earns its rate in the rounds for which it is available. "always": in every
+            round.
+        paid: "contributed": a turn counts when the client's update arrived in time. "chosen": when it was selected.
+        max_owed: The largest debt, in turns; what a client would earn beyond it is forfeited. None means no limit.
+        availability: How often clients are available, as a probability: one value or one for each client. The
+            feasibility check uses it; None means that all clients are always available.
+        allow_infeasible: Whether rates are accepted that no policy could keep.
+
+    >>> Guarantee("1/4", accrual="always").queues(3).guaranteed_rates
+    array([0.25, 0.25, 0.25])
+    """
+
+    rate: Rate | npt.ArrayLike
+    accrual: Accrual = "available"
+    paid: Paid = "contributed"
+    max_owed: float | Fraction | None = None
+    availability: float | npt.ArrayLike | None = None
+    allow_infeasible: bool = False
+
+    def __post_init__(self) -> None:
+        if self.accrual not in ("always", "available"):
+            raise SettingError(f"accrual must be 'always' or 'available', got {self.accrual!r}")
+        if self.paid not in ("chosen", "contributed"):
+            raise SettingError(f"paid must be 'chosen' or 'contributed', got {self.paid!r}")
+        if self.max_owed is not None:
+            as_number("max_owed", float(self.max_owed), SettingError, least=0)
+
+    @classmethod
+    def from_settings(cls, settings: GuaranteeSettings) -> Guarantee:
+        """Builds the guarantee of a policy from its keyword settings.
+
+        Settings that are missing have the paper's values: a rate of 0.15, every client earns in every round, and a turn
+        counts when the client is selected.
+
+        Raises:
+            TypeError: If a setting is unknown, as for any unknown keyword argument.
+        """
+        values: dict[str, Any] = {
+            "guaranteed_rate": DEFAULT_RATE,
+            "accrual": "always",
+            "paid": "chosen",
+            **settings,
+        }
+        return cls(values.pop("guaranteed_rate"), **values)
+
+    def queues(self, clients: int) -> FairnessQueues:
+        """Returns new queues that count the turns owed to this number of clients."""
+        return FairnessQueues(clients, self.rate, accrual=self.accrual, max_owed=self.max_owed)
+
+    def require_feasible(self, queues: FairnessQueues, cohort_size: int) -> None:
+        """Raises InfeasiblePromise if no policy could keep these rates, unless `allow_infeasible` is set."""
+        if self.allow_infeasible:
+            return
+        likely = 1.0 if self.availability is None else self.availability
+        availability = np.array(np.broadcast_to(np.asarray(likely, dtype=np.float64), queues.clients))
+        rates = np.array(queues.guaranteed_rates)
+        if self.accrual == "available":
+            rates *= availability  # the rate is a share of the rounds for which a client is available
+        require_feasible(rates, availability, cohort_size)
