@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from killing import environment
 from scheduler import restless_server
 from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_anew, play_round, rows_of, turns_in
 from turnout.kernel.errors import InfeasiblePromise, OfferError, ReportError, StoreError
@@ -58,7 +59,9 @@ class Server:
 @pytest.fixture
 def server() -> Iterator[Server]:
     program = [sys.executable, str(HERE / "restless_server.py")]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+    ) as process:
         yield Server(process)
         assert process.stdin is not None
         process.stdin.close()
