@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnout import POLICIES, RoundOffer, RoundReport, Selection, SelectionPolicy, make_policy
+from turnout import RoundOffer, RoundReport, Selection, SelectionPolicy, make_policy
 from turnout.kernel.errors import OfferError, ReportError, SettingError, StateError
 from turnout.kernel.rounds import LateArrivals
 from turnout.policies import RBCSF, Fastest, FedCS, RoundRobin, SkewedRandom, UniformRandom
 from turnout.policies.checks import CHECKS, the_cohort_has_the_wanted_size
 from turnout.policies.fleet import SmallFleet
 from turnout.policies.guarantee import WithGuarantee
-from turnout.policies.registry import settings_of
+from turnout.policies.registry import WRAPPERS, filled
 from turnout.policies.wrappers import (
     CoolDown,
     Eligible,
@@ -32,17 +32,14 @@ from turnout.policies.wrappers import (
     Wrapper,
     first_back,
     joined,
-    with_defaults,
 )
 
 Wrap = Callable[[SelectionPolicy], Wrapper]
 GROUPS = ["phone", "car", "phone", "tv", None] * 8
-WRAPPERS: Mapping[str, type[Wrapper]] = {
-    wrapper.name: wrapper for wrapper in (Overcommit, Eligible, ExcludeBusy, CoolDown, Quota, WarmUp, WithGuarantee)
-}
+ELIGIBLE = np.arange(0, 40, 3)  # also of those who join later
 WRAPS: dict[str, Wrap] = {
     "overcommit": lambda policy: Overcommit(policy, 1.3),
-    "eligible": lambda policy: Eligible(policy, np.arange(0, policy.clients, 3)),
+    "eligible": lambda policy: Eligible(policy, ELIGIBLE),
     "exclude-busy": lambda policy: ExcludeBusy(policy, 3),
     "cool-down": lambda policy: CoolDown(policy, 2),
     "cool-down-strict": lambda policy: CoolDown(policy, 2, strict=True),
@@ -83,11 +80,6 @@ def around(wrap: str, inner: str, clients: int = 40) -> Wrapper:
 
 def nested(clients: int = 40) -> Wrapper:
     return ExcludeBusy(CoolDown(WithGuarantee(INNER["rbcsf"](clients), 0.1, accrual="available"), 1), 4)
-
-
-def make(name: str, clients: int, **given: Any) -> SelectionPolicy:
-    """What make_policy does, and wrappers too."""
-    return WRAPPERS[name].named(clients, make, **given) if name in WRAPPERS else make_policy(name, clients, **given)
 
 
 def offer_of(round_: int, available: Any, times: Any = None) -> RoundOffer:
@@ -203,38 +195,32 @@ def test_a_policy_grown_by_add_equals_one_built_large(wrap: str, inner: str) -> 
         assert built.ask(wide).clients.tolist() == selection.clients.tolist()
         report = small.play(offer, selection)
         grown.tell(report)
-        built.tell(report_of(round_, report.clients, report.exchange_times, available=wide.available))
-        if inner in ("oort", "tifl", "rbcsf", "fedcs"):
-            built.policy.restore(_padded(grown.policy.state(), built.policy.state()))
+        built.tell(
+            RoundReport(round_, report.clients, report.contexts, report.exchange_times, available=wide.available)
+        )
     grown.add(2)
     grown.add(0)
     grown.add(3)
     assert grown.clients == grown.policy.clients == 25
-    if inner not in ("oort", "tifl", "rbcsf", "fedcs"):
-        assert same(grown.state(), built.state())
+    assert same(grown.state(), built.state())
     for round_ in range(8, 14):
         offer = large.offer(round_)
-        assert len(grown.ask(offer).clients) <= 40
-        grown.tell(large.play(offer, grown.ask(offer)))
+        selection = grown.ask(offer)
+        assert selection == built.ask(offer)
+        report = large.play(offer, selection)
+        grown.tell(report)
+        built.tell(report)
+    assert same(grown.state(), built.state())
+    offer = large.offer(14)
+    only_new = RoundOffer(14, np.arange(25) >= 20, offer.contexts, offer.expected_times)
+    assert grown.ask(only_new) == built.ask(only_new)
+    assert inner in FLOATS or len(grown.ask(only_new).clients) > 0, "those who joined are chosen"
     for wrong in (-1, 1.5, True):
         with pytest.raises(SettingError, match="count must be"):
             grown.add(wrong)  # type: ignore[arg-type]
     assert grown.clients == grown.policy.clients == 25
     with pytest.raises(OfferError, match="the offer is for 20 clients, this policy is for 25"):
         grown.ask(small.offer(14))
-
-
-def _padded(state: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
-    """A state of fewer clients as one of more; whoever is new is as in a fresh policy."""
-    wide = {}
-    for key, value in state.items():
-        array, wanted = np.asarray(value), np.asarray(like[key])
-        if array.shape != wanted.shape:
-            full = wanted.copy()
-            full[tuple(slice(0, size) for size in array.shape)] = array
-            value = full
-        wide[key] = value
-    return wide
 
 
 def test_who_refuses_to_grow_refuses_inside_too() -> None:
@@ -259,12 +245,13 @@ def test_it_can_be_asked_for_another_number_of_places_as_the_scheduler_does() ->
     offer = SmallFleet(availability=1.0).offer(1)
     for wrap, inner in PAIRS:
         policy = around(wrap, inner)
-        if policy.cohort_size is None or wrap == "eligible":
-            continue
         own = policy.cohort_size
+        if own is None:
+            assert inner in FLOATS
+            continue
         for size in (1, 3, 20):
             policy.cohort_size = size
-            assert len(policy.ask(offer).clients) == size
+            assert len(policy.ask(offer).clients) == (min(size, len(ELIGIBLE)) if wrap == "eligible" else size)
         policy.cohort_size = own
         assert len(policy.ask(offer).clients) == own
         assert policy.policy.cohort_size == INNER[inner](40).cohort_size
@@ -631,7 +618,7 @@ def test_settings_that_cannot_be_are_refused(build: Callable[[], object], compla
 
 
 def test_they_can_be_built_by_name_from_plain_settings() -> None:
-    policy: Any = make(
+    policy: Any = make_policy(
         "cool-down",
         40,
         rounds=2,
@@ -666,24 +653,24 @@ def test_they_can_be_built_by_name_from_plain_settings() -> None:
 )
 def test_plain_settings_that_cannot_be_are_refused(name: str, given_settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(SettingError, match=complaint):
-        make(name, 40, **given_settings)
+        make_policy(name, 40, **given_settings)
 
 
 def test_defaults_reach_the_policy_inside_and_give_way_to_what_is_given() -> None:
-    def known(name: str) -> list[str]:
-        if name in WRAPPERS:
-            return ["policy", "settings", *WRAPPERS[name].own_settings()]
-        return settings_of(POLICIES[name]) if name in POLICIES else []
-
     told = {"policy": "warm-up", "settings": {"policy": "rbcsf", "settings": {"features": 2}, "rounds": 3}}
-    filled = with_defaults("overcommit", told, {"seed": 7, "features": 4, "accrual": "available"}, known)
-    assert filled["settings"] == {
+    found = filled("overcommit", told, {"seed": 7, "features": 4, "accrual": "available"})
+    assert found["settings"] == {
         "seed": 7,
         "policy": "rbcsf",
         "settings": {"features": 2, "accrual": "available"},
         "rounds": 3,
     }
     assert told["settings"] == {"policy": "rbcsf", "settings": {"features": 2}, "rounds": 3}
-    policy: Any = make("overcommit", 40, **filled)
+    policy: Any = make_policy("overcommit", 40, **found)
     assert policy.queues.accrual == "available"
-    assert with_defaults("random", {}, {"seed": 7, "features": 4}, known) == {"seed": 7}
+    assert filled("random", {}, {"seed": 7, "features": 4}) == {"seed": 7}
+    assert filled("no such policy", {"seed": 1}, {"features": 4}) == {"seed": 1}
+
+
+def test_every_wrapper_is_tested_and_can_be_built_by_name() -> None:
+    assert {WRAPS[wrap](UniformRandom(40, cohort_size=6)).name for wrap in WRAPS} == set(WRAPPERS)

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import sqlite3
+import struct
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -152,7 +153,11 @@ def test_a_loss_without_seconds_is_refused(open_fleet: OpenFleet) -> None:
     assert scheduler.status().out == ["a", "b"]
 
 
-def test_losses_are_exported_and_forgotten(open_fleet: OpenFleet, folder: Path) -> None:
+def test_losses_are_exported_and_those_of_a_forgotten_client_leave_the_file(
+    open_fleet: OpenFleet, folder: Path
+) -> None:
+    """With a policy that learns nothing from losses: what another one has learned is not looked at here."""
+    in_a_column, in_an_array = struct.pack(">d", 0.1234567), struct.pack("<d", 0.1234567)
     scheduler = open_fleet()
     scheduler.choose(offered("a", "b"))
     scheduler.report_many({"a": 2.0, "b": 3.0}, losses={"b": 0.1234567})
@@ -160,7 +165,13 @@ def test_losses_are_exported_and_forgotten(open_fleet: OpenFleet, folder: Path) 
     play_round(scheduler, offered("a", "b"), 1.0)
     rounds = [event["losses"] for event in scheduler.export() if event["kind"] == "round"]
     assert json.loads(json.dumps(rounds, allow_nan=False)) == [[None, 0.1234567], [None, None]]
+    before = b"".join(file.read_bytes() for file in folder.iterdir())
+    assert in_a_column in before
+    assert in_an_array in before
     scheduler.forget("b")
+    after = b"".join(file.read_bytes() for file in folder.iterdir())
+    assert in_a_column not in after
+    assert in_an_array not in after
     assert [event["losses"] for event in scheduler.export() if event["kind"] == "round"] == [[None, None]] * 2
     assert rows_of(folder / "fleet.turnout", "SELECT loss FROM turns") == [(None,)] * 4
     assert all(one.sound is not False for one in examine(folder / "fleet.turnout"))
