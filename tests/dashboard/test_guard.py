@@ -245,7 +245,7 @@ def test_a_page_elsewhere_cannot_point_its_name_here(free: Served, name: str) ->
 
 
 def test_no_name_at_all_is_a_strangers(free: Served) -> None:
-    with socket.create_connection(("127.0.0.1", free.port), timeout=30) as raw:
+    with socket.create_connection(("127.0.0.1", free.port), timeout=LONGEST_WAIT) as raw:
         raw.sendall(b"GET /api/store HTTP/1.0\r\n\r\n")
         answer = b""
         while part := raw.recv(65536):

@@ -235,7 +235,9 @@ def test_a_rule_around_the_policy_never_makes_debts_up(folder: Path) -> None:
     contributed=st.booleans(),
     rate=st.fractions(0, 1, max_denominator=12),
 )
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_debts_of_any_run(
     tmp_path: Path, rounds: int, clients: int, seed: int, cap: Any, accrual: Any, contributed: bool, rate: Fraction
 ) -> None:

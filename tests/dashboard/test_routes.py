@@ -26,6 +26,7 @@ from turnout.dashboard.views import overview
 from turnout.dashboard.watch import Watch
 from turnout.kernel.errors import SettingError
 from turnout.store import RunStore
+from waiting import LONGEST_WAIT
 
 READ = {"GET": 200, "HEAD": 200}
 NEVER = dict.fromkeys(("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"), 405)
@@ -176,7 +177,7 @@ def test_what_is_not_there_is_a_404_in_json(fleet: Served, path: str) -> None:
 
 def test_raw_paths_that_no_client_library_would_send(fleet: Served) -> None:
     for line in (b"GET /static/../../app.py HTTP/1.1", b"GET ../etc/passwd HTTP/1.1", b"GET * HTTP/1.1"):
-        with socket.create_connection(("127.0.0.1", fleet.port), timeout=30) as raw:
+        with socket.create_connection(("127.0.0.1", fleet.port), timeout=LONGEST_WAIT) as raw:
             raw.sendall(line + b"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             answer = b""
             while part := raw.recv(65536):

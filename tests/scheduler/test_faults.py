@@ -11,7 +11,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from fractions import Fraction
@@ -27,6 +26,7 @@ from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_an
 from turnout.kernel.errors import InfeasiblePromise, OfferError, ReportError, StoreError
 from turnout.scheduler import ClientStatus, Reporter, Scheduler
 from turnout.scheduler.journal import FLEET
+from waiting import wait_until
 
 HERE = Path(__file__).parent
 
@@ -290,8 +290,7 @@ def test_nobody_waits_for_ever_for_a_client_that_never_returns(open_fleet: OpenF
     scheduler = open_fleet(deadline=0.05)
     scheduler.choose(offered("a", "b"))
     scheduler.report("a", 0.01)
-    while not scheduler.ready:
-        time.sleep(0.01)
+    wait_until(lambda: scheduler.ready, "the deadline has passed")
     assert scheduler.status().out == ["b"]
     report = scheduler.close_round().report
     assert report.exchange_times.tolist() == [0.01, 0.05]
