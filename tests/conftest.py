@@ -6,6 +6,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+
+# A busy machine is no reason for a verdict.
+hypothesis_settings.register_profile("turnout", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("turnout")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

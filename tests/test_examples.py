@@ -6,11 +6,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from turnout.scheduler import Scheduler
 from turnout.scheduler.audit.doctor.doctor import examine
+from waiting import wait_until
 
 PLAIN_LOOP = Path(__file__).parent.parent / "examples" / "plain_loop.py"
 
@@ -34,11 +34,10 @@ def test_the_plain_loop_trains_goes_on_and_keeps_its_promise(tmp_path: Path) -> 
 def test_the_plain_loop_goes_on_after_it_was_killed(tmp_path: Path) -> None:
     fleet = tmp_path / "fleet" / "fleet.turnout"
     server = subprocess.Popen([sys.executable, str(PLAIN_LOOP), str(fleet.parent), "1000"])
-    until = time.monotonic() + 60
-    while not fleet.exists() or _round_of(fleet) < 3:
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    server.kill()
+    try:
+        wait_until(lambda: fleet.exists() and _round_of(fleet) >= 3, "three rounds have been played")
+    finally:
+        server.kill()
     assert server.wait() == -signal.SIGKILL
     rounds = _round_of(fleet) + 3
     assert f"round {rounds}: accuracy" in played(fleet.parent, rounds)

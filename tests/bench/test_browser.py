@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 
 from turnout.bench.browser import PROGRAMS, Browser, BrowserError, Page
 from turnout.errors import SettingError
+from waiting import wait_until
 
 pytestmark = pytest.mark.skipif(
     not any(map(shutil.which, PROGRAMS)), reason="no Chromium is installed (apt install chromium)"
@@ -89,13 +90,6 @@ def browser() -> Iterator[Browser]:
 def page(browser: Browser) -> Iterator[Page]:
     with closing(browser.page()) as opened:
         yield opened
-
-
-def soon(ready: Callable[[], bool], seconds: float = 20.0) -> bool:
-    until = time.monotonic() + seconds
-    while not ready() and time.monotonic() < until:
-        time.sleep(0.02)
-    return ready()
 
 
 def size(picture: Path) -> tuple[int, int]:
@@ -188,7 +182,7 @@ def test_waiting_in_vain_tells_the_script_its_error_and_the_console(page: Page, 
 
 def test_the_console_has_warnings_errors_and_uncaught_exceptions(page: Page, site: str) -> None:
     page.open(f"{site}/noisy")
-    assert soon(lambda: len(page.console) >= 4)
+    wait_until(lambda: len(page.console) >= 4)
     assert page.console[:3] == ["warning: careful", "error: broken 7 true null undefined", "error: unlikely"]
     assert page.console[3].startswith("error: TypeError: uncaught indeed")
     assert len(page.console) == 4
@@ -196,7 +190,7 @@ def test_the_console_has_warnings_errors_and_uncaught_exceptions(page: Page, sit
 
 def test_the_console_has_what_the_security_policy_refused(page: Page, site: str) -> None:
     page.open(f"{site}/strict")
-    assert soon(lambda: bool(page.console))
+    wait_until(lambda: bool(page.console))
     assert page.console[0].startswith("error: ")
     assert "Content Security Policy" in page.console[0]
     assert page.evaluate("document.title") == ""
@@ -204,7 +198,7 @@ def test_the_console_has_what_the_security_policy_refused(page: Page, site: str)
 
 def test_all_requests_are_listed_and_those_that_failed_again(page: Page, site: str) -> None:
     page.open(f"{site}/loads")
-    assert soon(lambda: len(page.requests) == 4 and bool(page.failures))
+    wait_until(lambda: len(page.requests) == 4 and bool(page.failures))
     assert page.requests[0] == f"{site}/loads"
     assert f"{site}/missing.png" in page.requests
     assert f"data:image/png;base64,{DOT}" in page.requests
@@ -345,7 +339,7 @@ def test_a_closed_browser_leaves_no_process_and_no_folder() -> None:
     browser.close()
     browser.close()
     assert not folder.exists()
-    assert soon(lambda: not living(folder.name))
+    wait_until(lambda: not living(folder.name))
     with pytest.raises(BrowserError, match=r"the browser ended and gave no answer to Runtime\.evaluate"):
         page.evaluate("1")
 
@@ -358,7 +352,7 @@ def test_a_browser_that_dies_says_so_at_once_and_is_cleared_away() -> None:
         with pytest.raises(BrowserError, match="the browser ended"):
             page.wait_for("false")
     assert not folder.exists()
-    assert soon(lambda: not living(folder.name))
+    wait_until(lambda: not living(folder.name))
 
 
 def test_a_browser_that_does_not_start_shows_what_it_printed(tmp_path: Path) -> None:

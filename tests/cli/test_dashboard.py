@@ -24,8 +24,7 @@ from dashboard.served import small_fleet
 from turnout.cli import main
 from turnout.dashboard import serving
 from turnout.store import RunStore
-
-PATIENCE = 60.0
+from waiting import LONGEST_WAIT
 
 
 def refused(*arguments: str) -> str:
@@ -61,7 +60,7 @@ def port_of(said: list[str]) -> int:
 
 
 def asked(port: int, path: str) -> Any:
-    connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    connection = HTTPConnection("127.0.0.1", port, timeout=LONGEST_WAIT)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -80,13 +79,13 @@ def test_it_says_where_answers_and_ends_with_ctrl_c(folder: Path) -> None:
         assert said[1:] == ["Ctrl-C ends it.\n"]
         port = port_of(said)
         assert asked(port, "/api/store")["name"] == "fleet.turnout"
-        listener = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        listener = HTTPConnection("127.0.0.1", port, timeout=LONGEST_WAIT)
         try:
             listener.request("GET", "/api/live")
             stream = listener.getresponse()
             assert stream.readline() == b"event: change\n"
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=PATIENCE)
+            out, err = process.communicate(timeout=LONGEST_WAIT)
             with stream:
                 stream.read()
         finally:
@@ -104,7 +103,7 @@ def test_off_loopback_it_says_what_that_means(folder: Path) -> None:
         assert said[0].endswith("/?token=from%20the%20environment\n")
         assert "Others can reach this" in said[1]
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(timeout=LONGEST_WAIT)
         assert (out, err) == ("", "")
         assert process.returncode in (0, -signal.SIGTERM)
 

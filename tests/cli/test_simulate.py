@@ -3,10 +3,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -257,42 +255,44 @@ def _saved(folder: Path) -> str:
     return str(store)
 
 
+INTERRUPTED = """
+import os, signal, sys
+from turnout.cli import main
+from turnout.store import RunStore
+
+plain, written = RunStore.write_run, []
+
+def write_run(*arguments, **more):
+    written.append(plain(*arguments, **more))
+    if len(written) == 3:
+        os.killpg(0, signal.SIGINT)  # as a terminal does: the workers too
+    return written[-1]
+
+RunStore.write_run = write_run
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where we run in the background
+sys.argv = ["turnout", *sys.argv[1:]]
+main()
+"""
+
+
 def test_ctrl_c_keeps_what_is_over_and_tells_how_to_go_on(tmp_path: Path) -> None:
+    """In the moment in which the third run has been stored."""
     out = tmp_path / "out"
-    command = [
-        sys.executable,
-        "-m",
-        "turnout",
-        "reproduce",
-        "queues",
-        "--seeds",
-        "12",
-        "--rounds",
-        "1500",
-        "--out",
-        str(out),
-    ]
-    child = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+    command = ["reproduce", "queues", "--seeds", "12", "--rounds", "150", "--out", str(out)]
+    child = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, *command],
+        capture_output=True,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        ),  # where we run in the background, it is ignored
+        check=False,
     )
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and _finished(out) < 3:
-        time.sleep(0.05)
-    os.killpg(child.pid, signal.SIGINT)
-    _, errors = child.communicate(timeout=60)
-    kept = _finished(out)
-    assert child.returncode == 130, errors
-    assert re.search(r"To go on: turnout reproduce queues --seeds 12 --rounds 1500 --out \S+$", errors.strip())
-    assert "Traceback" not in errors
-    assert 3 <= kept < 72
-    assert run(*command[3:]).returncode == 0
+    assert child.returncode == 130, child.stderr
+    assert re.search(r"To go on: turnout reproduce queues --seeds 12 --rounds 150 --out \S+$", child.stderr.strip()), (
+        child.stderr
+    )
+    assert "Traceback" not in child.stderr
+    assert _finished(out) == 3
+    assert run(*command).returncode == 0
     assert _finished(out) == 72
 
 

@@ -91,7 +91,8 @@ def audit_of(
 def fleet_ledger(path: Path) -> tuple[FleetSource, Ledger]:
     """All of it, read; close the source."""
     source = FleetSource(path)
-    assert source.catch_up(FOREVER) is None
+    source.catch_up(FOREVER)
+    assert source.reading is None
     return source, source.ledger
 
 
@@ -99,7 +100,8 @@ def run_source(store: RunStore, run: int) -> RunSource:
     """A run, read to its end."""
     (info,) = (one for one in store.runs() if one.id == run)
     source = RunSource(store, info)
-    assert source.catch_up(FOREVER) is None
+    source.catch_up(FOREVER)
+    assert source.reading is None
     return source
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,13 +17,14 @@ from scheduler.fleets import named
 from turnout.dashboard import app as app_module
 from turnout.dashboard import watch as watch_module
 from turnout.dashboard.serving import server_of
+from turnout.dashboard.sources.run import RunSource
 from turnout.dashboard.watch import Watch
 from turnout.kernel.randomness import round_rng
 from turnout.scheduler import ClientStatus, Scheduler
 from turnout.simulator import RunPlan, play_into
 from turnout.store import RunStore
+from waiting import LONGEST_WAIT, wait_until
 
-PATIENCE = 60.0  # seconds after which something will not come any more
 #: Looks at the file and at the version, in seconds: more often than in earnest, so that tests need not wait.
 LOOKS = 0.02
 
@@ -50,7 +50,7 @@ class Served:
 
     def ask(self, method: str, path: str, headers: Mapping[str, str] | None = None) -> Answer:
         """Ask by any method; header names come back in lower case. No cookies, no redirects."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=LONGEST_WAIT)
         try:
             connection.request(method, path, headers=dict(headers or {}))
             answer = connection.getresponse()
@@ -64,22 +64,32 @@ class Served:
         return self.ask("GET", path, headers)
 
     def json(self, path: str) -> Any:
-        """What a route of the page tells; anything but 200 is a failure."""
+        """What a route of the page tells once its source has been read to the end; anything but 200 is a failure."""
+
+        def read() -> Any:
+            told = self.json_now(path)
+            return told if told.get("about", {}).get("reading") is None else None
+
+        return wait_until(read, f"{path}: everything has been read")
+
+    def json_now(self, path: str) -> Any:
+        """What a route of the page tells at once, although its source may still be being read."""
         answer = self.get(path)
         assert answer.status == 200, (path, answer.status, answer.body[:500])
         return json.loads(answer.body)
 
     def until(self, happened: Callable[[], Any]) -> Any:
         """Wait until this is true of something, and give that."""
-        end = time.monotonic() + PATIENCE
-        while not (found := happened()):
-            assert time.monotonic() < end, "it did not happen"
-            time.sleep(0.01)
-        return found
+        return wait_until(happened)
 
-    def wait_read(self) -> None:
-        """Until all that was written so far has been read."""
-        self.until(lambda: self.watch.reading is None)
+    def wait_read(self, run: int | None = None) -> None:
+        """Wait until everything written so far has been read: the fleet, or this run, by default the newest."""
+
+        def read() -> bool:
+            with self.watch.looking(run) as source:
+                return source is None or source.reading is None
+
+        wait_until(read, "everything has been read")
 
     def wait_rounds(self, rounds: int, run: int | None = None) -> None:
         """Until the page knows of so many closed rounds."""
@@ -108,10 +118,25 @@ def served(path: Path, *, token: str | None = None) -> Iterator[Served]:
             finally:
                 watch.stop()  # first, so that open streams end by themselves
                 server.should_exit = True
-                thread.join(PATIENCE)
+                thread.join(LONGEST_WAIT)
                 assert not thread.is_alive()
         finally:
             watch.stop()
+
+
+@contextmanager
+def first_chunk_only() -> Iterator[Callable[[], None]]:
+    """Runs are read up to the end of their first chunk; calling what is yielded lets the dashboard read the rest."""
+    released, read_on = threading.Event(), RunSource.catch_up
+
+    def catch_up(source: RunSource, seconds: float) -> None:
+        if released.is_set():
+            read_on(source, seconds)
+        elif not len(source.ledger):
+            read_on(source, -1.0)
+
+    with patch.object(RunSource, "catch_up", catch_up):
+        yield released.set
 
 
 # Small stores

@@ -187,6 +187,7 @@ def test_every_page_keeps_the_contract(place: Path, make: Callable[[Path], None]
         numbers = [one["id"] for one in there.json("/api/store")["runs"]] or [None]
         for run in numbers:
             which = "" if run is None else f"run={run}&"
+            there.wait_read(run)
             for route in SHAPES:
                 if route in OF_ONE:
                     continue

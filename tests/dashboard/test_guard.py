@@ -16,11 +16,12 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from dashboard.served import PATIENCE, Served, served, small_fleet
+from dashboard.served import Served, served, small_fleet
 from dashboard.test_routes import ROUTES, assert_guarded
 from turnout.dashboard import serving
 from turnout.dashboard.guard import COOKIE, SHORTEST_TOKEN, check_token, is_loopback
 from turnout.errors import SettingError, StoreError
+from waiting import LONGEST_WAIT
 
 TOKEN = "a-token-for-the-tests"
 
@@ -244,7 +245,7 @@ def test_a_page_elsewhere_cannot_point_its_name_here(free: Served, name: str) ->
 
 
 def test_no_name_at_all_is_a_strangers(free: Served) -> None:
-    with socket.create_connection(("127.0.0.1", free.port), timeout=30) as raw:
+    with socket.create_connection(("127.0.0.1", free.port), timeout=LONGEST_WAIT) as raw:
         raw.sendall(b"GET /api/store HTTP/1.0\r\n\r\n")
         answer = b""
         while part := raw.recv(65536):
@@ -284,7 +285,7 @@ class Serving:
             target=serving.serve, args=(path,), kwargs={"announce": self._announce, **settings}
         )
         self._thread.start()
-        assert self._announced.wait(PATIENCE)
+        assert self._announced.wait(LONGEST_WAIT)
 
     def _announce(self, address: str) -> None:
         self.addresses.append(address)
@@ -295,12 +296,12 @@ class Serving:
 
     def __exit__(self, *_: object) -> None:
         self._servers[0].should_exit = True
-        self._thread.join(PATIENCE)
+        self._thread.join(LONGEST_WAIT)
         assert not self._thread.is_alive()
 
     def status(self, asked: str, headers: dict[str, str] | None = None) -> int:
         where = urlsplit(self.addresses[0])
-        connection = HTTPConnection(where.hostname or "", where.port, timeout=PATIENCE)
+        connection = HTTPConnection(where.hostname or "", where.port, timeout=LONGEST_WAIT)
         try:
             connection.request("GET", asked, headers=headers or {})
             return connection.getresponse().status

@@ -25,7 +25,7 @@ from turnout.kernel.arrays import FloatArray
 from turnout.kernel.fairness import Certificate
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.policies.rbcsf.change import ChangeDetector
-from turnout.policies.registry import filled, make_policy
+from turnout.policies.registry import make_policy, with_defaults
 from turnout.scheduler import Scheduler
 from turnout.scheduler.journal import journal
 from turnout.store import RoundColumns, RunStore
@@ -151,9 +151,10 @@ def test_a_run_read_bit_by_bit_is_the_same(runs: tuple[RunStore, Stored]) -> Non
     whole = run_source(store, stored.fast[0])
     (info,) = (one for one in store.runs() if one.id == stored.fast[0])
     bits, told = RunSource(store, info), []
-    while (left := bits.catch_up(-1.0)) is not None:
-        told.append(left)
-    assert told == [(25, 60), (50, 60)]
+    while bits.reading is not None:
+        told.append(bits.reading)
+        bits.catch_up(-1.0)
+    assert told == [(0, 60), (25, 60), (50, 60)]
     np.testing.assert_array_equal(bits.ledger.turn_column("predicted"), whole.ledger.turn_column("predicted"))
     np.testing.assert_array_equal(bits.ledger.course["worst"], whole.ledger.course["worst"])
 
@@ -169,7 +170,9 @@ RATES: dict[str, Any] = {
 
 def told_policy(name: str, given: Mapping[str, Any], columns: RoundColumns) -> Any:
     """The policy, told all of it."""
-    policy = make_policy(name, columns.clients, **filled(name, dict(given), {"seed": 0, "allow_infeasible": True}))
+    policy = make_policy(
+        name, columns.clients, **with_defaults(name, dict(given), {"seed": 0, "allow_infeasible": True})
+    )
     for record in columns.records():
         policy.tell(record.report)
     return policy
@@ -235,7 +238,9 @@ def test_a_rule_around_the_policy_never_makes_debts_up(folder: Path) -> None:
     contributed=st.booleans(),
     rate=st.fractions(0, 1, max_denominator=12),
 )
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_debts_of_any_run(
     tmp_path: Path, rounds: int, clients: int, seed: int, cap: Any, accrual: Any, contributed: bool, rate: Fraction
 ) -> None:

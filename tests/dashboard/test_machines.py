@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from dashboard.readings import made_up, write_made_up
-from dashboard.served import PATIENCE, Served, play_rounds, run_store, served, small_fleet
+from dashboard.served import Served, first_chunk_only, play_rounds, run_store, served, small_fleet
 from turnout.dashboard import app as app_module
 from turnout.dashboard import watch as watch_module
 from turnout.scheduler import Scheduler
 from turnout.store import RunStore
+from waiting import LONGEST_WAIT
 
 # Prometheus: https://prometheus.io/docs/instrumenting/exposition_formats/, text format 0.0.4
 
@@ -114,6 +115,26 @@ def test_metrics_say_what_the_pages_say(folder: Path) -> None:
         assert value_of(found, "turnout_last_round_seconds") == pytest.approx(last["seconds"], rel=1e-5)
 
 
+def test_an_answer_about_a_run_that_is_still_being_read_says_so(folder: Path) -> None:
+    """The state belongs to the run that was asked for: what another run lacks is not said of it."""
+    stored = run_store(folder / "runs.turnout", rounds=60)
+    newest, other = stored.unfinished, stored.fast[0]  # in chunks of 15 and of 25 rounds
+    with first_chunk_only() as read_the_rest, served(folder / "runs.turnout") as there:
+        for run, reading in ((other, {"done": 25, "of": 60}), (newest, {"done": 15, "of": 30})):
+            for route in ("overview", "fairness", "clients", "queues", "turns", "speed", "rounds", "round", "system"):
+                about = there.json_now(f"/api/{route}?run={run}")["about"]
+                assert (about["rounds"], about["reading"]) == (reading["done"], reading), route
+        assert there.get(f"/api/round?run={other}&number=26").body.startswith(b'{"error":"there is no round 26 yet')
+        found = metrics_of(there)
+        assert value_of(found, "turnout_read_ratio", run=str(newest)) == 0.5
+        assert value_of(found, "turnout_rounds_total", run=str(newest)) == 15
+        read_the_rest()
+        there.wait_read(newest)
+        assert there.json_now(f"/api/overview?run={newest}")["about"]["reading"] is None
+        assert value_of(metrics_of(there), "turnout_read_ratio", run=str(newest)) == 1
+        assert there.json(f"/api/overview?run={other}")["about"]["rounds"] == 60
+
+
 def test_counters_rise(folder: Path) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=5, is_open=False)
@@ -200,7 +221,7 @@ class Stream:
 
 @contextmanager
 def listening(there: Served) -> Iterator[Stream]:
-    connection = HTTPConnection("127.0.0.1", there.port, timeout=PATIENCE)
+    connection = HTTPConnection("127.0.0.1", there.port, timeout=LONGEST_WAIT)
     try:
         connection.request("GET", "/api/live")
         answer = connection.getresponse()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dashboard.pictures import PICTURES, make_runs, meanwhile, take_all
-from dashboard.served import offer_of, play_rounds, run_store, served, small_fleet
+from dashboard.served import first_chunk_only, offer_of, play_rounds, run_store, served, small_fleet
 from scheduler.fleets import named
 from turnout.bench.browser import PROGRAMS, Browser, Page
 from turnout.bench.dashboard import PAGES, SETTLED, dashboard_of, make_fleet, turn_to
@@ -127,6 +127,26 @@ def test_a_run_in_progress_is_followed(browser: Browser, tmp_path: Path) -> None
         turn_to(page, "turns")
         page.wait_for(f"{ROUNDS_TOLD} === 40")
         page.wait_for("document.querySelector('#page h1').textContent.includes('finished')")
+
+
+def test_a_page_whose_run_is_still_being_read_says_how_far(browser: Browser, tmp_path: Path) -> None:
+    stored = run_store(tmp_path / "runs.turnout", rounds=60)
+    notices, heading = (
+        "document.getElementById('notices').textContent",
+        "document.querySelector('#page h1').textContent",
+    )
+    with (
+        first_chunk_only() as read_the_rest,
+        served(tmp_path / "runs.turnout") as there,
+        looking(browser, there.url) as page,
+    ):
+        turn_to(page, "overview", run=str(stored.fast[0]))
+        page.wait_for(f"{notices}.includes('Still reading: 25 of 60')")
+        assert "25 of 60 rounds read" in page.evaluate(heading)
+        assert "finished" not in page.evaluate(heading)
+        read_the_rest()
+        page.wait_for(f"!{notices}.includes('Still reading')")
+        page.wait_for(f"{heading}.includes('60 of 60 rounds, finished')")
 
 
 def test_every_page_of_a_million_clients(browser: Browser, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from starlette.routing import Route
 
 from dashboard.served import Served, run_store, served, small_fleet
-from scheduler.fleets import packed_anew
+from scheduler.fleets import packed_from_disk
 from turnout.dashboard.app import make_app
 from turnout.dashboard.files import page_files
 from turnout.dashboard.guard import HEADERS
@@ -26,6 +26,7 @@ from turnout.dashboard.views import overview
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.store import RunStore
+from waiting import LONGEST_WAIT
 
 READ = {"GET": 200, "HEAD": 200}
 NEVER = dict.fromkeys(("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"), 405)
@@ -176,7 +177,7 @@ def test_what_is_not_there_is_a_404_in_json(fleet: Served, path: str) -> None:
 
 def test_raw_paths_that_no_client_library_would_send(fleet: Served) -> None:
     for line in (b"GET /static/../../app.py HTTP/1.1", b"GET ../etc/passwd HTTP/1.1", b"GET * HTTP/1.1"):
-        with socket.create_connection(("127.0.0.1", fleet.port), timeout=30) as raw:
+        with socket.create_connection(("127.0.0.1", fleet.port), timeout=LONGEST_WAIT) as raw:
             raw.sendall(line + b"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             answer = b""
             while part := raw.recv(65536):
@@ -277,7 +278,7 @@ def test_whatever_is_asked_nothing_is_changed_and_nothing_breaks(folder: Path, k
 
 def whole_state(path: Path, kind: str) -> Any:
     if kind == "fleet":
-        return packed_anew(path)
+        return packed_from_disk(path)
     with RunStore(path, read_only=True) as store:
         return [(one, store.columns(one.id).to_bytes()) for one in store.runs()]
 

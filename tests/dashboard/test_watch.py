@@ -7,7 +7,6 @@ import logging
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -23,6 +22,9 @@ from dashboard.served import Served, play_rounds, run_store, served, small_fleet
 from scheduler.fleets import named, offered
 from turnout.dashboard import watch as watch_module
 from turnout.dashboard.sources.fleet import FleetSource
+from turnout.dashboard.views.overview import overview
+from turnout.dashboard.views.queues import turns
+from turnout.dashboard.views.rounds import rounds
 from turnout.dashboard.watch import Watch
 from turnout.errors import StoreError
 from turnout.scheduler import Reporter, Scheduler
@@ -91,17 +93,74 @@ def test_new_rounds_appear_and_the_version_rises(folder: Path) -> None:
             there.until(lambda: "retired" in there.json("/api/client?id=newcomer")["flags"])
 
 
+def read_all(watch: Watch) -> None:
+    """Look until a watch that nobody has started has read everything."""
+    while watch.look():
+        pass
+
+
 def test_a_version_stands_for_one_state(folder: Path) -> None:
-    """Nothing changes while nothing is written; so a page need not ask again."""
+    """While nothing is written, looking at the file changes neither the state nor the numbers."""
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=8, is_open=False)
-    with served(path) as there:
-        there.wait_read()
-        version = there.watch.version
-        before = {route: there.get(f"/api/{route}").body for route in ("overview", "clients", "queues")}
-        time.sleep(0.3)  # many looks
-        assert there.watch.version == version
-        assert {route: there.get(f"/api/{route}").body for route in before} == before
+    with watching(path) as watch:  # not started: it looks only when this test tells it to
+
+        def pages() -> list[dict[str, Any]]:
+            with watch.looking() as source:
+                return [
+                    overview(watch, source),
+                    rounds(watch, source, page=1, size=50),
+                    turns(watch, source, order="owed", page=1),
+                ]
+
+        read_all(watch)
+        state, before = watch.state, pages()
+        assert before[0]["round"] == 8
+        for _ in range(50):
+            assert watch.look() is False
+            assert watch.state == state
+        assert pages() == before
+        with Scheduler.open(path) as scheduler:
+            play_rounds(scheduler, 1, scheduler.clients)
+            read_all(watch)
+        assert watch.version > state.version
+        assert pages()[0]["round"] == 9
+
+
+def test_every_change_of_the_state_has_a_version_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading, being live, trouble and their ends: no two different states share a version."""
+    monkeypatch.setattr(watch_module, "SLICE", -1.0)
+    path, away = folder / "fleet.turnout", folder / "away"
+    small_fleet(path, rounds=30, is_open=False)
+    with watching(path) as watch:
+        states = [watch.state]
+
+        def look() -> None:
+            watch.look()
+            if watch.state != states[-1]:
+                states.append(watch.state)
+
+        look()
+        assert watch.reading is not None
+        while watch.reading is not None:
+            watch_module.SLICE = 1.0
+            look()
+        with Scheduler.open(path) as scheduler:
+            play_rounds(scheduler, 1, scheduler.clients)
+        look()
+        assert watch.live
+        monkeypatch.setattr(watch_module, "LIVE_SECONDS", 0.0)
+        look()
+        assert not watch.live
+        path.rename(away)
+        look()
+        assert watch.trouble is not None
+        away.rename(path)
+        look()
+        assert watch.trouble is None
+        versions = [state.version for state in states]
+        assert versions == sorted(set(versions))
+        assert len(states) >= 6
 
 
 def test_reports_of_the_open_round_show(folder: Path) -> None:
@@ -304,11 +363,26 @@ def test_damage_that_is_met_later_is_trouble_that_stays(folder: Path) -> None:
                 play_rounds(scheduler, 1, scheduler.clients)
                 db.execute("UPDATE events SET data = zeroblob(10) WHERE seq = (SELECT MAX(seq) FROM events)")
         there.until(lambda: there.get("/healthz").status == 503)
-        version = there.watch.version
-        time.sleep(0.2)
-        assert there.watch.version == version, "said once, not for ever anew"
         assert "damaged" in there.json("/api/store")["trouble"]
-        assert there.json("/api/overview")["about"]["rounds"] >= 4
+        told = there.json_now("/api/overview")["about"]
+        assert told["rounds"] >= 4
+        assert told["reading"]["done"] < told["reading"]["of"], "what is damaged was not read, and the page says so"
+
+
+def test_trouble_that_stays_is_published_once(folder: Path) -> None:
+    path = folder / "fleet.turnout"
+    small_fleet(path, rounds=4, is_open=False)
+    with watching(path) as watch:
+        read_all(watch)
+        with Scheduler.open(path) as scheduler, closing(sqlite3.connect(path)) as db, db:
+            play_rounds(scheduler, 1, scheduler.clients)
+            db.execute("UPDATE events SET data = zeroblob(10) WHERE seq = (SELECT MAX(seq) FROM events)")
+        watch.look()
+        state = watch.state
+        assert "damaged" in str(state.trouble)
+        for _ in range(20):
+            watch.look()
+            assert watch.state == state
 
 
 def test_a_run_that_is_damaged_is_said_to_be_every_time(folder: Path) -> None:
@@ -435,7 +509,7 @@ def test_a_long_run_is_read_bit_by_bit_and_says_how_far(folder: Path, monkeypatc
         while watch.reading is not None:
             told.append(watch.reading)
             before = watch.version
-            watch._step()
+            watch.look()
             assert watch.version > before
         assert told == [(done, 50) for done in range(5, 50, 5)]
         with watch.looking() as source:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-import time
 from collections.abc import Iterable
 from pathlib import Path
+
+from waiting import wait_until
 
 
 def trainers() -> set[int]:
@@ -22,10 +23,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def all_gone_soon(pids: Iterable[int]) -> bool:
-    """Whether all of them end, without anybody's doing."""
-    left, patience = set(pids), time.monotonic() + 20
-    while left and time.monotonic() < patience:
-        left = {pid for pid in left if not gone(pid)}
-        time.sleep(0.02)
-    return not left
+def wait_until_gone(pids: Iterable[int]) -> None:
+    """Wait until all of them have ended by themselves."""
+    processes = list(pids)
+    wait_until(lambda: all(map(gone, processes)), f"processes {processes} have ended")

@@ -8,17 +8,16 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import turnout
+from killing import environment
 from lab.processes import trainers
 from turnout.errors import SettingError, TrainingError
 from turnout.kernel.rounds import RoundRecord
@@ -319,28 +318,25 @@ def test_models_saved_on_the_way_take_no_space_in_the_end(store: RunStore, path:
 # Killed.
 
 TRAINING = """
-import json, os, signal, sys
+import json, os, sys
 import turnout.lab.learners.torch_learner  # once for all children
-from turnout.lab.batched import train_plans
+from turnout.lab import batched as together
 from turnout.simulator import RunPlan
 from turnout.store import RunStore
+from killing import Writes
 
-def tell(*words):
-    print(*words, flush=True)
+together.SAVING_COSTS = 0.0  # after every round, however long saving takes
 
-path, plans = json.loads(sys.stdin.readline())
-while sys.stdin.readline() == "train\\n":
+for order in sys.stdin:
+    path, plans, die_at, with_workers = json.loads(order)
     if (child := os.fork()) == 0:
         os.setsid()
-        tell("born")
+        Writes(die_at, group=with_workers)
         with RunStore(path) as store:
-            plans = [RunPlan.from_dict(plan) for plan in plans]
-            train_plans(plans, store, workers=2, save_every=0, watch=lambda rounds: tell("round"))
-        tell("over")
+            together.train_plans([RunPlan.from_dict(plan) for plan in plans], store, workers=2, save_every=0)
         os._exit(0)
-    end = os.killpg if sys.stdin.readline() == "kill with workers\\n" else os.kill
-    end(child, signal.SIGKILL)
-    tell("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print("ended", ended, flush=True)
 """
 
 
@@ -355,34 +351,42 @@ def assert_rounds_are_right(path: Path) -> int:
 
 
 def test_training_that_is_killed_at_any_moment_ends_alike(path: Path) -> None:
+    """Killed before a write: as the file is created or opened, as runs begin, and in the middle of a round's writes."""
     plans = [a_plan(rounds=9, gamma=0.5), a_plan("rbcsf", 5, 1), a_plan(rounds=6, rate=0.2)]
-    wanted = sum(plan.rounds for plan in plans)
-    chance = np.random.default_rng(3)
-    ends, held = [], [0]
+    wanted, held = sum(plan.rounds for plan in plans), [0]
     with subprocess.Popen(
-        [sys.executable, "-c", TRAINING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        [sys.executable, "-c", TRAINING],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        env=environment(),
     ) as nursery:
         assert nursery.stdin is not None
         assert nursery.stdout is not None
-        nursery.stdin.write(json.dumps([str(path), [plan.as_dict() for plan in plans]]) + "\n")
-        for attempt in range(12):
-            nursery.stdin.write("train\n")
-            assert nursery.stdout.readline() == "born\n"
-            for _ in range(int(chance.integers(0, 6))):
-                if nursery.stdout.readline() != "round\n":
-                    break
-            time.sleep(float(chance.uniform(0, 0.2)) ** 2)  # rather soon: what was just played is being saved
+
+        def train(die_at: int, *, with_workers: bool) -> list[str]:
+            """What a child tells until it has ended."""
+            assert nursery.stdin is not None
+            assert nursery.stdout is not None
+            order = [str(path), [plan.as_dict() for plan in plans], die_at, with_workers]
+            nursery.stdin.write(json.dumps(order) + "\n")
+            told = [nursery.stdout.readline()]
+            while not told[-1].startswith("ended"):
+                assert told[-1]
+                told.append(nursery.stdout.readline())
+            return told
+
+        for attempt, die_at in enumerate((4, 11, 17, 16, 20, 23, 10, 25, 28)):
             # With its workers, or without them: then they leave by themselves, while the next child trains.
-            nursery.stdin.write("kill with workers\n" if attempt % 2 else "kill\n")
-            while not (told := nursery.stdout.readline()).startswith("ended"):
-                assert told in ("round\n", "over\n")
-            ends.append(int(told.split()[1]))
+            told = train(die_at, with_workers=attempt % 2 == 0)
+            assert told == [f"ended {-signal.SIGKILL}\n"]
             if path.exists():
                 held.append(assert_rounds_are_right(path))
         nursery.stdin.close()
-    assert ends.count(-signal.SIGKILL) >= 5
     assert held == sorted(held)
-    assert len(set(held)) > 3
+    assert len(set(held)) > 3, held
+    assert held[-1] < wanted
     with RunStore(path) as store:
         told_rounds: list[int] = []
         train_plans(plans, store, workers=2, watch=told_rounds.append)

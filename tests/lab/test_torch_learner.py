@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from lab.processes import all_gone_soon, gone, trainers
+from lab.processes import gone, trainers, wait_until_gone
 from turnout.bench.plain_training import PlainRound, plain_module, put_weights
 from turnout.bench.training import noise
 from turnout.errors import SettingError, StateError, TrainingError
@@ -410,7 +410,7 @@ def test_a_learner_that_is_forgotten_has_no_processes_either() -> None:
     assert len(workers) == 2
     learner = None
     gc.collect()
-    assert all_gone_soon(workers)
+    wait_until_gone(workers)
 
 
 @forking
@@ -429,7 +429,7 @@ def test_a_worker_that_is_killed_is_told_and_the_learner_goes_on_with_others() -
         with pytest.raises(TrainingError, match="a training process ended abruptly"):
             learner.train([endless])
         learner.close()
-        assert all_gone_soon(workers)
+        wait_until_gone(workers)
         again = learner.train([cohort(learner, 2)])[0]
         assert np.array_equal(again.weights, expected.weights)
 
@@ -470,8 +470,8 @@ def test_workers_do_not_outlive_a_killed_parent() -> None:
             assert len(workers) == 4
             assert not any(gone(worker) for worker in workers)
             parent.kill()
-            assert parent.wait(timeout=20) == -signal.SIGKILL
-            assert all_gone_soon(workers)
+            assert parent.wait() == -signal.SIGKILL
+            wait_until_gone(workers)
         finally:
             parent.kill()
             for worker in workers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -45,7 +46,7 @@ class FirstOnes(SelectionPolicy):
 
     def ask(self, offer: RoundOffer) -> Selection:
         self.check_offer(offer)
-        return Selection(offer.round, np.flatnonzero(offer.available)[:3])
+        return Selection(offer.round, np.flatnonzero(offer.available)[: self.places(offer)])
 
     def tell(self, report: RoundReport) -> None:
         self.check_report(report)
@@ -78,13 +79,14 @@ class Remembering(FirstOnes):
 class Fickle(FirstOnes):
     """Asked again, it answers something else."""
 
-    again = False
+    def __init__(self, clients: int) -> None:
+        super().__init__(clients)
+        self.orders = itertools.cycle([1, -1])
 
     def ask(self, offer: RoundOffer) -> Selection:
-        self.again = not self.again
         self.check_offer(offer)
-        rows = np.flatnonzero(offer.available)
-        return Selection(offer.round, rows[-3:] if self.again else rows[:3])
+        rows = np.flatnonzero(offer.available)[:: next(self.orders)]
+        return Selection(offer.round, np.sort(rows[: self.places(offer)]))
 
 
 class Scribbling(FirstOnes):
@@ -140,7 +142,7 @@ class Stale(FirstOnes):
 
     def ask(self, offer: RoundOffer) -> Selection:
         self.check_offer(offer)
-        return Selection(offer.round + 1, np.flatnonzero(offer.available)[:3])
+        return Selection(offer.round + 1, np.flatnonzero(offer.available)[: self.places(offer)])
 
 
 class Nosy(FirstOnes):
@@ -150,7 +152,8 @@ class Nosy(FirstOnes):
         self.check_offer(offer)
         absent = offer.contexts[~offer.available]
         rows = np.flatnonzero(offer.available)
-        return Selection(offer.round, rows[-3:] if len(absent) and absent[0, 0] > 1 else rows[:3])
+        rows = rows[::-1] if len(absent) and absent[0, 0] > 1 else rows
+        return Selection(offer.round, np.sort(rows[: self.places(offer)]))
 
 
 class OrderMinded(FirstOnes):
@@ -179,7 +182,7 @@ class Counting(FirstOnes):
     def ask(self, offer: RoundOffer) -> Selection:
         self.check_offer(offer)
         rows = np.flatnonzero(offer.available)
-        return Selection(offer.round, np.sort(rows[np.argsort(self.turns[rows], kind="stable")][:3]))
+        return Selection(offer.round, np.sort(rows[np.argsort(self.turns[rows], kind="stable")][: self.places(offer)]))
 
     def tell(self, report: RoundReport) -> None:
         self.check_report(report)
@@ -190,6 +193,60 @@ class Counting(FirstOnes):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.turns = np.array(state["turns"])
+
+    def add(self, count: int) -> None:
+        super().add(count)
+        self.turns = np.append(self.turns, np.zeros(count))
+
+    def forget(self, rows: Any) -> None:
+        self.turns[rows] = 0
+
+
+class Reassigning(FirstOnes):
+    """Assigns an attribute during `ask` and restores it."""
+
+    def ask(self, offer: RoundOffer) -> Selection:
+        self.cohort_size, own = self.places(offer), self.cohort_size
+        try:
+            return super().ask(offer)
+        finally:
+            self.cohort_size = own
+
+
+class Unforgetting(Counting):
+    """Has state but cannot forget a client."""
+
+    def forget(self, rows: Any) -> None:
+        SelectionPolicy.forget(self, rows)
+
+
+class Retentive(Counting):
+    """Keeps the longest time of each client after it was told to forget it."""
+
+    def __init__(self, clients: int) -> None:
+        super().__init__(clients)
+        self.longest = np.zeros(clients)
+
+    def tell(self, report: RoundReport) -> None:
+        super().tell(report)
+        self.longest[report.clients] = np.maximum(self.longest[report.clients], report.exchange_times)
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "longest": self.longest.copy()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self.longest = np.array(state["longest"])
+
+
+class Averaging(Retentive):
+    """Keeps half of it, so that no reported number is left, but a trace is."""
+
+    def state(self) -> dict[str, Any]:
+        return {**Counting.state(self), "longest": self.longest / 2}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore({**state, "longest": np.array(state["longest"]) * 2})
 
 
 class Forgetful(Counting):
@@ -218,22 +275,22 @@ class Secretive(Counting):
 
     def __init__(self, clients: int) -> None:
         super().__init__(clients)
-        self.asked = 0
+        self.asked = [0]
 
     def ask(self, offer: RoundOffer) -> Selection:
-        self.asked = offer.round
+        self.asked[0] = offer.round
         return super().ask(offer)
 
     def tell(self, report: RoundReport) -> None:
         super().tell(report)
-        self.turns[0] += self.asked > 5
+        self.turns[0] += self.asked[0] > 5
 
 
 class Gullible(FirstOnes):
     """Accepts offers of any fleet."""
 
     def ask(self, offer: RoundOffer) -> Selection:
-        return Selection(offer.round, np.flatnonzero(offer.available)[:3])
+        return Selection(offer.round, np.flatnonzero(offer.available)[: self.places(offer)])
 
 
 class Credulous(Counting):
@@ -250,7 +307,9 @@ class Global(FirstOnes):
         self.check_offer(offer)
         state = random.getstate()
         random.seed(offer.round)
-        rows = sorted(random.sample(np.flatnonzero(offer.available).tolist(), min(3, int(offer.available.sum()))))
+        rows = sorted(
+            random.sample(np.flatnonzero(offer.available).tolist(), min(self.places(offer), int(offer.available.sum())))
+        )
         if offer.round < 20:
             random.setstate(state)
         return Selection(offer.round, np.array(rows, dtype=np.int64))
@@ -261,20 +320,24 @@ class Global(FirstOnes):
     [
         (Nameless, "it has a name"),
         (Remembering, "asking changes nothing"),
+        (Reassigning, "asking changes nothing: ask with places=None assigned the attribute 'cohort_size'"),
+        (Unforgetting, "a forgotten client leaves no trace: first-ones has state but no method forget"),
+        (Retentive, r"a forgotten client leaves no trace: state\['longest'\] holds a number that the client reported"),
+        (Averaging, r"a forgotten client leaves no trace: state\['longest'\] still depends on what"),
         (Fickle, "asking twice gives the same answer"),
         (Scribbling, "the offer is left as it was"),
         (Pressing, r"the cohort is a set of available clients: round 1: \[0\] were chosen"),
         (Doubling, "the cohort is a set of available clients: .* holds a client twice"),
-        (Stingy, "the cohort has the wanted size"),
+        (Stingy, "the cohort has the requested size"),
         (Insistent, "an empty offer gives an empty cohort"),
         (Stale, "the selection is of the offered round"),
-        (Nosy, "order does not matter: the contexts of absent clients"),
+        (Nosy, "order does not matter: the contexts of unavailable clients"),
         (OrderMinded, "order does not matter: the order of the report"),
         (Forgetful, "state and restore round trip"),
         (Pickled, "state and restore round trip: state"),
         (Leaking, "a saved state does not change"),
-        (Secretive, "replay gives the same next choice"),
-        (Gullible, "bad offers and reports are refused: an offer for one client more was accepted"),
+        (Secretive, "replay gives the same next selection"),
+        (Gullible, "bad offers and reports are refused: an offer with one more client was accepted"),
         (Credulous, "bad offers and reports are refused: a report of an unknown client raised IndexError"),
         (Global, "global random state is untouched"),
     ],

@@ -10,7 +10,7 @@ import pytest
 
 from turnout import POLICIES, make_policy
 from turnout.errors import ReportError, SettingError
-from turnout.policies.registry import settings_of
+from turnout.policies.registry import setting_names
 from turnout.policies.small_fleet import SmallFleet
 
 OURS = ("rbcsf", "random", "skewed", "round-robin", "fedcs", "fastest", "fair-oracle")
@@ -65,7 +65,7 @@ def test_a_policy_that_needs_to_know_who_was_available_says_so_and_changes_nothi
     offer = fleet.offer(1)
     report = fleet.play(offer, policy.ask(offer))
     before = policy.state()
-    with pytest.raises(ReportError, match=f"{name} .* who was available: give the report the offer's mask"):
+    with pytest.raises(ReportError, match=f"{name} .* availab.*: pass the offer's mask"):
         policy.tell(replace(report, available=None))
     assert all(np.array_equal(before[key], policy.state()[key]) for key in before)
 
@@ -77,12 +77,12 @@ def test_data_sizes_are_checked_and_bind_the_policy_to_their_clients(name: str) 
     with pytest.raises(SettingError, match="sizes must not all be 0"):
         make_policy(name, 3, sizes=[0, 0, 0])
     policy = make_policy(name, 3, sizes=[1, 2, 3])
-    with pytest.raises(SettingError, match=f"{name} was given the data sizes of 3 clients, so 1 more cannot join"):
+    with pytest.raises(SettingError, match=f"{name} has the data sizes of 3 clients, so 1 more cannot join"):
         policy.add(1)
     assert policy.clients == 3
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLISHED if "seed" in settings_of(POLICIES[name])])
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if "seed" in setting_names(name)])
 def test_another_seed_draws_other_cohorts(name: str) -> None:
     fleet = SmallFleet()
     offers = [fleet.offer(round_) for round_ in range(1, 6)]

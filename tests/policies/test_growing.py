@@ -146,7 +146,7 @@ def test_an_old_offer_is_refused_after_growing() -> None:
     for name in SETTINGS:
         policy = make_policy(name, SMALL, **SETTINGS[name])
         policy.add(1)
-        with pytest.raises(ValueError, match=f"the offer is for {SMALL} clients, this policy is for {SMALL + 1}"):
+        with pytest.raises(ValueError, match=f"the offer has {SMALL} clients, this policy was built for {SMALL + 1}"):
             policy.ask(SmallFleet(clients=SMALL).offer(1))
 
 

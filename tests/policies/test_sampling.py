@@ -6,7 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from turnout.policies.sampling import drawn, exponential_keys, lowest, weighted_sample_linear
+from turnout.policies.sampling import exponential_keys, lowest, weighted_sample, weighted_sample_linear
 
 
 def test_draws_have_the_chances_of_drawing_one_after_the_other() -> None:
@@ -33,11 +33,11 @@ def test_who_has_no_weight_comes_last_and_at_random() -> None:
 
 def test_the_smallest_and_the_largest_weights_are_no_trouble() -> None:
     logs = np.array([-1e5, 1e5, -math.inf, 0.0])
-    assert drawn(logs, np.ones(4), 1).tolist() == [1]
-    assert drawn(logs, np.ones(4), 3).tolist() == [0, 1, 3]
-    assert drawn(logs, np.ones(4), 9).tolist() == [0, 1, 2, 3]
-    assert drawn(logs, np.ones(4), 0).tolist() == []
-    assert drawn(np.empty(0), np.empty(0), 3).tolist() == []
+    assert weighted_sample(logs, np.ones(4), 1).tolist() == [1]
+    assert weighted_sample(logs, np.ones(4), 3).tolist() == [0, 1, 3]
+    assert weighted_sample(logs, np.ones(4), 9).tolist() == [0, 1, 2, 3]
+    assert weighted_sample(logs, np.ones(4), 0).tolist() == []
+    assert weighted_sample(np.empty(0), np.empty(0), 3).tolist() == []
 
 
 def test_the_lowest_are_those_of_a_full_sort() -> None:

@@ -37,8 +37,8 @@ def packed(scheduler: Scheduler) -> bytes:
     return pack_snapshot(scheduler.state())
 
 
-def packed_anew(path: Path) -> bytes:
-    """Memory as another process would find it now."""
+def packed_from_disk(path: Path) -> bytes:
+    """Returns the state as another process would load it now."""
     with Scheduler.open(path, read_only=True) as reader:
         return packed(reader)
 

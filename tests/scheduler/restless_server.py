@@ -13,13 +13,12 @@ import json
 import os
 import random
 import signal
-import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
+from killing import Writes
 from turnout.scheduler import ClientStatus, Scheduler
 
 SETTINGS: dict[str, Any] = {
@@ -32,7 +31,6 @@ SETTINGS: dict[str, Any] = {
 }
 STARTERS = 10
 UNDERSTUDY = "understudy"
-WRITES = ("BEGIN IMMEDIATE", "COMMIT", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "PRAGMA")
 
 
 def chance(*words: object) -> random.Random:
@@ -140,27 +138,6 @@ def _report_late_ones(scheduler: Scheduler, round_: int) -> None:
 
 
 # The program
-
-
-class Writes:
-    """Counts the writes of this process, in whatever connection, and ends it before one of them."""
-
-    def __init__(self, die_at: int | None) -> None:
-        self.count, self.die_at = 0, die_at
-        began = self._began
-
-        class Watched(sqlite3.Connection):
-            def __init__(self, *arguments: Any, **options: Any) -> None:
-                super().__init__(*arguments, **options)
-                self.set_trace_callback(began)
-
-        sqlite3.connect = partial(sqlite3.connect, factory=Watched)  # type: ignore[assignment]
-
-    def _began(self, words: str) -> None:
-        if words.startswith(WRITES):
-            self.count += 1
-            if self.count == self.die_at:
-                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def obey(order: dict[str, Any]) -> dict[str, Any]:

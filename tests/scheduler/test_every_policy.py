@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import signal
 import subprocess
 import sys
@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 from scheduler.fleets import OpenFleet, named, offered, packed, packed_from_disk
+from scheduler.killed_server import state_digest
 from turnout import POLICIES, RBCSF
 from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundOffer
 from turnout.policies import WRAPPERS, make_policy
 from turnout.policies.explain.explanation import explain_choice
+from turnout.policies.registry import setting_names
 from turnout.scheduler import Scheduler
 from turnout.scheduler.audit.certify import certify
 from turnout.scheduler.audit.doctor.doctor import examine
@@ -53,7 +55,7 @@ def live_policies() -> Iterator[tuple[str, dict[str, Any]]]:
         if name in NOT_LIVE:
             continue
         own = {"cohort_size": 2, **OWN_SETTINGS.get(name, {})} if name != "fedcs" else OWN_SETTINGS[name]
-        if "guaranteed_rate" in _setting_names(name):
+        if "guaranteed_rate" in setting_names(name):
             own["guaranteed_rate"] = "1/6"
         yield name, own
         for wrapper, settings in WRAPPER_SETTINGS.items():
@@ -61,12 +63,6 @@ def live_policies() -> Iterator[tuple[str, dict[str, Any]]]:
                 continue  # its cohort has no fixed size
             more = {"cohort_size": 2} if (name, wrapper) == ("fedcs", "warm-up") else {}
             yield wrapper, {"policy": name, "settings": own, **settings, **more}
-
-
-def _setting_names(name: str) -> list[str]:
-    from turnout.policies.registry import setting_names
-
-    return setting_names(name)
 
 
 LIVE_POLICIES = [
@@ -90,6 +86,16 @@ def play(scheduler: Scheduler, rounds: int, *, marked: str | None = None) -> Non
             else:
                 scheduler.report(client, 1.0 + int(client[1:]), loss=0.5)
         scheduler.close_round()
+
+
+@pytest.fixture(scope="module")
+def killed_server() -> Iterator[Any]:
+    """A process that plays rounds in children that kill themselves."""
+    command = [sys.executable, str(Path(__file__).with_name("killed_server.py"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        yield server
+        assert server.stdin is not None
+        server.stdin.close()
 
 
 def problems(path: Path) -> list[str]:
@@ -207,25 +213,16 @@ def play_on(scheduler: Scheduler, rounds: int) -> None:
 
 @pytest.mark.parametrize(("policy", "settings"), LIVE_POLICIES)
 def test_a_killed_scheduler_is_reopened_with_the_state_it_had(
-    folder: Path, policy: str, settings: dict[str, Any]
+    killed_server: Any, folder: Path, policy: str, settings: dict[str, Any]
 ) -> None:
     path = folder / "fleet.turnout"
-    child = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("killed_server.py")), str(path), policy, repr(settings)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None
-    digest = child.stdout.readline().strip()
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
-    child.stdout.close()
+    killed_server.stdin.write(json.dumps({"path": str(path), "policy": policy, "settings": settings}) + "\n")
+    killed_server.stdin.flush()
+    answer = json.loads(killed_server.stdout.readline())
+    assert answer["signal"] == signal.SIGKILL
     with Scheduler.open(path) as scheduler:
-        from scheduler.killed_server import state_digest
-
-        assert state_digest(scheduler) == digest
-        assert scheduler.open_round is not None
-        scheduler.report_many(dict.fromkeys(scheduler.open_round.clients, 1.0))
+        assert state_digest(scheduler) == answer["digest"]
+        scheduler.report_many({turn.id: 1.0 for turn in scheduler.turns()})
         scheduler.close_round()
     assert problems(path) == []
 

@@ -11,7 +11,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from fractions import Fraction
@@ -21,11 +20,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from killing import environment
 from scheduler import restless_server
-from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_anew, play_round, rows_of, turns_in
+from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_from_disk, play_round, rows_of, turns_in
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, StoreError
 from turnout.scheduler import ClientStatus, Reporter, Scheduler
 from turnout.scheduler.journal.journal import FLEET
+from waiting import wait_until
 
 HERE = Path(__file__).parent
 
@@ -58,7 +59,9 @@ class Server:
 @pytest.fixture
 def server() -> Iterator[Server]:
     program = [sys.executable, str(HERE / "restless_server.py")]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+    ) as process:
         yield Server(process)
         assert process.stdin is not None
         process.stdin.close()
@@ -203,7 +206,7 @@ def test_a_report_for_an_unknown_round_or_client_or_one_not_chosen(open_fleet: O
                 teller.report_many({cohort[0]: 1.0, "nobody": 1.0})
     with pytest.raises(ReportError, match=r"there is no client 'nobody' in .*: check the id"):
         scheduler.history("nobody")
-    assert (packed(scheduler), packed_anew(path), turns_in(path)) == (before, before, told)
+    assert (packed(scheduler), packed_from_disk(path), turns_in(path)) == (before, before, told)
     for open_nothing in (lambda: Reporter(folder / "no"), lambda: Scheduler.open(folder / "no", read_only=True)):
         with pytest.raises(StoreError, match=r"there is no fleet at .*no"):
             open_nothing()
@@ -287,8 +290,7 @@ def test_nobody_waits_for_ever_for_a_client_that_never_returns(open_fleet: OpenF
     scheduler = open_fleet(deadline=0.05)
     scheduler.choose(offered("a", "b"))
     scheduler.report("a", 0.01)
-    while not scheduler.ready:
-        time.sleep(0.01)
+    wait_until(lambda: scheduler.ready, "the deadline has passed")
     assert scheduler.status().out == ["b"]
     report = scheduler.close_round().report
     assert report.exchange_times.tolist() == [0.01, 0.05]
@@ -311,7 +313,7 @@ def test_all_of_the_cohort_lost(open_fleet: OpenFleet, folder: Path) -> None:
     assert scheduler.ready
     assert scheduler.close_round().report.duration == 0.0
     assert scheduler.choose(offered("a", "b")) == ["a", "b"]
-    assert packed(scheduler) == packed_anew(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
 # NaN, infinity, negative, zero, absurd context or time
@@ -352,7 +354,7 @@ def test_nan_infinity_negative_zero_absurd_context_or_time(
             complaint = f"{word} of 'new' must be a number, not {seconds!r}"
         with pytest.raises(OfferError, match=complaint):
             scheduler.choose({**statuses, "new": absurd if word == "bandwidth" else ClientStatus(**absurd)})
-    assert (packed(scheduler), packed_anew(path), scheduler.clients) == (before, before, ["a", "b"])
+    assert (packed(scheduler), packed_from_disk(path), scheduler.clients) == (before, before, ["a", "b"])
     assert scheduler.status().is_open is False
 
 
@@ -377,7 +379,7 @@ def test_fewer_available_than_wanted_and_nobody_available(open_fleet: OpenFleet,
     record = scheduler.close_round()
     assert record.selection.clients.tolist() == record.report.clients.tolist() == []
     assert scheduler.certificate().promised_units.tolist() == [3, 3, 3]  # nobody volunteered, nobody earned
-    assert packed(scheduler) == packed_anew(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
     assert play_round(scheduler, offered("b")) == ["b"]
 
 
@@ -579,13 +581,13 @@ def test_disk_full(open_fleet: OpenFleet, folder: Path) -> None:
                 continue  # it had room
             refused += 1
             assert "disk is full): free some space and repeat; nothing of what was interrupted is stored" in complaint
-            assert (packed(scheduler), packed_anew(folder / "fleet")) == (before, before)
+            assert (packed(scheduler), packed_from_disk(folder / "fleet")) == (before, before)
             assert turns_in(folder / "fleet") == told
         change(scheduler)
     assert refused >= 6
     for change in changes:
         change(calm)
-    assert packed(scheduler) == packed(calm) == packed_anew(folder / "fleet")
+    assert packed(scheduler) == packed(calm) == packed_from_disk(folder / "fleet")
     assert turns_in(folder / "fleet") == turns_in(folder / "calm")
 
 
@@ -602,7 +604,7 @@ def test_disk_full_when_a_snapshot_is_due(
         scheduler.close_round()
     assert "no snapshot was taken" in caplog.text
     assert rows_of(folder / "fleet.turnout", "SELECT seq FROM snapshot") == []
-    assert packed(scheduler) == packed_anew(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
     play_round(scheduler, offered("a"))
     assert len(rows_of(folder / "fleet.turnout", "SELECT seq FROM snapshot")) == 1
 
@@ -694,7 +696,7 @@ def test_file_truncated(folder: Path) -> None:
             Scheduler.open(path, **restless_server.SETTINGS)
         assert path.read_bytes() == data[:length]  # no fresh start in its place
     path.write_bytes(data)
-    assert packed_anew(path)
+    assert packed_from_disk(path)
 
 
 MEDDLING = [
@@ -827,7 +829,7 @@ def test_two_schedulers_on_one_file(folder: Path, open_fleet: OpenFleet) -> None
         for refusal in answer(first):
             assert f"was taken over by process {os.getpid()} on host" in refusal
             assert "this scheduler can no longer write" in refusal
-    assert (packed(second), packed_anew(path), turns_in(path)) == (before, before, told)
+    assert (packed(second), packed_from_disk(path), turns_in(path)) == (before, before, told)
     play_round(second, offered("a", "b"))
     with pytest.raises(StoreError, match=f"is being written by process {os.getpid()} on host"):
         Scheduler.open(path)  # also now that the first is gone
@@ -845,7 +847,7 @@ def test_two_schedulers_on_one_file_in_one_process(open_fleet: OpenFleet, folder
         first.choose(offered("a"))
     first.close()
     play_round(second, offered("a"))
-    assert packed_anew(folder / "fleet.turnout") == packed(second)
+    assert packed_from_disk(folder / "fleet.turnout") == packed(second)
 
 
 # eight processes report at once; dashboard reads meanwhile
@@ -869,7 +871,7 @@ def test_eight_processes_report_at_once_while_one_reads(open_fleet: OpenFleet, f
     report = scheduler.close_round().report
     assert report.with_outcome("arrived").all()
     assert report.exchange_times.tolist() == [1.0 + row % 8 for row in range(48)]
-    assert packed(scheduler) == packed_anew(path)
+    assert packed(scheduler) == packed_from_disk(path)
 
 
 # file of an older release
@@ -891,7 +893,7 @@ def test_file_of_an_older_release(folder: Path) -> None:
             scheduler.close_round()
             play_round(scheduler, offered(*expected["clients"]), 3.0)
             after = packed(scheduler)
-        assert packed_anew(path) == after
+        assert packed_from_disk(path) == after
     written = sorted(old.name for old in (HERE / "data").glob("*.turnout"))
     assert written == [f"fleet-format-{number}.turnout" for number in range(1, FLEET.format + 1)]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler.fleets import OpenFleet, packed, packed_anew, play_round
+from scheduler.fleets import OpenFleet, packed, packed_from_disk, play_round
 from turnout.errors import OfferError, SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.scheduler import ClientStatus, Feature, Features, Scheduler
@@ -63,7 +63,7 @@ def test_declared_numbers_are_the_features_where_nothing_computes_them(open_flee
     assert again.features == Features.of(BATTERY, TEMPERATURE)
     play_round(again, {"a": {"battery": 0.25, "temperature": 30.0}})
     assert contexts_in(again)[1] == [[0.25, 30.0]]
-    assert packed(again) == packed_anew(folder / "fleet.turnout")
+    assert packed(again) == packed_from_disk(folder / "fleet.turnout")
 
 
 def test_a_function_makes_features_of_statuses_and_must_be_given_again(open_fleet: OpenFleet, folder: Path) -> None:

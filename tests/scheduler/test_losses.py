@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import sqlite3
+import struct
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler.fleets import OpenFleet, named, offered, packed, packed_anew, play_round, rows_of, turns_in
+from scheduler.fleets import OpenFleet, named, offered, packed, packed_from_disk, play_round, rows_of, turns_in
 from turnout.errors import ReportError, StoreError
 from turnout.scheduler import Reporter, Scheduler
 from turnout.scheduler.audit.doctor.doctor import examine
@@ -33,7 +34,7 @@ def test_losses_are_handed_to_the_policy_when_the_round_is_closed(open_fleet: Op
     assert report.losses is not None
     np.testing.assert_array_equal(report.losses, [0.5, 0.25, math.nan, math.nan])
     assert [turn.loss for turn in scheduler.turns(1)] == [0.5, 0.25, None, None]
-    assert packed(scheduler) == packed_anew(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
 def test_where_nobody_tells_a_loss_the_policy_is_told_none(open_fleet: OpenFleet) -> None:
@@ -54,7 +55,7 @@ def test_policies_that_choose_by_loss_work_for_a_live_fleet(open_fleet: OpenFlee
             losses={client: float(client[1:]) for client in back if round_ % 3},
         )
         scheduler.close_round()
-        assert packed(scheduler) == packed_anew(folder / "fleet.turnout")
+        assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
 def test_power_of_choice_takes_those_with_the_largest_losses_also_after_a_restart(
@@ -96,7 +97,7 @@ def test_the_loss_of_a_late_client_is_kept_and_not_learned(open_fleet: OpenFleet
     play_round(scheduler, offered("a"), 1.0)
     assert scheduler.history("b")[0].loss == 5.0
     assert scheduler.state()["policy.losses"].tolist() == [2.0, -math.inf]
-    assert packed(scheduler) == packed_anew(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
 def test_the_same_loss_twice_has_no_effect_and_another_is_refused(open_fleet: OpenFleet, folder: Path) -> None:
@@ -152,7 +153,11 @@ def test_a_loss_without_seconds_is_refused(open_fleet: OpenFleet) -> None:
     assert scheduler.status().out == ["a", "b"]
 
 
-def test_losses_are_exported_and_forgotten(open_fleet: OpenFleet, folder: Path) -> None:
+def test_losses_are_exported_and_those_of_a_forgotten_client_leave_the_file(
+    open_fleet: OpenFleet, folder: Path
+) -> None:
+    """With a policy that learns nothing from losses: what another one has learned is not looked at here."""
+    in_a_column, in_an_array = struct.pack(">d", 0.1234567), struct.pack("<d", 0.1234567)
     scheduler = open_fleet()
     scheduler.choose(offered("a", "b"))
     scheduler.report_many({"a": 2.0, "b": 3.0}, losses={"b": 0.1234567})
@@ -160,11 +165,17 @@ def test_losses_are_exported_and_forgotten(open_fleet: OpenFleet, folder: Path) 
     play_round(scheduler, offered("a", "b"), 1.0)
     rounds = [event["losses"] for event in scheduler.export() if event["kind"] == "round"]
     assert json.loads(json.dumps(rounds, allow_nan=False)) == [[None, 0.1234567], [None, None]]
+    before = b"".join(file.read_bytes() for file in folder.iterdir())
+    assert in_a_column in before
+    assert in_an_array in before
     scheduler.forget("b")
+    after = b"".join(file.read_bytes() for file in folder.iterdir())
+    assert in_a_column not in after
+    assert in_an_array not in after
     assert [event["losses"] for event in scheduler.export() if event["kind"] == "round"] == [[None, None]] * 2
     assert rows_of(folder / "fleet.turnout", "SELECT loss FROM turns") == [(None,)] * 4
     assert all(one.sound is not False for one in examine(folder / "fleet.turnout"))
-    assert packed(scheduler) == packed_anew(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
 # A file that was written before there were losses
@@ -199,6 +210,6 @@ def test_a_scheduler_brings_a_file_of_format_1_up_to_date(folder: Path) -> None:
         assert (told[out[0]], told[out[1]]) == (0.5, 0.25)
         scheduler.close_round()
         after = packed(scheduler)
-    assert packed_anew(path) == after
+    assert packed_from_disk(path) == after
     assert rows_of(path, "PRAGMA user_version") == [(2,)]
     assert all(one.sound is not False for one in examine(path))

@@ -25,7 +25,7 @@ from scheduler.fleets import (
     named,
     offered,
     packed,
-    packed_anew,
+    packed_from_disk,
     play_round,
     rows_of,
     turns_in,
@@ -77,7 +77,7 @@ def test_an_open_round_survives_a_restart(open_fleet: OpenFleet, folder: Path) -
     for fleet in (again, calm):
         fleet.report(fleet.status().out[0], 4.0)
         fleet.close_round()
-    assert packed(again) == packed(calm) == packed_anew(folder / "calm")
+    assert packed(again) == packed(calm) == packed_from_disk(folder / "calm")
     assert turns_in(folder / "fleet.turnout") == turns_in(folder / "calm")
 
 
@@ -88,7 +88,7 @@ def test_abandoning_undoes_a_round_exactly_also_who_joined_in_it(open_fleet: Ope
     cohort = scheduler.choose(offered(*named(3), "new"))
     assert "new" in scheduler.clients
     scheduler.abandon_round()
-    assert (packed(scheduler), packed_anew(path), turns_in(path)) == (before, before, told)
+    assert (packed(scheduler), packed_from_disk(path), turns_in(path)) == (before, before, told)
     assert (scheduler.clients, scheduler.round, scheduler.status().is_open) == (named(3), 1, False)
     assert scheduler.choose(offered(*named(3), "new")) == cohort
     scheduler.report(cohort[0], 1.0)
@@ -159,7 +159,7 @@ def test_any_kind_of_number_and_word_comes_back_as_it_was_told(
     assert [turn.seconds for client in "abc" for turn in scheduler.history(client)] == [3.0, 1.0, None, 10.0]
     assert scheduler.history("b")[0].why == "half a character ?"
     assert scheduler.history("c")[0].late_seconds == 13.0
-    assert packed(scheduler) == packed_anew(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
 # Deadlines
@@ -481,7 +481,7 @@ def test_who_retires_is_chosen_no_more_and_its_debt_stays_on_record(open_fleet: 
     assert (scheduler.status().retired, scheduler.clients) == (1, ["a", "b", "c"])
     assert "3, 1 of them retired" in str(scheduler.status())
     assert len(scheduler.history("b")) == before.turns[row]
-    assert packed(scheduler) == packed_anew(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
     with pytest.raises(ReportError, match="there is no client 'nobody'"):
         scheduler.retire("nobody")
 
@@ -529,7 +529,7 @@ def test_what_is_forgotten_stands_nowhere_any_more(open_fleet: OpenFleet, folder
     for kind, blob, digest in rows_of(path, "SELECT kind, data, digest FROM events ORDER BY seq"):
         assert digest_of(before, kind, blob) == digest
         before = digest
-    assert packed(scheduler) == packed_anew(path)
+    assert packed(scheduler) == packed_from_disk(path)
     with pytest.raises(ReportError, match="was not chosen in any round"):
         scheduler.report(SECRET, 30.0)
 
@@ -557,7 +557,7 @@ def test_a_forgotten_id_that_returns_is_a_new_client(open_fleet: OpenFleet, fold
     fresh = ExchangeTimeModel(1)
     fresh.learn([0], [[1.0, 1.0, 10.0]], [4.0])
     assert model_of(scheduler).bank[:, [2]].tobytes() == fresh.bank.tobytes()
-    assert packed(scheduler) == packed_anew(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
 def test_the_name_of_who_is_forgotten_may_be_taken(open_fleet: OpenFleet) -> None:
@@ -581,7 +581,7 @@ def test_a_late_time_of_a_forgotten_client_is_not_learned(open_fleet: OpenFleet,
     expected.learn([0], [[1.0, 1.0, 10.0]], [30.0])
     expected.learn([0], [[1.0, 1.0, 10.0]], [2.0])
     np.testing.assert_allclose(model_of(scheduler).bank[:, [1]], expected.bank, atol=1e-12)
-    assert packed(scheduler) == packed_anew(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
 def test_registering_counts_the_new_and_refuses_what_is_no_id(open_fleet: OpenFleet) -> None:
@@ -873,7 +873,7 @@ def test_policies_work_for_a_live_fleet_that_grows(
         scheduler.report_many({client: seconds for client, seconds in times.items() if seconds < 10})
         scheduler.close_round()
         scheduler.report_many({client: seconds for client, seconds in times.items() if seconds >= 10}, round=round_)
-        assert packed(scheduler) == packed_anew(folder / "fleet.turnout")
+        assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
     assert len(scheduler.clients) == 9
     assert "promise" in str(scheduler.status()) or policy != "rbcsf"
     if policy != "rbcsf":
@@ -889,7 +889,7 @@ def test_a_policy_that_cannot_grow_says_so_and_nothing_changes(open_fleet: OpenF
     for attempt in (lambda: scheduler.register(["d"]), lambda: scheduler.choose(offered("a", "d"))):
         with pytest.raises(SettingError, match="skewed draws the weights of all clients at once: 1 more cannot join"):
             attempt()
-    assert packed(scheduler) == packed_anew(folder / "fleet.turnout") == before
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout") == before
     assert scheduler.clients == ["a", "b", "c"]
     play_round(scheduler, offered("a", "b", "c"))
     scheduler.close()
@@ -911,11 +911,11 @@ def test_snapshots_are_taken_now_and_then_and_change_nothing(open_fleet: OpenFle
             play_round(scheduler, offered(*named(4)), 2.0 + round_ % 3)
         if round_ % 7 == 0:
             often.snapshot()
-    assert packed(often) == packed(never) == packed_anew(folder / "often") == packed_anew(folder / "never")
+    assert packed(often) == packed(never) == packed_from_disk(folder / "often") == packed_from_disk(folder / "never")
     (seq,) = rows_of(folder / "never", "SELECT seq FROM snapshot")
     assert seq == (101,)  # the hundredth round, after one event of who joined
     never._journal.db.execute("DELETE FROM snapshot")
-    assert packed_anew(folder / "never") == packed(never)  # from the first event on
+    assert packed_from_disk(folder / "never") == packed(never)  # from the first event on
 
 
 # Threads and processes
@@ -1045,7 +1045,7 @@ def test_whatever_happens_the_certificate_holds_and_another_process_sees_the_sam
                     certificate = scheduler.certificate()
                     assert certificate.holds
                     assert ((certificate.owed >= 0) & (certificate.owed <= 2)).all()
-                assert packed(scheduler) == packed_anew(path)
+                assert packed(scheduler) == packed_from_disk(path)
 
 
 def retired(scheduler: Scheduler) -> list[int]:

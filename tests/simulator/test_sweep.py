@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from killing import environment
 from turnout import POLICIES
 from turnout.errors import SettingError, StoreError
 from turnout.simulator import RunPlan, play_into, play_plan, sweep
 from turnout.simulator.sweep import missing_plans
 from turnout.store import RunStore
+from waiting import wait_until
 
 PLANS = [
     RunPlan("rbcsf", 12, 1, {"speed_weight": 20}),
@@ -177,7 +178,7 @@ def watch(done):
         os.kill(os.getpid(), signal.SIGKILL)
 play_into(RunStore({str(path)!r}), RunPlan.from_dict({plan.as_dict()!r}), every=11, watch=watch)
 """
-    ended = subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", code], check=False)
     assert ended.returncode == -signal.SIGKILL
     with RunStore(path) as store:
         assert [(run.rounds, run.finished) for run in store.runs()] == [(55, False)]
@@ -339,66 +340,59 @@ def test_an_unknown_backend_is_refused(store: RunStore) -> None:
 
 
 SWEEPING = """
-import json, sys
+import json, os, sys
+from killing import Writes
 from turnout.simulator import RunPlan, sweep
 from turnout.store import RunStore
-path, plans, workers = json.loads(sys.stdin.readline())
+path, plans, workers, die_at = json.loads(sys.stdin.readline())
+Writes(die_at, group=True)
 with RunStore(path) as store:
-    print("open", flush=True)
-    sweep(map(RunPlan.from_dict, plans), store, workers=workers, watch=lambda plan: print("done", flush=True))
+    sweep(map(RunPlan.from_dict, plans), store, workers=workers)
 """
 
 
 def opened_after_a_kill(path: Path) -> RunStore:
     """The lock goes with the last process of the group, which may end a moment after its leader."""
-    patience = time.monotonic() + 5
-    while True:
+
+    def opened() -> RunStore | None:
         try:
             return RunStore(path)
-        except StoreError:
-            if time.monotonic() > patience:
+        except StoreError as refused:
+            if "is being written by" not in str(refused):
                 raise
-            time.sleep(0.01)
+            return None
+
+    found = wait_until(opened, "the lock of a killed writer is free")
+    assert found is not None
+    return found
 
 
 def test_a_sweep_that_is_killed_at_any_moment_loses_no_run_and_spoils_none(tmp_path: Path) -> None:
+    """With all its workers, before a write: as the file is created or opened, in the middle of a run, between runs."""
     path = tmp_path / "runs.db"
     names = sorted(POLICIES)
     plans = [RunPlan(names[seed % len(names)], 100 + 20 * (seed % 5), seed) for seed in range(70)]
     undisturbed = {plan.key: play_plan(plan).to_bytes() for plan in plans}
-    chance = np.random.default_rng(20)
-    held = killed = 0
-    for attempt in range(8):
-        child = subprocess.Popen(
+    held = [0]
+    for attempt, die_at in enumerate((3, 12, 15, 17, 20, 26, 33, 39)):
+        ended = subprocess.run(
             [sys.executable, "-c", SWEEPING],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            input=json.dumps([str(path), [plan.as_dict() for plan in plans], 1 + attempt % 2, die_at]) + "\n",
             stderr=subprocess.DEVNULL,
             text=True,
             start_new_session=True,
+            env=environment(),
+            check=False,
         )
-        with child:
-            assert child.stdin is not None
-            assert child.stdout is not None
-            told = [str(path), [plan.as_dict() for plan in plans], 1 + attempt % 2]
-            child.stdin.write(json.dumps(told) + "\n")
-            child.stdin.flush()
-            # The moment: as the store is opened, or after a few runs.
-            for _ in range(int(chance.integers(1, 7))):
-                child.stdout.readline()
-            time.sleep(float(chance.uniform(0, 0.15)))
-            os.killpg(child.pid, signal.SIGKILL)
-            killed += child.wait(timeout=10) == -signal.SIGKILL
+        assert ended.returncode == -signal.SIGKILL
         with opened_after_a_kill(path) as store:
-            finished = assert_finished_runs_are_right(store, undisturbed)
-        assert finished >= held
-        held = finished
-    assert killed >= 6
-    assert 0 < held < len(plans)
+            held.append(assert_finished_runs_are_right(store, undisturbed))
+    assert held == sorted(held)
+    assert 10 < held[-1] < len(plans)
     with RunStore(path) as store:
         played: list[str] = []
         sweep(plans, store, workers=1, watch=lambda plan: played.append(plan.key))
-        assert len(played) == len(plans) - held
+        assert len(played) == len(plans) - held[-1]
         for plan in plans:
             assert_holds(store, plan, whole=undisturbed[plan.key])
 
@@ -431,7 +425,6 @@ def test_a_sweep_on_ray_gives_the_same_runs(tmp_path: Path) -> None:
         [sys.executable, "-c", ON_RAY, str(tmp_path / "runs.db")],
         capture_output=True,
         text=True,
-        timeout=120,
         env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
         check=False,
     )

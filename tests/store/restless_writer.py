@@ -1,4 +1,6 @@
-"""A child that writes to a store until it is killed: python restless_writer.py STORE RUNS.
+"""A child that writes to a store: python restless_writer.py STORE RUNS [DIE_AT].
+
+It kills itself before its DIE_AT-th write to the database, counted from when it begins to open the store.
 
 Run i plays the seed i % 3. Even runs are appended chunk by chunk and taken up where the last child was killed, from
 the stored snapshot; odd ones are written whole. After every third run the file is written anew.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import sys
 
+from killing import Writes
 from turnout import make_policy
 from turnout.kernel.rounds import RoundRecord
 from turnout.policies.small_fleet import SmallFleet
@@ -58,7 +61,6 @@ def write_whole(store: RunStore, key: str, seed: int) -> None:
 
 def main(path: str, runs: int) -> None:
     with RunStore(path) as store:
-        print("ready", flush=True)
         begun = len(store.runs())
         for number in range(max(0, begun - 2), runs):
             write = write_whole if number % 2 else write_in_chunks
@@ -68,4 +70,5 @@ def main(path: str, runs: int) -> None:
 
 
 if __name__ == "__main__":
+    Writes(int(sys.argv[3]) if len(sys.argv) > 3 else None)
     main(sys.argv[1], int(sys.argv[2]))

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from functools import cache
 from pathlib import Path
 
+from killing import environment
 from store.restless_writer import CHUNK, ROUNDS, Game
 from turnout.kernel.rounds import RoundRecord
 from turnout.store import RunStore
 
-KILLS = 12
 WRITER = Path(__file__).with_name("restless_writer.py")
 
 
-def start_writer(path: Path, runs: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, str(WRITER), str(path), str(runs)], stdout=subprocess.PIPE)
+def write(path: Path, runs: int, *die_at: int) -> int:
+    """Let a writer write so many runs, or be killed before its write `die_at`; how it ended."""
+    command = [sys.executable, str(WRITER), str(path), str(runs), *map(str, die_at)]
+    return subprocess.run(command, env=environment(), check=False).returncode
 
 
-def kill_at_a_random_moment(path: Path, chance: random.Random, *, once_open: bool) -> None:
-    with start_writer(path, 10**9) as writer:
-        if once_open:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == b"ready\n"
-            time.sleep(chance.uniform(0.0, 0.3))
-        else:
-            time.sleep(chance.uniform(0.05, 0.6))
-        writer.kill()
-    assert writer.returncode == -signal.SIGKILL
+def kill_at(path: Path, moment: int) -> None:
+    assert write(path, 10**9, moment) == -signal.SIGKILL
 
 
 @cache
@@ -52,23 +44,24 @@ def check_every_run(path: Path) -> int:
             saved = store.snapshot(info.id)
             assert saved is None or saved[0] == info.rounds
         unfinished = [info.key for info in runs if not info.finished]
-        assert unfinished in ([], [runs[-1].key])
+        assert unfinished in ([], [info.key for info in runs[-1:]])
         assert [info.key for info in runs] == [f"run {number}" for number in range(len(runs))]
     return len(runs)
 
 
 def test_nothing_that_was_committed_is_lost_to_kill_9(tmp_path: Path) -> None:
-    path, chance = tmp_path / "runs.db", random.Random(2)
-    for kill in range(KILLS):
-        kill_at_a_random_moment(path, chance, once_open=kill % 3 != 0)
+    """Killed while it creates the file, while it opens it, in the middle of a run, and between runs."""
+    path, held = tmp_path / "runs.db", [0]
+    for moment in (1, 2, 3, 5, 8, 14, 23, 40, 61, 97, 150, 4, 7, 33):
+        kill_at(path, moment)
         if path.exists():
             with RunStore(path):  # the lock has vanished with its holder
                 pass
-            check_every_run(path)
-    wanted = check_every_run(path) + 3
-    with start_writer(path, wanted) as last_writer:
-        last_writer.communicate(timeout=60)
-    assert last_writer.returncode == 0
+            held.append(check_every_run(path))
+    assert held == sorted(held), "no run was lost"
+    assert held[-1] >= 4, "some kills came after whole runs"
+    wanted = held[-1] + 3
+    assert write(path, wanted) == 0
     assert check_every_run(path) == wanted
     with RunStore(path, read_only=True) as store:
         assert all(info.finished for info in store.runs())
@@ -76,18 +69,17 @@ def test_nothing_that_was_committed_is_lost_to_kill_9(tmp_path: Path) -> None:
 
 def test_a_reader_opens_what_a_killed_writer_left(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
-    kill_at_a_random_moment(path, random.Random(0), once_open=True)
-    check_every_run(path)
+    kill_at(path, 60)
+    assert check_every_run(path) > 0
 
 
 ORPHAN = """
-import os, sys, time
+import os, signal, sys
 from turnout.store import RunStore
 store = RunStore(sys.argv[1])
 if os.fork() == 0:
     print(os.getpid(), flush=True)
-time.sleep(60)
-os._exit(0)
+signal.pause()
 """
 
 
@@ -97,7 +89,7 @@ def test_a_forked_child_does_not_keep_the_lock_of_its_killed_parent(tmp_path: Pa
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         parent.kill()
-        parent.wait(timeout=30)
+        parent.wait()
         try:
             os.kill(child, 0)
             with RunStore(path) as store:

@@ -34,7 +34,9 @@ def append(store: RunStore, run: int, first: int, last: int) -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 4))
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_read_on_and_on_it_is_the_whole(folder: Path, sizes: list[int], most: int) -> None:
     ends = np.cumsum(sizes)
     ends = ends[ends <= len(RECORDS)].tolist()

@@ -24,7 +24,7 @@ FLAGS = (
     "--no-first-run --disable-quic --hide-scrollbars --force-color-profile=srgb --remote-debugging-pipe"
 )
 PIPES = 'exec "$@" 3<&0 4>&1 0</dev/null 1>&2'  # Chromium takes commands on 3 and answers on 4
-PATIENCE = 60.0  # seconds for a command
+PATIENCE = 300.0  # seconds for a command; far longer than any takes
 FAREWELL = 10.0  # seconds for the browser to end by itself
 KEYS = {"Backspace": 8, "Tab": 9, "Enter": 13, "Escape": 27, "PageUp": 33, "PageDown": 34, "End": 35, "Home": 36}
 KEYS |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Delete": 46}

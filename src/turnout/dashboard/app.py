@@ -160,9 +160,10 @@ def make_app(watch: Watch, *, token: str | None = None) -> FastAPI:
 
     @look("/healthz")
     def healthz() -> JSONResponse:
-        trouble = watch.trouble
-        told = {"status": "ok" if trouble is None else "trouble", "trouble": trouble, "version": watch.version}
-        return JSONResponse(told, 200 if trouble is None else 503)
+        state = watch.state
+        well = state.trouble is None
+        told = {"status": "ok" if well else "trouble", "trouble": state.trouble, "version": state.version}
+        return JSONResponse(told, 200 if well else 503)
 
     app.add_exception_handler(TurnoutError, _refused)
     app.add_exception_handler(RequestValidationError, _not_valid)
@@ -206,15 +207,14 @@ async def _changes(watch: Watch, request: Request) -> AsyncIterator[str]:
     """Where things stand, now and whenever they have changed."""
     told, said_at = None, time.monotonic()
     while not watch.stopped and not await request.is_disconnected():
-        now = watch.version, watch.live
+        now = watch.state
         if now != told:
             told, said_at = now, time.monotonic()
-            reading = watch.reading
             news = {
-                "version": now[0],
-                "reading": None if reading is None else {"done": reading[0], "of": reading[1]},
-                "trouble": watch.trouble,
-                "live": now[1],
+                "version": now.version,
+                "reading": None if now.reading is None else {"done": now.reading[0], "of": now.reading[1]},
+                "trouble": now.trouble,
+                "live": now.live,
             }
             yield f"event: change\ndata: {json.dumps(news)}\n\n"
         elif time.monotonic() - said_at > SAY_SOMETHING:

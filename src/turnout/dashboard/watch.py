@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,19 +34,31 @@ LIVE_SECONDS = 30.0
 RUNS_TOLD = 500
 
 
+@dataclass(frozen=True, slots=True)
+class WatchState:
+    """What the stream of changes reports. Two states of one watch with the same version are equal.
+
+    `reading`: how much of a source has been read, and of how much; None if every open source has been read to its end.
+    `live`: the file was written less than LIVE_SECONDS ago.
+    """
+
+    version: int = 1
+    reading: tuple[int, int] | None = None
+    trouble: str | None = None
+    live: bool = False
+
+
 class Watch:
     """One file. Sources are looked at under a lock; `version` rises with every change."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.kind = ""
-        self.trouble: str | None = None
-        self.reading: tuple[int, int] | None = None
         self.rounds_read, self.seconds_read, self.last_ms = 0, 0.0, 0.0
         self.begun = time.monotonic()
         self.infos: dict[int, RunInfo] = {}
         self._lock = threading.RLock()
-        self._version = 1
+        self._state = WatchState()
         self._seen: Any = None
         self._inode: int | None = None
         self._moved_at: float | None = None
@@ -58,14 +71,29 @@ class Watch:
         self._open()
 
     @property
+    def state(self) -> WatchState:
+        """The current state, as one immutable value; reading it never waits for the lock."""
+        return self._state
+
+    @property
     def version(self) -> int:
         """Rises with every change."""
-        return self._version
+        return self._state.version
+
+    @property
+    def reading(self) -> tuple[int, int] | None:
+        """How much of the first unfinished source has been read, and of how much; None if everything has been read."""
+        return self._state.reading
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the file cannot be followed at the moment."""
+        return self._state.trouble
 
     @property
     def live(self) -> bool:
-        """Whether something was written a short while ago."""
-        return self._moved_at is not None and time.monotonic() - self._moved_at < LIVE_SECONDS
+        """Whether the file was written less than LIVE_SECONDS ago."""
+        return self._state.live
 
     def start(self) -> None:
         """Begin to follow."""
@@ -137,13 +165,13 @@ class Watch:
 
     def told(self) -> dict[str, Any]:
         """What is there, in words."""
-        runs = self.runs()
+        runs, state = self.runs(), self.state
         return {
-            "version": self.version,
+            "version": state.version,
             "kind": self.kind,
             "name": self.path.name,
-            "live": self.live,
-            "trouble": self.trouble,
+            "live": state.live,
+            "trouble": state.trouble,
             "runs_total": len(runs),
             "runs": [
                 {
@@ -201,27 +229,34 @@ class Watch:
             self._runs[run] = source
             while len(self._runs) > KEPT:
                 self._runs.popitem(last=False)
+            if source.reading is not None:
+                self._publish(changed=True, reading=source.reading)
         self._runs.move_to_end(run)
         return source
 
     def _follow(self) -> None:
         while not self._stop.is_set():
-            try:
-                with self._lock:
-                    busy = self._step()
-                self._say(None)
-            except StaleError:
-                busy = self._try_again()
-            except TurnoutError as refused:
-                self._say(str(refused))
-                busy = False
-            except Exception as odd:  # whatever it is: pages must not go on as if all were well
-                words = f"{self.path} cannot be followed any more ({type(odd).__name__}: {odd})"
-                if words != self.trouble:
-                    log.error("%s", self.path, exc_info=odd)
-                self._say(words)
-                busy = False
-            self._stop.wait(0.01 if busy else EVERY)
+            more = self.look()
+            self._stop.wait(0.01 if more else EVERY)
+
+    def look(self) -> bool:
+        """Read what is new, for about SLICE seconds, and publish the new state.
+
+        Returns whether there is more to read. Raises nothing: an error becomes `trouble`, which the pages show.
+        """
+        try:
+            with self._lock:
+                return self._step()
+        except StaleError:
+            return self._try_again()
+        except TurnoutError as refused:
+            self._publish(trouble=str(refused))
+        except Exception as odd:  # whatever it is: pages must not go on as if all were well
+            words = f"{self.path} cannot be followed any more ({type(odd).__name__}: {odd})"
+            if words != self.trouble:
+                log.error("%s", self.path, exc_info=odd)
+            self._publish(trouble=words)
+        return False
 
     def _try_again(self) -> bool:
         try:
@@ -229,9 +264,9 @@ class Watch:
                 self._shut()
                 self._open()
         except TurnoutError as refused:
-            self._say(str(refused))
+            self._publish(trouble=str(refused))
             return False
-        self._tell()
+        self._publish(changed=True)
         return True
 
     def _step(self) -> bool:
@@ -249,25 +284,23 @@ class Watch:
             self._moved_at = time.monotonic()
             self._list_runs()
         sources: list[Source] = [self._fleet] if self._fleet is not None else list(self._runs.values())
-        was = self.reading
-        left = [self._read(source, SLICE) for source in sources] if moved or was is not None else []
+        unfinished = moved or self.reading is not None
+        if unfinished:
+            for source in sources:
+                self._read(source, SLICE)
         self._seen = changes  # only now: what could not be read is tried again
-        self.reading = next((one for one in left if one is not None), None)
-        if moved or was is not None:
-            self._tell()
-        return self.reading is not None
+        reading = next((source.reading for source in sources if source.reading is not None), None)
+        self._publish(changed=unfinished, reading=reading, trouble=None)
+        return reading is not None
 
-    def _read(self, source: Source, seconds: float) -> tuple[int, int] | None:
+    def _read(self, source: Source, seconds: float) -> None:
         before, begun = len(source.ledger), time.monotonic()
-        left = source.catch_up(seconds)
+        source.catch_up(seconds)
         took = time.monotonic() - begun
         if (fresh := len(source.ledger) - before) > 0:
             self.rounds_read += fresh
             self.seconds_read += took
             self.last_ms = 1e3 * took
-        if left is not None:
-            self.reading = left
-        return left
 
     def _open(self) -> None:
         self.kind = "fleet" if is_fleet(self.path) else "runs"
@@ -279,7 +312,7 @@ class Watch:
             self._store = RunStore(self.path, read_only=True)
         self._seen = self._changes_now()
         self._list_runs()
-        self.reading = (0, 1) if self._fleet is not None else None
+        self._publish(reading=None if self._fleet is None else self._fleet.reading)
 
     def _shut(self) -> None:
         self._runs.clear()
@@ -305,14 +338,13 @@ class Watch:
         for run, source in self._runs.items():
             source.info = self.infos[run]
 
-    def _say(self, trouble: str | None) -> None:
-        if trouble != self.trouble:
-            self.trouble = trouble
-            self._tell()
-
-    def _tell(self) -> None:
+    def _publish(self, *, changed: bool = False, **news: Any) -> None:
+        """Replace the state by one with these `news`; its version rises if it differs, or if the data have changed."""
         with self._lock:
-            self._version += 1
+            live = self._moved_at is not None and time.monotonic() - self._moved_at < LIVE_SECONDS
+            state = replace(self._state, live=live, **news)
+            if changed or state != self._state:
+                self._state = replace(state, version=state.version + 1)
 
 
 def _stat(file: Path) -> os.stat_result | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from turnout.errors import SettingError, suggestion
+from turnout.kernel.guarantee import Guarantee
 from turnout.policies import signatures
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.baselines.data_size import DataSize
@@ -98,6 +99,19 @@ def setting_names(name: str) -> list[str]:
 def setting_default(name: str, setting: str) -> Any:
     """Returns the default of a setting of a policy; None if it has none."""
     return signatures.setting_default(POLICIES[name], setting) if name in POLICIES else None
+
+
+def nested_settings(name: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields the name and the settings of a policy, and of every policy inside it."""
+    yield name, settings
+    inner, own = settings.get("policy"), settings.get("settings") or {}
+    if name in WRAPPERS and isinstance(inner, str) and isinstance(own, Mapping):
+        yield from nested_settings(inner, own)
+
+
+def guarantee_of(name: str, clients: int, settings: Mapping[str, Any]) -> Guarantee | None:
+    """Returns what a policy with these settings guarantees; None if it guarantees nothing."""
+    return make_policy(name, clients, **with_defaults(name, settings, {"allow_infeasible": True})).guarantee
 
 
 def with_defaults(name: str, settings: Mapping[str, Any], defaults: Defaults) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from turnout.kernel.fairness import Certificate
 from turnout.kernel.rounds import RoundRecord, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation
+from turnout.policies.registry import nested_settings
 from turnout.scheduler.audit.explain import explained, offered_in
 from turnout.scheduler.clock import now
 from turnout.scheduler.features import PAPER_FEATURES, Features
@@ -480,11 +481,11 @@ def _is_writable(word: str) -> bool:
 
 def _begin(path: Path, settings: SchedulerSettings, features: Features) -> None:
     """A new file; what cannot be built is refused before there is one."""
-    groups = settings.settings.get("groups")
-    if groups is not None and len(groups) != 1:
+    every = nested_settings(settings.policy, settings.settings)
+    if any("group_rates" in own and len(own.get("groups") or ()) != 1 for _, own in every):
         raise SettingError(
-            "a live fleet does not know its clients at the start, so it cannot promise turns to groups of them: leave "
-            "groups and group_rates out, or simulate"
+            "a live fleet does not know its clients at the start, so it cannot guarantee turns to groups of them: "
+            "leave out groups and group_rates, or simulate"
         )
     policy_of(settings, features.outputs, 1)
     Journal.make(path, {**settings.told(), "features": features.told()})

@@ -53,6 +53,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture(autouse=True)
+def _no_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients measure the same whatever is installed; a test of psutil brings a stand-in for it."""
+    monkeypatch.setitem(sys.modules, "psutil", None)
+
+
+@pytest.fixture(autouse=True)
 def _flower_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where Flower would sleep until more nodes are there, a test fails instead of hanging."""
 

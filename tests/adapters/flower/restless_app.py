@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -134,7 +135,7 @@ def obey(order: dict[str, Any]) -> int:
     child = os.fork()
     if child == 0:
         _be_the_child(order)
-    patience = time.monotonic() + order.get("die_after", 60.0)
+    patience = time.monotonic() + order.get("die_after", math.inf)
     while time.monotonic() < patience:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:

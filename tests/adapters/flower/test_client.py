@@ -38,11 +38,6 @@ def told(reply: Message) -> dict[str, Any]:
 
 
 @pytest.fixture
-def no_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "psutil", None)
-
-
-@pytest.fixture
 def psutil(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A machine whose cores are busy by a quarter, with a card of 1,000 Mbit/s and others that do not count."""
     cards = {
@@ -76,21 +71,18 @@ def test_free_cores_and_bandwidth_are_measured(monkeypatch: pytest.MonkeyPatch, 
     assert machine_status(context()) == {"free_cpu": 6.0, "bandwidth": 1000.0}
 
 
-@pytest.mark.usefixtures("no_psutil")
 def test_without_psutil_the_load_tells_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(os, "getloadavg", lambda: (3.5, 0.0, 0.0), raising=False)
     assert machine_status(context()) == {"free_cpu": 4.5, "bandwidth": 1.0}
 
 
-@pytest.mark.usefixtures("no_psutil")
 def test_where_nothing_tells_of_the_load_all_cores_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     monkeypatch.delattr(os, "getloadavg", raising=False)
     assert machine_status(context()) == {"free_cpu": 1.0, "bandwidth": 1.0}
 
 
-@pytest.mark.usefixtures("no_psutil")
 def test_a_machine_that_is_busy_is_slow_and_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (40.0, 0.0, 0.0), raising=False)
@@ -132,7 +124,6 @@ def test_what_the_app_says_stays_as_it_was() -> None:
         assert dict(now.content) == dict(before.content)
 
 
-@pytest.mark.usefixtures("no_psutil")
 def test_by_default_it_tells_of_its_machine() -> None:
     reply = with_status(plain_app())(message("query.turnout"), configured(free_cpu=2.0))
     assert told(reply) == {"client-id": "42", "free_cpu": 2.0, "bandwidth": 1.0}

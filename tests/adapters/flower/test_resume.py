@@ -33,7 +33,7 @@ from adapters.flower.in_process import (
     weights,
 )
 from adapters.flower.restless_app import FLEET, ROUNDS, STRATEGIES, Killed, Moments, play, told
-from scheduler.fleets import packed_anew, turns_in
+from scheduler.fleets import packed_from_disk, turns_in
 from turnout.adapters.flower import FairSelection
 from turnout.adapters.flower.saved_run import RunFiles
 from turnout.errors import StateError
@@ -47,14 +47,14 @@ PARTS, KILLS = 3, 10
 
 def all_of(path: Path, result: dict[str, Any]) -> tuple[dict[str, Any], bytes, list[tuple[Any, ...]]]:
     """What a run came to, and the fleet's memory and turns."""
-    return result, packed_anew(path), turns_in(path)
+    return result, packed_from_disk(path), turns_in(path)
 
 
 def assert_same(path: Path, result: dict[str, Any], expected: tuple[dict[str, Any], bytes, list[Any]]) -> None:
     first, state, turns = expected
     assert result["weights"] == first["weights"]
     assert turns_in(path) == turns
-    assert packed_anew(path) == state
+    assert packed_from_disk(path) == state
     for kind in ("train", "evaluate", "server"):
         assert list(result[kind]) == list(first[kind]), kind
         for number, record in first[kind].items():

@@ -147,12 +147,12 @@ def test_the_fair_oracle_is_faster_than_random_and_keeps_the_promise_in_the_long
 @pytest.mark.parametrize("name", ["fedcs", "fastest", "fair-oracle"])
 def test_a_policy_that_must_be_told_the_truth_says_so(name: str) -> None:
     offer = SmallFleet().offer(1)
-    with pytest.raises(OfferError, match=f"{name} must be told the true expected times"):
+    with pytest.raises(OfferError, match=f"{name} needs the true expected times"):
         make_policy(name, 40).ask(RoundOffer(1, offer.available, offer.contexts))
 
 
 def test_a_policy_without_state_takes_none_back() -> None:
-    with pytest.raises(StateError, match="random keeps no state, but is given turns"):
+    with pytest.raises(StateError, match="random has no state, but the saved state has turns"):
         UniformRandom(4).restore({"turns": np.zeros(4)})
     with pytest.raises(StateError, match="'turns' has shape"):
         RoundRobin(4).restore({"turns": np.zeros(5)})
@@ -162,7 +162,7 @@ def test_a_policy_without_state_takes_none_back() -> None:
 
 def test_unknown_names_and_settings_suggest_the_near_one() -> None:
     with pytest.raises(
-        SettingError, match=r"unknown policy 'rbcfs' \(did you mean 'rbcsf'\?\); there are rbcsf, random"
+        SettingError, match=r"unknown policy 'rbcfs' \(did you mean 'rbcsf'\?\); the policies are rbcsf, random"
     ):
         make_policy("rbcfs", 40)
     with pytest.raises(SettingError, match=r"no setting 'cohort' \(did you mean 'cohort_size'\?\)"):

@@ -53,5 +53,5 @@ def test_who_has_no_data_comes_last() -> None:
 def test_replacement_keeps_every_promise() -> None:
     sizes = [float(row % 5) for row in range(40)]
     assert len(check_policy(lambda: DataSize(40, sizes=sizes, replacement=True))) == len(CHECKS)
-    with pytest.raises(SettingError, match="replacement must be True or False, not 1"):
+    with pytest.raises(SettingError, match="replacement must be True or False, got 1"):
         DataSize(4, replacement=1)  # type: ignore[arg-type]

@@ -11,9 +11,9 @@ import pytest
 
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.cohort import as_exact
+from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.fairness import OwedTurns
 from turnout.kernel.rounds import RoundOffer, Selection
-from turnout.kernel.cohort_problem import CohortProblem
 from turnout.policies.explain.explanation import explain_choice
 from turnout.policies.explain.margin import SelectionMargin, selection_margin
 from turnout.policies.registry import make_policy
@@ -240,8 +240,8 @@ def test_the_sentence_that_a_person_understands() -> None:
     found = explain_choice(policy, offer, selection, 2, "c{}".format)
     assert found.sentence == (
         "choosing c2 would lengthen the round by 3.1 s (worth 62 turns); it is owed 0.25 turns and would replace c0 "
-        "(owed 0): with 62 turns more it would have been chosen. At its guaranteed rate c2 earns that in 248 rounds, if "
-        "it is available in each and nothing else changes."
+        "(owed 0): with 62 turns more it would have been chosen. At its guaranteed rate c2 earns that in 248 rounds, "
+        "if it is available in each and nothing else changes."
     )
     assert (found.missing_units, found.units_per_turn, found.rounds_until) == (248, 4.0, 248)
     assert found.longer == pytest.approx(3.1)
@@ -249,8 +249,8 @@ def test_the_sentence_that_a_person_understands() -> None:
     assert found.instead == ("c0",)
     own = explain_choice(policy, offer, selection, 0, "c{}".format)
     assert own.sentence == (
-        "c0 was chosen with a margin of 61.75 turns: the best cohort without it would last 3.1 s longer (worth 62 turns) "
-        "and pay 0.25 turns more of the debts."
+        "c0 was chosen with a margin of 61.75 turns: the best cohort without it would last 3.1 s longer (worth 62 "
+        "turns) and pay 0.25 turns more of the debts."
     )
     assert own.margin == pytest.approx(61.75)
     assert own.instead == ("c2",)
@@ -263,9 +263,7 @@ def test_equals_and_slow_ones_and_alone() -> None:
     assert selection.clients.tolist() == [0, 1]
     found = explain_choice(policy, offer, selection, 2)
     assert found.missing_units == 1
-    assert found.sentence.startswith(
-        "2 is fast enough, but it is owed 0 turns and would replace 1 (owed 0): with 0.25"
-    )
+    assert found.sentence.startswith("2 is fast enough, but it is owed 0 turns and would replace 1 (owed 0): with 0.25")
     few = replace(offer, available=np.array([True, False, False, True]))
     alone = explain_choice(policy, few, policy.ask(few), 3)
     assert alone.sentence == "3 was chosen because all available clients were."

@@ -261,7 +261,7 @@ def test_other_settings_keep_every_promise(kind: dict[str, Any]) -> None:
         ({"speeds": ["fast"] * 40}, "speeds must hold numbers"),
         ({"exploration": 1.5}, "exploration must be at most 1"),
         ({"clip": -0.1}, "clip must be at least 0"),
-        ({"pacer_unit": "hours"}, "pacer_unit must be 'share' or 'seconds', not 'hours'"),
+        ({"pacer_unit": "hours"}, "pacer_unit must be 'share' or 'seconds', got 'hours'"),
         ({"pacer_window": 0}, "pacer_window must be at least 1"),
         ({"max_turns": 0}, "max_turns must be at least 1"),
         ({"penalty": -1}, "penalty must be at least 0"),
@@ -274,7 +274,7 @@ def test_settings_that_cannot_be_are_refused(kind: dict[str, Any], complaint: st
 
 def test_who_was_given_sizes_or_speeds_cannot_grow_without() -> None:
     for policy, word in ((Oort(3, sizes=[1.0] * 3), "data sizes"), (Oort(3, speeds=[1.0] * 3), "speeds")):
-        with pytest.raises(SettingError, match=f"oort was given the {word} of 3 clients, so 2 more cannot join"):
+        with pytest.raises(SettingError, match=f"oort has the {word} of 3 clients, so 2 more cannot join"):
             policy.add(2)
         policy.add(0)
         assert policy.clients == 3

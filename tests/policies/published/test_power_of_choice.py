@@ -62,6 +62,6 @@ def test_many_candidates_are_the_largest_losses_of_all() -> None:
 
 
 def test_fewer_candidates_than_places_are_refused() -> None:
-    with pytest.raises(SettingError, match=r"candidates must be at least cohort_size \(8\), not 7"):
+    with pytest.raises(SettingError, match=r"candidates must be at least cohort_size \(8\), got 7"):
         PowerOfChoice(40, candidates=7)
     assert len(check_policy(lambda clients: PowerOfChoice(clients, candidates=8))) == len(CHECKS)

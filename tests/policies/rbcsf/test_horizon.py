@@ -165,8 +165,8 @@ def test_a_slow_site_gets_its_turns() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"groups": SITES}, "give both"),
-        ({"group_rates": {"north": 1}}, "give both"),
+        ({"groups": SITES}, "pass both"),
+        ({"group_rates": {"north": 1}}, "pass both"),
         ({"groups": SITES[:3], "group_rates": {"north": 1}}, "each of the 12 clients"),
         ({"groups": SITES, "group_rates": {}}, "a table of groups"),
         ({"groups": SITES, "group_rates": {"west": 1}}, "nobody is in group 'west'"),
@@ -186,10 +186,10 @@ def test_odd_settings_are_refused(settings: dict[str, Any], words: str) -> None:
 
 def test_nobody_joins_where_groups_were_given_one_a_client() -> None:
     policy = RBCSF(12, cohort_size=4, guaranteed_rate=0.1, groups=SITES, group_rates={"north": 1})
-    with pytest.raises(SettingError, match="begin anew to let others join"):
+    with pytest.raises(SettingError, match="build a new policy with all"):
         policy.add(1)
     assert policy.clients == 12
-    with pytest.raises(SettingError, match="no groups were promised anything"):
+    with pytest.raises(SettingError, match="there is no guarantee for groups"):
         RBCSF(12, cohort_size=4, guaranteed_rate=0.1).group_certificate()
 
 

@@ -35,9 +35,9 @@ class InOrder(SelectionPolicy):
 
     def ask(self, offer: RoundOffer) -> Selection:
         self.check_offer(offer)
-        self.offers.append((offer, self.cohort_size))
+        self.offers.append((offer, None if self.cohort_size is None else self.places(offer)))
         rows = [row for row in self.order if offer.available[row]]
-        return Selection(offer.round, np.sort(np.array(rows[: self.cohort_size][: self.most], dtype=np.int64)))
+        return Selection(offer.round, np.sort(np.array(rows[: self.places(offer)][: self.most], dtype=np.int64)))
 
     def tell(self, report: RoundReport) -> None:
         self.check_report(report)
@@ -344,7 +344,7 @@ def test_new_clients_are_owed_nothing_and_the_bound_holds_on() -> None:
 
 def test_nobody_joins_where_every_client_has_a_rate_of_its_own() -> None:
     policy = WithGuarantee(RoundRobin(3, cohort_size=2), [0.1, 0.2, 0.3])
-    with pytest.raises(SettingError, match="every client has a guaranteed_rate of its own here: 2 more cannot join"):
+    with pytest.raises(SettingError, match="every client has its own guaranteed_rate, so 2 more cannot join"):
         policy.add(2)
     assert policy.clients == policy.policy.clients == policy.debts.clients == 3
 
@@ -388,7 +388,7 @@ def test_a_cap_forfeits_and_must_leave_room_for_urgency() -> None:
     certificate = policy.certificate()
     assert certificate.holds
     assert certificate.forfeited[3] > 5
-    with pytest.raises(SettingError, match=r"max_owed is 1, and so no debt reaches urgency 2: nobody would ever come"):
+    with pytest.raises(SettingError, match=r"max_owed is 1, so no debt reaches urgency 2 and no client would"):
         WithGuarantee(InOrder(4, cohort_size=1), "1/4", max_owed=1)
 
 
@@ -421,7 +421,7 @@ def test_settings_that_cannot_be_are_refused(setting: dict[str, Any], complaint:
 
 def test_it_must_be_told_who_was_available_where_that_earns_turns() -> None:
     policy = WithGuarantee(RoundRobin(4, cohort_size=2), 0.1, accrual="available")
-    with pytest.raises(ReportError, match="accrual='available' needs to know who was available"):
+    with pytest.raises(ReportError, match="accrual='available' depends on availability"):
         policy.tell(RoundReport(1, np.array([0]), np.ones((1, 3)), np.ones(1)))
     assert policy.policy.state()["turns"].sum() == 0
 

@@ -248,7 +248,7 @@ def test_what_cannot_be_certified_is_refused(
         certify(empty.path, out, record)
     free = open_fleet("free", policy="random")
     play_round(free, offered("a", "b"))
-    with pytest.raises(SettingError, match="the policy random promises nothing"):
+    with pytest.raises(SettingError, match="the policy random guarantees nothing"):
         certify(free.path, out, record)
     for policy, settings in GROUPED.items():
         grouped = open_fleet(policy, policy=policy, settings=settings)
@@ -268,11 +268,11 @@ def test_what_cannot_be_certified_is_refused(
 
 
 def test_groups_are_for_fleets_whose_clients_are_known_at_the_start(open_fleet: OpenFleet) -> None:
-    with pytest.raises(SettingError, match="does not know its clients at the start, so it cannot promise turns to gro"):
+    with pytest.raises(SettingError, match="does not know its clients at the start, so it cannot guarantee turns to"):
         open_fleet("two", settings={"cohort_size": 1, "groups": ["north", "south"], "group_rates": {"north": 0.5}})
     one = open_fleet("one", settings=GROUPED["rbcsf"])
     play_round(one, offered("a"))
-    with pytest.raises(SettingError, match="groups were given one a client: begin anew to let others join"):
+    with pytest.raises(SettingError, match="groups lists every client: build a new policy with all"):
         one.choose(offered("a", "b"))
     assert one.clients == ["a"]
 

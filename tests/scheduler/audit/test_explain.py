@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_anew, play_round, rows_of
+from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_from_disk, play_round, rows_of
 from turnout.errors import ReportError, SettingError, StoreError
-from turnout.kernel.cohort import cohort_of_times
 from turnout.kernel.rounds import RoundOffer
-from turnout.policies.explain.explanation import Explanation, problem_of
+from turnout.policies.explain.explanation import Explanation
 from turnout.scheduler import ClientStatus, Scheduler
 from turnout.scheduler.audit.explain import explained
 from turnout.scheduler.records import RecordedOffer
@@ -68,7 +67,7 @@ def test_every_client_of_every_round_has_an_exact_answer(open_fleet: OpenFleet, 
         assert sorted(said) == sorted(cohorts[round_ - 1])
     assert {"chosen", "not chosen", "not available"} <= {one.standing for one in found}
     assert all(one.missing_units for one in found if one.standing == "not chosen")
-    assert packed(scheduler) == packed_anew(scheduler.path)
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
 def test_the_missing_turns_are_those_that_would_have_put_it_in(open_fleet: OpenFleet) -> None:
@@ -79,7 +78,7 @@ def test_the_missing_turns_are_those_that_would_have_put_it_in(open_fleet: OpenF
     assert kept is not None
     contexts = kept.whole_contexts()
     assert contexts is not None
-    problem = problem_of(scheduler._fleet.policy, RoundOffer(21, kept.available, contexts), 3)
+    problem = scheduler.policy.cohort_problem(RoundOffer(21, kept.available, contexts))
     assert problem is not None
     looked = 0
     for row, client in enumerate(scheduler.clients):
@@ -89,10 +88,10 @@ def test_the_missing_turns_are_those_that_would_have_put_it_in(open_fleet: OpenF
         looked += 1
         assert found.missing_units is not None
         for more, inside in ((found.missing_units, True), (found.missing_units - 1, False)):
-            units = problem.owed.units.copy()
+            units = problem.values.units.copy()
             units[row] += more
-            changed = problem._replace(owed=problem.owed._replace(units=units))
-            assert (row in cohort_of_times(*changed).rows) is inside
+            changed = problem._replace(values=problem.values._replace(units=units))
+            assert (row in changed.solve().rows) is inside
     assert looked > 3
 
 
@@ -136,8 +135,8 @@ def test_beyond_the_limit_only_the_chosen_are_on_record(open_fleet: OpenFleet, f
     found = scheduler.explain(left_out, 2)
     assert not found.exact
     assert found.sentence == (
-        f"{left_out} was not chosen in round 2; an exact answer is not possible: the fleet has more than 4 clients "
-        "(record_offers_up_to), so only the chosen are on record."
+        f"{left_out} was not chosen in round 2; an exact explanation is not possible: the fleet has more than 4 "
+        "clients (record_offers_up_to), so only the chosen are on record."
     )
     known = scheduler.explain(chosen[0], 2)
     assert not known.exact
@@ -192,7 +191,7 @@ def test_a_choice_that_cannot_be_repeated_is_not_explained(open_fleet: OpenFleet
         scheduler._journal.put_offered(db, other)
     found = scheduler.explain("c0")
     assert not found.exact
-    assert "the choice, made again, is not the one on record" in found.sentence
+    assert "computing it again gives another selection" in found.sentence
 
 
 def test_a_damaged_offer_is_refused_and_nothing_else_is(open_fleet: OpenFleet, folder: Path) -> None:
@@ -237,7 +236,7 @@ def test_other_policies_say_what_they_can(open_fleet: OpenFleet) -> None:
     chosen = play_round(scheduler, offered(*named(4)))
     found = scheduler.explain(chosen[0])
     assert (found.standing, found.exact, found.policy) == ("chosen", False, "random")
-    assert "random does not weigh seconds against turns owed" in found.sentence
+    assert "random did not weigh seconds against turns owed" in found.sentence
 
 
 def test_whoever_reads_may_ask_also_where_features_are_computed(open_fleet: OpenFleet) -> None:

@@ -16,7 +16,9 @@ from rich.table import Table
 from turnout.analysis.metrics import prediction_error, summarise
 from turnout.cli.options import JsonOption, print_json
 from turnout.experiments.framework.reproduce import write_text
+from turnout.kernel.guarantee import DEFAULT_RATE
 from turnout.kernel.rounds import RoundRecord
+from turnout.policies.registry import guarantee_of
 from turnout.store import RunInfo, RunStore
 
 runs = typer.Typer(no_args_is_help=True, help="List, show, export and delete the runs of a store.")
@@ -61,7 +63,8 @@ def show(store: StoreArgument, run: RunArgument, json: JsonOption = False) -> No
     with RunStore(store, read_only=True) as opened:
         one = opened.info(run)
         columns = opened.columns(run)
-    promise = one.plan.get("settings", {}).get("guaranteed_rate", 0.15)
+    guarantee = guarantee_of(str(one.plan.get("policy")), one.clients, one.plan.get("settings") or {})
+    promise = DEFAULT_RATE if guarantee is None else guarantee.rate
     told = {**_told(one), "summary": asdict(summarise(columns, guaranteed_rate=promise)) if one.rounds else {}}
     if one.rounds and columns.contexts.shape[1]:
         told["summary"]["prediction_error"] = prediction_error(columns).overall

@@ -37,8 +37,12 @@ class Source(Protocol):
     def finished(self) -> bool:
         """Whether no more will come."""
 
-    def catch_up(self, seconds: float) -> tuple[int, int] | None:
-        """Read on for about so long; (what was read, of how much) if there is more, None at the end."""
+    @property
+    def reading(self) -> tuple[int, int] | None:
+        """How much of what is known to be on record the ledger holds, and of how much; None if it holds all of it."""
+
+    def catch_up(self, seconds: float) -> None:
+        """Read on for about so long, or to the end of the record."""
 
     def id_of(self, row: int) -> str:
         """What the client of this row is called."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from turnout.analysis.metrics import jain_index, owed_units
 from turnout.errors import TurnoutError
 from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.policies.registry import guarantee_of
 from turnout.store import RoundColumns, RunInfo, RunStore
 
 #: Debts are counted again only where clients × rounds are at most this.
@@ -68,14 +69,13 @@ def yardstick_of(infos: Iterable[RunInfo]) -> float | None:
 
 
 def _promised(info: RunInfo) -> float | None:
-    settings = info.plan.get("settings")
-    if not isinstance(settings, Mapping):
-        settings = {}
-    told = settings.get("guaranteed_rate", 0.15 if info.plan.get("policy") in ("rbcsf", "fair-oracle") else None)
+    """Returns the common rate that a run guarantees; None if there is none, or its policy cannot be built here."""
     try:
-        return float(Fraction(told)) if isinstance(told, str | int | float) else None
-    except (ValueError, ZeroDivisionError):
+        guarantee = guarantee_of(str(info.plan["policy"]), info.clients, dict(info.plan.get("settings") or {}))
+    except (TurnoutError, LookupError, TypeError, ValueError):
         return None
+    rate = None if guarantee is None else guarantee.rate
+    return float(Fraction(rate)) if isinstance(rate, str | int | float) else None
 
 
 def _digest(columns: RoundColumns, reference_rate: float | None) -> Digest:

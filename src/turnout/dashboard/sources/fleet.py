@@ -34,6 +34,7 @@ class FleetSource:
         self._path = path
         self._follower = Follower(path)
         self.ledger = Ledger(debts_from=self._follower.fleet.round)
+        self._events = self._follower.events
 
     @property
     def name(self) -> str:
@@ -65,16 +66,22 @@ class FleetSource:
         """Something else whenever somebody has written."""
         return self._follower.changes, written_at(self._path)
 
-    def catch_up(self, seconds: float) -> tuple[int, int] | None:
+    @property
+    def reading(self) -> tuple[int, int] | None:
+        """Events read, and events on record when it was last looked at."""
+        done = self._follower.read
+        return (done, self._events) if done < self._events else None
+
+    def catch_up(self, seconds: float) -> None:
         """A few events at a time."""
-        end, of = time.monotonic() + seconds, self._follower.events
-        while self._follower.read < of and time.monotonic() < end:
+        end = time.monotonic() + seconds
+        self._events = self._follower.events
+        while self._follower.read < self._events and time.monotonic() < end:
             large = self.ledger.clients > OFTEN_UP_TO
             for event in self._follower.next(OF_A_LARGE_FLEET if large else EVENTS_AT_ONCE):
                 self._take(event)
         if self._follower.read >= self._follower.begins_after:
             self._adopt()
-        return (self._follower.read, of) if self._follower.read < of else None
 
     def id_of(self, row: int) -> str:
         """As it called itself."""

@@ -61,7 +61,13 @@ class RunSource:
         """As the store says."""
         return self.info.finished
 
-    def catch_up(self, seconds: float) -> tuple[int, int] | None:
+    @property
+    def reading(self) -> tuple[int, int] | None:
+        """Rounds read, and rounds in the store."""
+        done = len(self.ledger)
+        return (done, self.info.rounds) if done < self.info.rounds else None
+
+    def catch_up(self, seconds: float) -> None:
         """A chunk at a time."""
         end = time.monotonic() + seconds
         while len(self.ledger) < self.info.rounds:
@@ -70,8 +76,6 @@ class RunSource:
                 self.ledger.add(_played(record), partial(self._tell, record.report))
             if time.monotonic() > end:
                 break
-        done = len(self.ledger)
-        return (done, self.info.rounds) if done < self.info.rounds else None
 
     def id_of(self, row: int) -> str:
         """Rows are all that a run knows of clients."""

@@ -161,7 +161,7 @@ function draw() {
   const heading = h('h1', null, page.title?.(settings) ?? page.label,
     about && h('span', { class: 'muted' }, ` ${count(about.clients)} clients, ${progress(about)}`));
   const nothing = about && about.rounds === 0 && !page.without && !slots.overview?.data?.open;
-  const inside = nothing ? noRounds() : page.view(slots, settings);
+  const inside = nothing ? noRounds(about.reading) : page.view(slots, settings);
   fill(at('page'), h('div', { 'data-key': `${page.name} ${settings.run ?? ''}`, class: 'inside' }, heading, inside));
   page.drawn?.(slots, settings);
   drawAll(at('page'));
@@ -196,13 +196,14 @@ function drawFrame(about) {
           : 'connected';
   if (at('state').textContent !== told) at('state').textContent = told;
   at('state').className = `state ${live.connected === false ? 'bad' : live.connected && live.live ? 'ok' : ''}`;
-  const { reading } = live;
+  const reading = about ? about.reading : live.reading; // the state of the numbers that are shown
   const wrong = live.connected === null ? store.data?.trouble : live.trouble;
   fill(at('notices'),
     reading &&
       h('div', { class: 'reading', 'data-key': 'reading' },
-        h('progress', { max: reading.of, value: reading.done, 'aria-label': 'reading rounds' }),
-        h('span', null, `reading rounds ${count(reading.done)} of ${count(reading.of)}`)),
+        h('progress', { max: reading.of, value: reading.done, 'aria-label': 'share of the record that has been read' }),
+        h('span', null,
+          `Still reading: ${count(reading.done)} of ${count(reading.of)}. The numbers are incomplete.`)),
     wrong &&
       h('div', { class: 'box bad', role: 'alert', 'data-key': 'trouble' }, badge('bad', 'Trouble'), h('p', null, wrong),
       ),

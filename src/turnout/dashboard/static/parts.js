@@ -52,7 +52,10 @@ export const flagLegend = (rows) => {
 };
 
 export const empty = (title, ...what) => h('div', { class: 'card empty' }, h('h2', null, title), h('p', null, what));
-export const noRounds = () => empty('No round is recorded yet.', 'This page fills by itself as soon as one is.');
+export const noRounds = (reading) =>
+  reading
+    ? empty('The record is still being read.', 'This page fills by itself as soon as the first round has been read.')
+    : empty('No round is recorded yet.', 'This page fills by itself as soon as one is.');
 const skeleton = () =>
   h('div', { class: 'skeletons', role: 'status', 'aria-label': 'Loading' },
     ['', '', ''].map(() => h('div', { class: 'skeleton' })));

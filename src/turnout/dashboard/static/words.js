@@ -34,8 +34,8 @@ export function bytes(value) {
 }
 
 /** 400 of 500 rounds, finished */
-export const progress = ({ rounds, planned, finished }) =>
-  `${count(rounds)}${planned ? ` of ${count(planned)}` : ''} rounds${finished ? ', finished' : ''}`;
+export const progress = ({ rounds, planned, finished, reading }) =>
+  `${count(rounds)}${planned ? ` of ${count(planned)}` : ''} rounds${reading ? ' read' : finished ? ', finished' : ''}`;
 
 /** One round or several, by number. */
 export const span = (first, width) =>

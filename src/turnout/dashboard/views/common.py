@@ -85,7 +85,7 @@ def histogram(values: FloatArray, most: int = 40) -> dict[str, Any]:
 
 def about(watch: Watch, source: Source | None) -> dict[str, Any]:
     """What every page says at its top."""
-    reading = watch.reading
+    reading = watch.reading if source is None else source.reading
     told: dict[str, Any] = {
         "run": None,
         "name": "",

@@ -51,7 +51,7 @@ def one_round(watch: Watch, source: Source | None, *, wanted: int | None) -> dic
         return {**told, **_open(*opened)}
     turns = ledger.turns_of_round(chosen)
     if turns is None:
-        reading = " yet" if watch.reading is not None else ""
+        reading = " yet" if source.reading is not None else ""
         raise ReportError(f"there is no round {chosen}{reading}: they count from 1 to {newest}")
     place = int(np.searchsorted(ledger.round_column("rounds"), chosen))
     line = _line(source, place, turns)

@@ -107,7 +107,13 @@ def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
     ledger = source.ledger
     labels = f'{{policy="{_escaped(source.policy)}"' + ("" if source.run is None else f',run="{source.run}"') + "}"
     seconds = ledger.round_column("seconds")
+    done, of = source.reading or (1, 1)
     told: dict[str, tuple[str, str, float]] = {
+        "turnout_read_ratio": (
+            "Share of the record that has been read; below 1 the rest is incomplete.",
+            "gauge",
+            done / of,
+        ),
         "turnout_round": ("The newest round that is closed.", "gauge", float(ledger.last)),
         "turnout_clients": ("Clients that ever joined.", "gauge", float(ledger.clients)),
         "turnout_rounds_total": ("Rounds that were closed.", "counter", float(len(ledger))),
