@@ -83,8 +83,8 @@ def test_stored_rounds_with_every_optional_field_come_back_bit_for_bit(store: Ru
 def test_a_stored_snapshot_restores_a_policy(store: RunStore) -> None:
     stored = store.snapshot(2)
     assert stored is not None
-    round, state = stored
-    assert round == 3
+    last_round, state = stored
+    assert last_round == 3
     assert {name: state.pop(name) for name in ("round", "note", "rate", "even")} == {
         "round": 3,
         "note": "a string",
