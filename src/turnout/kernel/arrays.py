@@ -105,7 +105,7 @@ def as_number(
     return number
 
 
-def same_length(field: str, array: npt.NDArray[Any], wanted: int, what: str, error: type[TurnoutError]) -> None:
+def require_length(field: str, array: npt.NDArray[Any], wanted: int, what: str, error: type[TurnoutError]) -> None:
     """Refuse an array that does not have one row for each of `wanted` things."""
     if len(array) != wanted:
         raise error(f"{field} has {len(array)} rows, but there are {wanted} {what}: one row each is needed")
@@ -138,7 +138,7 @@ def smallest(values: npt.NDArray[Any], count: int) -> IntArray:
     return np.sort(np.concatenate([surely, equals]))
 
 
-def saved(state: Mapping[str, Any], key: str) -> Any:
+def saved_value(state: Mapping[str, Any], key: str) -> Any:
     """What a saved state holds under `key`."""
     if key not in state:
         raise StateError(f"the saved state has no {key!r}; it has {', '.join(sorted(state)) or 'nothing'}")
@@ -147,7 +147,7 @@ def saved(state: Mapping[str, Any], key: str) -> Any:
 
 def load_array(state: Mapping[str, Any], key: str, like: npt.NDArray[Any]) -> Any:
     """A copy of a saved array that must have the shape of `like`."""
-    array = np.array(saved(state, key), dtype=like.dtype, order="C")
+    array = np.array(saved_value(state, key), dtype=like.dtype, order="C")
     if array.shape != like.shape:
         raise StateError(f"the saved {key!r} has shape {array.shape}, expected is {like.shape}")
     return array

@@ -37,7 +37,7 @@ from turnout.kernel.arrays import (
     as_mask,
     as_number,
     as_times,
-    same_length,
+    require_length,
     smallest,
 )
 from turnout.kernel.backend import compiled_kernel
@@ -63,7 +63,7 @@ class Cohort(NamedTuple):
     considered: int
 
 
-NOBODY = Cohort(np.empty(0, dtype=np.int64), np.empty(0), math.nan, math.nan, 0)
+EMPTY_COHORT = Cohort(np.empty(0, dtype=np.int64), np.empty(0), math.nan, math.nan, 0)
 
 
 def fastest_fair_cohort(
@@ -87,12 +87,12 @@ def fastest_fair_cohort(
     weight = as_number("speed_weight", speed_weight, SettingError, least=0)
     wanted = as_count("size", size, SettingError, least=0)
     turns = as_exact("owed", owed, wanted)
-    same_length("owed", turns.units, len(seconds), "clients in times", SettingError)
+    require_length("owed", turns.units, len(seconds), "clients in times", SettingError)
     if available is None:
         mask = np.ones(len(seconds), dtype=np.bool_)
     else:
         mask = as_mask("available", available, SettingError)
-        same_length("available", mask, len(seconds), "clients in times", SettingError)
+        require_length("available", mask, len(seconds), "clients in times", SettingError)
     return cohort_of_times(seconds, turns, wanted, weight, mask).rows
 
 
@@ -100,7 +100,7 @@ def cohort_of_times(times: FloatArray, owed: OwedTurns, size: int, speed_weight:
     """Solve P4 for known times, which are trusted to be finite and not negative."""
     size = _attainable(size, available, owed)
     if size == 0:
-        return NOBODY
+        return EMPTY_COHORT
     compiled = compiled_kernel()
     if compiled is None:
         return numpy_cohort(times, owed, size, speed_weight, available)
@@ -119,7 +119,7 @@ def cohort_of_contexts(
     """Solve P4 for the model's optimistic times; the compiled kernel estimates and filters in one pass."""
     size = _attainable(size, available, owed)
     if size == 0:
-        return NOBODY
+        return EMPTY_COHORT
     compiled = compiled_kernel()
     if compiled is None:
         return numpy_cohort(model.optimistic(contexts, exploration), owed, size, speed_weight, available)

@@ -18,7 +18,7 @@ from turnout.kernel.arrays import (
     as_rows,
     as_times,
     load_array,
-    same_length,
+    require_length,
 )
 from turnout.kernel.backend import compiled_kernel
 from turnout.kernel.rounds import RoundReport
@@ -92,7 +92,7 @@ class ExchangeTimeModel:
         """Take in one exchange time of each client of `rows`; for a late client its deadline."""
         clients, features = self._entering(rows, contexts)
         seconds = as_times("times", times, ReportError)
-        same_length("times", seconds, len(clients), "rows", ReportError)
+        require_length("times", seconds, len(clients), "rows", ReportError)
         self._take_in(clients, features, seconds)
 
     def _take_in(self, clients: IntArray, features: FloatArray, seconds: FloatArray) -> None:
@@ -147,8 +147,8 @@ class ExchangeTimeModel:
         _, features = self._entering(np.unique(clients), contexts, len(clients))
         was = as_times("learned", learned, ReportError)
         now = as_times("times", times, ReportError)
-        same_length("learned", was, len(clients), "rows", ReportError)
-        same_length("times", now, len(clients), "rows", ReportError)
+        require_length("learned", was, len(clients), "rows", ReportError)
+        require_length("times", now, len(clients), "rows", ReportError)
         since = np.asarray(0 if learned_since is None else learned_since)
         weight = (now - was) * self.forgetting**since
         columns = self.bank.take(clients, axis=1)
@@ -202,7 +202,7 @@ class ExchangeTimeModel:
     ) -> tuple[IntArray, FloatArray]:
         clients = as_rows("rows", rows, ReportError, clients=self.clients)
         features = as_contexts(contexts, ReportError)
-        same_length("contexts", features, len(clients) if count is None else count, "rows", ReportError)
+        require_length("contexts", features, len(clients) if count is None else count, "rows", ReportError)
         self._check_features(features)
         return clients, features
 
@@ -221,7 +221,7 @@ class ExchangeTimeModel:
             return combine(*self._mean_and_square(features, self.bank.take(clients, axis=1)))
         features = as_contexts(contexts, ReportError)
         self._check_features(features)
-        same_length("contexts", features, self.clients, "clients", ReportError)
+        require_length("contexts", features, self.clients, "clients", ReportError)
         combined = np.empty(self.clients)
         for start in range(0, self.clients, BLOCK):
             block = slice(start, start + BLOCK)

@@ -21,8 +21,8 @@ from turnout.kernel.arrays import (
     as_number,
     as_rows,
     read_only,
-    same_length,
-    saved,
+    require_length,
+    saved_value,
 )
 
 Rate: TypeAlias = float | str | Fraction
@@ -249,15 +249,15 @@ class FairnessQueues:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` gave; the promise must be the same."""
-        balance = np.array(saved(state, "balance"), dtype=np.int64)
-        rates, unit = _int_or_array(saved(state, "rates")), int(saved(state, "units_per_turn"))
+        balance = np.array(saved_value(state, "balance"), dtype=np.int64)
+        rates, unit = _int_or_array(saved_value(state, "rates")), int(saved_value(state, "units_per_turn"))
         if len(balance) != self._clients or unit != self.units_per_turn or not np.array_equal(rates, self._rates):
             raise StateError(
                 "the saved queues were kept for another promise: saved are "
                 f"{len(balance)} clients at {_told(rates, unit)}, here are "
                 f"{self._clients} at {_told(self._rates, self.units_per_turn)}"
             )
-        self._balance, self._rounds = balance, _int_or_array(saved(state, "rounds"))
+        self._balance, self._rounds = balance, _int_or_array(saved_value(state, "rounds"))
         self._forfeited = _array_or_none(state.get("forfeited"), np.int64)
         self._retired = _array_or_none(state.get("retired"), np.bool_)
 
@@ -294,7 +294,7 @@ class FairnessQueues:
         if available is None:
             raise ReportError("accrual='available' needs to know who was available: give the round's mask")
         mask = as_mask("available", available, ReportError)
-        same_length("available", mask, self._clients, "clients", ReportError)
+        require_length("available", mask, self._clients, "clients", ReportError)
         if not mask[chosen].all():
             raise ReportError(f"client {chosen[~mask[chosen]][0]} was chosen but not available")
         return mask if active is None else mask & active
@@ -302,7 +302,7 @@ class FairnessQueues:
     def _as_rows(self, chosen: npt.ArrayLike) -> IntArray:
         rows = np.asarray(chosen)
         if rows.dtype == np.bool_:
-            same_length("chosen", rows, self._clients, "clients", ReportError)
+            require_length("chosen", rows, self._clients, "clients", ReportError)
             rows = np.flatnonzero(rows)
         return as_rows("chosen", rows, ReportError, clients=self._clients)
 

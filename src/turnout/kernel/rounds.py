@@ -24,7 +24,7 @@ from turnout.kernel.arrays import (
     as_times,
     read_only,
     refuse_where,
-    same_length,
+    require_length,
 )
 
 OUTCOMES = ("arrived", "late", "failed")
@@ -82,11 +82,11 @@ class RoundOffer(_Value):
     def __post_init__(self) -> None:
         available = as_mask("available", self.available, OfferError)
         contexts = as_contexts(self.contexts, OfferError)
-        same_length("contexts", contexts, len(available), "clients in available", OfferError)
+        require_length("contexts", contexts, len(available), "clients in available", OfferError)
         expected = self.expected_times
         if expected is not None:
             expected = as_times("expected_times", expected, OfferError)
-            same_length("expected_times", expected, len(available), "clients in available", OfferError)
+            require_length("expected_times", expected, len(available), "clients in available", OfferError)
         self._set(
             round=as_count("round", self.round, OfferError),
             available=available,
@@ -172,9 +172,9 @@ class LateArrivals(_Value):
         since = np.zeros(len(clients), dtype=np.int64) if self.learned_since is None else self.learned_since
         since = np.array([as_count("learned_since", one, ReportError, least=0) for one in since], dtype=np.int64)
         for name, array in (("rounds", rounds), ("contexts", contexts), ("deadlines", deadlines)):
-            same_length(name, array, len(clients), "clients", ReportError)
-        same_length("exchange_times", times, len(clients), "clients", ReportError)
-        same_length("learned_since", since, len(clients), "clients", ReportError)
+            require_length(name, array, len(clients), "clients", ReportError)
+        require_length("exchange_times", times, len(clients), "clients", ReportError)
+        require_length("learned_since", since, len(clients), "clients", ReportError)
         if len(set(zip(rounds.tolist(), clients.tolist(), strict=True))) < len(clients):
             raise ReportError("late_arrivals name one client of one round twice")
         if (times < deadlines).any():
@@ -215,8 +215,8 @@ class RoundReport(_Value):
         clients = as_rows("clients", self.clients, ReportError)
         contexts = as_contexts(self.contexts, ReportError)
         times = as_times("exchange_times", self.exchange_times, ReportError)
-        same_length("contexts", contexts, len(clients), "clients", ReportError)
-        same_length("exchange_times", times, len(clients), "clients", ReportError)
+        require_length("contexts", contexts, len(clients), "clients", ReportError)
+        require_length("exchange_times", times, len(clients), "clients", ReportError)
         available = self.available
         if available is not None:
             available = as_mask("available", available, ReportError)
@@ -311,7 +311,7 @@ class ContextRange(_Value):
     def __post_init__(self) -> None:
         lowest = as_floats("lowest", self.lowest, 1, SettingError)
         highest = as_floats("highest", self.highest, 1, SettingError)
-        same_length("highest", highest, len(lowest), "features in lowest", SettingError)
+        require_length("highest", highest, len(lowest), "features in lowest", SettingError)
         refuse_where(lowest > highest, "lowest", lowest, "is above the highest of its feature", SettingError)
         self._set(lowest=lowest, highest=highest)
 

@@ -95,7 +95,7 @@ def connect(path: Path, kind: FileKind = RUNS, *, read_only: bool) -> sqlite3.Co
     return connection
 
 
-def check_whole(connection: sqlite3.Connection, path: Path, *, thoroughly: bool = False) -> None:
+def check_integrity(connection: sqlite3.Connection, path: Path, *, thoroughly: bool = False) -> None:
     """Refuse a damaged file early: one that is too short, and one with a fault where looking at all of it is quick.
 
     `thoroughly`: also hold the indexes against their tables, which takes about five times as long.

@@ -20,7 +20,7 @@ from turnout.errors import StoreError
 from turnout.kernel.arrays import as_count
 from turnout.kernel.rounds import RoundRecord
 from turnout.store.columns import RoundColumns
-from turnout.store.database import check_whole, connect, create, transaction, translate_sqlite_errors
+from turnout.store.database import check_integrity, connect, create, transaction, translate_sqlite_errors
 from turnout.store.lock import WriterLock
 from turnout.store.packing import corruption_as_store_error, pack_snapshot, unpack_snapshot
 
@@ -219,7 +219,7 @@ class RunStore:
         self._connection = connect(self.path, read_only=self.read_only)
         if not self.read_only and self._lock is None:
             self._take_lock()
-        check_whole(self._connection, self.path)
+        check_integrity(self._connection, self.path)
 
     def _take_lock(self) -> None:
         self._lock = WriterLock(self.path.with_name(f"{self.path.name}.lock"), store=self.path)
