@@ -183,14 +183,14 @@ def test_a_saved_model_comes_back_and_another_shape_is_refused() -> None:
     twin = ExchangeTimeModel(4)
     twin.restore(model.state())
     assert twin.bank.tobytes() == model.bank.tobytes()
-    with pytest.raises(StateError, match=r"'bank' has shape \(9, 4\), expected is \(5, 4\)"):
+    with pytest.raises(StateError, match=r"'bank' has shape \(9, 4\), expected \(5, 4\)"):
         ExchangeTimeModel(4, features=2).restore(model.state())
 
 
 @pytest.mark.parametrize(
     ("rows", "contexts", "times", "complaint"),
     [
-        ([0, 0], np.ones((2, 3)), [1.0, 1.0], r"rows\[1\] = 0 stands there already"),
+        ([0, 0], np.ones((2, 3)), [1.0, 1.0], r"rows\[1\] = 0 is a duplicate"),
         ([9], np.ones((1, 3)), [1.0], r"rows\[0\] = 9 is unknown: there are 4 clients"),
         ([0], np.ones((1, 2)), [1.0], "contexts have 2 features, this model has 3"),
         ([0], np.ones((2, 3)), [1.0], "contexts has 2 rows, but there are 1 rows"),
@@ -224,12 +224,12 @@ def test_the_theoretical_schedule_is_the_lemmas_formula() -> None:
 @pytest.mark.parametrize(
     ("exploration", "theory", "complaint"),
     [
-        ("theory", None, "given is nothing"),
-        ("theory", {"R": 1.0}, "given is R"),
+        ("theory", None, "got nothing"),
+        ("theory", {"R": 1.0}, "got R"),
         ("theory", {"R": 1.0, "S": 1.0, "L": 1.0, "delta": 0.0}, "delta must be above 0"),
         ("often", None, "must be a number or 'theory'"),
         (-0.1, None, "exploration must be at least 0"),
-        (0.1, {"R": 1.0}, "exploration is not 'theory'"),
+        (0.1, {"R": 1.0}, "used only with exploration=.theory."),
     ],
 )
 def test_an_exploration_that_cannot_be_is_refused(
@@ -287,7 +287,7 @@ def test_of_the_forgotten_nothing_is_known_and_the_others_keep_what_they_know(
 
 @pytest.mark.parametrize(
     ("rows", "complaint"),
-    [([8], r"rows\[0\] = 8 is unknown: there are 8 clients"), ([-1], "rows count from 0"), ([1, 1], "stands there")],
+    [([8], r"rows\[0\] = 8 is unknown: there are 8 clients"), ([-1], "rows count from 0"), ([1, 1], "is a duplicate")],
 )
 def test_who_is_not_there_cannot_be_forgotten(rows: list[int], complaint: str) -> None:
     model = ExchangeTimeModel(8)

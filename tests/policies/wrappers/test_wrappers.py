@@ -603,7 +603,7 @@ def test_a_floating_cohort_is_told_how_many_to_draw() -> None:
         (lambda: Overcommit(FedCS(9)), "the cohort of fedcs floats, and overcommit needs one with a cohort_size"),
         (lambda: Eligible(UniformRandom(9), []), "allowed names nobody: give a mask, rows, or a table"),
         (lambda: Eligible(UniformRandom(9), [False] * 9), "allowed names nobody"),
-        (lambda: Eligible(UniformRandom(9), [1, 1]), r"allowed\[1\] = 1 stands there already"),
+        (lambda: Eligible(UniformRandom(9), [1, 1]), r"allowed\[1\] = 1 is a duplicate"),
         (lambda: Eligible(UniformRandom(9), [-1]), r"allowed\[0\] = -1 must be a row"),
         (lambda: Eligible(UniformRandom(9), ["a"]), "allowed must hold rows"),
         (lambda: Eligible(UniformRandom(9), [[1], [1, 2]]), "allowed must"),
