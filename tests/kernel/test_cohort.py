@@ -249,7 +249,7 @@ def test_nobody_available_gives_nobody() -> None:
         (([1.0, 2.0], [0, 0], 1, np.nan), "speed_weight must be finite"),
         (([1.0, 2.0], [0, 0], 1, 1.0, [1, 0]), "available must hold booleans"),
         (([1.0, 2.0], [0, 0], 1, 1.0, [True]), "available has 1 rows"),
-        (([1.0, 2.0], [2**61, 0], 2, 1.0), "could not be summed in 64 bits"),
+        (([1.0, 2.0], [2**61, 0], 2, 1.0), "could exceed 64 bits"),
         ((["a", "b"], [0, 0], 1, 1.0), "times must hold numbers"),
     ],
 )
@@ -261,7 +261,7 @@ def test_bad_input_is_refused_by_name(arguments: tuple[object, ...], complaint: 
 def test_a_debt_beyond_sixty_four_bits_is_refused_not_wrapped() -> None:
     model, available = ExchangeTimeModel(2), np.ones(2, dtype=bool)
     owed = OwedTurns(np.zeros(2, dtype=np.int64), LARGEST_SUM, 1)
-    with pytest.raises(SettingError, match="could not be summed in 64 bits"):
+    with pytest.raises(SettingError, match="could exceed 64 bits"):
         cohort_of_contexts(model, np.ones((2, 3)), 0.1, owed, 2, 1.0, available)
 
 
