@@ -96,7 +96,7 @@ def test_only_those_who_volunteer_earn_where_turns_are_earned_by_being_available
         queues.advance([], [True, False])
     assert queues.owed.tolist() == [2.0, 0.0]
     assert queues.rounds.tolist() == [4, 0]
-    with pytest.raises(ReportError, match="needs to know who was available"):
+    with pytest.raises(ReportError, match="needs the availability of every client"):
         queues.advance([])
     with pytest.raises(ReportError, match="client 1 was chosen but not available"):
         queues.advance([1], [True, False])
@@ -167,7 +167,7 @@ def test_queues_come_back_and_another_promise_is_refused() -> None:
         one.advance([1], [True, True, True])
     assert exactly(twin) == exactly(queues)
     assert twin.forfeited.tolist() == queues.forfeited.tolist()
-    with pytest.raises(StateError, match="another promise: saved are 3 clients at 3 rates, here are 3 at rate 1/2"):
+    with pytest.raises(StateError, match="are for 3 clients with 3 different rates, expected 3 clients with rate 1/2"):
         FairnessQueues(3, 0.5).restore(queues.state())
 
 
@@ -212,7 +212,7 @@ def test_rates_without_a_common_unit_are_rounded_up() -> None:
 
 
 def test_a_wrong_number_of_rates_is_refused() -> None:
-    with pytest.raises(SettingError, match="one rate or 3, one a client"):
+    with pytest.raises(SettingError, match="one rate or 3, one per client"):
         FairnessQueues(3, [0.1, 0.2])
 
 
