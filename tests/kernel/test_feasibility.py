@@ -154,8 +154,8 @@ def test_the_error_names_the_largest_rate_a_cohort_that_would_do_and_who_is_in_t
     assert error.largest_rate == Fraction(2, 25)
     assert error.cohort_size == 15
     assert len(error.clients) == 100
-    for told in ("largest feasible rate is 0.08", "at most 0.08", "at least 15 clients a round", "allow_infeasible"):
-        assert told in str(error)
+    for part in ("largest feasible rate is 0.08", "at most 0.08", "cohort_size of at least 15", "allow_infeasible"):
+        assert part in str(error)
     require_feasible([0.15] * 100, [1.0] * 100, 15)
 
 
@@ -173,7 +173,7 @@ def test_a_client_that_is_hardly_there_is_named() -> None:
     assert caught.value.clients == (2,)
     assert caught.value.cohort_size is None
     assert "client 2 is promised 0.15 of the rounds and is available in 0.1" in str(caught.value)
-    assert "Promise at most 0.1," in str(caught.value)
+    assert "Use a guaranteed_rate of at most 0.1," in str(caught.value)
 
 
 def test_different_rates_are_told_by_what_to_multiply_them() -> None:
@@ -187,7 +187,7 @@ def test_different_rates_are_told_by_what_to_multiply_them() -> None:
         ([0.5, 1.5], 1, r"availability\[1\] = 1.5 must lie in \[0, 1\]"),
         ([0.5, -0.5], 1, r"availability\[1\] = -0.5 must lie in \[0, 1\]"),
         ([0.5, np.nan], 1, r"availability\[1\] = nan must be finite"),
-        ([], 1, "one chance a client"),
+        ([], 1, "one probability per client"),
         ([0.5], 0, "cohort_size must be at least 1"),
     ],
 )
@@ -197,5 +197,5 @@ def test_nonsense_is_refused(availability: list[float], cohort_size: int, compla
 
 
 def test_rates_and_availabilities_must_match() -> None:
-    with pytest.raises(SettingError, match="rates are 2, availabilities 3"):
+    with pytest.raises(SettingError, match="rates has 2 entries, availability 3"):
         feasibility([0.1, 0.1], [1.0, 1.0, 1.0], 1)

@@ -421,7 +421,7 @@ def test_promise_not_feasible(open_fleet: OpenFleet, folder: Path) -> None:
     settings = {"cohort_size": 2, "guaranteed_rate": 0.5}
     scheduler = open_fleet(settings=settings, allow_infeasible=False)
     with pytest.raises(
-        InfeasiblePromise, match=r"the largest feasible rate is 0\.25 .*Promise at most 0\.25"
+        InfeasiblePromise, match=r"the largest feasible rate is 0\.25 .*Use a guaranteed_rate of at most 0\.25"
     ) as refused:
         scheduler.choose(offered(*named(8)))
     assert (refused.value.largest_rate, refused.value.cohort_size) == (Fraction(1, 4), 4)
