@@ -67,7 +67,7 @@ def test_a_malformed_offer_is_refused_by_field_row_and_value(changes: dict[str, 
         ({"available": [True, True, False]}, r"clients\[1\] = 2 was not available"),
         ({"available": [True, True]}, r"clients\[1\] = 2 was not available"),
         ({"outcomes": ["arrived", "lost"]}, r"outcomes\[1\] = 'lost' must be one of arrived, late, failed"),
-        ({"outcomes": ["arrived"]}, "outcomes has 1 words, but there are 2 clients"),
+        ({"outcomes": ["arrived"]}, "outcomes has 1 entries, but there are 2 clients"),
         ({"losses": [0.5, np.inf]}, r"losses\[1\] = inf must not be infinite"),
         ({"losses": [0.5]}, "losses has shape"),
     ],
@@ -170,7 +170,7 @@ def test_late_arrivals_have_one_order_whatever_the_order_of_arrival() -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"rounds": [2, 2]}, "name one client of one round twice"),
+        ({"rounds": [2, 2]}, "hold a client twice for the same round"),
         ({"exchange_times": [10.0, 8.0]}, r"exchange_times\[1\] = 8.0 is before its deadline"),
         ({"clients": [1, -1]}, "clients must be at least 0"),
         ({"deadlines": [9.0]}, "deadlines has 1 rows"),
