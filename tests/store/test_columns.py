@@ -48,9 +48,16 @@ def test_parts_join_to_the_whole(cuts: set[int], kind: str) -> None:
     records = KINDS[kind]
     bounds = [0, *sorted(cuts), len(records)]
     parts = [columns_of(records[low:high]) for low, high in pairwise(bounds)]
-    whole = RoundColumns.joined(parts)
+    whole = RoundColumns.concatenate(parts)
     assert list(whole.records()) == records
     assert list(RoundColumns.from_bytes(whole.to_bytes()).records()) == records
+
+
+def test_old_names_still_work() -> None:
+    columns = columns_of(odd_rounds())
+    assert columns.report_rows is not None
+    assert columns.told is columns.report_rows
+    assert RoundColumns.joined([columns]) is RoundColumns.concatenate([columns])
 
 
 def test_equal_rounds_give_equal_bytes() -> None:
@@ -110,7 +117,7 @@ def test_columns_cannot_be_written_to() -> None:
 
 def test_a_report_about_others_than_the_selected_is_refused() -> None:
     for clients in ([6], [5, 6]):
-        with pytest.raises(StoreError, match="the report of round 3 is not about the clients that were selected"):
+        with pytest.raises(StoreError, match="the clients in the report of round 3 are not the selected clients"):
             columns_of([RoundRecord(selected(*clients, round_=3), told(5, round_=3))])
 
 
@@ -121,12 +128,12 @@ def test_a_reason_of_another_shape_is_refused() -> None:
 
 
 def test_rounds_of_another_fleet_are_refused() -> None:
-    with pytest.raises(StoreError, match="available of round 1 is for 40 clients, expected are 41"):
+    with pytest.raises(StoreError, match="available of round 1 is for 40 clients, expected 41"):
         RoundColumns.from_records(played(1), clients=41)
     with pytest.raises(StoreError, match=r"chosen\[0\] = 39 is unknown: there are 39 clients"):
         RoundColumns.from_records(odd_rounds()[9:10], clients=39)
-    with pytest.raises(StoreError, match="cannot be joined"):
-        RoundColumns.joined([columns_of([]), RoundColumns.from_records([], clients=41)])
+    with pytest.raises(StoreError, match=r"different numbers of clients \(40, 41\) cannot be concatenated"):
+        RoundColumns.concatenate([columns_of([]), RoundColumns.from_records([], clients=41)])
 
 
 def test_contexts_of_two_widths_are_refused() -> None:
@@ -137,18 +144,18 @@ def test_contexts_of_two_widths_are_refused() -> None:
     with pytest.raises(StoreError, match="contexts have 1 features in one round and 2 in another"):
         columns_of(records)
     with pytest.raises(StoreError, match="contexts have 1 features in one round and 2 in another"):
-        RoundColumns.joined([columns_of([record]) for record in records])
+        RoundColumns.concatenate([columns_of([record]) for record in records])
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"exchange_times": np.zeros(3)}, r"exchange_times has shape \(3,\), expected is \(16,\)"),
-        ({"metrics": {"accuracy": np.zeros(3)}}, r"metrics.accuracy has shape \(3,\), expected is \(2,\)"),
-        ({"rounds": [2, 1]}, "rounds must count upwards"),
-        ({"starts": [0, 17, 16]}, "starts must rise from 0 to the number of rows, 16"),
+        ({"exchange_times": np.zeros(3)}, r"exchange_times has shape \(3,\), expected \(16,\)"),
+        ({"metrics": {"accuracy": np.zeros(3)}}, r"metrics.accuracy has shape \(3,\), expected \(2,\)"),
+        ({"rounds": [2, 1]}, "rounds must be positive and strictly ascending"),
+        ({"starts": [0, 17, 16]}, "starts must be ascending from 0 to the number of rows, 16"),
         ({"outcomes": np.full(16, 3)}, r"outcomes\[0\] = 3 must be below 3"),
-        ({"late": {9: None}}, r"late arrivals are told in rounds \[9\]"),
+        ({"late": {9: None}}, r"late arrivals are given for rounds \[9\]"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused(change: dict[str, Any], complaint: str) -> None:

@@ -52,7 +52,7 @@ def test_read_on_and_on_it_is_the_whole(folder: Path, sizes: list[int], most: in
             assert ends.index(after) - (ends.index(int(part.rounds[0]) - 1) if part.rounds[0] > 1 else -1) <= most
             parts.append(part)
         whole = store.columns(run)
-        assert list(RoundColumns.joined(parts).records()) == list(whole.records()) == RECORDS[: ends[-1]]
+        assert list(RoundColumns.concatenate(parts).records()) == list(whole.records()) == RECORDS[: ends[-1]]
 
 
 def test_what_was_appended_since_and_nothing_where_there_is_nothing(folder: Path) -> None:

@@ -295,7 +295,7 @@ def test_a_reader_does_not_compact_and_a_closed_store_neither(path: Path) -> Non
 @pytest.mark.parametrize("value", [np.array([{}]), None, [1, 2], np.int64(3), {"nested": 1}, b"bytes"])
 def test_a_snapshot_holds_plain_things_only(store: RunStore, value: Any) -> None:
     run = begun(store)
-    with pytest.raises(StoreError, match=r"snapshot\['state'\] is .*: give a plain array"):
+    with pytest.raises(StoreError, match=r"snapshot\['state'\] is .*: give an array"):
         store.append(run, columns_of(RECORDS), snapshot={"state": value})
     assert len(store.columns(run)) == 0
 

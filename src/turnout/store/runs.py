@@ -169,7 +169,7 @@ class RunStore:
         for last, data in chunks:
             parts.append(self._unpacked(run, before, last, data))
             before = last
-        return RoundColumns.joined(parts)
+        return RoundColumns.concatenate(parts)
 
     def records(self, run: int) -> Iterator[RoundRecord]:
         """The stored rounds of a run one by one, read as they are asked for."""
