@@ -93,9 +93,9 @@ def test_a_run_without_rounds_has_columns_without_rounds(store: RunStore) -> Non
 def test_the_same_key_and_plan_is_the_same_run(store: RunStore) -> None:
     run = begun(store)
     assert begun(store, plan=dict(reversed(PLAN.items()))) == run
-    with pytest.raises(StoreError, match=r"run 1 \('one'\) was begun with another plan: choose another key"):
+    with pytest.raises(StoreError, match=r"run 1 \('one'\) was started with another plan: choose another key"):
         begun(store, plan={**PLAN, "seed": 4})
-    with pytest.raises(StoreError, match="was begun with 40 clients, not 41"):
+    with pytest.raises(StoreError, match="was started with 40 clients, not 41"):
         begun(store, clients=41)
 
 
@@ -144,13 +144,13 @@ def test_rounds_must_follow_the_last_stored_one(store: RunStore, first: int, com
 
 
 def test_rounds_of_another_fleet_are_refused(store: RunStore) -> None:
-    with pytest.raises(StoreError, match="run 1 has 41 clients, but the rounds to append 40"):
+    with pytest.raises(StoreError, match="run 1 has 41 clients, but the rounds to append have 40"):
         store.append(begun(store, clients=41), columns_of(RECORDS))
 
 
 def test_an_unknown_run_is_refused_everywhere(store: RunStore) -> None:
     for use in (store.columns, store.records, store.snapshot, store.finish, store.delete):
-        with pytest.raises(StoreError, match=r"there is no run 7 in .*runs.db: `turnout runs list` shows"):
+        with pytest.raises(StoreError, match=r"there is no run 7 in .*runs.db: RunStore\.runs\(\) lists"):
             use(7)
     with pytest.raises(StoreError, match="there is no run 7"):
         store.append(7, columns_of(RECORDS))
@@ -172,7 +172,7 @@ def test_a_plan_that_is_not_json_is_refused(store: RunStore, plan: Any) -> None:
 
 @pytest.mark.parametrize("key", ["", 7, None])
 def test_a_key_must_be_a_word(store: RunStore, key: Any) -> None:
-    with pytest.raises(StoreError, match="the key of a run must be a word"):
+    with pytest.raises(StoreError, match="the key of a run must be a non-empty string"):
         begun(store, key)
 
 
@@ -287,7 +287,7 @@ def test_a_reader_does_not_compact_and_a_closed_store_neither(path: Path) -> Non
     with pytest.raises(StoreError, match="was closed: open it again"):
         store.compact()
     before = path.read_bytes()
-    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened to read"):
+    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened read-only"):
         reader.compact()
     assert path.read_bytes() == before
 
@@ -337,7 +337,7 @@ def test_a_closed_store_says_so(path: Path) -> None:
 
 def test_a_reader_does_not_write(path: Path) -> None:
     RunStore(path).close()
-    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened to read"):
+    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened read-only"):
         begun(reader)
 
 
@@ -405,7 +405,7 @@ def test_a_reader_in_another_process_sees_whole_appends_while_a_writer_writes(st
 def test_a_file_that_is_not_sqlite_is_refused_and_left_alone(path: Path) -> None:
     path.write_bytes(b"name,rounds\n" * 1000)
     for read_only in (True, False):
-        with pytest.raises(StoreError, match="is not a SQLite file, or its beginning is damaged"):
+        with pytest.raises(StoreError, match="is not a SQLite file, or its header is damaged"):
             RunStore(path, read_only=read_only)
     assert path.read_bytes() == b"name,rounds\n" * 1000
     assert list(path.parent.iterdir()) == [path]
@@ -413,7 +413,7 @@ def test_a_file_that_is_not_sqlite_is_refused_and_left_alone(path: Path) -> None
 
 def test_an_empty_file_is_not_taken_for_a_new_store(path: Path) -> None:
     path.touch()
-    with pytest.raises(StoreError, match="holds 0 bytes, too few for a turnout store: restore it"):
+    with pytest.raises(StoreError, match="has 0 bytes, too few for a turnout store: restore it"):
         RunStore(path)
     assert path.stat().st_size == 0
 
@@ -435,7 +435,9 @@ def test_a_store_of_a_newer_turnout_is_refused(path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 2")
     connection.close()
-    with pytest.raises(StoreError, match="is of store format 2, but this turnout reads format 1: install a newer"):
+    with pytest.raises(
+        StoreError, match="has store format 2, but this version of turnout reads format 1: install a newer"
+    ):
         RunStore(path)
 
 
@@ -515,13 +517,13 @@ def test_a_folder_is_not_a_store(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused() -> None:
-    with pytest.raises(StoreError, match=r"cannot be used .*: check the folder and its rights"):
+    with pytest.raises(StoreError, match=r"cannot be used .*: check the folder and its permissions"):
         RunStore("/proc/runs.db")
 
 
 def test_a_journal_without_its_store_is_not_built_over(path: Path) -> None:
     path.with_name("runs.db-wal").write_bytes(b"rounds of a store that was moved away")
-    with pytest.raises(StoreError, match=r"is gone but .*-wal is still there: bring the store back"):
+    with pytest.raises(StoreError, match=r"does not exist, but its log .*-wal does: restore the database"):
         RunStore(path)
 
 
@@ -544,5 +546,5 @@ def test_a_store_is_not_used_across_a_fork(store: RunStore, monkeypatch: pytest.
     own = os.getpid()
     with monkeypatch.context() as forked:
         forked.setattr(os, "getpid", lambda: own + 1)
-        with pytest.raises(StoreError, match=rf"was opened by process {own}: open it anew in this one"):
+        with pytest.raises(StoreError, match=rf"was opened by process {own}: open it again in this process"):
             store.runs()
