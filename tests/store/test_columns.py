@@ -33,7 +33,7 @@ def columns_of(records: list[RoundRecord]) -> RoundColumns:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_records_come_back_equal_to_the_bit(kind: str) -> None:
+def test_records_are_restored_bit_for_bit(kind: str) -> None:
     records = KINDS[kind]
     columns = columns_of(records)
     for kept in (columns, RoundColumns.from_bytes(columns.to_bytes())):
@@ -44,7 +44,7 @@ def test_records_come_back_equal_to_the_bit(kind: str) -> None:
 
 @given(cuts=st.sets(st.integers(0, 11)), kind=st.sampled_from(sorted(KINDS)))
 @settings(max_examples=60, deadline=None)
-def test_parts_join_to_the_whole(cuts: set[int], kind: str) -> None:
+def test_concatenated_parts_equal_the_whole(cuts: set[int], kind: str) -> None:
     records = KINDS[kind]
     bounds = [0, *sorted(cuts), len(records)]
     parts = [columns_of(records[low:high]) for low, high in pairwise(bounds)]
@@ -64,7 +64,7 @@ def test_equal_rounds_give_equal_bytes() -> None:
     assert columns_of(odd_rounds()).to_bytes() == columns_of(odd_rounds()).to_bytes()
 
 
-def test_the_columns_tell_durations_turns_and_who_was_chosen() -> None:
+def test_columns_give_durations_turns_and_the_mask_of_chosen_clients() -> None:
     records = played(30, availability=0.1, deadline=15.0)
     columns = columns_of(records)
     mask = np.zeros((30, 40), dtype=np.bool_)
@@ -76,13 +76,13 @@ def test_the_columns_tell_durations_turns_and_who_was_chosen() -> None:
     assert np.array_equal(columns.chosen_mask, mask)
 
 
-def test_without_any_round_there_are_no_turns_and_no_durations() -> None:
+def test_columns_without_rounds_have_no_turns_and_no_durations() -> None:
     columns = columns_of([])
     assert (len(columns), columns.durations.shape, columns.chosen_mask.shape) == (0, (0,), (0, 40))
     assert not columns.turns.any()
 
 
-def test_a_word_about_each_client_and_a_word_about_the_cohort_are_told_apart_in_cohorts_of_one() -> None:
+def test_reasons_of_clients_and_of_the_cohort_are_distinguished_in_cohorts_of_one() -> None:
     columns = columns_of([RoundRecord(selected(7, owed=[2.0], threshold=3.0), told(7))])
     assert columns.client_reasons["owed"].tolist() == [2.0]
     assert columns.cohort_reasons["threshold"].tolist() == [3.0]
@@ -91,13 +91,13 @@ def test_a_word_about_each_client_and_a_word_about_the_cohort_are_told_apart_in_
     assert record.selection.reasons["threshold"].shape == ()
 
 
-def test_a_metric_is_nan_where_a_round_has_none() -> None:
+def test_a_metric_is_nan_for_rounds_without_it() -> None:
     accuracy = columns_of(odd_rounds()).metrics["accuracy"]
     assert np.isnan(accuracy[0])
     assert accuracy[1] == 0.25
 
 
-def test_rows_stand_in_the_order_of_the_selection_whatever_the_order_of_the_report() -> None:
+def test_rows_have_the_order_of_the_selection_regardless_of_the_report() -> None:
     record = RoundRecord(selected(4, 2, 9), told(9, 4, 2, losses=np.array([9.0, 4.0, 2.0])))
     columns = columns_of([record])
     assert columns.chosen.tolist() == [4, 2, 9]
@@ -107,7 +107,7 @@ def test_rows_stand_in_the_order_of_the_selection_whatever_the_order_of_the_repo
     assert list(columns.records()) == [record]
 
 
-def test_columns_cannot_be_written_to() -> None:
+def test_columns_are_read_only() -> None:
     columns = columns_of(played(2))
     with pytest.raises(ValueError, match="read-only"):
         columns.exchange_times[0] = 1.0
@@ -115,7 +115,7 @@ def test_columns_cannot_be_written_to() -> None:
         columns.metrics["accuracy"] = np.zeros(2)  # type: ignore[index]  # that is the point
 
 
-def test_a_report_about_others_than_the_selected_is_refused() -> None:
+def test_a_report_about_other_clients_than_the_selected_is_refused() -> None:
     for clients in ([6], [5, 6]):
         with pytest.raises(StoreError, match="the clients in the report of round 3 are not the selected clients"):
             columns_of([RoundRecord(selected(*clients, round_=3), told(5, round_=3))])
@@ -148,7 +148,7 @@ def test_contexts_of_two_widths_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "message"),
     [
         ({"exchange_times": np.zeros(3)}, r"exchange_times has shape \(3,\), expected \(16,\)"),
         ({"metrics": {"accuracy": np.zeros(3)}}, r"metrics.accuracy has shape \(3,\), expected \(2,\)"),
@@ -158,12 +158,12 @@ def test_contexts_of_two_widths_are_refused() -> None:
         ({"late": {9: None}}, r"late arrivals are given for rounds \[9\]"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused(change: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(StoreError, match=complaint):
+def test_inconsistent_columns_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(StoreError, match=message):
         replace(columns_of(played(2)), **change)
 
 
-def test_damaged_bytes_are_refused_or_do_no_harm() -> None:
+def test_corrupt_bytes_are_refused_or_have_no_effect() -> None:
     records = odd_rounds()
     whole = columns_of(records).to_bytes()
     rng = np.random.default_rng(7)
@@ -180,7 +180,7 @@ def test_damaged_bytes_are_refused_or_do_no_harm() -> None:
     assert refused > 150
 
 
-def test_a_pickle_is_never_read() -> None:
+def test_pickled_objects_are_never_loaded() -> None:
     import io
     import zipfile
 

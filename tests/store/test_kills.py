@@ -57,7 +57,7 @@ def check_every_run(path: Path) -> int:
     return len(runs)
 
 
-def test_nothing_that_was_committed_is_lost_to_kill_9(tmp_path: Path) -> None:
+def test_no_committed_round_is_lost_when_the_writer_is_killed(tmp_path: Path) -> None:
     path, chance = tmp_path / "runs.db", random.Random(2)
     for kill in range(KILLS):
         kill_at_a_random_moment(path, chance, once_open=kill % 3 != 0)
@@ -74,7 +74,7 @@ def test_nothing_that_was_committed_is_lost_to_kill_9(tmp_path: Path) -> None:
         assert all(info.finished for info in store.runs())
 
 
-def test_a_reader_opens_what_a_killed_writer_left(tmp_path: Path) -> None:
+def test_a_reader_opens_the_store_of_a_killed_writer(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     kill_at_a_random_moment(path, random.Random(0), once_open=True)
     check_every_run(path)

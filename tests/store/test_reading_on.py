@@ -35,7 +35,7 @@ def append(store: RunStore, run: int, first: int, last: int) -> None:
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 4))
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_read_on_and_on_it_is_the_whole(folder: Path, sizes: list[int], most: int) -> None:
+def test_incremental_reads_together_give_the_whole_run(folder: Path, sizes: list[int], most: int) -> None:
     ends = np.cumsum(sizes)
     ends = ends[ends <= len(RECORDS)].tolist()
     path = folder / f"{'-'.join(map(str, sizes))}-{most}.turnout"
@@ -55,7 +55,7 @@ def test_read_on_and_on_it_is_the_whole(folder: Path, sizes: list[int], most: in
         assert list(RoundColumns.concatenate(parts).records()) == list(whole.records()) == RECORDS[: ends[-1]]
 
 
-def test_what_was_appended_since_and_nothing_where_there_is_nothing(folder: Path) -> None:
+def test_an_incremental_read_returns_only_the_rounds_appended_since(folder: Path) -> None:
     with RunStore(folder / "runs.turnout") as store:
         run = begun(store)
         nothing = store.columns(run, after=0)
@@ -76,7 +76,7 @@ def test_what_was_appended_since_and_nothing_where_there_is_nothing(folder: Path
             assert len(reader.columns(other)) == 0, "each run by itself"
 
 
-def test_to_begin_within_an_append_is_refused(folder: Path) -> None:
+def test_an_incremental_read_cannot_start_inside_a_chunk(folder: Path) -> None:
     """Only where an earlier call ended can a later one begin."""
     with RunStore(folder / "runs.turnout") as store:
         run = begun(store)
@@ -87,7 +87,7 @@ def test_to_begin_within_an_append_is_refused(folder: Path) -> None:
             store.columns(7, after=3)
 
 
-def test_changes_are_another_number_whenever_somebody_else_wrote(folder: Path) -> None:
+def test_the_change_counter_changes_whenever_another_connection_writes(folder: Path) -> None:
     path = folder / "runs.turnout"
     with RunStore(path) as store, RunStore(path, read_only=True) as reader:
         run = begun(store)

@@ -48,7 +48,7 @@ def written(store: RunStore, key: str = "one", records: list[RoundRecord] = RECO
     return store.write_run(key, PLAN, columns_of(records), clients=40, code_version="1.0")
 
 
-def test_chunks_come_back_as_the_run_they_are_of(store: RunStore) -> None:
+def test_appended_chunks_are_read_as_one_run(store: RunStore) -> None:
     run = begun(store)
     for first in range(0, 30, 7):
         store.append(run, columns_of(RECORDS[first : first + 7]))
@@ -56,7 +56,7 @@ def test_chunks_come_back_as_the_run_they_are_of(store: RunStore) -> None:
     assert list(store.records(run)) == RECORDS
 
 
-def test_odd_rounds_survive_closing_and_opening(path: Path) -> None:
+def test_unusual_rounds_survive_closing_and_opening(path: Path) -> None:
     with RunStore(path) as store:
         run = begun(store)
         for record in odd_rounds():
@@ -66,7 +66,7 @@ def test_odd_rounds_survive_closing_and_opening(path: Path) -> None:
         assert list(store.records(run)) == odd_rounds()
 
 
-def test_a_run_is_known_by_its_key(store: RunStore) -> None:
+def test_a_run_is_found_by_its_key(store: RunStore) -> None:
     assert store.find("one") is None
     run = begun(store)
     store.append(run, columns_of(RECORDS[:7]))
@@ -90,7 +90,7 @@ def test_a_run_without_rounds_has_columns_without_rounds(store: RunStore) -> Non
     assert store.snapshot(run) is None
 
 
-def test_the_same_key_and_plan_is_the_same_run(store: RunStore) -> None:
+def test_the_same_key_and_plan_continue_the_same_run(store: RunStore) -> None:
     run = begun(store)
     assert begun(store, plan=dict(reversed(PLAN.items()))) == run
     with pytest.raises(StoreError, match=r"run 1 \('one'\) was started with another plan: choose another key"):
@@ -99,7 +99,7 @@ def test_the_same_key_and_plan_is_the_same_run(store: RunStore) -> None:
         begun(store, clients=41)
 
 
-def test_a_finished_run_takes_nothing_more(store: RunStore) -> None:
+def test_nothing_can_be_appended_to_a_finished_run(store: RunStore) -> None:
     run = written(store)
     with pytest.raises(StoreError, match=r"run 1 \('one'\) is finished: begin another run"):
         store.append(run, columns_of([]))
@@ -115,7 +115,7 @@ def test_writing_a_finished_run_again_changes_nothing(store: RunStore) -> None:
         store.write_run("one", {}, columns_of(RECORDS), clients=40, code_version="1.0")
 
 
-def test_writing_a_run_whole_replaces_what_was_unfinished(store: RunStore) -> None:
+def test_writing_a_complete_run_replaces_an_unfinished_one(store: RunStore) -> None:
     store.append(begun(store), columns_of(RECORDS[:5]), snapshot={"round": 5})
     run = written(store)
     assert [info.key for info in store.runs()] == ["one"]
@@ -123,7 +123,7 @@ def test_writing_a_run_whole_replaces_what_was_unfinished(store: RunStore) -> No
     assert store.snapshot(run) is None
 
 
-def test_a_whole_run_that_is_refused_leaves_the_unfinished_one(store: RunStore) -> None:
+def test_a_refused_complete_run_leaves_the_unfinished_one(store: RunStore) -> None:
     run = begun(store)
     store.append(run, columns_of(RECORDS[:5]))
     with pytest.raises(StoreError, match="round 2 cannot follow round 0"):
@@ -131,11 +131,11 @@ def test_a_whole_run_that_is_refused_leaves_the_unfinished_one(store: RunStore) 
     assert list(store.records(run)) == RECORDS[:5]
 
 
-@pytest.mark.parametrize(("first", "complaint"), [(8, "round 9 cannot follow round 7"), (6, "append round 8 next")])
-def test_rounds_must_follow_the_last_stored_one(store: RunStore, first: int, complaint: str) -> None:
+@pytest.mark.parametrize(("first", "message"), [(8, "round 9 cannot follow round 7"), (6, "append round 8 next")])
+def test_rounds_must_follow_the_last_stored_one(store: RunStore, first: int, message: str) -> None:
     run = begun(store)
     store.append(run, columns_of(RECORDS[:7]))
-    with pytest.raises(StoreError, match=complaint):
+    with pytest.raises(StoreError, match=message):
         store.append(run, columns_of(RECORDS[first:]), snapshot={"never": "kept"})
     with pytest.raises(StoreError, match="round 10 cannot follow round 8"):
         store.append(run, columns_of([RECORDS[7], RECORDS[9]]))
@@ -156,7 +156,7 @@ def test_an_unknown_run_is_refused_everywhere(store: RunStore) -> None:
         store.append(7, columns_of(RECORDS))
 
 
-def test_a_deleted_run_is_gone_and_its_id_is_not_given_again(store: RunStore) -> None:
+def test_the_id_of_a_deleted_run_is_not_reused(store: RunStore) -> None:
     run = begun(store)
     store.append(run, columns_of(RECORDS), snapshot={"round": 30})
     store.delete(run)
@@ -171,12 +171,12 @@ def test_a_plan_that_is_not_json_is_refused(store: RunStore, plan: Any) -> None:
 
 
 @pytest.mark.parametrize("key", ["", 7, None])
-def test_a_key_must_be_a_word(store: RunStore, key: Any) -> None:
+def test_a_key_must_be_a_non_empty_string(store: RunStore, key: Any) -> None:
     with pytest.raises(StoreError, match="the key of a run must be a non-empty string"):
         begun(store, key)
 
 
-def test_a_snapshot_comes_back_with_the_same_types(store: RunStore) -> None:
+def test_a_snapshot_is_restored_with_the_same_types(store: RunStore) -> None:
     snapshot: dict[str, Any] = {
         "a flag": True,
         "count": 2**200,
@@ -214,7 +214,7 @@ def test_only_the_newest_snapshot_is_kept(store: RunStore) -> None:
     assert store.snapshot(run) == (9, {"round": 9})
 
 
-def test_the_last_rounds_finish_a_run_in_the_same_breath(store: RunStore) -> None:
+def test_the_last_append_can_finish_the_run(store: RunStore) -> None:
     run = begun(store)
     store.append(run, columns_of(RECORDS[:7]), snapshot={"round": 7})
     store.append(run, columns_of(RECORDS[7:]), finish=True)
@@ -227,7 +227,7 @@ def test_the_last_rounds_finish_a_run_in_the_same_breath(store: RunStore) -> Non
         store.append(run, columns_of([]), finish=True)
 
 
-def test_a_run_may_be_finished_with_its_last_state_or_without_more_rounds(store: RunStore) -> None:
+def test_a_run_may_be_finished_with_a_snapshot_or_without_more_rounds(store: RunStore) -> None:
     kept, bare = begun(store), begun(store, "two")
     store.append(kept, columns_of(RECORDS[:7]), snapshot={"round": 7})
     store.append(kept, columns_of(RECORDS[7:]), snapshot={"round": 30}, finish=True)
@@ -238,7 +238,7 @@ def test_a_run_may_be_finished_with_its_last_state_or_without_more_rounds(store:
     assert [(info.rounds, info.finished) for info in store.runs()] == [(30, True), (30, True)]
 
 
-def test_a_last_append_that_is_refused_finishes_nothing(store: RunStore) -> None:
+def test_a_refused_last_append_does_not_finish_the_run(store: RunStore) -> None:
     run = begun(store)
     store.append(run, columns_of(RECORDS[:7]), snapshot={"round": 7})
     with pytest.raises(StoreError, match="round 9 cannot follow round 7"):
@@ -254,7 +254,7 @@ def room(path: Path) -> int:
 
 
 @pytest.mark.parametrize("numbers", [20_000, 1_000_000])
-def test_compacting_gives_space_back_and_loses_nothing(path: Path, numbers: int) -> None:
+def test_compacting_frees_space_and_loses_nothing(path: Path, numbers: int) -> None:
     with RunStore(path) as store, RunStore(path, read_only=True) as reader:
         small = written(store, "small")
         bulky, going = begun(store, "bulky"), begun(store, "going")
@@ -281,7 +281,7 @@ def test_compacting_gives_space_back_and_loses_nothing(path: Path, numbers: int)
         assert begun(store, "another") > going
 
 
-def test_a_reader_does_not_compact_and_a_closed_store_neither(path: Path) -> None:
+def test_compacting_needs_an_open_writable_store(path: Path) -> None:
     with RunStore(path) as store:
         written(store)
     with pytest.raises(StoreError, match="was closed: open it again"):
@@ -293,14 +293,14 @@ def test_a_reader_does_not_compact_and_a_closed_store_neither(path: Path) -> Non
 
 
 @pytest.mark.parametrize("value", [np.array([{}]), None, [1, 2], np.int64(3), {"nested": 1}, b"bytes"])
-def test_a_snapshot_holds_plain_things_only(store: RunStore, value: Any) -> None:
+def test_a_snapshot_holds_only_plain_values(store: RunStore, value: Any) -> None:
     run = begun(store)
     with pytest.raises(StoreError, match=r"snapshot\['state'\] is .*: give an array"):
         store.append(run, columns_of(RECORDS), snapshot={"state": value})
     assert len(store.columns(run)) == 0
 
 
-def test_a_policy_taken_up_from_its_snapshot_chooses_alike(store: RunStore) -> None:
+def test_a_policy_is_restored_from_its_snapshot(store: RunStore) -> None:
     policy, twin = make_policy("rbcsf", 40), make_policy("rbcsf", 40)
     for record in RECORDS:
         policy.tell(record.report)
@@ -327,7 +327,7 @@ def test_threads_share_a_store(store: RunStore) -> None:
     assert [list(store.records(info.id)) == RECORDS for info in store.runs()] == [True] * 4
 
 
-def test_a_closed_store_says_so(path: Path) -> None:
+def test_using_a_closed_store_is_refused(path: Path) -> None:
     with RunStore(path) as store:
         pass
     store.close()
@@ -335,19 +335,19 @@ def test_a_closed_store_says_so(path: Path) -> None:
         store.runs()
 
 
-def test_a_reader_does_not_write(path: Path) -> None:
+def test_a_read_only_store_cannot_be_written(path: Path) -> None:
     RunStore(path).close()
     with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened read-only"):
         begun(reader)
 
 
-def test_a_reader_does_not_create(path: Path) -> None:
+def test_a_read_only_store_is_not_created(path: Path) -> None:
     with pytest.raises(StoreError, match=r"there is no store at .*runs.db: check the path"):
         RunStore(path, read_only=True)
     assert not path.exists()
 
 
-def test_a_second_writer_in_another_process_is_told_who_writes(store: RunStore, path: Path) -> None:
+def test_a_second_writer_is_refused_and_the_error_names_the_first(store: RunStore, path: Path) -> None:
     attempt = "import sys; from turnout.store import RunStore; RunStore(sys.argv[1])"
     second = subprocess.run([sys.executable, "-c", attempt, str(path)], capture_output=True, text=True, check=False)
     assert second.returncode == 1
@@ -355,7 +355,7 @@ def test_a_second_writer_in_another_process_is_told_who_writes(store: RunStore, 
     begun(store)
 
 
-def test_the_next_writer_may_write_when_the_first_has_closed(path: Path) -> None:
+def test_another_writer_may_open_the_store_after_it_was_closed(path: Path) -> None:
     with RunStore(path), pytest.raises(StoreError, match="is being written by process"):
         RunStore(path)
     with RunStore(path) as store:
@@ -387,7 +387,7 @@ print(views)
 """
 
 
-def test_a_reader_in_another_process_sees_whole_appends_while_a_writer_writes(store: RunStore, path: Path) -> None:
+def test_a_concurrent_reader_sees_only_complete_appends(store: RunStore, path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", READER, str(path)], stdout=subprocess.PIPE, text=True) as reader:
         assert reader.stdout is not None
         assert reader.stdout.readline() == "ready\n"
@@ -411,7 +411,7 @@ def test_a_file_that_is_not_sqlite_is_refused_and_left_alone(path: Path) -> None
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_an_empty_file_is_not_taken_for_a_new_store(path: Path) -> None:
+def test_an_empty_file_is_not_treated_as_a_new_store(path: Path) -> None:
     path.touch()
     with pytest.raises(StoreError, match="has 0 bytes, too few for a turnout store: restore it"):
         RunStore(path)
@@ -452,7 +452,7 @@ def test_a_truncated_store_is_refused(path: Path, kept: float) -> None:
             RunStore(path, read_only=read_only)
 
 
-def test_a_damaged_page_is_found_at_opening(path: Path) -> None:
+def test_a_damaged_page_is_detected_on_opening(path: Path) -> None:
     with RunStore(path) as store:
         for number in range(200):
             begun(store, f"run {number}")
@@ -465,7 +465,7 @@ def test_a_damaged_page_is_found_at_opening(path: Path) -> None:
         RunStore(path)
 
 
-def test_bytes_flipped_within_the_rounds_are_found_when_read(path: Path) -> None:
+def test_flipped_bytes_inside_rounds_are_detected_on_reading(path: Path) -> None:
     with RunStore(path) as store:
         run = begun(store)
         store.append(run, columns_of(RECORDS[:10]), snapshot={"state": np.arange(100.0) ** 0.5})
@@ -484,7 +484,7 @@ def test_bytes_flipped_within_the_rounds_are_found_when_read(path: Path) -> None
         assert [next(records) for _ in range(10)] == RECORDS[:10]
 
 
-def test_whatever_byte_is_damaged_rounds_are_right_or_refused(path: Path) -> None:
+def test_rounds_are_correct_or_refused_whichever_byte_is_damaged(path: Path) -> None:
     with RunStore(path) as store:
         run = begun(store)
         for first in range(0, 12, 4):
@@ -516,18 +516,18 @@ def test_a_folder_is_not_a_store(tmp_path: Path) -> None:
         RunStore(tmp_path)
 
 
-def test_a_folder_that_cannot_be_written_to_is_refused() -> None:
+def test_a_folder_without_write_permission_is_refused() -> None:
     with pytest.raises(StoreError, match=r"cannot be used .*: check the folder and its permissions"):
         RunStore("/proc/runs.db")
 
 
-def test_a_journal_without_its_store_is_not_built_over(path: Path) -> None:
+def test_a_log_without_its_store_is_not_overwritten(path: Path) -> None:
     path.with_name("runs.db-wal").write_bytes(b"rounds of a store that was moved away")
     with pytest.raises(StoreError, match=r"does not exist, but its log .*-wal does: restore the database"):
         RunStore(path)
 
 
-def test_a_name_with_odd_letters_will_do(tmp_path: Path) -> None:
+def test_a_file_name_may_contain_special_characters(tmp_path: Path) -> None:
     path = tmp_path / "a?b#c%20 ü.db"
     with RunStore(path) as store:
         run = written(store)
@@ -536,13 +536,13 @@ def test_a_name_with_odd_letters_will_do(tmp_path: Path) -> None:
     assert path.exists()
 
 
-def test_a_half_made_store_is_made_again(path: Path) -> None:
+def test_an_incompletely_created_store_is_created_again(path: Path) -> None:
     path.with_name("runs.db.new").write_bytes(b"killed while it was made")
     with RunStore(path) as store:
         assert store.runs() == []
 
 
-def test_a_store_is_not_used_across_a_fork(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_cannot_be_used_after_a_fork(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     own = os.getpid()
     with monkeypatch.context() as forked:
         forked.setattr(os, "getpid", lambda: own + 1)

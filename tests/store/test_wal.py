@@ -41,25 +41,27 @@ def readable(path: Path) -> int:
             return 0
 
 
-def test_a_whole_log_has_lost_nothing(path: Path) -> None:
+def test_an_intact_log_has_no_lost_commits(path: Path) -> None:
     assert lost_commits(path) == 0
     assert readable(path) == COMMITS
 
 
-def test_without_a_log_nothing_is_lost(path: Path) -> None:
+def test_a_missing_or_empty_log_has_no_lost_commits(path: Path) -> None:
     log_of(path).unlink()
     assert lost_commits(path) == 0
     log_of(path).touch()
     assert lost_commits(path) == 0
 
 
-def test_what_an_interrupted_process_left_at_the_end_does_not_count(path: Path) -> None:
+def test_an_incomplete_frame_at_the_end_does_not_count(path: Path) -> None:
     whole = log_of(path).read_bytes()
     log_of(path).write_bytes(whole + whole[32:56] + b"\0" * 100)
     assert lost_commits(path) == 0
 
 
-def test_every_flipped_bit_is_found_and_what_is_lost_is_what_cannot_be_read(path: Path, tmp_path: Path) -> None:
+def test_every_flipped_bit_is_detected_and_the_lost_commits_are_those_that_cannot_be_read(
+    path: Path, tmp_path: Path
+) -> None:
     whole, rng = log_of(path).read_bytes(), random.Random(3)
     for trial in range(40):
         copy = tmp_path / f"{trial}.db"
@@ -74,7 +76,7 @@ def test_every_flipped_bit_is_found_and_what_is_lost_is_what_cannot_be_read(path
             assert readable(copy) <= COMMITS - lost <= readable(copy) + 1
 
 
-def test_a_damaged_beginning_loses_it_all(path: Path) -> None:
+def test_a_damaged_header_loses_all_commits(path: Path) -> None:
     damaged = bytearray(log_of(path).read_bytes())
     damaged[3] ^= 1
     log_of(path).write_bytes(damaged)

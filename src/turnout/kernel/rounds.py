@@ -332,8 +332,8 @@ class ContextRange(_Value):
     An implausible context widens the confidence band and makes its client look attractive, so it must be refused
     before it is used.
 
-    >>> credible = ContextRange(lowest=[0.1, 0, 0], highest=[10, 1, 1000])
-    >>> credible.check([[0.5, 1, 7], [0.5, 1, 1e5]], OfferError)
+    >>> plausible = ContextRange(lowest=[0.1, 0, 0], highest=[10, 1, 1000])
+    >>> plausible.check([[0.5, 1, 7], [0.5, 1, 1e5]], OfferError)
     Traceback (most recent call last):
     turnout.errors.OfferError: contexts[1, 2] = 100000.0 is outside the declared range [0, 1000]
     """
