@@ -12,7 +12,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--record-traces",
         action="store_true",
-        help="overwrite the recorded selections of all policies with the present ones; review the diff before committing",
+        help="overwrite the recorded selections of all policies with the present ones; review the diff afterwards",
     )
 
 
@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Returns a folder in memory if there is one: it is faster, and files there survive a killed process as on a disk."""
+    """Returns a folder in memory if possible: it is fast, and its files survive a killed process as on a disk."""
     shared_memory = Path("/dev/shm")
     if not os.access(shared_memory, os.W_OK):
         yield tmp_path

@@ -1,4 +1,4 @@
-"""What was committed survives kill -9, and a run that is taken up again ends as if nothing had happened."""
+"""Committed rounds survive kill -9, and a resumed run equals the uninterrupted one."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ def start_writer(path: Path, runs: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, str(WRITER), str(path), str(runs)], stdout=subprocess.PIPE)
 
 
-def kill_at_a_random_moment(path: Path, chance: random.Random, *, once_open: bool) -> None:
+def kill_at_a_random_time(path: Path, rng: random.Random, *, once_open: bool) -> None:
     with start_writer(path, 10**9) as writer:
         if once_open:
             assert writer.stdout is not None
             assert writer.stdout.readline() == b"ready\n"
-            time.sleep(chance.uniform(0.0, 0.3))
+            time.sleep(rng.uniform(0.0, 0.3))
         else:
-            time.sleep(chance.uniform(0.05, 0.6))
+            time.sleep(rng.uniform(0.05, 0.6))
         writer.kill()
     assert writer.returncode == -signal.SIGKILL
 
 
 @cache
-def undisturbed(seed: int) -> list[RoundRecord]:
+def uninterrupted_rounds(seed: int) -> list[RoundRecord]:
     return Game(seed).rounds(1, ROUNDS)
 
 
 def check_every_run(path: Path) -> int:
-    """Each is a whole number of chunks, as an undisturbed writer would have written them; the number of runs."""
+    """Checks that each run consists of complete chunks, equal to the uninterrupted run; returns the number of runs."""
     with RunStore(path, read_only=True) as store:
         runs = store.runs()
         for info in runs:
             records = list(store.columns(info.id).records())
-            assert records == undisturbed(info.plan["seed"])[: info.rounds]
+            assert records == uninterrupted_rounds(info.plan["seed"])[: info.rounds]
             assert info.rounds % CHUNK == 0
             assert info.rounds == ROUNDS or not info.finished
             saved = store.snapshot(info.id)
@@ -58,25 +58,25 @@ def check_every_run(path: Path) -> int:
 
 
 def test_no_committed_round_is_lost_when_the_writer_is_killed(tmp_path: Path) -> None:
-    path, chance = tmp_path / "runs.db", random.Random(2)
+    path, rng = tmp_path / "runs.db", random.Random(2)
     for kill in range(KILLS):
-        kill_at_a_random_moment(path, chance, once_open=kill % 3 != 0)
+        kill_at_a_random_time(path, rng, once_open=kill % 3 != 0)
         if path.exists():
-            with RunStore(path):  # the lock has vanished with its holder
+            with RunStore(path):  # the operating system has released the lock of the killed process
                 pass
             check_every_run(path)
-    wanted = check_every_run(path) + 3
-    with start_writer(path, wanted) as last_writer:
+    runs = check_every_run(path) + 3
+    with start_writer(path, runs) as last_writer:
         last_writer.communicate(timeout=60)
     assert last_writer.returncode == 0
-    assert check_every_run(path) == wanted
+    assert check_every_run(path) == runs
     with RunStore(path, read_only=True) as store:
         assert all(info.finished for info in store.runs())
 
 
 def test_a_reader_opens_the_store_of_a_killed_writer(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
-    kill_at_a_random_moment(path, random.Random(0), once_open=True)
+    kill_at_a_random_time(path, random.Random(0), once_open=True)
     check_every_run(path)
 
 

@@ -1,4 +1,4 @@
-"""A reader that goes on where it was: `columns(after=…, most=…)` and `changes`."""
+"""Incremental reads of a growing run: `columns(after=…, most=…)` and `changes`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from turnout.store import RoundColumns, RunStore
 CLIENTS = 12
 
 
-def some_records(rounds: int) -> list[RoundRecord]:
+def play_rounds(rounds: int) -> list[RoundRecord]:
     return list(play(make_policy("rbcsf", CLIENTS, cohort_size=3), PaperWorld(clients=CLIENTS), rounds))
 
 
-RECORDS = some_records(40)
+RECORDS = play_rounds(40)
 
 
-def begun(store: RunStore, key: str = "run") -> int:
+def begin(store: RunStore, key: str = "run") -> int:
     return store.begin(key, {"policy": "rbcsf"}, clients=CLIENTS, code_version="test")
 
 
@@ -41,7 +41,7 @@ def test_incremental_reads_together_give_the_whole_run(folder: Path, sizes: list
     path = folder / f"{'-'.join(map(str, sizes))}-{most}.turnout"
     path.unlink(missing_ok=True)
     with RunStore(path) as store:
-        run, first = begun(store), 1
+        run, first = begin(store), 1
         for end in ends:
             append(store, run, first, end)
             first = end + 1
@@ -57,9 +57,9 @@ def test_incremental_reads_together_give_the_whole_run(folder: Path, sizes: list
 
 def test_an_incremental_read_returns_only_the_rounds_appended_since(folder: Path) -> None:
     with RunStore(folder / "runs.turnout") as store:
-        run = begun(store)
-        nothing = store.columns(run, after=0)
-        assert (len(nothing), nothing.clients) == (0, CLIENTS)
+        run = begin(store)
+        empty = store.columns(run, after=0)
+        assert (len(empty), empty.clients) == (0, CLIENTS)
         append(store, run, 1, 10)
         with RunStore(folder / "runs.turnout", read_only=True) as reader:
             assert reader.columns(run).rounds.tolist() == list(range(1, 11))
@@ -72,14 +72,14 @@ def test_an_incremental_read_returns_only_the_rounds_appended_since(folder: Path
             assert len(reader.columns(run, after=20)) == 0
             assert len(reader.columns(run, after=99)) == 0
             assert len(reader.columns(run, most=0)) == 0
-            other = begun(store, "another")
-            assert len(reader.columns(other)) == 0, "each run by itself"
+            other = begin(store, "another")
+            assert len(reader.columns(other)) == 0, "the other run has no rounds"
 
 
 def test_an_incremental_read_cannot_start_inside_a_chunk(folder: Path) -> None:
-    """Only where an earlier call ended can a later one begin."""
+    """A read must continue at the end of an earlier one."""
     with RunStore(folder / "runs.turnout") as store:
-        run = begun(store)
+        run = begin(store)
         append(store, run, 1, 10)
         with pytest.raises(StoreError, match="of other rounds"):
             store.columns(run, after=4)
@@ -90,14 +90,14 @@ def test_an_incremental_read_cannot_start_inside_a_chunk(folder: Path) -> None:
 def test_the_change_counter_changes_whenever_another_connection_writes(folder: Path) -> None:
     path = folder / "runs.turnout"
     with RunStore(path) as store, RunStore(path, read_only=True) as reader:
-        run = begun(store)
+        run = begin(store)
         seen = [reader.changes]
-        assert reader.changes == seen[0], "to look changes nothing"
+        assert reader.changes == seen[0], "reading does not change the counter"
         for write in (
             lambda: append(store, run, 1, 5),
             lambda: append(store, run, 6, 9),
             lambda: store.finish(run),
-            lambda: begun(store, "another"),
+            lambda: begin(store, "another"),
             lambda: store.delete(run),
         ):
             write()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store.keepsakes import bytes_of, odd_rounds
+from store.keepsakes import bytes_of, unusual_rounds
 from turnout import make_policy
 from turnout.store import RoundColumns, RunStore
 
@@ -76,8 +76,8 @@ def test_stored_columns_hold_the_same_numbers(store: RunStore) -> None:
 
 def test_stored_rounds_with_every_optional_field_come_back_bit_for_bit(store: RunStore) -> None:
     records = list(store.records(1))
-    assert records == odd_rounds()
-    assert sorted(bytes_of(records)) == sorted(bytes_of(odd_rounds()))
+    assert records == unusual_rounds()
+    assert sorted(bytes_of(records)) == sorted(bytes_of(unusual_rounds()))
 
 
 def test_a_stored_snapshot_restores_a_policy(store: RunStore) -> None:
@@ -101,7 +101,7 @@ def test_a_stored_snapshot_restores_a_policy(store: RunStore) -> None:
 def test_rounds_are_written_with_the_bytes_of_the_stored_format(path: Path) -> None:
     with closing(sqlite3.connect(path)) as database:
         (stored,) = database.execute("SELECT data FROM chunks WHERE run = 1").fetchone()
-    assert RoundColumns.from_records(odd_rounds(), clients=40).to_bytes() == stored
+    assert RoundColumns.from_records(unusual_rounds(), clients=40).to_bytes() == stored
 
 
 def test_a_stored_unfinished_run_can_be_continued(path: Path) -> None:
