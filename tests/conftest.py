@@ -18,21 +18,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--record-traces",
         action="store_true",
-        help="write what every policy chooses now as what it should choose; look at the diff before you commit it",
+        help="overwrite the recorded selections of all policies with the present ones; review the diff afterwards",
     )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that nobody waits for them at the end."""
+    """Runs the longest tests first, so that parallel workers do not wait for them at the end."""
     items.sort(key=lambda item: not item.path.name.startswith("test_flower_examples"))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory where there is such a place: a killed process loses nothing there that it would not lose on a disk."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
+    """Returns a folder in memory if possible: it is fast, and its files survive a killed process as on a disk."""
+    shared_memory = Path("/dev/shm")
+    if not os.access(shared_memory, os.W_OK):
         yield tmp_path
         return
-    with TemporaryDirectory(dir=memory) as name:
+    with TemporaryDirectory(dir=shared_memory) as name:
         yield Path(name)

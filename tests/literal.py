@@ -1,4 +1,4 @@
-"""The paper's algorithms, read literally and slowly: what the fast kernel is held against."""
+"""Direct, slow implementations of the paper's algorithms, as references for the fast kernel."""
 
 from __future__ import annotations
 
@@ -12,10 +12,18 @@ import numpy as np
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 
 
-def best_by_trying_all(
+def best_by_brute_force(
     times: FloatArray, owed: Sequence[Fraction], size: int, speed_weight: float, available: BoolArray
 ) -> list[int]:
-    """P4 by trying every cohort, in rational arithmetic, with the tie rule of the specification."""
+    """Solves P4 by testing every cohort in rational arithmetic, with the tie rules of the specification.
+
+    Args:
+        times: The time of each client.
+        owed: The turns owed to each client.
+        size: The size of the cohort.
+        speed_weight: The weight of the slowest time against the owed turns.
+        available: A mask of the clients that may be selected.
+    """
     rows = np.flatnonzero(available).tolist()
     size = min(size, len(rows))
     if size == 0:
@@ -26,7 +34,7 @@ def best_by_trying_all(
     def order(cohort: tuple[int, ...]) -> tuple[Fraction, Fraction, list[tuple[Fraction, Fraction, int]]]:
         slowest = max(seconds[row] for row in cohort)
         objective = weight * slowest - sum(owed[row] for row in cohort)
-        # Of equal cohorts: the smaller threshold; then, client by client in order of debt, the faster, the lower row.
+        # Ties: the smaller threshold; then, client by client in order of debt, the faster client, then the lower row.
         members = sorted((-owed[row], seconds[row], row) for row in cohort)
         return (objective, slowest, members)
 
@@ -37,7 +45,11 @@ def best_by_trying_all(
 def algorithm_one(
     times: FloatArray, owed: Sequence[Fraction], size: int, speed_weight: float, available: BoolArray
 ) -> list[int]:
-    """Algorithm 1 of the paper line by line, O(N²): for each slowest client the most owed among the faster."""
+    """Follows Algorithm 1 of the paper line by line in O(N²).
+
+    For each client as the slowest member, it selects the most owed of the clients that are at least as fast. The
+    arguments are those of `best_by_brute_force`.
+    """
     present = [row for row in range(len(times)) if available[row]]
     by_debt = sorted(present, key=lambda row: (-owed[row], times[row], row))
     k = min(size, len(present))
@@ -61,22 +73,25 @@ def algorithm_one(
 def cohort_by_full_sort(
     times: FloatArray, owed: IntArray, size: int, speed_weight: float, available: BoolArray
 ) -> list[int]:
-    """Sort all, sweep with a heap: a third way to P4, for fleets too large to try all cohorts."""
+    """Solves P4 by a full sort and a sweep with a heap, for fleets that are too large for brute force.
+
+    The arguments are those of `best_by_brute_force`, with debts as integers.
+    """
     rows = np.flatnonzero(available)
     size = min(size, len(rows))
     if size == 0:
         return []
     rows = rows[np.lexsort((rows, times[rows]))]
     seconds, debts = times[rows].tolist(), owed[rows].tolist()
-    heap: list[tuple[int, int]] = []  # least owed first; of equals the later in order of time
+    heap: list[tuple[int, int]] = []  # the least owed client first; ties: the slower client first
     total, best, best_end = 0, float("inf"), 0
     for position, debt in enumerate(debts):
         total += debt
         heapq.heappush(heap, (debt, -position))
         if len(heap) > size:
             total -= heapq.heappop(heap)[0]
-        last_of_its_time = position + 1 == len(rows) or seconds[position + 1] > seconds[position]
-        if len(heap) == size and last_of_its_time:
+        is_threshold = position + 1 == len(rows) or seconds[position + 1] > seconds[position]
+        if len(heap) == size and is_threshold:
             objective = speed_weight * seconds[position] - float(total)
             if best_end == 0 or objective < best:
                 best, best_end = objective, position + 1
@@ -85,7 +100,7 @@ def cohort_by_full_sort(
 
 
 class AlgorithmTwo:
-    """RBCS-F line by line: one matrix a client, debts as fractions, every client updated in every round."""
+    """RBCS-F (Algorithm 2) line by line: one matrix per client, debts as fractions, all updated in every round."""
 
     def __init__(self, clients: int, *, size: int, rate: Fraction, speed_weight: float, exploration: float) -> None:
         self.size, self.rate, self.speed_weight, self.exploration = size, rate, speed_weight, exploration
@@ -110,15 +125,15 @@ class AlgorithmTwo:
 
 
 class LiteralQueue:
-    """One client's debt, as the specification writes it, in fractions."""
+    """The debt of one client in fractions, exactly as the specification defines it."""
 
     def __init__(self, rate: Fraction, cap: Fraction | None) -> None:
         self.rate, self.cap = rate, cap
         self.owed = self.forfeited = self.promised = Fraction(0)
 
-    def advance(self, *, earns: bool, chosen: bool) -> None:
-        if earns:
+    def advance(self, *, accrues: bool, chosen: bool) -> None:
+        if accrues:
             self.promised += self.rate
-        grown = max(self.owed + (self.rate if earns else 0) - chosen, Fraction(0))
-        self.owed = grown if self.cap is None else min(grown, self.cap)
-        self.forfeited += grown - self.owed
+        uncapped = max(self.owed + (self.rate if accrues else 0) - chosen, Fraction(0))
+        self.owed = uncapped if self.cap is None else min(uncapped, self.cap)
+        self.forfeited += uncapped - self.owed

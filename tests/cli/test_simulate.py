@@ -200,7 +200,7 @@ def test_a_promise_can_be_checked() -> None:
     assert done.returncode == 1
     told = json.loads(done.stdout)
     assert told["largest_feasible_rate"] == pytest.approx(0.17504, abs=1e-5)
-    assert "at least 10 clients a round" in told["remedy"]
+    assert "cohort_size of at least 10" in told["remedy"]
     told = json.loads(run("check", "--availability", "0.9,0.16,0.9", "--cohort-size", "2", "--json").stdout)
     assert told["clients_at_risk"] == [1]
 

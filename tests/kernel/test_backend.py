@@ -10,14 +10,14 @@ from turnout.errors import KernelError
 from turnout.kernel.backend import compiled_kernel, kernel_name, using_kernel
 
 
-def run(code: str, kernel: str | None) -> subprocess.CompletedProcess[str]:
+def run_python(code: str, kernel: str | None) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key != "TURNOUT_KERNEL"}
     if kernel is not None:
         environment["TURNOUT_KERNEL"] = kernel
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
 
 
-CHOOSE = """
+SELECT_COHORT = """
 from turnout.kernel.backend import kernel_name
 from turnout.kernel.cohort import fastest_fair_cohort
 print(kernel_name(), fastest_fair_cohort([1.0, 2.0, 3.0], [0, 5, 9], 2, 1.0).tolist())
@@ -25,30 +25,30 @@ print(kernel_name(), fastest_fair_cohort([1.0, 2.0, 3.0], [0, 5, 9], 2, 1.0).tol
 
 
 @pytest.mark.parametrize(("kernel", "name"), [(None, "compiled"), ("compiled", "compiled"), ("numpy", "numpy")])
-def test_the_environment_chooses_the_kernel(kernel: str | None, name: str) -> None:
-    assert run(CHOOSE, kernel).stdout.strip() == f"{name} [1, 2]"
+def test_the_environment_variable_selects_the_kernel(kernel: str | None, name: str) -> None:
+    assert run_python(SELECT_COHORT, kernel).stdout.strip() == f"{name} [1, 2]"
 
 
 def test_an_unknown_kernel_is_refused() -> None:
-    done = run(CHOOSE, "fortran")
-    assert done.returncode != 0
-    assert "TURNOUT_KERNEL must be 'numpy' or 'compiled', not 'fortran'" in done.stderr
+    process = run_python(SELECT_COHORT, "fortran")
+    assert process.returncode != 0
+    assert "TURNOUT_KERNEL must be 'numpy' or 'compiled', not 'fortran'" in process.stderr
 
 
-WITHOUT_COMPILED = "import sys; sys.modules['turnout.kernel._fast'] = None\n" + CHOOSE
+WITHOUT_COMPILED = "import sys; sys.modules['turnout.kernel._fast'] = None\n" + SELECT_COHORT
 
 
-def test_without_a_compiled_kernel_numpy_serves() -> None:
-    assert run(WITHOUT_COMPILED, None).stdout.strip() == "numpy [1, 2]"
+def test_numpy_is_used_if_no_compiled_kernel_exists() -> None:
+    assert run_python(WITHOUT_COMPILED, None).stdout.strip() == "numpy [1, 2]"
 
 
-def test_asking_for_a_compiled_kernel_that_is_not_there_says_what_to_do() -> None:
-    done = run(WITHOUT_COMPILED, "compiled")
-    assert done.returncode != 0
-    assert "Install a C++ compiler and install turnout again, or unset TURNOUT_KERNEL" in done.stderr
+def test_requesting_a_missing_compiled_kernel_raises_an_error_with_advice() -> None:
+    process = run_python(WITHOUT_COMPILED, "compiled")
+    assert process.returncode != 0
+    assert "Install a C++ compiler and install turnout again, or unset TURNOUT_KERNEL" in process.stderr
 
 
-def test_a_kernel_can_be_used_for_a_while() -> None:
+def test_using_kernel_switches_the_kernel_temporarily() -> None:
     before = kernel_name()
     with using_kernel("numpy"):
         assert compiled_kernel() is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from literal import algorithm_one, best_by_trying_all, cohort_by_full_sort
+from literal import algorithm_one, best_by_brute_force, cohort_by_full_sort
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.backend import using_kernel
@@ -43,7 +43,7 @@ def small_debts(rng: np.random.Generator, clients: int) -> IntArray:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("seed", range(4))
-def test_the_solver_equals_trying_every_cohort(kernel: str, seed: int) -> None:
+def test_the_solver_finds_the_cohort_that_brute_force_finds(kernel: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     with using_kernel(kernel):
         for _ in range(4000):
@@ -51,16 +51,16 @@ def test_the_solver_equals_trying_every_cohort(kernel: str, seed: int) -> None:
             times, owed = small_times(rng, clients), small_debts(rng, clients)
             size, weight = int(rng.integers(0, clients + 2)), float(rng.choice(WEIGHTS))
             available = rng.random(clients) < rng.choice([0.3, 0.8, 1.0])
-            exactly = [Fraction(int(debt)) for debt in owed]
-            expected = best_by_trying_all(times, exactly, size, weight, available)
+            exact = [Fraction(int(debt)) for debt in owed]
+            expected = best_by_brute_force(times, exact, size, weight, available)
             assert fastest_fair_cohort(times, owed, size, weight, available).tolist() == expected
-            assert algorithm_one(times, exactly, size, weight, available) == expected
+            assert algorithm_one(times, exact, size, weight, available) == expected
 
 
 def large_times(rng: np.random.Generator, clients: int) -> FloatArray:
     kinds = (
         rng.random(clients) * 20,
-        np.sort(rng.random(clients)) * 20,  # a look at the first clients would mislead
+        np.sort(rng.random(clients)) * 20,  # the first clients are not representative
         np.sort(rng.random(clients))[::-1] * 20,
         rng.integers(0, 40, clients).astype(float),
         rng.pareto(0.7, clients),
@@ -83,13 +83,13 @@ def large_debts(rng: np.random.Generator, times: FloatArray) -> IntArray:
         np.minimum(rng.pareto(0.6, clients), 1e12),
         ranks,  # every slower client is owed more
         -ranks,
-        np.where(np.arange(clients) == clients // 2, 10**9, 0),  # one that no sample sees
+        np.where(np.arange(clients) == clients // 2, 10**9, 0),  # an outlier that no sample contains
     )
     return kinds[rng.integers(len(kinds))].astype(np.int64)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_compiled_numpy_and_full_sort_agree_on_large_fleets(seed: int) -> None:
+def test_both_kernels_and_a_full_sort_agree_on_large_fleets(seed: int) -> None:
     rng = np.random.default_rng(100 + seed)
     for _ in range(25):
         clients = int(rng.integers(2000, 12000))
@@ -105,11 +105,11 @@ def test_compiled_numpy_and_full_sort_agree_on_large_fleets(seed: int) -> None:
                 assert fastest_fair_cohort(times, owed, size, weight, available).tolist() == expected
 
 
-def learned_fleet(rng: np.random.Generator, clients: int, features: int) -> tuple[ExchangeTimeModel, FloatArray]:
+def trained_model(rng: np.random.Generator, clients: int, features: int) -> tuple[ExchangeTimeModel, FloatArray]:
     model = ExchangeTimeModel(clients, features=features, ridge=float(rng.choice([0.3, 1.0, 7.0])))
     for _ in range(int(rng.integers(0, 5))):
-        seen = np.flatnonzero(rng.random(clients) < rng.choice([0.1, 0.9]))
-        model.learn(seen, rng.random((len(seen), features)) * 3, rng.random(len(seen)) * 20)
+        rows = np.flatnonzero(rng.random(clients) < rng.choice([0.1, 0.9]))
+        model.learn(rows, rng.random((len(rows), features)) * 3, rng.random(len(rows)) * 20)
     contexts = rng.random((clients, features)) * 3
     if rng.random() < 0.3:
         contexts[:] = contexts[0]
@@ -117,11 +117,11 @@ def learned_fleet(rng: np.random.Generator, clients: int, features: int) -> tupl
 
 
 @pytest.mark.parametrize("features", [1, 2, 3, 4, 7])
-def test_the_fused_path_agrees_with_numpy_and_full_sort_to_the_bit(features: int) -> None:
+def test_the_fused_kernel_agrees_with_numpy_and_a_full_sort_bit_for_bit(features: int) -> None:
     rng = np.random.default_rng(features)
     for _ in range(20):
         clients = int(rng.choice([1, 5, 300, 2049, 5000, 20000]))
-        model, contexts = learned_fleet(rng, clients, features)
+        model, contexts = trained_model(rng, clients, features)
         exploration = float(rng.choice([0.0, 0.1, 2.0]))
         owed = OwedTurns(rng.integers(-300, 1, clients), 300, 20)
         size = int(rng.choice([1, 8, max(clients // 100, 1), clients]))
@@ -134,14 +134,16 @@ def test_the_fused_path_agrees_with_numpy_and_full_sort_to_the_bit(features: int
         assert expected.rows.tolist() == full
         for layout in (contexts, np.asfortranarray(contexts), np.repeat(contexts, 2, axis=0)[::2]):
             with using_kernel("compiled"):
-                got = cohort_of_contexts(model, layout, exploration, owed, size, weight, available)
-            assert got.rows.tolist() == expected.rows.tolist()
-            assert got.times.tobytes() == expected.times.tobytes()
-            np.testing.assert_array_equal([got.threshold, got.objective], [expected.threshold, expected.objective])
+                actual = cohort_of_contexts(model, layout, exploration, owed, size, weight, available)
+            assert actual.rows.tolist() == expected.rows.tolist()
+            assert actual.times.tobytes() == expected.times.tobytes()
+            np.testing.assert_array_equal(
+                [actual.threshold, actual.objective], [expected.threshold, expected.objective]
+            )
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_the_common_credit_is_part_of_the_debt(kernel: str) -> None:
+def test_the_common_credit_counts_as_owed(kernel: str) -> None:
     rng = np.random.default_rng(3)
     times, available = rng.random(4000) * 9, np.ones(4000, dtype=bool)
     debts = rng.integers(0, 90, 4000)
@@ -188,11 +190,11 @@ def test_the_order_of_the_clients_does_not_matter(
 
 @given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 60)), min_size=1, max_size=8), st.integers(1, 8))
 @settings(max_examples=150, deadline=None)
-def test_float_debts_are_served_exactly(clients: list[tuple[float, float]], size: int) -> None:
+def test_float_debts_give_an_optimal_cohort(clients: list[tuple[float, float]], size: int) -> None:
     times, owed = np.array([t for t, _ in clients]), np.array([o for _, o in clients])
     available = np.ones(len(clients), dtype=bool)
     chosen = fastest_fair_cohort(times, owed, size, 3.0).tolist()
-    best = best_by_trying_all(times, [Fraction(float(debt)) for debt in owed], size, 3.0, available)
+    best = best_by_brute_force(times, [Fraction(float(debt)) for debt in owed], size, 3.0, available)
 
     def objective(rows: list[int]) -> float:
         return 3.0 * float(times[rows].max()) - float(sum(Fraction(float(debt)) for debt in owed[rows]))
@@ -200,44 +202,44 @@ def test_float_debts_are_served_exactly(clients: list[tuple[float, float]], size
     assert objective(chosen) == pytest.approx(objective(best), rel=1e-15, abs=1e-14)
 
 
-def test_debts_of_the_same_float_are_ties_whatever_the_order_of_the_sum() -> None:
+def test_equal_float_debts_are_ties_regardless_of_summation_order() -> None:
     owed = np.array([0.15, 0.3, 0.45, 0.15, 0.3, 0.45])
     times = np.array([5.0, 5.0, 5.0, 4.0, 4.0, 4.0])
     assert fastest_fair_cohort(times, owed, 3, 0.0).tolist() == [2, 4, 5]
 
 
-def test_fractions_are_served_as_they_are() -> None:
+def test_fractions_are_solved_exactly() -> None:
     rng = np.random.default_rng(2)
     for _ in range(300):
         times = rng.integers(0, 5, 7).astype(float)
         owed = [Fraction(int(rng.integers(0, 9)), int(rng.integers(1, 8))) for _ in range(7)]
-        expected = best_by_trying_all(times, owed, 3, 0.5, np.ones(7, dtype=bool))
+        expected = best_by_brute_force(times, owed, 3, 0.5, np.ones(7, dtype=bool))
         assert fastest_fair_cohort(times, owed, 3, 0.5).tolist() == expected  # type: ignore[arg-type]
 
 
-def test_speed_weight_zero_is_the_most_owed_and_a_huge_one_the_fastest() -> None:
+def test_speed_weight_zero_selects_the_most_owed_and_a_huge_one_the_fastest() -> None:
     times, owed = [4.0, 1.0, 2.0, 3.0], [9, 1, 2, 8]
     assert fastest_fair_cohort(times, owed, 2, 0.0).tolist() == [0, 3]
     assert fastest_fair_cohort(times, owed, 2, 1e300).tolist() == [1, 2]
 
 
-def test_ties_go_to_the_smaller_threshold_then_the_faster_then_the_lower_row() -> None:
+def test_ties_go_to_the_smaller_threshold_then_the_faster_client_then_the_lower_row() -> None:
     assert fastest_fair_cohort([5.0, 3.0], [5, 3], 1, 1.0).tolist() == [1]
     assert fastest_fair_cohort([5.0, 3.0, 3.0], [4, 4, 4], 1, 0.0).tolist() == [1]
     assert fastest_fair_cohort([3.0, 5.0, 3.0, 5.0], [4, 9, 4, 9], 3, 0.0).tolist() == [0, 1, 3]
 
 
-def test_fewer_available_than_wanted_gives_all_of_them() -> None:
+def test_all_available_clients_are_selected_if_fewer_than_size() -> None:
     assert fastest_fair_cohort([1.0, 2.0, 3.0], [0, 0, 0], 9, 1.0, [True, False, True]).tolist() == [0, 2]
 
 
-def test_nobody_available_gives_nobody() -> None:
+def test_the_cohort_is_empty_if_no_client_is_available() -> None:
     assert fastest_fair_cohort([1.0, 2.0], [0, 0], 2, 1.0, [False, False]).tolist() == []
     assert fastest_fair_cohort([], [], 2, 1.0).tolist() == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         (([1.0, np.nan], [0, 0], 1, 1.0), r"times\[1\] = nan must be finite"),
         (([1.0, -2.0], [0, 0], 1, 1.0), r"times\[1\] = -2.0 must not be negative"),
@@ -249,23 +251,23 @@ def test_nobody_available_gives_nobody() -> None:
         (([1.0, 2.0], [0, 0], 1, np.nan), "speed_weight must be finite"),
         (([1.0, 2.0], [0, 0], 1, 1.0, [1, 0]), "available must hold booleans"),
         (([1.0, 2.0], [0, 0], 1, 1.0, [True]), "available has 1 rows"),
-        (([1.0, 2.0], [2**61, 0], 2, 1.0), "could not be summed in 64 bits"),
+        (([1.0, 2.0], [2**61, 0], 2, 1.0), "could exceed 64 bits"),
         ((["a", "b"], [0, 0], 1, 1.0), "times must hold numbers"),
     ],
 )
-def test_bad_input_is_refused_by_name(arguments: tuple[object, ...], complaint: str) -> None:
-    with pytest.raises(SettingError, match=complaint):
+def test_invalid_arguments_are_refused_by_name(arguments: tuple[object, ...], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
         fastest_fair_cohort(*arguments)  # type: ignore[arg-type]
 
 
-def test_a_debt_beyond_sixty_four_bits_is_refused_not_wrapped() -> None:
+def test_a_debt_beyond_64_bits_is_refused_instead_of_wrapping_around() -> None:
     model, available = ExchangeTimeModel(2), np.ones(2, dtype=bool)
     owed = OwedTurns(np.zeros(2, dtype=np.int64), LARGEST_SUM, 1)
-    with pytest.raises(SettingError, match="could not be summed in 64 bits"):
+    with pytest.raises(SettingError, match="could exceed 64 bits"):
         cohort_of_contexts(model, np.ones((2, 3)), 0.1, owed, 2, 1.0, available)
 
 
-def test_the_filter_leaves_few_of_many() -> None:
+def test_the_filter_leaves_few_candidates_of_a_large_fleet() -> None:
     rng = np.random.default_rng(0)
     times, available = rng.random(200_000) * 20, np.ones(200_000, dtype=bool)
     owed = as_exact("owed", rng.integers(0, 800, 200_000), 100)
@@ -274,7 +276,7 @@ def test_the_filter_leaves_few_of_many() -> None:
             assert cohort_of_times(times, owed, 100, 20.0, available).considered < 20_000
 
 
-def test_the_arguments_are_left_as_they_were() -> None:
+def test_the_arguments_are_not_modified() -> None:
     rng = np.random.default_rng(1)
     times, owed, available = rng.random(3000), rng.integers(0, 9, 3000), rng.random(3000) < 0.5
     copies: list[FloatArray | IntArray | BoolArray] = [times.copy(), owed.copy(), available.copy()]
@@ -285,7 +287,7 @@ def test_the_arguments_are_left_as_they_were() -> None:
         np.testing.assert_array_equal(array, copy)
 
 
-def test_queues_feed_the_solver_without_a_copy() -> None:
+def test_queues_pass_owed_turns_to_the_solver_without_a_copy() -> None:
     queues = FairnessQueues(5000, 0.15)
     queues.advance(np.arange(10))
     owed = queues.owed_exactly()

@@ -13,10 +13,10 @@ from turnout.kernel.exploration import ConstantExploration, TheoreticalExplorati
 from turnout.kernel.rounds import LateArrivals, RoundReport
 
 
-def batch(
+def batch_regression(
     contexts: FloatArray, times: FloatArray, ridge: float, forgetting: float = 1.0
 ) -> tuple[FloatArray, FloatArray]:
-    """H⁻¹ and theta-hat from all samples at once, as the paper defines them."""
+    """Returns H⁻¹ and theta-hat computed from all samples at once, as the paper defines them."""
     weight = forgetting ** np.arange(len(times))[::-1]
     h = ridge * np.eye(contexts.shape[1]) + (contexts * weight[:, None]).T @ contexts
     inverse: FloatArray = np.linalg.inv(h).astype(np.float64)
@@ -31,7 +31,7 @@ def batch(
     seed=st.integers(0, 10**6),
 )
 @settings(max_examples=120, deadline=None)
-def test_updates_equal_the_regression_on_all_samples(
+def test_incremental_updates_equal_the_regression_on_all_samples(
     features: int, samples: int, ridge: float, forgetting: float, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -39,26 +39,26 @@ def test_updates_equal_the_regression_on_all_samples(
     contexts, times = rng.random((samples, features)) * 3, rng.random(samples) * 20
     for context, time in zip(contexts, times, strict=True):
         model.learn([1], [context], [time])
-    inverse, theta = batch(contexts, times, ridge, forgetting)
-    asked = rng.random((3, features))
-    assert model.predict(asked)[1] == pytest.approx(asked[1] @ theta, abs=1e-8)
-    assert model.uncertainty(asked)[1] == pytest.approx(np.sqrt(asked[1] @ inverse @ asked[1]), abs=1e-8)
-    assert model.predict(asked)[[0, 2]].tolist() == [0.0, 0.0]
-    assert model.uncertainty(asked)[0] == pytest.approx(np.linalg.norm(asked[0]) / np.sqrt(ridge))
+    inverse, theta = batch_regression(contexts, times, ridge, forgetting)
+    queries = rng.random((3, features))
+    assert model.predict(queries)[1] == pytest.approx(queries[1] @ theta, abs=1e-8)
+    assert model.uncertainty(queries)[1] == pytest.approx(np.sqrt(queries[1] @ inverse @ queries[1]), abs=1e-8)
+    assert model.predict(queries)[[0, 2]].tolist() == [0.0, 0.0]
+    assert model.uncertainty(queries)[0] == pytest.approx(np.linalg.norm(queries[0]) / np.sqrt(ridge))
 
 
 @pytest.mark.parametrize("features", [1, 2, 3, 6])
-def test_both_kernels_learn_the_same_to_the_bit(features: int) -> None:
+def test_both_kernels_learn_the_same_bit_for_bit(features: int) -> None:
     rng = np.random.default_rng(features)
-    one, other = (ExchangeTimeModel(300, features=features, ridge=0.7) for _ in range(2))
+    compiled, numpy = (ExchangeTimeModel(300, features=features, ridge=0.7) for _ in range(2))
     for _ in range(40):
         rows = rng.permutation(300)[: rng.integers(0, 60)]
         contexts, times = rng.random((len(rows), features)) * 4, rng.random(len(rows)) * 30
         with using_kernel("compiled"):
-            one.learn(rows, np.asfortranarray(contexts), times)
+            compiled.learn(rows, np.asfortranarray(contexts), times)
         with using_kernel("numpy"):
-            other.learn(rows, contexts, times)
-        assert one.bank.tobytes() == other.bank.tobytes()
+            numpy.learn(rows, contexts, times)
+        assert compiled.bank.tobytes() == numpy.bank.tobytes()
 
 
 def test_twenty_thousand_updates_stay_exact_to_twelve_digits() -> None:
@@ -68,22 +68,22 @@ def test_twenty_thousand_updates_stay_exact_to_twelve_digits() -> None:
     times = contexts @ [1.0, 1.0, 0.3] * rng.uniform(0, 2, 20_000)
     for context, time in zip(contexts, times, strict=True):
         model.learn([0], [context], [time])
-    inverse, theta = batch(contexts, times, 1.0)
-    asked = np.array([1.0, 1.0, 7.0])
-    assert model.predict([asked])[0] == pytest.approx(asked @ theta, rel=1e-11)
-    assert model.uncertainty([asked])[0] == pytest.approx(np.sqrt(asked @ inverse @ asked), rel=1e-11)
+    inverse, theta = batch_regression(contexts, times, 1.0)
+    query = np.array([1.0, 1.0, 7.0])
+    assert model.predict([query])[0] == pytest.approx(query @ theta, rel=1e-11)
+    assert model.uncertainty([query])[0] == pytest.approx(np.sqrt(query @ inverse @ query), rel=1e-11)
 
 
-def test_forgetting_never_lets_the_regression_run_away() -> None:
+def test_forgetting_keeps_the_regression_bounded() -> None:
     model = ExchangeTimeModel(1, forgetting=0.9)
     for _ in range(5000):
-        model.learn([0], [[1.0, 0.0, 1.0]], [3.0])  # the second feature is never seen
+        model.learn([0], [[1.0, 0.0, 1.0]], [3.0])  # the second feature is always 0
     assert model.uncertainty([[0.0, 1.0, 0.0]])[0] == pytest.approx(1.0)
     assert model.predict([[1.0, 0.0, 1.0]])[0] == pytest.approx(3.0, rel=0.06)
 
 
 @pytest.mark.parametrize("forgetting", [1.0, 0.9])
-def test_contexts_of_the_largest_size_do_not_break_the_regression(forgetting: float) -> None:
+def test_the_largest_allowed_contexts_keep_the_regression_finite(forgetting: float) -> None:
     rng = np.random.default_rng(0)
     model = ExchangeTimeModel(200, forgetting=forgetting)
     for _ in range(300):
@@ -104,15 +104,15 @@ def test_optimistic_is_a_lower_bound_that_is_never_negative() -> None:
     assert (model.optimistic(contexts, 0.7)[40:] == 0).all()
 
 
-def test_a_model_larger_than_a_block_predicts_row_by_row() -> None:
+def test_a_model_larger_than_a_block_predicts_the_same_for_single_rows() -> None:
     rng = np.random.default_rng(2)
     clients = 2 * BLOCK + 17
     model = ExchangeTimeModel(clients)
     model.learn(np.arange(clients), rng.random((clients, 3)), rng.random(clients))
     contexts = rng.random((clients, 3))
-    some = np.array([0, BLOCK - 1, BLOCK, clients - 1])
-    whole = model.optimistic(contexts, 0.1)
-    assert whole[some].tobytes() == model.optimistic(contexts[some], 0.1, some).tobytes()
+    rows = np.array([0, BLOCK - 1, BLOCK, clients - 1])
+    times = model.optimistic(contexts, 0.1)
+    assert times[rows].tobytes() == model.optimistic(contexts[rows], 0.1, rows).tobytes()
 
 
 @given(
@@ -123,35 +123,35 @@ def test_a_model_larger_than_a_block_predicts_row_by_row() -> None:
     seed=st.integers(0, 10**6),
 )
 @settings(max_examples=100, deadline=None)
-def test_a_late_client_ends_as_if_its_true_time_had_been_learned_at_once(
+def test_correcting_a_late_time_equals_learning_the_true_time_at_once(
     forgetting: float, since: int, deadline: float, excess: float, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    corrected, told = (ExchangeTimeModel(2, forgetting=forgetting) for _ in range(2))
+    corrected, expected = (ExchangeTimeModel(2, forgetting=forgetting) for _ in range(2))
     context = rng.random((1, 3)) * 4
     corrected.learn([1], context, [deadline])
-    told.learn([1], context, [deadline + excess])
+    expected.learn([1], context, [deadline + excess])
     for _ in range(since):
         later, time = rng.random((1, 3)) * 4, rng.random(1) * 9
         corrected.learn([1], later, time)
-        told.learn([1], later, time)
+        expected.learn([1], later, time)
     corrected.correct([1], context, [deadline], [deadline + excess], learned_since=[since])
-    np.testing.assert_allclose(corrected.bank, told.bank, atol=1e-7)
+    np.testing.assert_allclose(corrected.bank, expected.bank, atol=1e-7)
 
 
-def test_several_late_arrivals_of_one_client_add_up() -> None:
-    one_by_one, together = ExchangeTimeModel(1, features=1), ExchangeTimeModel(1, features=1)
-    for model in (one_by_one, together):
+def test_corrections_of_several_late_arrivals_of_one_client_add_up() -> None:
+    sequential, batched = ExchangeTimeModel(1, features=1), ExchangeTimeModel(1, features=1)
+    for model in (sequential, batched):
         model.learn([0], [[1.0]], [5.0])
         model.learn([0], [[2.0]], [5.0])
-    one_by_one.correct([0], [[1.0]], [5.0], [9.0])
-    one_by_one.correct([0], [[2.0]], [5.0], [6.0])
-    together.correct([0, 0], [[1.0], [2.0]], [5.0, 5.0], [9.0, 6.0])
-    assert together.predict([[1.0]]) == pytest.approx(one_by_one.predict([[1.0]]))
-    assert together.predict([[1.0]])[0] == pytest.approx((9.0 + 2 * 6.0) / 6)
+    sequential.correct([0], [[1.0]], [5.0], [9.0])
+    sequential.correct([0], [[2.0]], [5.0], [6.0])
+    batched.correct([0, 0], [[1.0], [2.0]], [5.0, 5.0], [9.0, 6.0])
+    assert batched.predict([[1.0]]) == pytest.approx(sequential.predict([[1.0]]))
+    assert batched.predict([[1.0]])[0] == pytest.approx((9.0 + 2 * 6.0) / 6)
 
 
-def test_a_report_teaches_by_its_outcomes() -> None:
+def test_a_report_is_learned_according_to_its_outcomes() -> None:
     model, expected = ExchangeTimeModel(5, features=1), ExchangeTimeModel(5, features=1)
     contexts = np.array([[1.0], [2.0], [3.0]])
     model.learn_from(
@@ -167,7 +167,7 @@ def test_a_report_teaches_by_its_outcomes() -> None:
     np.testing.assert_allclose(model.bank, expected.bank, rtol=1e-14)
 
 
-def test_new_clients_know_nothing_and_the_old_keep_what_they_know() -> None:
+def test_new_clients_have_no_history_and_old_clients_keep_theirs() -> None:
     model = ExchangeTimeModel(2, ridge=2.0)
     model.learn([0], [[1.0, 1.0, 1.0]], [3.0])
     before = model.bank.copy()
@@ -177,20 +177,20 @@ def test_new_clients_know_nothing_and_the_old_keep_what_they_know() -> None:
     np.testing.assert_array_equal(model.bank[:, 2:], ExchangeTimeModel(3, ridge=2.0).bank)
 
 
-def test_a_saved_model_comes_back_and_another_shape_is_refused() -> None:
+def test_a_model_is_restored_from_its_state_and_another_shape_is_refused() -> None:
     model = ExchangeTimeModel(4)
     model.learn([2], [[1.0, 2.0, 3.0]], [3.0])
-    twin = ExchangeTimeModel(4)
-    twin.restore(model.state())
-    assert twin.bank.tobytes() == model.bank.tobytes()
-    with pytest.raises(StateError, match=r"'bank' has shape \(9, 4\), expected is \(5, 4\)"):
+    restored = ExchangeTimeModel(4)
+    restored.restore(model.state())
+    assert restored.bank.tobytes() == model.bank.tobytes()
+    with pytest.raises(StateError, match=r"'bank' has shape \(9, 4\), expected \(5, 4\)"):
         ExchangeTimeModel(4, features=2).restore(model.state())
 
 
 @pytest.mark.parametrize(
-    ("rows", "contexts", "times", "complaint"),
+    ("rows", "contexts", "times", "message"),
     [
-        ([0, 0], np.ones((2, 3)), [1.0, 1.0], r"rows\[1\] = 0 stands there already"),
+        ([0, 0], np.ones((2, 3)), [1.0, 1.0], r"rows\[1\] = 0 is a duplicate"),
         ([9], np.ones((1, 3)), [1.0], r"rows\[0\] = 9 is unknown: there are 4 clients"),
         ([0], np.ones((1, 2)), [1.0], "contexts have 2 features, this model has 3"),
         ([0], np.ones((2, 3)), [1.0], "contexts has 2 rows, but there are 1 rows"),
@@ -198,23 +198,23 @@ def test_a_saved_model_comes_back_and_another_shape_is_refused() -> None:
         ([0], np.ones((1, 3)), [np.nan], "must be finite"),
     ],
 )
-def test_nonsense_is_refused_and_changes_nothing(
-    rows: list[int], contexts: FloatArray, times: list[float], complaint: str
+def test_invalid_times_are_refused_and_change_nothing(
+    rows: list[int], contexts: FloatArray, times: list[float], message: str
 ) -> None:
     model = ExchangeTimeModel(4)
     before = model.bank.copy()
-    with pytest.raises(ReportError, match=complaint):
+    with pytest.raises(ReportError, match=message):
         model.learn(rows, contexts, times)
     np.testing.assert_array_equal(model.bank, before)
 
 
 @pytest.mark.parametrize("setting", [{"ridge": 0.0}, {"forgetting": 0.0}, {"forgetting": 1.1}, {"features": 0}])
-def test_settings_that_cannot_be_are_refused(setting: dict[str, float]) -> None:
+def test_invalid_settings_are_refused(setting: dict[str, float]) -> None:
     with pytest.raises(SettingError, match=next(iter(setting))):
         ExchangeTimeModel(4, **setting)  # type: ignore[arg-type]
 
 
-def test_the_theoretical_schedule_is_the_lemmas_formula() -> None:
+def test_the_theoretical_schedule_follows_the_formula_of_the_lemma() -> None:
     schedule = exploration_from("theory", {"R": 2.0, "S": 3.0, "L": 4.0, "delta": 0.1}, ridge=0.5, features=3)
     expected = 2.0 * np.sqrt(3 * np.log((1 + 7 * 16 / 0.5) / 0.1)) + np.sqrt(0.5) * 3.0
     assert schedule(7) == pytest.approx(expected)
@@ -222,26 +222,26 @@ def test_the_theoretical_schedule_is_the_lemmas_formula() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exploration", "theory", "complaint"),
+    ("exploration", "theory", "message"),
     [
-        ("theory", None, "given is nothing"),
-        ("theory", {"R": 1.0}, "given is R"),
+        ("theory", None, "got nothing"),
+        ("theory", {"R": 1.0}, "got R"),
         ("theory", {"R": 1.0, "S": 1.0, "L": 1.0, "delta": 0.0}, "delta must be above 0"),
         ("often", None, "must be a number or 'theory'"),
         (-0.1, None, "exploration must be at least 0"),
-        (0.1, {"R": 1.0}, "exploration is not 'theory'"),
+        (0.1, {"R": 1.0}, "used only with exploration=.theory."),
     ],
 )
-def test_an_exploration_that_cannot_be_is_refused(
-    exploration: float | str, theory: dict[str, float] | None, complaint: str
+def test_an_invalid_exploration_is_refused(
+    exploration: float | str, theory: dict[str, float] | None, message: str
 ) -> None:
-    with pytest.raises(SettingError, match=complaint):
+    with pytest.raises(SettingError, match=message):
         exploration_from(exploration, theory, ridge=1.0, features=3)
 
 
 @given(seed=st.integers(0, 10**6), delta=st.sampled_from([0.05, 0.2]))
 @settings(max_examples=12, deadline=None)
-def test_the_mean_lies_in_the_lemmas_band_with_its_stated_probability(seed: int, delta: float) -> None:
+def test_the_confidence_band_covers_the_mean_with_the_probability_of_the_lemma(seed: int, delta: float) -> None:
     """0 ≤ mean − optimistic ≤ 2·exploration·‖c‖ in every round, for at least 1 − delta of the clients."""
     rng = np.random.default_rng(seed)
     clients, rounds, noise = 200, 60, 2.0
@@ -255,7 +255,7 @@ def test_the_mean_lies_in_the_lemmas_band_with_its_stated_probability(seed: int,
         width = schedule(round_)
         gap = means - model.optimistic(contexts, width)
         covered &= (gap >= -1e-12) & (gap <= 2 * width * model.uncertainty(contexts) + 1e-12)
-        # Noise within ±R is R-sub-Gaussian; it is cut at 0 from below so that no time is negative.
+        # Noise within ±R is R-sub-Gaussian; its amplitude is limited by the mean so that no time is negative.
         times = means + rng.uniform(-1, 1, clients) * np.minimum(noise, means)
         model.learn(np.arange(clients), contexts, times)
     assert covered.mean() >= 1 - delta
@@ -267,32 +267,32 @@ def test_a_constant_exploration_is_constant() -> None:
 
 @given(rows=st.sets(st.integers(0, 7)), seed=st.integers(0, 10**6), forgetting=st.sampled_from([1.0, 0.8]))
 @settings(max_examples=40, deadline=None)
-def test_of_the_forgotten_nothing_is_known_and_the_others_keep_what_they_know(
+def test_forgotten_clients_have_no_history_and_the_others_keep_theirs(
     rows: set[int], seed: int, forgetting: float
 ) -> None:
     rng = np.random.default_rng(seed)
     model = ExchangeTimeModel(8, ridge=0.5, forgetting=forgetting)
     for _ in range(4):
         model.learn(np.arange(8), rng.random((8, 3)), rng.random(8) * 9)
-    before, gone = model.bank.copy(), sorted(rows)
-    model.forget(np.array(gone, dtype=np.int64))
+    before, forgotten = model.bank.copy(), sorted(rows)
+    model.forget(np.array(forgotten, dtype=np.int64))
     others = [row for row in range(8) if row not in rows]
     assert model.bank[:, others].tobytes() == before[:, others].tobytes()
-    assert model.bank[:, gone].tobytes() == ExchangeTimeModel(8, ridge=0.5).bank[:, gone].tobytes()
+    assert model.bank[:, forgotten].tobytes() == ExchangeTimeModel(8, ridge=0.5).bank[:, forgotten].tobytes()
     model.learn(np.arange(8), np.ones((8, 3)), np.ones(8))
-    fresh = ExchangeTimeModel(8, ridge=0.5, forgetting=forgetting)
-    fresh.learn(np.arange(8), np.ones((8, 3)), np.ones(8))
-    assert model.bank[:, gone].tobytes() == fresh.bank[:, gone].tobytes()
+    new = ExchangeTimeModel(8, ridge=0.5, forgetting=forgetting)
+    new.learn(np.arange(8), np.ones((8, 3)), np.ones(8))
+    assert model.bank[:, forgotten].tobytes() == new.bank[:, forgotten].tobytes()
 
 
 @pytest.mark.parametrize(
-    ("rows", "complaint"),
-    [([8], r"rows\[0\] = 8 is unknown: there are 8 clients"), ([-1], "rows count from 0"), ([1, 1], "stands there")],
+    ("rows", "message"),
+    [([8], r"rows\[0\] = 8 is unknown: there are 8 clients"), ([-1], "rows count from 0"), ([1, 1], "is a duplicate")],
 )
-def test_who_is_not_there_cannot_be_forgotten(rows: list[int], complaint: str) -> None:
+def test_forgetting_unknown_clients_is_refused(rows: list[int], message: str) -> None:
     model = ExchangeTimeModel(8)
     model.learn([1], [[1.0, 1.0, 1.0]], [3.0])
     before = model.bank.copy()
-    with pytest.raises(ReportError, match=complaint):
+    with pytest.raises(ReportError, match=message):
         model.forget(rows)
     np.testing.assert_array_equal(model.bank, before)

@@ -14,7 +14,7 @@ from turnout.kernel.fairness import FINEST, FairnessQueues, exact_rate, exact_ra
 RATES = [Fraction(0), Fraction(3, 20), Fraction(1, 3), Fraction(1, 2), Fraction(1)]
 
 
-def exactly(queues: FairnessQueues) -> list[Fraction]:
+def exact_debts(queues: FairnessQueues) -> list[Fraction]:
     owed = queues.owed_exactly()
     return [Fraction(int(units) + owed.credit, int(owed.units_per_turn)) for units in owed.units]
 
@@ -22,10 +22,10 @@ def exactly(queues: FairnessQueues) -> list[Fraction]:
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[Fraction], str, Fraction | None, list[tuple[list[bool], list[bool]]]]:
     clients = draw(st.integers(1, 6))
-    one_for_all = draw(st.booleans())
+    common_rate = draw(st.booleans())
     rates = (
         [draw(st.sampled_from(RATES))] * clients
-        if one_for_all
+        if common_rate
         else draw(st.lists(st.sampled_from(RATES), min_size=clients, max_size=clients))
     )
     accrual = draw(st.sampled_from(["always", "available"]))
@@ -36,7 +36,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Fraction], str, Fraction | None, li
 
 @given(histories())
 @settings(max_examples=300, deadline=None)
-def test_lazy_integers_equal_the_literal_queues_as_fractions(
+def test_lazy_integer_queues_equal_literal_queues_in_fractions(
     history: tuple[list[Fraction], str, Fraction | None, list[tuple[list[bool], list[bool]]]],
 ) -> None:
     rates, accrual, cap, rounds = history
@@ -47,17 +47,17 @@ def test_lazy_integers_equal_the_literal_queues_as_fractions(
         max_owed=cap,
     )
     unit = queues.units_per_turn
-    if cap is not None:  # the cap is cut to whole units
+    if cap is not None:  # the queues round the cap down to whole units
         cap = Fraction(int(cap * unit), unit)
     literal = [LiteralQueue(rate, cap) for rate in rates]
     turns = np.zeros(len(rates), dtype=np.int64)
-    for available, lot in rounds:
-        chosen = [row for row in range(len(rates)) if available[row] and lot[row]]
+    for available, requested in rounds:
+        chosen = [row for row in range(len(rates)) if available[row] and requested[row]]
         queues.advance(chosen, available)
         turns[chosen] += 1
         for row, queue in enumerate(literal):
-            queue.advance(earns=accrual == "always" or available[row], chosen=row in chosen)
-        assert exactly(queues) == [queue.owed for queue in literal]
+            queue.advance(accrues=accrual == "always" or available[row], chosen=row in chosen)
+        assert exact_debts(queues) == [queue.owed for queue in literal]
         assert (queues.owed >= 0).all()
         certificate = queues.certificate(turns)
         assert certificate.holds
@@ -65,45 +65,45 @@ def test_lazy_integers_equal_the_literal_queues_as_fractions(
         assert [Fraction(int(u), unit) for u in certificate.forfeited_units] == [q.forfeited for q in literal]
 
 
-def test_a_client_left_out_for_ten_rounds_is_owed_ten_rates() -> None:
+def test_a_client_that_is_not_chosen_for_ten_rounds_is_owed_ten_times_its_rate() -> None:
     queues = FairnessQueues(2, 0.15)
     for _ in range(10):
         queues.advance([0])
-    assert exactly(queues) == [0, Fraction(3, 2)]
+    assert exact_debts(queues) == [0, Fraction(3, 2)]
 
 
-def test_a_mask_says_the_same_as_rows() -> None:
+def test_a_mask_is_accepted_instead_of_rows() -> None:
     rows, mask = FairnessQueues(3, 0.5), FairnessQueues(3, 0.5)
     rows.advance([0, 2])
     mask.advance(np.array([True, False, True]))
-    assert exactly(rows) == exactly(mask)
+    assert exact_debts(rows) == exact_debts(mask)
 
 
-def test_the_certificate_counts_what_others_counted() -> None:
+def test_the_certificate_checks_independently_counted_turns() -> None:
     queues = FairnessQueues(2, 0.5)
     for chosen in ([0], [0], [0], [1]):
         queues.advance(chosen)
     assert queues.certificate([3, 1], 4).holds
     assert queues.certificate([3, 1]).promised.tolist() == [2.0, 2.0]
-    lying = queues.certificate([3, 0], 4)
-    assert not lying.holds
-    assert lying.kept.tolist() == [True, False]
+    wrong = queues.certificate([3, 0], 4)
+    assert not wrong.holds
+    assert wrong.kept.tolist() == [True, False]
 
 
-def test_only_those_who_volunteer_earn_where_turns_are_earned_by_being_available() -> None:
+def test_only_available_clients_accrue_with_accrual_available() -> None:
     queues = FairnessQueues(2, 0.5, accrual="available")
     for _ in range(4):
         queues.advance([], [True, False])
     assert queues.owed.tolist() == [2.0, 0.0]
     assert queues.rounds.tolist() == [4, 0]
-    with pytest.raises(ReportError, match="needs to know who was available"):
+    with pytest.raises(ReportError, match="needs the availability of every client"):
         queues.advance([])
     with pytest.raises(ReportError, match="client 1 was chosen but not available"):
         queues.advance([1], [True, False])
     assert queues.rounds.tolist() == [4, 0]
 
 
-def test_what_the_cap_takes_is_counted() -> None:
+def test_turns_beyond_max_owed_are_counted_as_forfeited() -> None:
     queues = FairnessQueues(2, 0.5, max_owed=2)
     for _ in range(10):
         queues.advance([])
@@ -115,7 +115,7 @@ def test_what_the_cap_takes_is_counted() -> None:
     assert queues.certificate([1, 0]).holds
 
 
-def test_new_clients_are_owed_nothing_and_earn_from_now_on() -> None:
+def test_new_clients_are_owed_nothing_and_accrue_from_the_next_round() -> None:
     queues = FairnessQueues(1, 0.5)
     queues.advance([])
     queues.add(2)
@@ -125,18 +125,18 @@ def test_new_clients_are_owed_nothing_and_earn_from_now_on() -> None:
     assert queues.certificate([0, 1, 0]).promised.tolist() == [1.0, 0.5, 0.5]
 
 
-def test_new_clients_may_have_a_rate_of_their_own() -> None:
+def test_new_clients_may_have_their_own_rate() -> None:
     queues = FairnessQueues(1, "1/2", max_owed=10)
     queues.advance([])
     queues.add(1, "1/3")
     queues.advance([])
-    assert exactly(queues) == [1, Fraction(1, 3)]
+    assert exact_debts(queues) == [1, Fraction(1, 3)]
     assert queues.guaranteed_rates.tolist() == [1 / 2, 1 / 3]
     with pytest.raises(SettingError, match="give guaranteed_rate for the new ones"):
         queues.add(1)
 
 
-def test_retired_clients_earn_no_more_and_cannot_be_chosen() -> None:
+def test_retired_clients_do_not_accrue_and_cannot_be_chosen() -> None:
     queues = FairnessQueues(2, 0.5)
     queues.advance([])
     queues.retire([1])
@@ -150,28 +150,28 @@ def test_retired_clients_earn_no_more_and_cannot_be_chosen() -> None:
     assert queues.certificate([0, 0, 0]).holds
 
 
-def test_a_million_rounds_of_debt_stay_exact() -> None:
+def test_the_debt_of_a_million_rounds_is_exact() -> None:
     queues = FairnessQueues(2, "999999999/1000000000")
     queues.restore({**queues.state(), "rounds": 10**6, "balance": np.array([0, -999_999_999 * 10**6])})
-    assert exactly(queues) == [Fraction(999_999_999 * 10**6, 10**9), 0]
+    assert exact_debts(queues) == [Fraction(999_999_999 * 10**6, 10**9), 0]
 
 
-def test_queues_come_back_and_another_promise_is_refused() -> None:
+def test_queues_are_restored_from_their_state_and_other_rates_are_refused() -> None:
     queues = FairnessQueues(3, [0.1, 0.2, 0.3], accrual="available", max_owed=1)
     queues.retire([2])
     for _ in range(20):
         queues.advance([0], [True, True, False])
-    twin = FairnessQueues(3, [0.1, 0.2, 0.3], accrual="available", max_owed=1)
-    twin.restore(queues.state())
-    for one in (queues, twin):
-        one.advance([1], [True, True, True])
-    assert exactly(twin) == exactly(queues)
-    assert twin.forfeited.tolist() == queues.forfeited.tolist()
-    with pytest.raises(StateError, match="another promise: saved are 3 clients at 3 rates, here are 3 at rate 1/2"):
+    restored = FairnessQueues(3, [0.1, 0.2, 0.3], accrual="available", max_owed=1)
+    restored.restore(queues.state())
+    for each in (queues, restored):
+        each.advance([1], [True, True, True])
+    assert exact_debts(restored) == exact_debts(queues)
+    assert restored.forfeited.tolist() == queues.forfeited.tolist()
+    with pytest.raises(StateError, match="are for 3 clients with 3 different rates, expected 3 clients with rate 1/2"):
         FairnessQueues(3, 0.5).restore(queues.state())
 
 
-def test_a_saved_state_is_not_touched_by_later_rounds() -> None:
+def test_a_saved_state_is_not_modified_by_later_rounds() -> None:
     queues = FairnessQueues(2, 0.5)
     queues.retire([])
     saved = queues.state()
@@ -181,7 +181,7 @@ def test_a_saved_state_is_not_touched_by_later_rounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "fraction"),
+    ("rate", "fraction"),
     [
         (0.15, Fraction(3, 20)),
         ("3/20", Fraction(3, 20)),
@@ -193,17 +193,17 @@ def test_a_saved_state_is_not_touched_by_later_rounds() -> None:
         (Fraction(2, 7), Fraction(2, 7)),
     ],
 )
-def test_a_rate_is_read_as_the_fraction_it_means(given: float | str | Fraction, fraction: Fraction) -> None:
-    assert exact_rate(given) == fraction
+def test_a_rate_is_read_as_the_nearest_simple_fraction(rate: float | str | Fraction, fraction: Fraction) -> None:
+    assert exact_rate(rate) == fraction
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.1, "x", float("nan"), float("inf"), "1/0", None, [0.1]])
-def test_a_rate_that_cannot_be_is_refused(rate: object) -> None:
+def test_an_invalid_rate_is_refused(rate: object) -> None:
     with pytest.raises(SettingError, match="guaranteed_rate must"):
         exact_rate(rate)  # type: ignore[arg-type]
 
 
-def test_rates_without_a_common_unit_are_rounded_up() -> None:
+def test_rates_without_a_common_denominator_are_rounded_up() -> None:
     rates = np.random.default_rng(0).random(50)
     units, per_turn = exact_rates(rates, 50)
     assert per_turn == FINEST
@@ -212,17 +212,17 @@ def test_rates_without_a_common_unit_are_rounded_up() -> None:
 
 
 def test_a_wrong_number_of_rates_is_refused() -> None:
-    with pytest.raises(SettingError, match="one rate or 3, one a client"):
+    with pytest.raises(SettingError, match="one rate or 3, one per client"):
         FairnessQueues(3, [0.1, 0.2])
 
 
 @pytest.mark.parametrize("settings", [{"accrual": "sometimes"}, {"max_owed": -1}, {"max_owed": float("nan")}])
-def test_settings_that_cannot_be_are_refused(settings: dict[str, object]) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(SettingError, match=next(iter(settings))):
         FairnessQueues(3, 0.1, **settings)  # type: ignore[arg-type]
 
 
-def test_unknown_clients_are_refused_and_nothing_changes() -> None:
+def test_unknown_clients_are_refused_and_change_nothing() -> None:
     queues = FairnessQueues(2, 0.5)
     with pytest.raises(ReportError, match=r"chosen\[0\] = 5 is unknown"):
         queues.advance([5])

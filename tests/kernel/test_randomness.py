@@ -5,7 +5,7 @@ import numpy as np
 from turnout.kernel.randomness import round_rng
 
 
-def test_chance_is_a_function_of_seed_purpose_and_round() -> None:
+def test_draws_are_a_function_of_seed_purpose_and_round() -> None:
     draws = {
         key: round_rng(*key).random(4).tobytes()
         for key in [(0, "noise", 1), (1, "noise", 1), (0, "contexts", 1), (0, "noise", 2), (0, "", 1)]
@@ -14,19 +14,19 @@ def test_chance_is_a_function_of_seed_purpose_and_round() -> None:
     assert all(round_rng(*key).random(4).tobytes() == draw for key, draw in draws.items())
 
 
-def test_draws_are_those_of_every_other_machine() -> None:
-    """A change here changes every recorded run: it must not come unnoticed."""
+def test_draws_are_the_same_on_every_machine() -> None:
+    """A change of these numbers would change every recorded run, so it must not go unnoticed."""
     assert round_rng(7, "noise", 3).integers(0, 1000, 6).tolist() == [256, 353, 392, 775, 774, 579]
 
 
 def test_no_global_state_is_read_or_changed() -> None:
     before, python = np.random.get_state(), random.getstate()  # noqa: NPY002
-    one = round_rng(0, "noise", 1).random()
+    draw = round_rng(0, "noise", 1).random()
     after = np.random.get_state()  # noqa: NPY002
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
     assert random.getstate() == python
     np.random.random()  # noqa: NPY002
-    assert round_rng(0, "noise", 1).random() == one
+    assert round_rng(0, "noise", 1).random() == draw
 
 
 def test_different_rounds_are_independent() -> None:

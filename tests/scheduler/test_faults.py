@@ -423,7 +423,7 @@ def test_promise_not_feasible(open_fleet: OpenFleet, folder: Path) -> None:
     settings = {"cohort_size": 2, "guaranteed_rate": 0.5}
     scheduler = open_fleet(settings=settings, allow_infeasible=False)
     with pytest.raises(
-        InfeasiblePromise, match=r"the largest feasible rate is 0\.25 .*Promise at most 0\.25"
+        InfeasiblePromise, match=r"the largest feasible rate is 0\.25 .*Use a guaranteed_rate of at most 0\.25"
     ) as refused:
         scheduler.choose(offered(*named(8)))
     assert (refused.value.largest_rate, refused.value.cohort_size) == (Fraction(1, 4), 4)
@@ -580,7 +580,7 @@ def test_disk_full(open_fleet: OpenFleet, folder: Path) -> None:
             if not complaint:
                 continue  # it had room
             refused += 1
-            assert "disk is full): free some space and repeat; nothing of what was interrupted is stored" in complaint
+            assert "disk is full): free some disk space and retry; nothing of the interrupted" in complaint
             assert (packed(scheduler), packed_from_disk(folder / "fleet")) == (before, before)
             assert turns_in(folder / "fleet") == told
         change(scheduler)
@@ -776,7 +776,7 @@ def test_file_truncated_to_nothing_while_its_log_is_there(folder: Path, open_fle
     play_round(scheduler, offered("a", "b"))
     shutil.copy(folder / "fleet.turnout-wal", folder / "other.turnout-wal")
     with pytest.raises(
-        StoreError, match=r"other.turnout is gone but .*other.turnout-wal is still there: bring the store"
+        StoreError, match=r"other.turnout does not exist, but its log .*other.turnout-wal does: restore the database"
     ):
         Scheduler.open(folder / "other.turnout")
 

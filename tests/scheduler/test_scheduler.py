@@ -635,7 +635,7 @@ def test_statuses_in_arrays_give_the_same_as_one_by_one(open_fleet: OpenFleet) -
         ({"free_cpu": [1.0, 1.0, np.nan], "bandwidth": [1.0] * 3}, None, "free_cpu of 'c' is nan, allowed is"),
         ({"free_cpu": [1.0], "bandwidth": [1.0]}, [-1], r"rows\[0\] = -1 must be a row"),
         ({"free_cpu": [1.0], "bandwidth": [1.0]}, [3], r"rows\[0\] = 3 is unknown: there are 3 clients"),
-        ({"free_cpu": [1.0] * 2, "bandwidth": [1.0] * 2}, [0, 0], r"rows\[1\] = 0 stands there already"),
+        ({"free_cpu": [1.0] * 2, "bandwidth": [1.0] * 2}, [0, 0], r"rows\[1\] = 0 is a duplicate"),
         ({"free_cpu": [1.0], "bandwidth": [1.0]}, [0.0], "rows must hold rows"),
     ],
 )

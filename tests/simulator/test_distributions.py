@@ -215,7 +215,7 @@ def test_a_day_has_96_rounds_unless_given() -> None:
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        (1.2, r"availability\[0\] = 1.2 must lie in \[0, 1\] \(3 more like it\)"),
+        (1.2, r"availability\[0\] = 1.2 must lie in \[0, 1\] \(and 3 more\)"),
         (-0.1, r"must lie in \[0, 1\]"),
         (math.nan, "must be finite"),
         ([0.5, 0.5], "availability has 2 shares, but there are 4 clients"),

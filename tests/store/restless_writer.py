@@ -2,8 +2,8 @@
 
 It kills itself before its DIE_AT-th write to the database, counted from when it begins to open the store.
 
-Run i plays the seed i % 3. Even runs are appended chunk by chunk and taken up where the last child was killed, from
-the stored snapshot; odd ones are written whole. After every third run the file is written anew.
+Run i plays the seed i % 3. Even runs are appended chunk by chunk and resumed from the stored snapshot after the last
+process was killed; odd runs are written at once. After every third run the file is compacted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROUNDS, CHUNK, SEEDS = 20, 4, 3
 
 
 class Game:
-    """A policy on a fleet that can be left and taken up again."""
+    """A policy and a fleet, whose state can be saved and restored."""
 
     def __init__(self, seed: int) -> None:
         self.policy = make_policy("rbcsf", 40)
@@ -54,16 +54,16 @@ def write_in_chunks(store: RunStore, key: str, seed: int) -> None:
     store.finish(run)
 
 
-def write_whole(store: RunStore, key: str, seed: int) -> None:
+def write_at_once(store: RunStore, key: str, seed: int) -> None:
     columns = RoundColumns.from_records(Game(seed).rounds(1, ROUNDS), clients=40)
     store.write_run(key, {"seed": seed}, columns, clients=40, code_version="test")
 
 
 def main(path: str, runs: int) -> None:
     with RunStore(path) as store:
-        begun = len(store.runs())
-        for number in range(max(0, begun - 2), runs):
-            write = write_whole if number % 2 else write_in_chunks
+        started = len(store.runs())
+        for number in range(max(0, started - 2), runs):
+            write = write_at_once if number % 2 else write_in_chunks
             write(store, f"run {number}", number % SEEDS)
             if number % 3 == 0:
                 store.compact()

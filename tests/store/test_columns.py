@@ -1,4 +1,4 @@
-"""Rounds go into columns and bytes and come back equal to the bit."""
+"""Rounds are converted to columns and bytes and restored bit for bit."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.keepsakes import bytes_of, odd_rounds, played, selected, told
+from store.keepsakes import bytes_of, make_report, make_selection, play_rounds, unusual_rounds
 from turnout.errors import StoreError
 from turnout.kernel.rounds import RoundRecord
 from turnout.store import RoundColumns
 
 KINDS: dict[str, list[RoundRecord]] = {
-    "rbcsf": played(30),
-    "with outcomes": played(30, deadline=15.0, failure_rate=0.2),
-    "often nobody": played(30, availability=0.02),
-    "without reasons": played(30, name="round-robin"),
-    "as many rounds as rows": odd_rounds()[9:10],
-    "odd": odd_rounds(),
+    "rbcsf": play_rounds(30),
+    "with outcomes": play_rounds(30, deadline=15.0, failure_rate=0.2),
+    "often without clients": play_rounds(30, availability=0.02),
+    "without reasons": play_rounds(30, name="round-robin"),
+    "as many rounds as rows": unusual_rounds()[9:10],
+    "unusual": unusual_rounds(),
     "no rounds": [],
 }
 
@@ -33,50 +33,57 @@ def columns_of(records: list[RoundRecord]) -> RoundColumns:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_records_come_back_equal_to_the_bit(kind: str) -> None:
+def test_records_are_restored_bit_for_bit(kind: str) -> None:
     records = KINDS[kind]
     columns = columns_of(records)
-    for kept in (columns, RoundColumns.from_bytes(columns.to_bytes())):
-        again = list(kept.records())
-        assert again == records
-        assert sorted(bytes_of(again)) == sorted(bytes_of(records))
+    for each in (columns, RoundColumns.from_bytes(columns.to_bytes())):
+        restored = list(each.records())
+        assert restored == records
+        assert sorted(bytes_of(restored)) == sorted(bytes_of(records))
 
 
 @given(cuts=st.sets(st.integers(0, 11)), kind=st.sampled_from(sorted(KINDS)))
 @settings(max_examples=60, deadline=None)
-def test_parts_join_to_the_whole(cuts: set[int], kind: str) -> None:
+def test_concatenated_parts_equal_the_whole(cuts: set[int], kind: str) -> None:
     records = KINDS[kind]
     bounds = [0, *sorted(cuts), len(records)]
     parts = [columns_of(records[low:high]) for low, high in pairwise(bounds)]
-    whole = RoundColumns.joined(parts)
+    whole = RoundColumns.concatenate(parts)
     assert list(whole.records()) == records
     assert list(RoundColumns.from_bytes(whole.to_bytes()).records()) == records
 
 
+def test_old_names_still_work() -> None:
+    columns = columns_of(unusual_rounds())
+    assert columns.report_rows is not None
+    assert columns.told is columns.report_rows
+    assert RoundColumns.joined([columns]) is RoundColumns.concatenate([columns])
+
+
 def test_equal_rounds_give_equal_bytes() -> None:
-    assert columns_of(odd_rounds()).to_bytes() == columns_of(odd_rounds()).to_bytes()
+    assert columns_of(unusual_rounds()).to_bytes() == columns_of(unusual_rounds()).to_bytes()
 
 
-def test_the_columns_tell_durations_turns_and_who_was_chosen() -> None:
-    records = played(30, availability=0.1, deadline=15.0)
+def test_columns_give_durations_turns_and_the_mask_of_chosen_clients() -> None:
+    records = play_rounds(30, availability=0.1, deadline=15.0)
     columns = columns_of(records)
     mask = np.zeros((30, 40), dtype=np.bool_)
-    for place, record in enumerate(records):
-        mask[place, record.selection.clients] = True
+    for index, record in enumerate(records):
+        mask[index, record.selection.clients] = True
     assert columns.durations.tolist() == [record.report.duration for record in records]
     assert columns.turns.tolist() == mask.sum(axis=0).tolist()
     assert columns.turns.dtype == np.int64
     assert np.array_equal(columns.chosen_mask, mask)
 
 
-def test_without_any_round_there_are_no_turns_and_no_durations() -> None:
+def test_columns_without_rounds_have_no_turns_and_no_durations() -> None:
     columns = columns_of([])
     assert (len(columns), columns.durations.shape, columns.chosen_mask.shape) == (0, (0,), (0, 40))
     assert not columns.turns.any()
 
 
-def test_a_word_about_each_client_and_a_word_about_the_cohort_are_told_apart_in_cohorts_of_one() -> None:
-    columns = columns_of([RoundRecord(selected(7, owed=[2.0], threshold=3.0), told(7))])
+def test_reasons_of_clients_and_of_the_cohort_are_distinguished_in_cohorts_of_one() -> None:
+    columns = columns_of([RoundRecord(make_selection(7, owed=[2.0], threshold=3.0), make_report(7))])
     assert columns.client_reasons["owed"].tolist() == [2.0]
     assert columns.cohort_reasons["threshold"].tolist() == [3.0]
     (record,) = columns.records()
@@ -84,14 +91,14 @@ def test_a_word_about_each_client_and_a_word_about_the_cohort_are_told_apart_in_
     assert record.selection.reasons["threshold"].shape == ()
 
 
-def test_a_metric_is_nan_where_a_round_has_none() -> None:
-    accuracy = columns_of(odd_rounds()).metrics["accuracy"]
+def test_a_metric_is_nan_for_rounds_without_it() -> None:
+    accuracy = columns_of(unusual_rounds()).metrics["accuracy"]
     assert np.isnan(accuracy[0])
     assert accuracy[1] == 0.25
 
 
-def test_rows_stand_in_the_order_of_the_selection_whatever_the_order_of_the_report() -> None:
-    record = RoundRecord(selected(4, 2, 9), told(9, 4, 2, losses=np.array([9.0, 4.0, 2.0])))
+def test_rows_have_the_order_of_the_selection_regardless_of_the_report() -> None:
+    record = RoundRecord(make_selection(4, 2, 9), make_report(9, 4, 2, losses=np.array([9.0, 4.0, 2.0])))
     columns = columns_of([record])
     assert columns.chosen.tolist() == [4, 2, 9]
     assert columns.exchange_times.tolist() == [0.4, 0.2, 0.9]
@@ -100,89 +107,89 @@ def test_rows_stand_in_the_order_of_the_selection_whatever_the_order_of_the_repo
     assert list(columns.records()) == [record]
 
 
-def test_columns_cannot_be_written_to() -> None:
-    columns = columns_of(played(2))
+def test_columns_are_read_only() -> None:
+    columns = columns_of(play_rounds(2))
     with pytest.raises(ValueError, match="read-only"):
         columns.exchange_times[0] = 1.0
     with pytest.raises(TypeError):
-        columns.metrics["accuracy"] = np.zeros(2)  # type: ignore[index]  # that is the point
+        columns.metrics["accuracy"] = np.zeros(2)  # type: ignore[index]  # the test is that this fails
 
 
-def test_a_report_about_others_than_the_selected_is_refused() -> None:
+def test_a_report_about_other_clients_than_the_selected_is_refused() -> None:
     for clients in ([6], [5, 6]):
-        with pytest.raises(StoreError, match="the report of round 3 is not about the clients that were selected"):
-            columns_of([RoundRecord(selected(*clients, round_=3), told(5, round_=3))])
+        with pytest.raises(StoreError, match="the clients in the report of round 3 are not the selected clients"):
+            columns_of([RoundRecord(make_selection(*clients, round_=3), make_report(5, round_=3))])
 
 
 def test_a_reason_of_another_shape_is_refused() -> None:
-    record = RoundRecord(selected(5, round_=3, owed=[1.0, 2.0]), told(5, round_=3))
+    record = RoundRecord(make_selection(5, round_=3, owed=[1.0, 2.0]), make_report(5, round_=3))
     with pytest.raises(StoreError, match=r"reasons\['owed'\] of round 3 has shape \(2,\)"):
         columns_of([record])
 
 
 def test_rounds_of_another_fleet_are_refused() -> None:
-    with pytest.raises(StoreError, match="available of round 1 is for 40 clients, expected are 41"):
-        RoundColumns.from_records(played(1), clients=41)
+    with pytest.raises(StoreError, match="available of round 1 is for 40 clients, expected 41"):
+        RoundColumns.from_records(play_rounds(1), clients=41)
     with pytest.raises(StoreError, match=r"chosen\[0\] = 39 is unknown: there are 39 clients"):
-        RoundColumns.from_records(odd_rounds()[9:10], clients=39)
-    with pytest.raises(StoreError, match="cannot be joined"):
-        RoundColumns.joined([columns_of([]), RoundColumns.from_records([], clients=41)])
+        RoundColumns.from_records(unusual_rounds()[9:10], clients=39)
+    with pytest.raises(StoreError, match=r"different numbers of clients \(40, 41\) cannot be concatenated"):
+        RoundColumns.concatenate([columns_of([]), RoundColumns.from_records([], clients=41)])
 
 
 def test_contexts_of_two_widths_are_refused() -> None:
     records = [
-        RoundRecord(selected(5), told(5)),
-        RoundRecord(selected(5, round_=2), told(5, round_=2, features=2)),
+        RoundRecord(make_selection(5), make_report(5)),
+        RoundRecord(make_selection(5, round_=2), make_report(5, round_=2, features=2)),
     ]
     with pytest.raises(StoreError, match="contexts have 1 features in one round and 2 in another"):
         columns_of(records)
     with pytest.raises(StoreError, match="contexts have 1 features in one round and 2 in another"):
-        RoundColumns.joined([columns_of([record]) for record in records])
+        RoundColumns.concatenate([columns_of([record]) for record in records])
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "message"),
     [
-        ({"exchange_times": np.zeros(3)}, r"exchange_times has shape \(3,\), expected is \(16,\)"),
-        ({"metrics": {"accuracy": np.zeros(3)}}, r"metrics.accuracy has shape \(3,\), expected is \(2,\)"),
-        ({"rounds": [2, 1]}, "rounds must count upwards"),
-        ({"starts": [0, 17, 16]}, "starts must rise from 0 to the number of rows, 16"),
+        ({"exchange_times": np.zeros(3)}, r"exchange_times has shape \(3,\), expected \(16,\)"),
+        ({"metrics": {"accuracy": np.zeros(3)}}, r"metrics.accuracy has shape \(3,\), expected \(2,\)"),
+        ({"rounds": [2, 1]}, "rounds must be positive and strictly ascending"),
+        ({"starts": [0, 17, 16]}, "starts must be ascending from 0 to the number of rows, 16"),
         ({"outcomes": np.full(16, 3)}, r"outcomes\[0\] = 3 must be below 3"),
-        ({"late": {9: None}}, r"late arrivals are told in rounds \[9\]"),
+        ({"late": {9: None}}, r"late arrivals are given for rounds \[9\]"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused(change: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(StoreError, match=complaint):
-        replace(columns_of(played(2)), **change)
+def test_inconsistent_columns_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(StoreError, match=message):
+        replace(columns_of(play_rounds(2)), **change)
 
 
-def test_damaged_bytes_are_refused_or_do_no_harm() -> None:
-    records = odd_rounds()
-    whole = columns_of(records).to_bytes()
+def test_corrupt_bytes_are_refused_or_have_no_effect() -> None:
+    records = unusual_rounds()
+    intact = columns_of(records).to_bytes()
     rng = np.random.default_rng(7)
     refused = 0
-    for place in rng.integers(0, len(whole), 300):
-        damaged = bytearray(whole)
-        damaged[place] ^= int(rng.integers(1, 256))
+    for position in rng.integers(0, len(intact), 300):
+        damaged = bytearray(intact)
+        damaged[position] ^= int(rng.integers(1, 256))
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # zipfile warns of names that stand there twice
+                warnings.simplefilter("ignore")  # zipfile warns of duplicate names
                 assert list(RoundColumns.from_bytes(bytes(damaged)).records()) == records
         except StoreError:
             refused += 1
     assert refused > 150
 
 
-def test_a_pickle_is_never_read() -> None:
+def test_pickled_objects_are_never_loaded() -> None:
     import io
     import zipfile
 
-    whole = columns_of(played(2)).to_bytes()
-    objects = io.BytesIO()
-    np.save(objects, np.array([{}], dtype=object), allow_pickle=True)
+    intact = columns_of(play_rounds(2)).to_bytes()
+    pickled = io.BytesIO()
+    np.save(pickled, np.array([{}], dtype=object), allow_pickle=True)
     crafted = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(whole)) as source, zipfile.ZipFile(crafted, "w") as target:
+    with zipfile.ZipFile(io.BytesIO(intact)) as source, zipfile.ZipFile(crafted, "w") as target:
         for name in source.namelist():
-            target.writestr(name, objects.getvalue() if name == "chosen.npy" else source.read(name))
+            target.writestr(name, pickled.getvalue() if name == "chosen.npy" else source.read(name))
     with pytest.raises(StoreError, match="the stored bytes are damaged"):
         RoundColumns.from_bytes(crafted.getvalue())

@@ -1,4 +1,4 @@
-"""What was committed survives kill -9, and a run that is taken up again ends as if nothing had happened."""
+"""Committed rounds survive kill -9, and a resumed run equals the uninterrupted one."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def kill_at(path: Path, moment: int) -> None:
 
 
 @cache
-def undisturbed(seed: int) -> list[RoundRecord]:
+def uninterrupted_rounds(seed: int) -> list[RoundRecord]:
     return Game(seed).rounds(1, ROUNDS)
 
 
 def check_every_run(path: Path) -> int:
-    """Each is a whole number of chunks, as an undisturbed writer would have written them; the number of runs."""
+    """Checks that each run consists of complete chunks, equal to the uninterrupted run; returns the number of runs."""
     with RunStore(path, read_only=True) as store:
         runs = store.runs()
         for info in runs:
             records = list(store.columns(info.id).records())
-            assert records == undisturbed(info.plan["seed"])[: info.rounds]
+            assert records == uninterrupted_rounds(info.plan["seed"])[: info.rounds]
             assert info.rounds % CHUNK == 0
             assert info.rounds == ROUNDS or not info.finished
             saved = store.snapshot(info.id)
@@ -55,7 +55,7 @@ def test_nothing_that_was_committed_is_lost_to_kill_9(tmp_path: Path) -> None:
     for moment in (1, 2, 3, 5, 8, 14, 23, 40, 61, 97, 150, 4, 7, 33):
         kill_at(path, moment)
         if path.exists():
-            with RunStore(path):  # the lock has vanished with its holder
+            with RunStore(path):  # the operating system has released the lock of the killed process
                 pass
             held.append(check_every_run(path))
     assert held == sorted(held), "no run was lost"
@@ -67,7 +67,7 @@ def test_nothing_that_was_committed_is_lost_to_kill_9(tmp_path: Path) -> None:
         assert all(info.finished for info in store.runs())
 
 
-def test_a_reader_opens_what_a_killed_writer_left(tmp_path: Path) -> None:
+def test_a_reader_opens_the_store_of_a_killed_writer(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     kill_at(path, 60)
     assert check_every_run(path) > 0

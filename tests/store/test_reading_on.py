@@ -1,4 +1,4 @@
-"""A reader that goes on where it was: `columns(after=…, most=…)` and `changes`."""
+"""Incremental reads of a growing run: `columns(after=…, most=…)` and `changes`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from turnout.store import RoundColumns, RunStore
 CLIENTS = 12
 
 
-def some_records(rounds: int) -> list[RoundRecord]:
+def play_rounds(rounds: int) -> list[RoundRecord]:
     return list(play(make_policy("rbcsf", CLIENTS, cohort_size=3), PaperWorld(clients=CLIENTS), rounds))
 
 
-RECORDS = some_records(40)
+RECORDS = play_rounds(40)
 
 
-def begun(store: RunStore, key: str = "run") -> int:
+def begin(store: RunStore, key: str = "run") -> int:
     return store.begin(key, {"policy": "rbcsf"}, clients=CLIENTS, code_version="test")
 
 
@@ -43,7 +43,7 @@ def test_read_on_and_on_it_is_the_whole(folder: Path, sizes: list[int], most: in
     path = folder / f"{'-'.join(map(str, sizes))}-{most}.turnout"
     path.unlink(missing_ok=True)
     with RunStore(path) as store:
-        run, first = begun(store), 1
+        run, first = begin(store), 1
         for end in ends:
             append(store, run, first, end)
             first = end + 1
@@ -54,14 +54,14 @@ def test_read_on_and_on_it_is_the_whole(folder: Path, sizes: list[int], most: in
             assert ends.index(after) - (ends.index(int(part.rounds[0]) - 1) if part.rounds[0] > 1 else -1) <= most
             parts.append(part)
         whole = store.columns(run)
-        assert list(RoundColumns.joined(parts).records()) == list(whole.records()) == RECORDS[: ends[-1]]
+        assert list(RoundColumns.concatenate(parts).records()) == list(whole.records()) == RECORDS[: ends[-1]]
 
 
-def test_what_was_appended_since_and_nothing_where_there_is_nothing(folder: Path) -> None:
+def test_an_incremental_read_returns_only_the_rounds_appended_since(folder: Path) -> None:
     with RunStore(folder / "runs.turnout") as store:
-        run = begun(store)
-        nothing = store.columns(run, after=0)
-        assert (len(nothing), nothing.clients) == (0, CLIENTS)
+        run = begin(store)
+        empty = store.columns(run, after=0)
+        assert (len(empty), empty.clients) == (0, CLIENTS)
         append(store, run, 1, 10)
         with RunStore(folder / "runs.turnout", read_only=True) as reader:
             assert reader.columns(run).rounds.tolist() == list(range(1, 11))
@@ -74,14 +74,14 @@ def test_what_was_appended_since_and_nothing_where_there_is_nothing(folder: Path
             assert len(reader.columns(run, after=20)) == 0
             assert len(reader.columns(run, after=99)) == 0
             assert len(reader.columns(run, most=0)) == 0
-            other = begun(store, "another")
-            assert len(reader.columns(other)) == 0, "each run by itself"
+            other = begin(store, "another")
+            assert len(reader.columns(other)) == 0, "the other run has no rounds"
 
 
-def test_to_begin_within_an_append_is_refused(folder: Path) -> None:
-    """Only where an earlier call ended can a later one begin."""
+def test_an_incremental_read_cannot_start_inside_a_chunk(folder: Path) -> None:
+    """A read must continue at the end of an earlier one."""
     with RunStore(folder / "runs.turnout") as store:
-        run = begun(store)
+        run = begin(store)
         append(store, run, 1, 10)
         with pytest.raises(StoreError, match="of other rounds"):
             store.columns(run, after=4)
@@ -89,17 +89,17 @@ def test_to_begin_within_an_append_is_refused(folder: Path) -> None:
             store.columns(7, after=3)
 
 
-def test_changes_are_another_number_whenever_somebody_else_wrote(folder: Path) -> None:
+def test_the_change_counter_changes_whenever_another_connection_writes(folder: Path) -> None:
     path = folder / "runs.turnout"
     with RunStore(path) as store, RunStore(path, read_only=True) as reader:
-        run = begun(store)
+        run = begin(store)
         seen = [reader.changes]
-        assert reader.changes == seen[0], "to look changes nothing"
+        assert reader.changes == seen[0], "reading does not change the counter"
         for write in (
             lambda: append(store, run, 1, 5),
             lambda: append(store, run, 6, 9),
             lambda: store.finish(run),
-            lambda: begun(store, "another"),
+            lambda: begin(store, "another"),
             lambda: store.delete(run),
         ):
             write()

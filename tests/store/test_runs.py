@@ -1,4 +1,4 @@
-"""Runs are begun, appended to, finished, found again; and refused where that would spoil them."""
+"""The run store: runs are started, appended to, finished and found, and damaging operations are refused."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from store.keepsakes import odd_rounds, played
+from store.keepsakes import play_rounds, unusual_rounds
 from turnout import make_policy
 from turnout.errors import StoreError
 from turnout.kernel.rounds import RoundRecord
 from turnout.store import RoundColumns, RunInfo, RunStore
 
 PLAN = {"policy": "rbcsf", "seed": 3, "settings": {"speed_weight": 5.0}}
-RECORDS = played(30, deadline=15.0, failure_rate=0.1)
+RECORDS = play_rounds(30, deadline=15.0, failure_rate=0.1)
 
 
 @pytest.fixture
@@ -40,35 +40,35 @@ def columns_of(records: list[RoundRecord]) -> RoundColumns:
     return RoundColumns.from_records(records, clients=40)
 
 
-def begun(store: RunStore, key: str = "one", plan: dict[str, Any] = PLAN, clients: int = 40) -> int:
+def begin(store: RunStore, key: str = "one", plan: dict[str, Any] = PLAN, clients: int = 40) -> int:
     return store.begin(key, plan, clients=clients, code_version="1.0")
 
 
-def written(store: RunStore, key: str = "one", records: list[RoundRecord] = RECORDS) -> int:
+def write(store: RunStore, key: str = "one", records: list[RoundRecord] = RECORDS) -> int:
     return store.write_run(key, PLAN, columns_of(records), clients=40, code_version="1.0")
 
 
-def test_chunks_come_back_as_the_run_they_are_of(store: RunStore) -> None:
-    run = begun(store)
+def test_appended_chunks_are_read_as_one_run(store: RunStore) -> None:
+    run = begin(store)
     for first in range(0, 30, 7):
         store.append(run, columns_of(RECORDS[first : first + 7]))
     assert list(store.columns(run).records()) == RECORDS
     assert list(store.records(run)) == RECORDS
 
 
-def test_odd_rounds_survive_closing_and_opening(path: Path) -> None:
+def test_unusual_rounds_survive_closing_and_opening(path: Path) -> None:
     with RunStore(path) as store:
-        run = begun(store)
-        for record in odd_rounds():
+        run = begin(store)
+        for record in unusual_rounds():
             store.append(run, columns_of([record]))
     with RunStore(path, read_only=True) as store:
-        assert list(store.columns(run).records()) == odd_rounds()
-        assert list(store.records(run)) == odd_rounds()
+        assert list(store.columns(run).records()) == unusual_rounds()
+        assert list(store.records(run)) == unusual_rounds()
 
 
-def test_a_run_is_known_by_its_key(store: RunStore) -> None:
+def test_a_run_is_found_by_its_key(store: RunStore) -> None:
     assert store.find("one") is None
-    run = begun(store)
+    run = begin(store)
     store.append(run, columns_of(RECORDS[:7]))
     info = store.find("one")
     assert info is not None
@@ -76,66 +76,66 @@ def test_a_run_is_known_by_its_key(store: RunStore) -> None:
     assert info.started.endswith("+00:00")
     store.finish(run)
     store.finish(run)
-    other = written(store, "two")
-    assert [(one.id, one.key, one.rounds, one.finished) for one in store.runs()] == [
+    other = write(store, "two")
+    assert [(listed.id, listed.key, listed.rounds, listed.finished) for listed in store.runs()] == [
         (run, "one", 7, True),
         (other, "two", 30, True),
     ]
 
 
 def test_a_run_without_rounds_has_columns_without_rounds(store: RunStore) -> None:
-    run = begun(store)
+    run = begin(store)
     assert len(store.columns(run)) == 0
     assert list(store.records(run)) == []
     assert store.snapshot(run) is None
 
 
-def test_the_same_key_and_plan_is_the_same_run(store: RunStore) -> None:
-    run = begun(store)
-    assert begun(store, plan=dict(reversed(PLAN.items()))) == run
-    with pytest.raises(StoreError, match=r"run 1 \('one'\) was begun with another plan: choose another key"):
-        begun(store, plan={**PLAN, "seed": 4})
-    with pytest.raises(StoreError, match="was begun with 40 clients, not 41"):
-        begun(store, clients=41)
+def test_the_same_key_and_plan_continue_the_same_run(store: RunStore) -> None:
+    run = begin(store)
+    assert begin(store, plan=dict(reversed(PLAN.items()))) == run
+    with pytest.raises(StoreError, match=r"run 1 \('one'\) was started with another plan: choose another key"):
+        begin(store, plan={**PLAN, "seed": 4})
+    with pytest.raises(StoreError, match="was started with 40 clients, not 41"):
+        begin(store, clients=41)
 
 
-def test_a_finished_run_takes_nothing_more(store: RunStore) -> None:
-    run = written(store)
+def test_nothing_can_be_appended_to_a_finished_run(store: RunStore) -> None:
+    run = write(store)
     with pytest.raises(StoreError, match=r"run 1 \('one'\) is finished: begin another run"):
         store.append(run, columns_of([]))
     with pytest.raises(StoreError, match=r"run 1 \('one'\) is finished: read it, delete it, or choose another key"):
-        begun(store)
+        begin(store)
 
 
 def test_writing_a_finished_run_again_changes_nothing(store: RunStore) -> None:
-    run = written(store)
-    assert written(store, records=RECORDS[:5]) == run
+    run = write(store)
+    assert write(store, records=RECORDS[:5]) == run
     assert list(store.records(run)) == RECORDS
     with pytest.raises(StoreError, match="another plan"):
         store.write_run("one", {}, columns_of(RECORDS), clients=40, code_version="1.0")
 
 
-def test_writing_a_run_whole_replaces_what_was_unfinished(store: RunStore) -> None:
-    store.append(begun(store), columns_of(RECORDS[:5]), snapshot={"round": 5})
-    run = written(store)
+def test_writing_a_complete_run_replaces_an_unfinished_one(store: RunStore) -> None:
+    store.append(begin(store), columns_of(RECORDS[:5]), snapshot={"round": 5})
+    run = write(store)
     assert [info.key for info in store.runs()] == ["one"]
     assert list(store.records(run)) == RECORDS
     assert store.snapshot(run) is None
 
 
-def test_a_whole_run_that_is_refused_leaves_the_unfinished_one(store: RunStore) -> None:
-    run = begun(store)
+def test_a_refused_complete_run_leaves_the_unfinished_one(store: RunStore) -> None:
+    run = begin(store)
     store.append(run, columns_of(RECORDS[:5]))
     with pytest.raises(StoreError, match="round 2 cannot follow round 0"):
-        written(store, records=RECORDS[1:])
+        write(store, records=RECORDS[1:])
     assert list(store.records(run)) == RECORDS[:5]
 
 
-@pytest.mark.parametrize(("first", "complaint"), [(8, "round 9 cannot follow round 7"), (6, "append round 8 next")])
-def test_rounds_must_follow_the_last_stored_one(store: RunStore, first: int, complaint: str) -> None:
-    run = begun(store)
+@pytest.mark.parametrize(("first", "message"), [(8, "round 9 cannot follow round 7"), (6, "append round 8 next")])
+def test_rounds_must_follow_the_last_stored_one(store: RunStore, first: int, message: str) -> None:
+    run = begin(store)
     store.append(run, columns_of(RECORDS[:7]))
-    with pytest.raises(StoreError, match=complaint):
+    with pytest.raises(StoreError, match=message):
         store.append(run, columns_of(RECORDS[first:]), snapshot={"never": "kept"})
     with pytest.raises(StoreError, match="round 10 cannot follow round 8"):
         store.append(run, columns_of([RECORDS[7], RECORDS[9]]))
@@ -144,78 +144,78 @@ def test_rounds_must_follow_the_last_stored_one(store: RunStore, first: int, com
 
 
 def test_rounds_of_another_fleet_are_refused(store: RunStore) -> None:
-    with pytest.raises(StoreError, match="run 1 has 41 clients, but the rounds to append 40"):
-        store.append(begun(store, clients=41), columns_of(RECORDS))
+    with pytest.raises(StoreError, match="run 1 has 41 clients, but the rounds to append have 40"):
+        store.append(begin(store, clients=41), columns_of(RECORDS))
 
 
 def test_an_unknown_run_is_refused_everywhere(store: RunStore) -> None:
     for use in (store.columns, store.records, store.snapshot, store.finish, store.delete):
-        with pytest.raises(StoreError, match=r"there is no run 7 in .*runs.db: `turnout runs list` shows"):
+        with pytest.raises(StoreError, match=r"there is no run 7 in .*runs.db: RunStore\.runs\(\) lists"):
             use(7)
     with pytest.raises(StoreError, match="there is no run 7"):
         store.append(7, columns_of(RECORDS))
 
 
-def test_a_deleted_run_is_gone_and_its_id_is_not_given_again(store: RunStore) -> None:
-    run = begun(store)
+def test_the_id_of_a_deleted_run_is_not_reused(store: RunStore) -> None:
+    run = begin(store)
     store.append(run, columns_of(RECORDS), snapshot={"round": 30})
     store.delete(run)
     assert store.runs() == []
-    assert begun(store) > run
+    assert begin(store) > run
 
 
 @pytest.mark.parametrize("plan", [{"rate": float("nan")}, {"rate": np.float32(1)}, {1: 1, "a": 2}, ["a list"]])
 def test_a_plan_that_is_not_json_is_refused(store: RunStore, plan: Any) -> None:
     with pytest.raises(StoreError, match="the plan of a run must be"):
-        begun(store, plan=plan)
+        begin(store, plan=plan)
 
 
 @pytest.mark.parametrize("key", ["", 7, None])
-def test_a_key_must_be_a_word(store: RunStore, key: Any) -> None:
-    with pytest.raises(StoreError, match="the key of a run must be a word"):
-        begun(store, key)
+def test_a_key_must_be_a_non_empty_string(store: RunStore, key: Any) -> None:
+    with pytest.raises(StoreError, match="the key of a run must be a non-empty string"):
+        begin(store, key)
 
 
-def test_a_snapshot_comes_back_with_the_same_types(store: RunStore) -> None:
+def test_a_snapshot_is_restored_with_the_same_types(store: RunStore) -> None:
     snapshot: dict[str, Any] = {
         "a flag": True,
         "count": 2**200,
         "number": 0.1,
         "minus zero": -0.0,
-        "endless": float("inf"),
+        "infinite": float("inf"),
         "name": "Ünïcode/\0\ud800",
         "floats": np.array([[np.nan, -0.0], [1.0, 5e-324]]),
         "small": np.array(3, dtype=np.int8),
         "masks": np.zeros((0, 3), dtype=np.bool_),
-        "words": np.array(["late", "arrived"]),
-        "turned": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
-        "file": np.arange(3, dtype=">u2"),
+        "strings": np.array(["late", "arrived"]),
+        "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "big endian": np.arange(3, dtype=">u2"),
     }
-    run = begun(store)
+    run = begin(store)
     store.append(run, columns_of(RECORDS[:7]), snapshot=snapshot)
     stored = store.snapshot(run)
     assert stored is not None
     assert stored[0] == 7
     assert list(stored[1]) == list(snapshot)
     for key, value in snapshot.items():
-        again = stored[1][key]
-        assert type(again) is type(value)
+        restored = stored[1][key]
+        assert type(restored) is type(value)
         if isinstance(value, np.ndarray):
-            assert (again.dtype, again.shape, again.tobytes()) == (value.dtype, value.shape, value.tobytes())
+            assert (restored.dtype, restored.shape, restored.tobytes()) == (value.dtype, value.shape, value.tobytes())
         else:
-            assert repr(again) == repr(value)
+            assert repr(restored) == repr(value)
 
 
 def test_only_the_newest_snapshot_is_kept(store: RunStore) -> None:
-    run = begun(store)
+    run = begin(store)
     store.append(run, columns_of(RECORDS[:7]), snapshot={"round": 7})
     store.append(run, columns_of(RECORDS[7:9]), snapshot={"round": 9})
     store.append(run, columns_of(RECORDS[9:12]))
     assert store.snapshot(run) == (9, {"round": 9})
 
 
-def test_the_last_rounds_finish_a_run_in_the_same_breath(store: RunStore) -> None:
-    run = begun(store)
+def test_the_last_append_can_finish_the_run(store: RunStore) -> None:
+    run = begin(store)
     store.append(run, columns_of(RECORDS[:7]), snapshot={"round": 7})
     store.append(run, columns_of(RECORDS[7:]), finish=True)
     assert list(store.records(run)) == RECORDS
@@ -227,8 +227,8 @@ def test_the_last_rounds_finish_a_run_in_the_same_breath(store: RunStore) -> Non
         store.append(run, columns_of([]), finish=True)
 
 
-def test_a_run_may_be_finished_with_its_last_state_or_without_more_rounds(store: RunStore) -> None:
-    kept, bare = begun(store), begun(store, "two")
+def test_a_run_may_be_finished_with_a_snapshot_or_without_more_rounds(store: RunStore) -> None:
+    kept, bare = begin(store), begin(store, "two")
     store.append(kept, columns_of(RECORDS[:7]), snapshot={"round": 7})
     store.append(kept, columns_of(RECORDS[7:]), snapshot={"round": 30}, finish=True)
     store.append(bare, columns_of(RECORDS), snapshot={"round": 30})
@@ -238,8 +238,8 @@ def test_a_run_may_be_finished_with_its_last_state_or_without_more_rounds(store:
     assert [(info.rounds, info.finished) for info in store.runs()] == [(30, True), (30, True)]
 
 
-def test_a_last_append_that_is_refused_finishes_nothing(store: RunStore) -> None:
-    run = begun(store)
+def test_a_refused_last_append_does_not_finish_the_run(store: RunStore) -> None:
+    run = begin(store)
     store.append(run, columns_of(RECORDS[:7]), snapshot={"round": 7})
     with pytest.raises(StoreError, match="round 9 cannot follow round 7"):
         store.append(run, columns_of(RECORDS[8:]), finish=True)
@@ -248,78 +248,78 @@ def test_a_last_append_that_is_refused_finishes_nothing(store: RunStore) -> None
     assert list(store.records(run)) == RECORDS
 
 
-def room(path: Path) -> int:
-    """What the store takes on the disk, with all that lies beside it."""
+def disk_usage(path: Path) -> int:
+    """Returns the size of the store on disk, including the files next to it."""
     return sum(file.stat().st_size for file in path.parent.iterdir())
 
 
 @pytest.mark.parametrize("numbers", [20_000, 1_000_000])
-def test_compacting_gives_space_back_and_loses_nothing(path: Path, numbers: int) -> None:
+def test_compacting_frees_space_and_loses_nothing(path: Path, numbers: int) -> None:
     with RunStore(path) as store, RunStore(path, read_only=True) as reader:
-        small = written(store, "small")
-        bulky, going = begun(store, "bulky"), begun(store, "going")
-        store.append(going, columns_of(RECORDS[:7]), snapshot={"round": 7, "numbers": np.arange(3.0)})
-        store.append(bulky, columns_of(RECORDS[:7]), snapshot={"numbers": np.random.default_rng(0).random(numbers)})
-        assert len(list(reader.records(bulky))) == 7
-        store.append(bulky, columns_of(RECORDS[7:]), finish=True)
-        before, runs = room(path), store.runs()
+        small = write(store, "small")
+        large, unfinished = begin(store, "large"), begin(store, "unfinished")
+        store.append(unfinished, columns_of(RECORDS[:7]), snapshot={"round": 7, "numbers": np.arange(3.0)})
+        store.append(large, columns_of(RECORDS[:7]), snapshot={"numbers": np.random.default_rng(0).random(numbers)})
+        assert len(list(reader.records(large))) == 7
+        store.append(large, columns_of(RECORDS[7:]), finish=True)
+        before, runs = disk_usage(path), store.runs()
         assert before > 8 * numbers
         store.compact()
-        assert room(path) < min(before - 8 * numbers, 8 * numbers)
-        for one in (store, reader):
-            assert one.runs() == runs
-            assert list(one.records(small)) == list(one.records(bulky)) == RECORDS
-            assert list(one.records(going)) == RECORDS[:7]
-            saved = one.snapshot(going)
+        assert disk_usage(path) < min(before - 8 * numbers, 8 * numbers)
+        for each in (store, reader):
+            assert each.runs() == runs
+            assert list(each.records(small)) == list(each.records(large)) == RECORDS
+            assert list(each.records(unfinished)) == RECORDS[:7]
+            saved = each.snapshot(unfinished)
             assert saved is not None
             assert (saved[0], saved[1]["round"], saved[1]["numbers"].tolist()) == (7, 7, [0.0, 1.0, 2.0])
-        store.append(going, columns_of(RECORDS[7:]), finish=True)
+        store.append(unfinished, columns_of(RECORDS[7:]), finish=True)
     with RunStore(path) as store:
-        assert list(store.records(going)) == RECORDS
-        store.delete(going)
+        assert list(store.records(unfinished)) == RECORDS
+        store.delete(unfinished)
         store.compact()
-        assert begun(store, "another") > going
+        assert begin(store, "another") > unfinished
 
 
-def test_a_reader_does_not_compact_and_a_closed_store_neither(path: Path) -> None:
+def test_compacting_needs_an_open_writable_store(path: Path) -> None:
     with RunStore(path) as store:
-        written(store)
+        write(store)
     with pytest.raises(StoreError, match="was closed: open it again"):
         store.compact()
     before = path.read_bytes()
-    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened to read"):
+    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened read-only"):
         reader.compact()
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("value", [np.array([{}]), None, [1, 2], np.int64(3), {"nested": 1}, b"bytes"])
-def test_a_snapshot_holds_plain_things_only(store: RunStore, value: Any) -> None:
-    run = begun(store)
-    with pytest.raises(StoreError, match=r"snapshot\['state'\] is .*: give a plain array"):
+def test_a_snapshot_holds_only_plain_values(store: RunStore, value: Any) -> None:
+    run = begin(store)
+    with pytest.raises(StoreError, match=r"snapshot\['state'\] is .*: give an array"):
         store.append(run, columns_of(RECORDS), snapshot={"state": value})
     assert len(store.columns(run)) == 0
 
 
-def test_a_policy_taken_up_from_its_snapshot_chooses_alike(store: RunStore) -> None:
-    policy, twin = make_policy("rbcsf", 40), make_policy("rbcsf", 40)
+def test_a_policy_is_restored_from_its_snapshot(store: RunStore) -> None:
+    policy, restored = make_policy("rbcsf", 40), make_policy("rbcsf", 40)
     for record in RECORDS:
         policy.tell(record.report)
-    run = begun(store)
+    run = begin(store)
     store.append(run, columns_of(RECORDS), snapshot=policy.state())
     stored = store.snapshot(run)
     assert stored is not None
-    twin.restore(stored[1])
+    restored.restore(stored[1])
     for key, value in policy.state().items():
-        assert np.array_equal(twin.state()[key], value)
+        assert np.array_equal(restored.state()[key], value)
 
 
 def test_threads_share_a_store(store: RunStore) -> None:
-    def write(key: str) -> None:
-        run = begun(store, key)
+    def write_in_chunks(key: str) -> None:
+        run = begin(store, key)
         for first in range(0, 30, 3):
             store.append(run, columns_of(RECORDS[first : first + 3]))
 
-    threads = [threading.Thread(target=write, args=(f"thread {number}",)) for number in range(4)]
+    threads = [threading.Thread(target=write_in_chunks, args=(f"thread {number}",)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -327,7 +327,7 @@ def test_threads_share_a_store(store: RunStore) -> None:
     assert [list(store.records(info.id)) == RECORDS for info in store.runs()] == [True] * 4
 
 
-def test_a_closed_store_says_so(path: Path) -> None:
+def test_using_a_closed_store_is_refused(path: Path) -> None:
     with RunStore(path) as store:
         pass
     store.close()
@@ -335,31 +335,31 @@ def test_a_closed_store_says_so(path: Path) -> None:
         store.runs()
 
 
-def test_a_reader_does_not_write(path: Path) -> None:
+def test_a_read_only_store_cannot_be_written(path: Path) -> None:
     RunStore(path).close()
-    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened to read"):
-        begun(reader)
+    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened read-only"):
+        begin(reader)
 
 
-def test_a_reader_does_not_create(path: Path) -> None:
+def test_a_read_only_store_is_not_created(path: Path) -> None:
     with pytest.raises(StoreError, match=r"there is no store at .*runs.db: check the path"):
         RunStore(path, read_only=True)
     assert not path.exists()
 
 
-def test_a_second_writer_in_another_process_is_told_who_writes(store: RunStore, path: Path) -> None:
+def test_a_second_writer_is_refused_and_the_error_names_the_first(store: RunStore, path: Path) -> None:
     attempt = "import sys; from turnout.store import RunStore; RunStore(sys.argv[1])"
     second = subprocess.run([sys.executable, "-c", attempt, str(path)], capture_output=True, text=True, check=False)
     assert second.returncode == 1
     assert f"is being written by process {os.getpid()} on host {socket.gethostname()}: wait until it" in second.stderr
-    begun(store)
+    begin(store)
 
 
-def test_the_next_writer_may_write_when_the_first_has_closed(path: Path) -> None:
+def test_another_writer_may_open_the_store_after_it_was_closed(path: Path) -> None:
     with RunStore(path), pytest.raises(StoreError, match="is being written by process"):
         RunStore(path)
     with RunStore(path) as store:
-        begun(store)
+        begin(store)
 
 
 READER = """
@@ -387,15 +387,15 @@ print(views)
 """
 
 
-def test_a_reader_in_another_process_sees_whole_appends_while_a_writer_writes(store: RunStore, path: Path) -> None:
+def test_a_concurrent_reader_sees_only_complete_appends(store: RunStore, path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", READER, str(path)], stdout=subprocess.PIPE, text=True) as reader:
         assert reader.stdout is not None
         assert reader.stdout.readline() == "ready\n"
-        run = begun(store)
+        run = begin(store)
         for first in range(0, 30, 3):
             store.append(run, columns_of(RECORDS[first : first + 3]), snapshot={"round": first + 3})
             for other in range(10):
-                written(store, f"{first}/{other}")
+                write(store, f"{first}/{other}")
         store.finish(run)
         out, _ = reader.communicate()
     assert reader.returncode == 0
@@ -405,15 +405,15 @@ def test_a_reader_in_another_process_sees_whole_appends_while_a_writer_writes(st
 def test_a_file_that_is_not_sqlite_is_refused_and_left_alone(path: Path) -> None:
     path.write_bytes(b"name,rounds\n" * 1000)
     for read_only in (True, False):
-        with pytest.raises(StoreError, match="is not a SQLite file, or its beginning is damaged"):
+        with pytest.raises(StoreError, match="is not a SQLite file, or its header is damaged"):
             RunStore(path, read_only=read_only)
     assert path.read_bytes() == b"name,rounds\n" * 1000
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_an_empty_file_is_not_taken_for_a_new_store(path: Path) -> None:
+def test_an_empty_file_is_not_treated_as_a_new_store(path: Path) -> None:
     path.touch()
-    with pytest.raises(StoreError, match="holds 0 bytes, too few for a turnout store: restore it"):
+    with pytest.raises(StoreError, match="has 0 bytes, too few for a turnout store: restore it"):
         RunStore(path)
     assert path.stat().st_size == 0
 
@@ -435,44 +435,46 @@ def test_a_store_of_a_newer_turnout_is_refused(path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 2")
     connection.close()
-    with pytest.raises(StoreError, match="is of store format 2, but this turnout reads format 1: install a newer"):
+    with pytest.raises(
+        StoreError, match="has store format 2, but this version of turnout reads format 1: install a newer"
+    ):
         RunStore(path)
 
 
 @pytest.mark.parametrize("kept", [50, 100, 4096, 5000, 0.5, 0.99])
 def test_a_truncated_store_is_refused(path: Path, kept: float) -> None:
     with RunStore(path) as store:
-        written(store)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(kept if kept > 1 else kept * len(whole))])
+        write(store)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(kept if kept > 1 else kept * len(content))])
     for read_only in (True, False):
         with pytest.raises(StoreError, match=r"bytes, too few for a turnout store|is truncated or damaged"):
             RunStore(path, read_only=read_only)
 
 
-def test_a_damaged_page_is_found_at_opening(path: Path) -> None:
+def test_a_damaged_page_is_detected_on_opening(path: Path) -> None:
     with RunStore(path) as store:
         for number in range(200):
-            begun(store, f"run {number}")
-    whole = bytearray(path.read_bytes())
-    pages = [start for start in range(4096, len(whole), 4096) if whole[start] == 13]
+            begin(store, f"run {number}")
+    content = bytearray(path.read_bytes())
+    pages = [start for start in range(4096, len(content), 4096) if content[start] == 13]
     for start in pages:
-        whole[start + 1 : start + 40] = b"\xff" * 39
-    path.write_bytes(bytes(whole))
+        content[start + 1 : start + 40] = b"\xff" * 39
+    path.write_bytes(bytes(content))
     with pytest.raises(StoreError, match=r"is truncated or damaged .*: restore it from a backup"):
         RunStore(path)
 
 
-def test_bytes_flipped_within_the_rounds_are_found_when_read(path: Path) -> None:
+def test_flipped_bytes_inside_rounds_are_detected_on_reading(path: Path) -> None:
     with RunStore(path) as store:
-        run = begun(store)
+        run = begin(store)
         store.append(run, columns_of(RECORDS[:10]), snapshot={"state": np.arange(100.0) ** 0.5})
         store.append(run, columns_of(RECORDS[10:]))
-    whole = bytearray(path.read_bytes())
+    content = bytearray(path.read_bytes())
     for numbers in (columns_of(RECORDS[10:]).exchange_times, np.arange(100.0) ** 0.5):
-        place = whole.index(numbers[5:7].tobytes())
-        whole[place] ^= 0x10
-    path.write_bytes(bytes(whole))
+        position = content.index(numbers[5:7].tobytes())
+        content[position] ^= 0x10
+    path.write_bytes(bytes(content))
     with RunStore(path) as store:
         with pytest.raises(StoreError, match=r"rounds 11 to 30 of run 1 in .*: the stored bytes are damaged"):
             store.columns(run)
@@ -482,17 +484,17 @@ def test_bytes_flipped_within_the_rounds_are_found_when_read(path: Path) -> None
         assert [next(records) for _ in range(10)] == RECORDS[:10]
 
 
-def test_whatever_byte_is_damaged_rounds_are_right_or_refused(path: Path) -> None:
+def test_rounds_are_correct_or_refused_whichever_byte_is_damaged(path: Path) -> None:
     with RunStore(path) as store:
-        run = begun(store)
+        run = begin(store)
         for first in range(0, 12, 4):
             store.append(run, columns_of(RECORDS[first : first + 4]))
-    whole = path.read_bytes()
+    content = path.read_bytes()
     rng = np.random.default_rng(3)
     read = 0
-    for place in rng.integers(0, len(whole), 120):
-        damaged = bytearray(whole)
-        damaged[place : place + 4] = rng.bytes(len(damaged[place : place + 4]))
+    for position in rng.integers(0, len(content), 120):
+        damaged = bytearray(content)
+        damaged[position : position + 4] = rng.bytes(len(damaged[position : position + 4]))
         path.write_bytes(bytes(damaged))
         try:
             with RunStore(path, read_only=True) as store:
@@ -514,35 +516,35 @@ def test_a_folder_is_not_a_store(tmp_path: Path) -> None:
         RunStore(tmp_path)
 
 
-def test_a_folder_that_cannot_be_written_to_is_refused() -> None:
-    with pytest.raises(StoreError, match=r"cannot be used .*: check the folder and its rights"):
+def test_a_folder_without_write_permission_is_refused() -> None:
+    with pytest.raises(StoreError, match=r"cannot be used .*: check the folder and its permissions"):
         RunStore("/proc/runs.db")
 
 
-def test_a_journal_without_its_store_is_not_built_over(path: Path) -> None:
+def test_a_log_without_its_store_is_not_overwritten(path: Path) -> None:
     path.with_name("runs.db-wal").write_bytes(b"rounds of a store that was moved away")
-    with pytest.raises(StoreError, match=r"is gone but .*-wal is still there: bring the store back"):
+    with pytest.raises(StoreError, match=r"does not exist, but its log .*-wal does: restore the database"):
         RunStore(path)
 
 
-def test_a_name_with_odd_letters_will_do(tmp_path: Path) -> None:
+def test_a_file_name_may_contain_special_characters(tmp_path: Path) -> None:
     path = tmp_path / "a?b#c%20 ü.db"
     with RunStore(path) as store:
-        run = written(store)
+        run = write(store)
     with RunStore(path, read_only=True) as store:
         assert list(store.records(run)) == RECORDS
     assert path.exists()
 
 
-def test_a_half_made_store_is_made_again(path: Path) -> None:
-    path.with_name("runs.db.new").write_bytes(b"killed while it was made")
+def test_an_incompletely_created_store_is_created_again(path: Path) -> None:
+    path.with_name("runs.db.new").write_bytes(b"killed during creation")
     with RunStore(path) as store:
         assert store.runs() == []
 
 
-def test_a_store_is_not_used_across_a_fork(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_cannot_be_used_after_a_fork(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     own = os.getpid()
     with monkeypatch.context() as forked:
         forked.setattr(os, "getpid", lambda: own + 1)
-        with pytest.raises(StoreError, match=rf"was opened by process {own}: open it anew in this one"):
+        with pytest.raises(StoreError, match=rf"was opened by process {own}: open it again in this process"):
             store.runs()

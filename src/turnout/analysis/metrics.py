@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import ReportError, SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_floats, as_number, same_length
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_floats, as_number, require_length
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import Accrual, Rate, exact_rates
 from turnout.kernel.rounds import OUTCOMES
@@ -332,7 +332,7 @@ def round_of_each_row(columns: RoundColumns) -> IntArray:
 def as_true_means(expected: npt.ArrayLike, columns: RoundColumns) -> FloatArray:
     """True expected times, one for each chosen client of each round."""
     means = as_floats("expected", expected, 1, SettingError)
-    same_length("expected", means, len(columns.chosen), "chosen clients in all rounds", SettingError)
+    require_length("expected", means, len(columns.chosen), "chosen clients in all rounds", SettingError)
     return means
 
 

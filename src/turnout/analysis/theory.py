@@ -16,7 +16,7 @@ from turnout.analysis.metrics import (
     round_of_each_row,
 )
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, as_count, as_floats, as_number, same_length
+from turnout.kernel.arrays import FloatArray, as_count, as_floats, as_number, require_length
 from turnout.kernel.fairness import Rate, exact_rate, exact_rates
 from turnout.store.columns import RoundColumns
 
@@ -43,7 +43,7 @@ def regret(durations: npt.ArrayLike, best_durations: npt.ArrayLike) -> FloatArra
     """
     ours = as_floats("durations", durations, 1, SettingError)
     best = as_floats("best_durations", best_durations, 1, SettingError)
-    same_length("best_durations", best, len(ours), "rounds in durations", SettingError)
+    require_length("best_durations", best, len(ours), "rounds in durations", SettingError)
     return np.cumsum(ours - best) / np.arange(1, len(ours) + 1)
 
 

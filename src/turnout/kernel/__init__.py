@@ -1,1 +1,1 @@
-"""The mathematics of one round, on rows and arrays: what is owed, how long it takes, who should go."""
+"""The computations of one round on rows and arrays: turns owed, exchange times and the choice of a cohort."""

@@ -1,4 +1,4 @@
-"""The compiled kernel, as its callers see it; cohorts come as the fields of a Cohort."""
+"""Signatures of the compiled kernel; a cohort is returned as a tuple of the fields of `Cohort`."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""The compiled kernel's door to Python. The arrays are trusted: the callers have checked them."""
+"""Python bindings of the compiled kernel; callers must validate the arrays, which are not checked here."""
 
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.vector cimport vector

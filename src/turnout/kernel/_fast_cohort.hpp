@@ -1,13 +1,14 @@
-// Problem P4, exactly, in one pass over the fleet; the NumPy twin is cohort.py.
+// Solves problem P4 exactly in one pass over the fleet; cohort.py is the equivalent in NumPy.
 //
 //   minimise  speed_weight * max(time over the cohort) - sum(owed over the cohort)
 //
-// The pass estimates each client's optimistic time and counts it in a cell of a grid: time buckets
-// by debt buckets. A client is out of the race once `size` clients of faster time buckets sit in
-// higher debt buckets, which the counts so far tell, and tell better as the pass goes on. The few
-// that are left are swept from the slowest threshold to the fastest.
+// The pass estimates each client's optimistic time and counts the client in a two-dimensional
+// histogram over time and debt (the turns owed). A client cannot be selected once `size` clients
+// in faster time buckets are in higher debt buckets; the counts of the clients seen so far are
+// enough to decide this, and they decide more cases as the pass proceeds. The few remaining
+// candidates are swept from the slowest threshold to the fastest.
 //
-// The grid only has to be useful, never right: any scale gives the exact answer.
+// The scale of the histogram affects only the speed: any scale gives the exact result.
 
 #pragma once
 
@@ -29,22 +30,22 @@ constexpr int64_t kSmallFleet = 2048;
 constexpr int kTimeBuckets = 256;  // bucket 0 holds the times that are exactly 0
 constexpr int kDebtBuckets = 128;
 constexpr int kCells = kTimeBuckets * kDebtBuckets;
-constexpr uint16_t kAbsent = kCells;  // one cell more, for clients that are not available
+constexpr uint16_t kAbsent = kCells;  // an additional cell for clients that are not available
 
 struct Fleet {
     int64_t clients;
-    const double* times;    // given times, or null: then they are estimated from the next five
+    const double* times;    // known times, or null: then they are estimated from the next six fields
     const double* contexts;  // (clients, features), any strides
     int64_t context_client_stride;
     int64_t context_feature_stride;
     const double* bank;  // features-major: upper triangle of the inverse of H, then theta-hat
     int features;
     double exploration;
-    const int64_t* owed;  // units of owed turns, each lower by `common_credit`
+    const int64_t* owed;  // units of owed turns, minus `common_credit`
     int64_t common_credit;
     double units_per_turn;
     const uint8_t* available;
-    int64_t size;  // of the cohort; no more than are available
+    int64_t size;  // of the cohort; at most the number of available clients
     double speed_weight;
 };
 
@@ -57,11 +58,11 @@ struct Cohort {
     std::vector<Member> members;  // in order of rows
     double threshold;
     double objective;
-    int64_t considered;  // how many were left in the race
+    int64_t considered;  // the number of candidates after the filter
 };
 
 // max(c . theta - exploration * sqrt(c' H^-1 c), 0) for three features.
-// The order of the operations is that of exchange_time.py: both round alike.
+// The operations have the same order as in exchange_time.py, so that rounding is identical.
 TURNOUT_VECTOR static void optimistic_of_three(const double* const* contexts, const double* const* bank, int64_t clients,
                                                double exploration, double* TURNOUT_RESTRICT times) {
     const double *TURNOUT_RESTRICT c0 = contexts[0], *TURNOUT_RESTRICT c1 = contexts[1], *TURNOUT_RESTRICT c2 = contexts[2];
@@ -79,7 +80,7 @@ TURNOUT_VECTOR static void optimistic_of_three(const double* const* contexts, co
     }
 }
 
-// The same for any number of features, one feature after the other over a block that stays in cache.
+// The same for any number of features: processes one feature at a time over a block that stays in cache.
 TURNOUT_VECTOR static void optimistic_of_many(const double* const* contexts, const double* const* bank, int features,
                                               int64_t clients, double exploration, double* TURNOUT_RESTRICT times) {
     double square[kBlock], mean[kBlock], cross[kBlock];
@@ -135,18 +136,18 @@ TURNOUT_VECTOR static void cells_of_block(const double* TURNOUT_RESTRICT times, 
     }
 }
 
-// Times are never negative, so their bits sort as they do.
+// Times are never negative, so their bit patterns have the same order as the times.
 inline uint64_t bits_of(double time) {
     uint64_t bits;
-    time += 0.0;  // no minus zero
+    time += 0.0;  // turns -0.0 into 0.0
     std::memcpy(&bits, &time, sizeof bits);
     return bits;
 }
 
-// Positions in ascending order of the keys; equal keys keep their order.
+// Returns the indices that sort the keys in ascending order; the sort is stable.
 //
-// A radix sort on the leading bits of the keys' range, then a repair of the few that those bits
-// do not tell apart.
+// It is a radix sort on the leading bits of the range of the keys, followed by a sort of each
+// run of keys that these bits do not distinguish.
 inline std::vector<int32_t> ascending(const std::vector<uint64_t>& keys) {
     constexpr size_t few = 256;
     constexpr int digit_bits = 11, most_digits = 3;
@@ -184,7 +185,8 @@ inline std::vector<int32_t> ascending(const std::vector<uint64_t>& keys) {
     return order;
 }
 
-// The most owed of the clients that are offered in order of rows, no more than the cohort's size.
+// Keeps the most owed of the clients passed to offer(), at most as many as the cohort's size.
+// Clients must be passed in ascending order of rows.
 class MostOwed {
    public:
     explicit MostOwed(const Fleet& fleet) : owed_(fleet.owed), size_(static_cast<size_t>(fleet.size)) {}
@@ -213,7 +215,7 @@ class MostOwed {
         std::nth_element(kept_.begin(), least, kept_.end(), [this](int32_t a, int32_t b) {
             return owed_[a] != owed_[b] ? owed_[a] > owed_[b] : a < b;
         });
-        floor_ = owed_[*least];  // a later row that is owed no more comes behind it
+        floor_ = owed_[*least];  // a later row needs more than this, because ties go to the lower row
         kept_.resize(size_);
     }
 };
@@ -240,15 +242,15 @@ class Solver {
     const int bank_rows_;
     std::vector<double> scratch_;
     std::vector<const double*> contexts_, bank_;
-    // Who is left in the race: first `idle_` clients that take no time at all, in order of rows,
-    // then the others, in order of rows.
+    // The candidates: first `idle_` clients with time 0 in order of rows, then the others in
+    // order of rows.
     std::vector<int32_t> rows_;
     std::vector<double> times_;
     int32_t idle_ = 0;
 
     double* scratch(int row) { return scratch_.data() + row * kBlock; }
 
-    // Times of the clients [start, start + count), count <= kBlock.
+    // Returns the times of the clients [start, start + count), where count <= kBlock.
     const double* times_of_block(int64_t start, int64_t count) {
         if (fleet_.times) return fleet_.times + start;
         const int64_t stride = fleet_.context_client_stride;
@@ -279,7 +281,7 @@ class Solver {
         }
     }
 
-    // A look at a few clients all over the fleet tells how fast and how owed they are.
+    // Estimates the ranges of times and debts from samples spread over the fleet.
     Grid measure() {
         constexpr int64_t stretches = 32, length = 32;
         std::vector<double> times;
@@ -313,7 +315,7 @@ class Solver {
         std::vector<uint8_t> in_race(kCells + 1, 1);
         in_race[kAbsent] = 0;
         MostOwed idle(fleet_);
-        std::vector<uint16_t> cells;  // of those in rows_
+        std::vector<uint16_t> cells;  // of the clients in rows_
         uint16_t block[kBlock], places[kBlock];
         int64_t next_look = 8 * kBlock;
         for (int64_t start = 0; start < fleet_.clients; start += kBlock) {
@@ -321,7 +323,7 @@ class Solver {
             const double* times = times_of_block(start, count);
             cells_of_block(times, fleet_.owed + start, fleet_.available + start, count, grid, block);
             for (int64_t i = 0; i < count; ++i) ++counts[block[i]];
-            // Without a branch: a wrong guess here would stall the reading of the next block.
+            // Branch-free, because mispredicted branches would stall the loads of the next block.
             int64_t left = 0;
             for (int64_t i = 0; i < count; ++i) {
                 places[left] = static_cast<uint16_t>(i);
@@ -351,8 +353,8 @@ class Solver {
         idle_ = static_cast<int32_t>(idle_rows.size());
     }
 
-    // Mark the cells whose clients cannot be chosen any more: at least `size` clients of faster
-    // time buckets sit in higher debt buckets.
+    // Marks the cells whose clients cannot be selected any more: at least `size` clients in
+    // faster time buckets are in higher debt buckets.
     void drop_hopeless(const std::vector<uint32_t>& counts, std::vector<uint8_t>& in_race) {
         std::vector<int64_t> ahead_by_debt(kDebtBuckets, 0);
         for (int slowness = 0; slowness < kTimeBuckets; ++slowness) {
@@ -360,7 +362,7 @@ class Solver {
             auto admit = [&] {
                 for (int debt = 0; debt < kDebtBuckets; ++debt) ahead_by_debt[debt] += row[debt];
             };
-            // Those who take no time at all compete with their like, by debt alone.
+            // Clients in bucket 0 all have time 0, so there only the debt counts.
             if (slowness == 0) admit();
             int64_t ahead = 0;
             for (int debt = kDebtBuckets - 1; debt >= 0; --debt) {
@@ -387,9 +389,9 @@ class Solver {
         return fleet_.speed_weight * threshold - static_cast<double>(units) / fleet_.units_per_turn;
     }
 
-    // All who are left stand in line by debt; the first `size` are the cohort of the slowest
-    // threshold. Send the slowest away, one after the other: where it was of the cohort, the
-    // next in line steps in.
+    // Sorts the candidates by debt; the first `size` are the cohort of the slowest threshold.
+    // Then removes the slowest candidate again and again: if it was a member of the cohort, the
+    // next candidate in the order of debt replaces it.
     Cohort sweep() {
         const int32_t count = static_cast<int32_t>(rows_.size());
         std::vector<uint64_t> keys(count);
@@ -402,7 +404,7 @@ class Solver {
             most = std::max(most, owed[i]);
         }
         for (int32_t i = 0; i < count; ++i) keys[i] = static_cast<uint64_t>(most) - static_cast<uint64_t>(owed[i]);
-        const std::vector<int32_t> line = ascending(keys);  // positions in by_time
+        const std::vector<int32_t> line = ascending(keys);  // indices into by_time
 
         std::vector<int32_t> place(count), before(count), behind(count);
         for (int32_t i = 0; i < count; ++i) {
@@ -410,7 +412,7 @@ class Solver {
             before[i] = i - 1;
             behind[i] = i + 1;
         }
-        int32_t last = static_cast<int32_t>(fleet_.size) - 1;  // place of the cohort's least owed
+        int32_t last = static_cast<int32_t>(fleet_.size) - 1;  // rank of the cohort's least owed member
         int64_t units = 0;
         for (int32_t i = 0; i <= last; ++i) units += owed[line[i]];
 

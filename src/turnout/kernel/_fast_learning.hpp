@@ -1,5 +1,6 @@
-// Sherman and Morrison's update of the chosen clients' regressions, in place; the NumPy twin is
-// ExchangeTimeModel._rank_one. The order of the operations is the same: both round alike.
+// Applies the Sherman-Morrison update to the regressions of the selected clients, in place. The
+// equivalent in NumPy is ExchangeTimeModel._rank_one_update; the operations have the same order,
+// so that rounding is identical.
 
 #pragma once
 
@@ -12,8 +13,9 @@
 
 namespace turnout {
 
-// The largest absolute value; infinity or NaN where not all are finite. Without their sign the
-// bits of doubles sort as the numbers do, and those of infinity and NaN are the largest.
+// Returns the largest absolute value; infinity or NaN if not all values are finite. Without the
+// sign bit, the bit patterns of doubles have the same order as the numbers, and infinity and NaN
+// have the largest.
 TURNOUT_VECTOR static double magnitude(const double* numbers, int64_t count) {
     int64_t largest = 0;
     for (int64_t i = 0; i < count; ++i) {

@@ -1,4 +1,4 @@
-"""Arrays as they enter: converted, checked, and refused by field, row and value."""
+"""Conversion and validation of input arrays; an error names the field, the row and the value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,17 @@ LARGEST_TIME = 1e9
 def as_floats(
     field: str, value: npt.ArrayLike, dimensions: int, error: type[TurnoutError], *, largest: float = np.inf
 ) -> FloatArray:
-    """`value` as float64 numbers, finite and within ±largest; an array that already is passes without a copy."""
+    """Converts `value` to a float64 array and checks that every number is finite and within ±largest.
+
+    An array that is float64 already is returned without a copy.
+
+    Args:
+        field: The name of the argument, for error messages.
+        value: The array to convert.
+        dimensions: The number of dimensions that the array must have.
+        error: The type of the error to raise.
+        largest: The largest absolute value that is allowed.
+    """
     array = _as_array(field, value, "fiu", "numbers", dimensions, error).astype(np.float64, copy=False)
     if not _magnitude(array) <= min(largest, LARGEST_FLOAT):
         refuse_where(~np.isfinite(array), field, array, "must be finite", error)
@@ -32,9 +42,9 @@ def as_floats(
 
 
 def as_contexts(value: npt.ArrayLike, error: type[TurnoutError]) -> FloatArray:
-    """One row of features a client.
+    """Converts contexts to a float64 array with one row of features per client.
 
-    Numbers beyond a million are refused: the regressions square them, and would lose their digits.
+    Values beyond ±1e6 are refused: the regressions square them and would lose precision.
     """
     return as_floats("contexts", value, 2, error, largest=LARGEST_CONTEXT)
 
@@ -42,7 +52,7 @@ def as_contexts(value: npt.ArrayLike, error: type[TurnoutError]) -> FloatArray:
 def as_times(
     field: str, value: npt.ArrayLike, error: type[TurnoutError], *, largest: float = LARGEST_TIME
 ) -> FloatArray:
-    """Seconds, one number a row: finite, not negative, and no more than thirty years."""
+    """Converts times in seconds to a vector of finite numbers between 0 and `largest` (by default 30 years)."""
     times = as_floats(field, value, 1, error, largest=largest)
     if times.size and times.min() < 0:
         refuse_where(times < 0, field, times, "must not be negative", error)
@@ -50,16 +60,16 @@ def as_times(
 
 
 def as_mask(field: str, value: npt.ArrayLike, error: type[TurnoutError]) -> BoolArray:
-    """One boolean a client, contiguous."""
+    """Converts `value` to a contiguous boolean vector with one entry per client."""
     return np.ascontiguousarray(_as_array(field, value, "b", "booleans", 1, error))
 
 
 def as_rows(field: str, value: npt.ArrayLike, error: type[TurnoutError], *, clients: int | None = None) -> IntArray:
-    """Rows of distinct clients, each below `clients` where that is known."""
+    """Converts `value` to an array of distinct row indices, each below `clients` if that is given."""
     rows = _as_array(field, value, "iu", "rows (whole numbers)", 1, error).astype(np.int64, copy=False)
     if rows.size == 0:
         return rows
-    lowest, highest, distinct = _rows_at_a_glance(rows)
+    lowest, highest, distinct = _summarize_rows(rows)
     if lowest < 0:
         refuse_where(rows < 0, field, rows, "must be a row, and rows count from 0", error)
     if clients is not None and highest >= clients:
@@ -68,12 +78,12 @@ def as_rows(field: str, value: npt.ArrayLike, error: type[TurnoutError], *, clie
         _, first = np.unique(rows, return_index=True)
         repeated = np.ones(len(rows), dtype=np.bool_)
         repeated[first] = False
-        refuse_where(repeated, field, rows, "stands there already: a client may appear once", error)
+        refuse_where(repeated, field, rows, "is a duplicate: a client may appear only once", error)
     return rows
 
 
 def as_count(field: str, value: object, error: type[TurnoutError], *, least: int = 1) -> int:
-    """A whole number that is at least `least`."""
+    """Converts `value` to an int and checks that it is at least `least`."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise error(f"{field} must be a whole number, not {value!r}")
     if value < least:
@@ -90,7 +100,16 @@ def as_number(
     above: float = -np.inf,
     most: float = np.inf,
 ) -> float:
-    """A finite number with `above` < number, `least` <= number <= `most`."""
+    """Converts `value` to a finite float and checks its bounds.
+
+    Args:
+        field: The name of the argument, for error messages.
+        value: The number to convert.
+        error: The type of the error to raise.
+        least: The smallest value that is allowed.
+        above: The number must be strictly greater than this.
+        most: The largest value that is allowed.
+    """
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         raise error(f"{field} must be a number, not {value!r}")
     number = float(value)
@@ -105,25 +124,41 @@ def as_number(
     return number
 
 
-def same_length(field: str, array: npt.NDArray[Any], wanted: int, what: str, error: type[TurnoutError]) -> None:
-    """Refuse an array that does not have one row for each of `wanted` things."""
-    if len(array) != wanted:
-        raise error(f"{field} has {len(array)} rows, but there are {wanted} {what}: one row each is needed")
+def require_length(field: str, array: npt.NDArray[Any], expected: int, items: str, error: type[TurnoutError]) -> None:
+    """Raises `error` unless `array` has one row for each of the `expected` items.
+
+    Args:
+        field: The name of the argument, for error messages.
+        array: The array to check.
+        expected: The number of rows that it must have.
+        items: What the rows stand for, in the plural, such as "clients".
+        error: The type of the error to raise.
+    """
+    if len(array) != expected:
+        raise error(f"{field} has {len(array)} rows, but there are {expected} {items}: give one row for each")
 
 
 def refuse_where(wrong: BoolArray, field: str, array: npt.NDArray[Any], why: str, error: type[TurnoutError]) -> None:
-    """Raise, naming the first place where `wrong` is true and how many more there are."""
-    places = np.argwhere(wrong)
-    if not len(places):
+    """Raises `error` if `wrong` is true anywhere; the message names the first such entry and counts the others.
+
+    Args:
+        wrong: A mask of the invalid entries of `array`.
+        field: The name of the argument, for the message.
+        array: The array that holds the values.
+        why: What is wrong with the values; it completes the sentence "field[index] = value …".
+        error: The type of the error to raise.
+    """
+    indices = np.argwhere(wrong)
+    if not len(indices):
         return
-    place = tuple(int(i) for i in places[0])
-    where = ", ".join(map(str, place))
-    more = f" ({len(places) - 1} more like it)" if len(places) > 1 else ""
-    raise error(f"{field}[{where}] = {array[place]} {why}{more}")
+    index = tuple(int(i) for i in indices[0])
+    position = ", ".join(map(str, index))
+    others = f" (and {len(indices) - 1} more)" if len(indices) > 1 else ""
+    raise error(f"{field}[{position}] = {array[index]} {why}{others}")
 
 
 def smallest(values: npt.NDArray[Any], count: int) -> IntArray:
-    """Ascending positions of the `count` smallest values; of equals the earlier.
+    """Returns the indices of the `count` smallest values in ascending order; ties go to the lower index.
 
     >>> smallest(np.array([3, 1, 2, 1, 2]), 3)
     array([1, 2, 3])
@@ -133,28 +168,28 @@ def smallest(values: npt.NDArray[Any], count: int) -> IntArray:
     if count == 0:
         return np.empty(0, dtype=np.int64)
     bound = np.partition(values, count - 1)[count - 1]
-    surely = np.flatnonzero(values < bound)
-    equals = np.flatnonzero(values == bound)[: count - len(surely)]
-    return np.sort(np.concatenate([surely, equals]))
+    below = np.flatnonzero(values < bound)
+    tied = np.flatnonzero(values == bound)[: count - len(below)]
+    return np.sort(np.concatenate([below, tied]))
 
 
-def saved(state: Mapping[str, Any], key: str) -> Any:
-    """What a saved state holds under `key`."""
+def saved_value(state: Mapping[str, Any], key: str) -> Any:
+    """Returns the value that a saved state holds under `key`."""
     if key not in state:
         raise StateError(f"the saved state has no {key!r}; it has {', '.join(sorted(state)) or 'nothing'}")
     return state[key]
 
 
 def load_array(state: Mapping[str, Any], key: str, like: npt.NDArray[Any]) -> Any:
-    """A copy of a saved array that must have the shape of `like`."""
-    array = np.array(saved(state, key), dtype=like.dtype, order="C")
+    """Returns a copy of a saved array, which must have the shape of `like`; the copy has the dtype of `like`."""
+    array = np.array(saved_value(state, key), dtype=like.dtype, order="C")
     if array.shape != like.shape:
-        raise StateError(f"the saved {key!r} has shape {array.shape}, expected is {like.shape}")
+        raise StateError(f"the saved {key!r} has shape {array.shape}, expected {like.shape}")
     return array
 
 
 def read_only(array: npt.NDArray[Any]) -> Any:
-    """A view of `array` through which nobody can write; itself, where nobody can."""
+    """Returns a read-only view of `array`, or `array` itself if it is read-only already."""
     if not array.flags.writeable:
         return array
     view = array.view()
@@ -162,17 +197,20 @@ def read_only(array: npt.NDArray[Any]) -> Any:
     return view
 
 
-def _rows_at_a_glance(rows: IntArray) -> tuple[int, int, bool]:
-    """The lowest, the highest, and whether they are distinct; plain Python is faster on a few."""
+def _summarize_rows(rows: IntArray) -> tuple[int, int, bool]:
+    """Returns the lowest row, the highest row and whether all rows are distinct.
+
+    Plain Python is faster than NumPy for short arrays.
+    """
     if rows.size <= 64:
-        few = rows.tolist()
-        return min(few), max(few), len(set(few)) == len(few)
-    in_order = np.sort(rows)
-    return int(in_order[0]), int(in_order[-1]), bool((in_order[1:] > in_order[:-1]).all())
+        values = rows.tolist()
+        return min(values), max(values), len(set(values)) == len(values)
+    ordered = np.sort(rows)
+    return int(ordered[0]), int(ordered[-1]), bool((ordered[1:] > ordered[:-1]).all())
 
 
 def _magnitude(array: FloatArray) -> float:
-    """The largest absolute value; NaN or infinity where not all are finite."""
+    """Returns the largest absolute value; NaN or infinity if not all values are finite."""
     if array.size == 0:
         return 0.0
     compiled = compiled_kernel()
@@ -182,16 +220,26 @@ def _magnitude(array: FloatArray) -> float:
 
 
 def _as_array(
-    field: str, value: npt.ArrayLike, kinds: str, what: str, dimensions: int, error: type[TurnoutError]
+    field: str, value: npt.ArrayLike, kinds: str, items: str, dimensions: int, error: type[TurnoutError]
 ) -> npt.NDArray[Any]:
+    """Converts `value` to an array of one of the dtype `kinds`.
+
+    Args:
+        field: The name of the argument, for error messages.
+        value: The array to convert.
+        kinds: The NumPy dtype kinds that are allowed, such as "fiu".
+        items: What the array must hold, in words, for error messages.
+        dimensions: The number of dimensions that the array must have.
+        error: The type of the error to raise.
+    """
     try:
         array = np.asarray(value)
     except ValueError as ragged:
-        raise error(f"{field} must be an array of {what}: {ragged}") from ragged
+        raise error(f"{field} must be an array of {items}: {ragged}") from ragged
     if array.size == 0 and array.ndim == dimensions and array.dtype.kind in "fiub":
         array = array.astype({"b": np.bool_, "iu": np.int64}.get(kinds[:2], np.float64))
     if array.dtype.kind not in kinds:
-        raise error(f"{field} must hold {what}, not {array.dtype}")
+        raise error(f"{field} must hold {items}, not {array.dtype}")
     if array.ndim != dimensions:
         raise error(f"{field} must have {dimensions} dimension{'s'[: dimensions > 1]}, not shape {array.shape}")
     return array

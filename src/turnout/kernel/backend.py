@@ -1,4 +1,4 @@
-"""Which kernel runs: the compiled one where it was built, its NumPy twin otherwise."""
+"""Selection of the kernel: the compiled module if it was built, its NumPy equivalent otherwise."""
 
 from __future__ import annotations
 
@@ -10,44 +10,47 @@ from types import ModuleType
 
 from turnout.errors import KernelError
 
-_wanted: str | None = None
+_requested: str | None = None
 
 
 def compiled_kernel() -> ModuleType | None:
-    """The compiled module, or None where NumPy serves; TURNOUT_KERNEL=numpy|compiled decides, read once."""
-    global _wanted
-    if _wanted is None:
-        _wanted = os.environ.get("TURNOUT_KERNEL", "")
-    return _load(_wanted)
+    """Returns the compiled module, or None if the NumPy kernel is in use.
+
+    The environment variable TURNOUT_KERNEL ("numpy" or "compiled") decides. It is read once per process.
+    """
+    global _requested
+    if _requested is None:
+        _requested = os.environ.get("TURNOUT_KERNEL", "")
+    return _load(_requested)
 
 
 def kernel_name() -> str:
-    """The name of the kernel in use, as TURNOUT_KERNEL spells it."""
+    """Returns the name of the kernel in use, as TURNOUT_KERNEL spells it."""
     return "numpy" if compiled_kernel() is None else "compiled"
 
 
 @contextmanager
 def using_kernel(name: str) -> Iterator[None]:
-    """Run with the kernel of this name for a while: for comparisons in one process."""
-    global _wanted
+    """Uses the named kernel inside the `with` block, to compare both kernels in one process."""
+    global _requested
     _load(name)
-    before, _wanted = _wanted, name
+    before, _requested = _requested, name
     try:
         yield
     finally:
-        _wanted = before
+        _requested = before
 
 
 @functools.cache
-def _load(wanted: str) -> ModuleType | None:
-    if wanted not in ("", "numpy", "compiled"):
-        raise KernelError(f"TURNOUT_KERNEL must be 'numpy' or 'compiled', not {wanted!r}")
-    if wanted == "numpy":
+def _load(name: str) -> ModuleType | None:
+    if name not in ("", "numpy", "compiled"):
+        raise KernelError(f"TURNOUT_KERNEL must be 'numpy' or 'compiled', not {name!r}")
+    if name == "numpy":
         return None
     try:
         from turnout.kernel import _fast
     except ImportError as missing:
-        if wanted == "compiled":
+        if name == "compiled":
             raise KernelError(
                 f"TURNOUT_KERNEL=compiled, but the compiled kernel cannot be loaded ({missing}). Install a C++ "
                 "compiler and install turnout again, or unset TURNOUT_KERNEL to use the NumPy kernel"

@@ -1,21 +1,23 @@
-"""The fastest fair cohort: problem P4, exactly.
+"""An exact solver for problem P4 of the paper: the fastest fair cohort.
 
-Choose exactly `size` available clients that minimise
+The solver selects exactly `size` available clients that minimise
 
     speed_weight · max(time over the cohort) − Σ owed over the cohort
 
-Ties, so that every implementation chooses alike: the smallest objective, then the smallest threshold
-(the slowest time allowed); among equally owed clients the faster, then the lower row.
+Ties are resolved so that every implementation selects the same rows: the smallest objective, then the smallest
+threshold (the slowest time allowed); among clients that are owed equally much the faster one, then the lower row.
 
-For a fixed threshold the best cohort is the most owed among the clients that are fast enough, so it is
-enough to sweep the thresholds. Two things make that fast. *A filter*: a client is out of the race once
-`size` faster clients are owed more; a grid of time buckets by debt buckets finds nearly all of those in
-one pass, without sorting. *A sweep in linear time*: those left stand in line by debt; the first `size` are
-the cohort of the slowest threshold; the slowest is sent away, one after the other, and where it was of the
-cohort the next in line steps in.
+For a fixed threshold the best cohort consists of the most owed clients among those that are fast enough, so it is
+enough to sweep over the thresholds. Two steps make that fast:
 
-The objective is a double. It is made of one product, one exact integer sum, one quotient and one
-difference in the compiled kernel and here alike, and so are the times: both choose the same rows.
+1. *Filter*: a client cannot be selected once `size` faster clients are owed more. A two-dimensional histogram over
+   time and owed turns finds nearly all such clients in one pass, without sorting.
+2. *Linear-time sweep*: the remaining candidates are sorted by owed turns; the first `size` are the cohort of the
+   slowest threshold. The sweep removes the slowest candidate again and again; if it was a member of the cohort, the
+   next candidate in the order of owed turns replaces it.
+
+The objective is a double. The compiled kernel and this module compute it, and the times, with the same operations in
+the same order (one product, one exact integer sum, one quotient, one difference), so both select the same rows.
 """
 
 from __future__ import annotations
@@ -37,23 +39,24 @@ from turnout.kernel.arrays import (
     as_mask,
     as_number,
     as_times,
-    same_length,
+    require_length,
     smallest,
 )
 from turnout.kernel.backend import compiled_kernel
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import OwedTurns
 
-SMALL_FLEET = 2048  # below this a filter costs more than it saves
+SMALL_FLEET = 2048  # for smaller fleets the filter costs more than it saves
 TIME_BUCKETS = 256  # bucket 0 holds the times that are exactly 0
 DEBT_BUCKETS = 128
 LARGEST_SUM = 2**61
 
 
 class Cohort(NamedTuple):
-    """A cohort's rows in ascending order, their times, the slowest time allowed, and the objective.
+    """A cohort: its rows in ascending order, their times, the slowest time allowed and the objective.
 
-    `considered` tells how many clients were left for the sweep: a measure of the work, not of the choice.
+    `considered` is the number of candidates that the filter left for the sweep. It measures the work and does not
+    affect the result.
     """
 
     rows: IntArray
@@ -63,7 +66,7 @@ class Cohort(NamedTuple):
     considered: int
 
 
-NOBODY = Cohort(np.empty(0, dtype=np.int64), np.empty(0), math.nan, math.nan, 0)
+EMPTY_COHORT = Cohort(np.empty(0, dtype=np.int64), np.empty(0), math.nan, math.nan, 0)
 
 
 def fastest_fair_cohort(
@@ -73,10 +76,18 @@ def fastest_fair_cohort(
     speed_weight: float,
     available: npt.ArrayLike | None = None,
 ) -> IntArray:
-    """Rows of the `size` available clients that minimise P4, in ascending order; all of them if fewer are there.
+    """Returns the rows of the `size` available clients that minimise P4, in ascending order.
 
-    `owed` may be integers or fractions: then all sums are exact. Floats are rounded to a common power of two that
-    leaves no room for error in a sum: with up to a thousand chosen, to less than 10⁻¹⁴ of the largest.
+    If fewer clients are available, all of them are returned.
+
+    Args:
+        times: The exchange time of each client in seconds.
+        owed: The turns owed to each client. Sums of integers and fractions are exact. Floats are rounded to a common
+            power of two for which no sum can overflow or round: for cohorts of up to a thousand clients the rounding
+            is less than 10⁻¹⁴ of the largest value.
+        size: The size of the cohort.
+        speed_weight: The weight of the slowest time against the owed turns.
+        available: A mask of the clients that may be selected; by default all of them.
 
     >>> fastest_fair_cohort(times=[1.0, 9.0, 2.0, 3.0], owed=[0, 4, 1, 2], size=2, speed_weight=1.0)
     array([2, 3])
@@ -85,26 +96,34 @@ def fastest_fair_cohort(
     """
     seconds = np.ascontiguousarray(as_times("times", times, SettingError, largest=np.inf))
     weight = as_number("speed_weight", speed_weight, SettingError, least=0)
-    wanted = as_count("size", size, SettingError, least=0)
-    turns = as_exact("owed", owed, wanted)
-    same_length("owed", turns.units, len(seconds), "clients in times", SettingError)
+    target_size = as_count("size", size, SettingError, least=0)
+    turns = as_exact("owed", owed, target_size)
+    require_length("owed", turns.units, len(seconds), "clients in times", SettingError)
     if available is None:
         mask = np.ones(len(seconds), dtype=np.bool_)
     else:
         mask = as_mask("available", available, SettingError)
-        same_length("available", mask, len(seconds), "clients in times", SettingError)
-    return cohort_of_times(seconds, turns, wanted, weight, mask).rows
+        require_length("available", mask, len(seconds), "clients in times", SettingError)
+    return cohort_of_times(seconds, turns, target_size, weight, mask).rows
 
 
 def cohort_of_times(times: FloatArray, owed: OwedTurns, size: int, speed_weight: float, available: BoolArray) -> Cohort:
-    """Solve P4 for known times, which are trusted to be finite and not negative."""
-    size = _attainable(size, available, owed)
+    """Solves P4 for known times.
+
+    Args:
+        times: The time of each client; finite and not negative, which is not checked.
+        owed: The turns owed to each client.
+        size: The size of the cohort.
+        speed_weight: The weight of the slowest time against the owed turns.
+        available: A mask of the clients that may be selected.
+    """
+    size = _attainable_size(size, available, owed)
     if size == 0:
-        return NOBODY
+        return EMPTY_COHORT
     compiled = compiled_kernel()
     if compiled is None:
         return numpy_cohort(times, owed, size, speed_weight, available)
-    return Cohort(*compiled.cohort_of_times(times, *_flat(owed), available.view(np.uint8), size, speed_weight))
+    return Cohort(*compiled.cohort_of_times(times, *_as_tuple(owed), available.view(np.uint8), size, speed_weight))
 
 
 def cohort_of_contexts(
@@ -116,33 +135,46 @@ def cohort_of_contexts(
     speed_weight: float,
     available: BoolArray,
 ) -> Cohort:
-    """Solve P4 for the model's optimistic times; the compiled kernel estimates and filters in one pass."""
-    size = _attainable(size, available, owed)
+    """Solves P4 for the model's optimistic times; the compiled kernel estimates and filters in one pass.
+
+    Args:
+        model: The model that estimates the exchange times.
+        contexts: One row of features per client.
+        exploration: The width of the confidence band.
+        owed: The turns owed to each client.
+        size: The size of the cohort.
+        speed_weight: The weight of the slowest time against the owed turns.
+        available: A mask of the clients that may be selected.
+    """
+    size = _attainable_size(size, available, owed)
     if size == 0:
-        return NOBODY
+        return EMPTY_COHORT
     compiled = compiled_kernel()
     if compiled is None:
         return numpy_cohort(model.optimistic(contexts, exploration), owed, size, speed_weight, available)
     return Cohort(
         *compiled.cohort_of_contexts(
-            contexts, model.bank, exploration, *_flat(owed), available.view(np.uint8), size, speed_weight
+            contexts, model.bank, exploration, *_as_tuple(owed), available.view(np.uint8), size, speed_weight
         )
     )
 
 
 def as_exact(field: str, owed: npt.ArrayLike, size: int) -> OwedTurns:
-    """Turns owed as integers: as they are, or floats scaled by a power of two."""
-    given = np.asarray(owed)
+    """Converts owed turns to integer units; floats are scaled by a power of two."""
+    values = np.asarray(owed)
     units_per_turn = 1
-    if given.dtype == object and all(isinstance(debt, Fraction | int) for debt in given.flat):
-        units_per_turn = math.lcm(*(Fraction(debt).denominator for debt in given.flat))
-        given = np.array([int(debt * units_per_turn) for debt in given.flat]).reshape(given.shape)
-    if given.ndim == 1 and given.dtype.kind in "iu":
-        most = max(int(given.max(initial=0)), -int(given.min(initial=0)))
-        if most * max(size, 1) > LARGEST_SUM:
-            raise SettingError(f"{field} reaches {most} units: a cohort of {size} could not be summed in 64 bits")
-        return OwedTurns(np.ascontiguousarray(given, dtype=np.int64), 0, float(units_per_turn))
-    turns = as_floats(field, given, 1, SettingError)
+    if values.dtype == object and all(isinstance(value, Fraction | int) for value in values.flat):
+        units_per_turn = math.lcm(*(Fraction(value).denominator for value in values.flat))
+        values = np.array([int(value * units_per_turn) for value in values.flat]).reshape(values.shape)
+    if values.ndim == 1 and values.dtype.kind in "iu":
+        largest = max(int(values.max(initial=0)), -int(values.min(initial=0)))
+        if largest * max(size, 1) > LARGEST_SUM:
+            raise SettingError(
+                f"{field} reaches {largest} units: the sum over a cohort of {size} could exceed 64 bits. "
+                "Use smaller numbers, or fractions with smaller denominators"
+            )
+        return OwedTurns(np.ascontiguousarray(values, dtype=np.int64), 0, float(units_per_turn))
+    turns = as_floats(field, values, 1, SettingError)
     most_turns = float(np.abs(turns).max(initial=0.0))
     if most_turns == 0:
         return OwedTurns(np.zeros(len(turns), dtype=np.int64), 0, 1.0)
@@ -151,91 +183,120 @@ def as_exact(field: str, owed: npt.ArrayLike, size: int) -> OwedTurns:
 
 
 def numpy_cohort(times: FloatArray, owed: OwedTurns, size: int, speed_weight: float, available: BoolArray) -> Cohort:
-    """The NumPy twin of the compiled kernel; `size` clients are known to be available."""
+    """Solves P4 with NumPy, with the same result as the compiled kernel.
+
+    Args:
+        times: The time of each client.
+        owed: The turns owed to each client.
+        size: The size of the cohort; at least so many clients must be available.
+        speed_weight: The weight of the slowest time against the owed turns.
+        available: A mask of the clients that may be selected.
+    """
     rows = np.flatnonzero(available)
     if len(rows) > SMALL_FLEET:
-        rows = _in_race(rows, times, owed.units, size)
+        rows = _filter_candidates(rows, times, owed.units, size)
     return _sweep(rows, times[rows], owed, size, speed_weight)
 
 
-def _attainable(size: int, available: BoolArray, owed: OwedTurns) -> int:
+def _attainable_size(size: int, available: BoolArray, owed: OwedTurns) -> int:
     size = min(size, int(np.count_nonzero(available)))
     if owed.credit * size > LARGEST_SUM:
         raise SettingError(
-            f"up to {owed.credit} units are owed: a cohort of {size} could not be summed in 64 bits. "
+            f"up to {owed.credit} units are owed: the sum over a cohort of {size} could exceed 64 bits. "
             "Use a guaranteed_rate with a smaller denominator, or max_owed"
         )
     return size
 
 
-def _flat(owed: OwedTurns) -> tuple[Any, int, float]:
+def _as_tuple(owed: OwedTurns) -> tuple[Any, int, float]:
     return owed.units, owed.credit, owed.units_per_turn
 
 
-def _in_race(rows: IntArray, times: FloatArray, debts: IntArray, size: int) -> IntArray:
-    """Those of `rows` that may still be chosen: fewer than `size` surely faster ones are surely owed more."""
-    cells = _cells(times[rows], debts[rows])
+def _filter_candidates(rows: IntArray, times: FloatArray, owed: IntArray, size: int) -> IntArray:
+    """Drops the rows for which at least `size` clients are certainly faster and certainly owed more."""
+    cells = _histogram_cells(times[rows], owed[rows])
     counts = np.bincount(cells, minlength=TIME_BUCKETS * DEBT_BUCKETS).reshape(TIME_BUCKETS, DEBT_BUCKETS)
     faster = np.cumsum(counts, axis=0)
-    # Those who take no time at all compete with their like, by debt alone; the others with faster buckets.
+    # Clients in bucket 0 all have time 0, so there only the owed turns count; the others compete with faster buckets.
     faster[1:] = faster[:-1].copy()
     more_owed = np.cumsum(faster[:, ::-1], axis=1)[:, ::-1] - faster
-    left = rows[(more_owed < size).ravel()[cells]]
-    return _thin_out_idle(left, times[left] == 0, debts[left], size)
+    candidates = rows[(more_owed < size).ravel()[cells]]
+    return _drop_zero_times(candidates, times[candidates] == 0, owed[candidates], size)
 
 
-def _cells(times: FloatArray, debts: IntArray) -> npt.NDArray[np.int32]:
-    """The cell of the grid that each client falls into; the scale only has to be useful, never right."""
-    few = slice(None, None, max(len(times) // 1024, 1))
-    moving = times[few][times[few] > 0]
-    widest = float(np.quantile(moving, 0.98)) if len(moving) else 1.0
-    per_second = min((TIME_BUCKETS - 2) / widest, float(np.finfo(np.float64).max)) if widest > 0 else 1.0
+def _histogram_cells(times: FloatArray, owed: IntArray) -> npt.NDArray[np.int32]:
+    """Returns the histogram cell of each client.
+
+    The scale is estimated from a sample. It affects only the speed of the filter, never its correctness.
+    """
+    sample = slice(None, None, max(len(times) // 1024, 1))
+    positive = times[sample][times[sample] > 0]
+    widest = float(np.quantile(positive, 0.98)) if len(positive) else 1.0
+    buckets_per_second = min((TIME_BUCKETS - 2) / widest, float(np.finfo(np.float64).max)) if widest > 0 else 1.0
     with np.errstate(over="ignore"):
-        slowness = np.minimum(times * per_second, TIME_BUCKETS - 2).astype(np.int32)
-    slowness += 1
-    slowness[times == 0] = 0
-    lowest, highest = int(debts[few].min()), int(debts[few].max())
+        cells = np.minimum(times * buckets_per_second, TIME_BUCKETS - 2).astype(np.int32)
+    cells += 1
+    cells[times == 0] = 0
+    lowest, highest = int(owed[sample].min()), int(owed[sample].max())
     shift = max((highest - lowest).bit_length() - (DEBT_BUCKETS.bit_length() - 1), 0)
-    debt = np.clip((debts - lowest) >> shift, 0, DEBT_BUCKETS - 1).astype(np.int32)
-    slowness *= DEBT_BUCKETS
-    slowness += debt
-    return slowness
+    owed_buckets = np.clip((owed - lowest) >> shift, 0, DEBT_BUCKETS - 1).astype(np.int32)
+    cells *= DEBT_BUCKETS
+    cells += owed_buckets
+    return cells
 
 
-def _thin_out_idle(rows: IntArray, idle: BoolArray, debts: IntArray, size: int) -> IntArray:
-    """Of the clients that take no time at all only the `size` most owed matter, of equals the lower rows."""
-    places = np.flatnonzero(idle)
-    kept = ~idle
-    kept[places[smallest(-debts[places], size)]] = True
+def _drop_zero_times(rows: IntArray, zero_time: BoolArray, owed: IntArray, size: int) -> IntArray:
+    """Keeps only the `size` most owed of the clients with time 0; ties go to the lower row."""
+    indices = np.flatnonzero(zero_time)
+    kept = ~zero_time
+    kept[indices[smallest(-owed[indices], size)]] = True
     return rows[kept]
 
 
 def _sweep(rows: IntArray, times: FloatArray, owed: OwedTurns, size: int, speed_weight: float) -> Cohort:
-    """Send the slowest away, one after the other, and remember the best cohort on the way."""
+    """Evaluates every threshold, from the slowest to the fastest, and returns the best cohort.
+
+    Args:
+        rows: The rows of the candidates, in ascending order.
+        times: The times of the candidates.
+        owed: The turns owed to each client of the fleet.
+        size: The size of the cohort.
+        speed_weight: The weight of the slowest time against the owed turns.
+    """
     by_time = np.argsort(times, kind="stable")  # rows ascend, so equal times keep the lower row first
     ordered_times = times[by_time]
-    debts = owed.units[rows[by_time]]
-    line = np.argsort(-debts, kind="stable")  # equally owed: the faster, then the lower row
-    left = _best_threshold(ordered_times, debts, line, owed, size, speed_weight)
-    members = by_time[line[line < left[0]][:size]]
+    units = owed.units[rows[by_time]]
+    by_owed = np.argsort(-units, kind="stable")  # ties: the faster client, then the lower row
+    admitted, objective = _best_threshold(ordered_times, units, by_owed, owed, size, speed_weight)
+    members = by_time[by_owed[by_owed < admitted][:size]]
     members.sort()
-    return Cohort(rows[members], times[members], float(ordered_times[left[0] - 1]), left[1], len(rows))
+    return Cohort(rows[members], times[members], float(ordered_times[admitted - 1]), objective, len(rows))
 
 
 def _best_threshold(
-    times: FloatArray, debts: IntArray, line: IntArray, owed: OwedTurns, size: int, speed_weight: float
+    times: FloatArray, units: IntArray, by_owed: IntArray, owed: OwedTurns, size: int, speed_weight: float
 ) -> tuple[int, float]:
-    """How many clients, in order of time, the best threshold admits, and its objective."""
+    """Returns how many candidates, in order of time, the best threshold admits, and its objective.
+
+    Args:
+        times: The times of the candidates in ascending order.
+        units: The units owed to the candidates, in the same order.
+        by_owed: The indices of the candidates from the most to the least owed.
+        owed: Its `credit` and `units_per_turn` are used.
+        size: The size of the cohort.
+        speed_weight: The weight of the slowest time against the owed turns.
+    """
     count = len(times)
-    place = np.empty(count, dtype=np.int64)
-    place[line] = np.arange(count)
-    places, units, in_line = place.tolist(), debts.tolist(), debts[line].tolist()
-    # The cost of a threshold, at the last client it admits; NaN where the next one is as fast.
-    with np.errstate(over="ignore"):  # an infinite cost is a cost
+    ranks = np.empty(count, dtype=np.int64)  # of each candidate in the order of owed turns
+    ranks[by_owed] = np.arange(count)
+    rank, units_by_time, units_by_rank = ranks.tolist(), units.tolist(), units[by_owed].tolist()
+    # The cost of a threshold is stored at the last candidate that it admits; NaN where the next one is as fast.
+    with np.errstate(over="ignore"):  # an infinite cost is valid
         costs = np.where(np.append(times[1:] > times[:-1], True), np.float64(speed_weight) * times, np.nan).tolist()
-    before, behind = list(range(-1, count - 1)), list(range(1, count + 1))
-    last = size - 1
-    total = sum(in_line[:size])
+    # A doubly linked list of the ranks that the current threshold admits.
+    previous, following = list(range(-1, count - 1)), list(range(1, count + 1))
+    last = size - 1  # the rank of the least owed member of the cohort
+    total = sum(units_by_rank[:size])
     credit, units_per_turn = size * owed.credit, float(owed.units_per_turn)
     best, best_count = math.inf, count
     for admitted in range(count, size - 1, -1):
@@ -246,13 +307,13 @@ def _best_threshold(
                 best, best_count = value, admitted
         if admitted == size:
             break
-        gone = places[admitted - 1]
-        if gone <= last:
-            last = behind[last]
-            total += in_line[last] - units[admitted - 1]
-        ahead, next_in_line = before[gone], behind[gone]
-        if ahead >= 0:
-            behind[ahead] = next_in_line
-        if next_in_line < count:
-            before[next_in_line] = ahead
+        removed = rank[admitted - 1]
+        if removed <= last:
+            last = following[last]
+            total += units_by_rank[last] - units_by_time[admitted - 1]
+        before, after = previous[removed], following[removed]
+        if before >= 0:
+            following[before] = after
+        if after < count:
+            previous[after] = before
     return best_count, best

@@ -1,4 +1,4 @@
-"""How wide the confidence band is: alpha of the paper, a number or the schedule of its lemma."""
+"""The width of the confidence band (alpha in the paper): a constant, or the schedule of the paper's lemma."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from turnout.kernel.arrays import as_number
 
 @dataclass(frozen=True, slots=True)
 class ConstantExploration:
-    """The same width of the band in every round: what the paper's experiments use."""
+    """Uses the same width in every round, as the paper's experiments do."""
 
     width: float
 
@@ -20,13 +20,13 @@ class ConstantExploration:
         as_number("exploration", self.width, SettingError, least=0)
 
     def __call__(self, round: int) -> float:  # noqa: ARG002
-        """alpha of the paper."""
+        """Returns alpha of the paper."""
         return self.width
 
 
 @dataclass(frozen=True, slots=True)
 class TheoreticalExploration:
-    """The schedule of the paper's lemma: with it the band holds with probability 1 − delta.
+    """Computes the schedule of the paper's lemma: the band covers the mean with probability 1 − delta.
 
     alpha_t = R·sqrt(d·log((1 + t·L²/ridge)/delta)) + sqrt(ridge)·S for d features, where the noise is
     R-sub-Gaussian, ‖theta‖ ≤ S and ‖c‖ ≤ L.
@@ -45,7 +45,7 @@ class TheoreticalExploration:
         as_number("delta", self.delta, SettingError, above=0, most=1)
 
     def __call__(self, round: int) -> float:
-        """alpha_t of the paper."""
+        """Returns alpha_t of the paper for this round."""
         spread = math.log((1 + round * self.L**2 / self.ridge) / self.delta)
         return self.R * math.sqrt(self.features * spread) + math.sqrt(self.ridge) * self.S
 
@@ -53,15 +53,17 @@ class TheoreticalExploration:
 def exploration_from(
     exploration: float | str, theory: Mapping[str, float] | None, *, ridge: float, features: int
 ) -> ConstantExploration | TheoreticalExploration:
-    """A number, or "theory" with R, S, L and delta given."""
+    """Builds the exploration schedule from a number, or from "theory" together with R, S, L and delta."""
     if exploration != "theory":
         if isinstance(exploration, str):
             raise SettingError(f"exploration must be a number or 'theory', not {exploration!r}")
         if theory is not None:
-            raise SettingError("theory is given, but exploration is not 'theory'")
+            raise SettingError(
+                f"theory is used only with exploration='theory', but exploration is {exploration!r}: leave theory out, "
+                "or set exploration='theory'"
+            )
         return ConstantExploration(exploration)
-    wanted = {"R", "S", "L", "delta"}
-    if theory is None or set(theory) != wanted:
-        given = "nothing" if theory is None else ", ".join(sorted(theory))
-        raise SettingError(f"exploration='theory' needs theory={{'R', 'S', 'L', 'delta'}}: given is {given}")
+    if theory is None or set(theory) != {"R", "S", "L", "delta"}:
+        keys = "nothing" if theory is None else ", ".join(sorted(theory)) or "an empty mapping"
+        raise SettingError(f"exploration='theory' needs theory with the keys R, S, L and delta, got {keys}")
     return TheoreticalExploration(**theory, ridge=ridge, features=features)

@@ -1,4 +1,4 @@
-"""Can this promise be kept at all? Exactly, before the first round."""
+"""An exact test, before the first round, of whether any policy can keep given guaranteed rates."""
 
 from __future__ import annotations
 
@@ -13,203 +13,210 @@ from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_floats, refuse_where
 from turnout.kernel.fairness import FINEST
 
-# Rates and availabilities are floats: a promise is not broken by what their rounding adds.
+# Rates and availabilities are floats; the test tolerates their rounding errors.
 ROUNDING = 1e-9
-NEVER = 1e-30
+NEGLIGIBLE = 1e-30
 
 
 @dataclass(frozen=True, slots=True)
 class Feasibility:
-    """By what all rates could be multiplied and still be kept, and which clients stand in the way."""
+    """The result of the feasibility test.
+
+    Attributes:
+        scale: The largest factor by which all rates could be multiplied and still be kept.
+        bottleneck: The rows of the clients that limit the factor.
+    """
 
     scale: float
     bottleneck: tuple[int, ...]
 
     @property
     def holds(self) -> bool:
-        """Can the rates be kept as they are?"""
+        """Whether the rates can be kept as they are."""
         return self.scale >= 1 - ROUNDING
 
 
 def feasibility(rates: npt.ArrayLike, availability: npt.ArrayLike, cohort_size: int) -> Feasibility:
-    """Hold rates, one a client, against independent availabilities, one a client.
+    """Tests whether the rates, one per client, can be kept if clients are available independently.
 
     Rates are achievable if and only if no set S of clients is promised more turns than it can get:
-    Σ rates over S ≤ E[min(cohort_size, number of S available)]. To add a client to S raises the right side by
-    availability · P(fewer than cohort_size of S available), which falls as S grows; hence the worst sets hold
-    the clients of the largest rate/availability, and the sets to look at are the prefixes of that order.
+    Σ rates over S ≤ E[min(cohort_size, number of S available)]. Adding a client to S increases the right side by
+    availability · P(fewer than cohort_size of S available), which decreases as S grows. Hence the sets with the least
+    slack are prefixes of the clients in descending order of rate/availability, and only these have to be tested.
     """
-    chance = _as_chances(availability)
-    asked = as_floats("rates", rates, 1, SettingError)
-    if asked.shape != chance.shape:
-        raise SettingError(f"rates are {len(asked)}, availabilities {len(chance)}: one each a client is needed")
+    probability = _as_probabilities(availability)
+    requested = as_floats("rates", rates, 1, SettingError)
+    if requested.shape != probability.shape:
+        raise SettingError(
+            f"rates has {len(requested)} entries, availability {len(probability)}: give one entry per client in both"
+        )
     size = as_count("cohort_size", cohort_size, SettingError)
-    promised = np.flatnonzero(asked > 0)
+    promised = np.flatnonzero(requested > 0)
     if not len(promised):
         return Feasibility(np.inf, ())
-    if _all_alike(asked) and _all_alike(chance):
-        # The more of them, the less for each: the worst set is all of them.
-        turns = binomial_turns(len(asked), float(chance[0]), size)
-        return Feasibility(turns / (len(asked) * float(asked[0])), tuple(range(len(asked))))
+    if _all_equal(requested) and _all_equal(probability):
+        # The turns per client decrease with the size of the set, so the set of all clients has the least slack.
+        turns = binomial_turns(len(requested), float(probability[0]), size)
+        return Feasibility(turns / (len(requested) * float(requested[0])), tuple(range(len(requested))))
     with np.errstate(divide="ignore"):
-        order = promised[np.argsort(-(asked[promised] / chance[promised]), kind="stable")]
-    together = np.cumsum(asked[order])
-    scales = expected_turns(chance[order], size) / together
-    # Of equal scales the largest set is the one to tell about.
+        order = promised[np.argsort(-(requested[promised] / probability[promised]), kind="stable")]
+    promised_turns = np.cumsum(requested[order])
+    scales = expected_turns(probability[order], size) / promised_turns
+    # Among equal scales, report the largest set.
     worst = len(scales) - 1 - int(np.argmin(scales[::-1]))
     return Feasibility(float(scales[worst]), tuple(order[: worst + 1].tolist()))
 
 
-def expected_turns(chances: FloatArray, cohort_size: int) -> FloatArray:
-    """E[min(cohort_size, number available)] of the first 1, 2, … clients, by dynamic programming.
+def expected_turns(probabilities: FloatArray, cohort_size: int) -> FloatArray:
+    """Returns E[min(cohort_size, number available)] of the first 1, 2, … clients, by dynamic programming.
 
     >>> expected_turns(np.array([1.0, 1.0, 1.0]), 2)
     array([1., 2., 2.])
     """
-    if (chances == 1).all():
-        everyone: FloatArray = np.minimum(np.arange(1.0, len(chances) + 1), cohort_size)
-        return everyone
-    turns = np.empty(len(chances))
-    fewer = np.zeros(cohort_size + 1)  # P(exactly j are available), j < cohort_size; one place to spill over
-    fewer[0] = 1.0
+    if (probabilities == 1).all():
+        all_available: FloatArray = np.minimum(np.arange(1.0, len(probabilities) + 1), cohort_size)
+        return all_available
+    turns = np.empty(len(probabilities))
+    # P(exactly j clients are available) for j < cohort_size; the last entry collects the overflow.
+    distribution = np.zeros(cohort_size + 1)
+    distribution[0] = 1.0
     low, total = 0, 0.0
-    for i, chance in enumerate(chances.tolist()):
-        likely = fewer[low : min(i + 1, cohort_size)]
-        room = float(likely.sum())
-        if room < NEVER:
-            # The cohort is full for certain: nobody adds anything more.
+    for i, probability in enumerate(probabilities.tolist()):
+        support = distribution[low : min(i + 1, cohort_size)]
+        not_full = float(support.sum())
+        if not_full < NEGLIGIBLE:
+            # The cohort is full with certainty: further clients add nothing.
             turns[i:] = total
             break
-        total += chance * room
+        total += probability * not_full
         turns[i] = total
-        moved = likely * chance
-        likely -= moved
-        fewer[low + 1 : low + 1 + len(moved)] += moved
-        while low < cohort_size - 1 and fewer[low] < NEVER and low < i:
+        shifted = support * probability
+        support -= shifted
+        distribution[low + 1 : low + 1 + len(shifted)] += shifted
+        while low < cohort_size - 1 and distribution[low] < NEGLIGIBLE and low < i:
             low += 1
     bounded: FloatArray = np.minimum(turns, cohort_size)
     return bounded
 
 
-def binomial_turns(clients: int, chance: float, cohort_size: int) -> float:
-    """E[min(cohort_size, number available)] of clients that are all there equally often.
+def binomial_turns(clients: int, probability: float, cohort_size: int) -> float:
+    """Returns E[min(cohort_size, number available)] of clients that are all available with the same probability.
 
     >>> round(binomial_turns(40, 0.2, 8), 4)
     7.0017
     """
-    if chance in (0.0, 1.0) or cohort_size >= clients:
-        return min(clients * chance, float(cohort_size))
-    likeliest = min(int((clients + 1) * chance), clients)
-    reach = int(14 * math.sqrt(clients * chance * (1 - chance))) + 60
-    numbers = np.arange(max(likeliest - reach, 0), min(likeliest + reach, clients) + 1, dtype=np.float64)
-    # From one number to the next the probability changes by (n − j)/(j + 1) · p/(1 − p).
-    steps = np.log((clients - numbers[:-1]) / (numbers[:-1] + 1)) + math.log(chance) - math.log1p(-chance)
+    if probability in (0.0, 1.0) or cohort_size >= clients:
+        return min(clients * probability, float(cohort_size))
+    mode = min(int((clients + 1) * probability), clients)
+    reach = int(14 * math.sqrt(clients * probability * (1 - probability))) + 60
+    counts = np.arange(max(mode - reach, 0), min(mode + reach, clients) + 1, dtype=np.float64)
+    # P(j + 1) / P(j) = (n − j)/(j + 1) · p/(1 − p).
+    steps = np.log((clients - counts[:-1]) / (counts[:-1] + 1)) + math.log(probability) - math.log1p(-probability)
     logs = np.concatenate([[0.0], np.cumsum(steps)])
     weights = np.exp(logs - logs.max())
-    return float((np.minimum(numbers, cohort_size) * weights).sum() / weights.sum())
+    return float((np.minimum(counts, cohort_size) * weights).sum() / weights.sum())
 
 
 def largest_feasible_rate(availability: npt.ArrayLike, cohort_size: int) -> Fraction:
-    """The largest rate that every client can be promised alike.
+    """Returns the largest rate that can be guaranteed to every client.
 
-    `availability`: the chance that a client volunteers, one a client.
+    `availability` is the probability that a client is available in a round, one number per client.
 
     >>> largest_feasible_rate([1.0] * 40, 8)
     Fraction(1, 5)
     >>> round(float(largest_feasible_rate([0.2] * 40, 8)), 4)
     0.175
     """
-    chance = _as_chances(availability)
-    scale = feasibility(np.ones(len(chance)), chance, cohort_size).scale
+    probability = _as_probabilities(availability)
+    scale = feasibility(np.ones(len(probability)), probability, cohort_size).scale
     return Fraction(min(scale, 1.0)).limit_denominator(FINEST)
 
 
 def require_feasible(rates: npt.ArrayLike, availability: npt.ArrayLike, cohort_size: int) -> None:
-    """Raise InfeasiblePromise, with a remedy, unless the rates can be kept."""
-    asked = as_floats("rates", rates, 1, SettingError)
-    found = feasibility(asked, availability, cohort_size)
-    if found.holds:
+    """Raises InfeasiblePromise, with a remedy, unless the rates can be kept."""
+    requested = as_floats("rates", rates, 1, SettingError)
+    result = feasibility(requested, availability, cohort_size)
+    if result.holds:
         return
-    chance = _as_chances(availability)
-    alike = _all_alike(asked)
-    enough = _sufficient_cohort(asked, chance, cohort_size)
-    largest = Fraction(asked[0] * found.scale).limit_denominator(FINEST) if alike else None
-    told = (
-        f"guaranteed_rate {asked[0]:g} cannot be kept with cohort_size {cohort_size}: the largest feasible rate is "
+    probability = _as_probabilities(availability)
+    sufficient_size = _sufficient_cohort_size(requested, probability, cohort_size)
+    largest = Fraction(requested[0] * result.scale).limit_denominator(FINEST) if _all_equal(requested) else None
+    problem = (
+        f"guaranteed_rate {requested[0]:g} cannot be kept with cohort_size {cohort_size}: the largest feasible rate is "
         f"{float(largest):.6g}"
         if largest is not None
         else f"these guaranteed rates cannot be kept with cohort_size {cohort_size}: all of them would have to be "
-        f"multiplied by {found.scale:.6g}"
+        f"multiplied by {result.scale:.6g}"
     )
     raise InfeasiblePromise(
-        f"{told} ({_blame(found.bottleneck, asked, chance, cohort_size)}). "
-        + _remedy(largest, found.scale, enough)
+        f"{problem} ({_reason(result.bottleneck, requested, probability, cohort_size)}). "
+        + _remedy(largest, result.scale, sufficient_size)
         + ", or pass allow_infeasible=True to go on without a guarantee",
         largest_rate=largest,
-        scale=found.scale,
-        cohort_size=enough,
-        clients=found.bottleneck,
+        scale=result.scale,
+        cohort_size=sufficient_size,
+        clients=result.bottleneck,
     )
 
 
-def _sufficient_cohort(rates: FloatArray, chance: FloatArray, cohort_size: int) -> int | None:
-    """The smallest cohort that would do, or None if none would."""
-    if (rates > chance * (1 + ROUNDING)).any():
+def _sufficient_cohort_size(rates: FloatArray, probability: FloatArray, cohort_size: int) -> int | None:
+    """Returns the smallest cohort size for which the rates are feasible, or None if there is none."""
+    if (rates > probability * (1 + ROUNDING)).any():
         return None
-    # Fewer than all are promised together cannot be enough; a little more mostly is.
+    # The sum of the rates is a lower bound, and the answer is usually close to it.
     low = max(cohort_size, math.ceil(float(rates.sum()) * (1 - ROUNDING)) - 1)
     high, stride = low + 1, 1
-    while high < len(rates) and not feasibility(rates, chance, high).holds:
+    while high < len(rates) and not feasibility(rates, probability, high).holds:
         low, high, stride = high, min(high + stride, len(rates)), 2 * stride
     while high - low > 1:
         middle = (low + high) // 2
-        if feasibility(rates, chance, middle).holds:
+        if feasibility(rates, probability, middle).holds:
             high = middle
         else:
             low = middle
     return high
 
 
-def _blame(clients: tuple[int, ...], rates: FloatArray, chance: FloatArray, cohort_size: int) -> str:
+def _reason(clients: tuple[int, ...], rates: FloatArray, probability: FloatArray, cohort_size: int) -> str:
     rows = np.array(clients)
     if len(rows) == 1:
         return (
-            f"client {rows[0]} is promised {rates[rows[0]]:g} of the rounds and is available in {chance[rows[0]]:g} "
-            "of them"
+            f"client {rows[0]} is promised {rates[rows[0]]:g} of the rounds and is available in "
+            f"{probability[rows[0]]:g} of them"
         )
     turns = (
-        binomial_turns(len(rows), float(chance[rows[0]]), cohort_size)
-        if _all_alike(chance[rows])
-        else expected_turns(chance[rows], cohort_size)[-1]
+        binomial_turns(len(rows), float(probability[rows[0]]), cohort_size)
+        if _all_equal(probability[rows])
+        else expected_turns(probability[rows], cohort_size)[-1]
     )
-    who = "all clients" if len(rows) == len(rates) else f"{len(rows)} of {len(rates)} clients"
-    return f"{who} are promised {rates[rows].sum():.6g} turns a round together and can get {turns:.6g}"
+    subject = "all clients" if len(rows) == len(rates) else f"{len(rows)} of {len(rates)} clients"
+    return f"{subject} together are promised {rates[rows].sum():.6g} turns per round and can get {turns:.6g}"
 
 
-def _remedy(largest: Fraction | None, scale: float, enough: int | None) -> str:
+def _remedy(largest: Fraction | None, scale: float, sufficient_size: int | None) -> str:
     lower = (
-        f"Promise at most {_rounded_down(float(largest))}"
+        f"Use a guaranteed_rate of at most {_round_down(float(largest))}"
         if largest is not None
         else f"Multiply the rates by {scale:.4g}"
     )
-    return lower if enough is None else f"{lower}, choose at least {enough} clients a round"
+    return lower if sufficient_size is None else f"{lower}, use a cohort_size of at least {sufficient_size}"
 
 
-def _rounded_down(rate: float) -> str:
-    """Five digits that may be promised."""
+def _round_down(rate: float) -> str:
+    """Rounds to five digits, downwards, so that the result is feasible."""
     if rate == 0:
         return "0"
     digits = 4 - int(np.floor(np.log10(rate)))
     return f"{np.floor(rate * 10.0**digits * (1 + ROUNDING)) / 10.0**digits:.{max(digits, 0)}f}".rstrip("0")
 
 
-def _all_alike(values: FloatArray) -> bool:
+def _all_equal(values: FloatArray) -> bool:
     return bool((values == values[0]).all())
 
 
-def _as_chances(availability: npt.ArrayLike) -> FloatArray:
-    chance = as_floats("availability", availability, 1, SettingError)
-    if not len(chance):
-        raise SettingError("availability must hold one chance a client, not none")
-    refuse_where((chance < 0) | (chance > 1), "availability", chance, "must lie in [0, 1]", SettingError)
-    return chance
+def _as_probabilities(availability: npt.ArrayLike) -> FloatArray:
+    probability = as_floats("availability", availability, 1, SettingError)
+    if not len(probability):
+        raise SettingError("availability must hold one probability per client, but it is empty")
+    refuse_where((probability < 0) | (probability > 1), "availability", probability, "must lie in [0, 1]", SettingError)
+    return probability

@@ -1,4 +1,4 @@
-"""Chance as a pure function of (seed, purpose, round)."""
+"""Random numbers as a pure function of (seed, purpose, round)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 from turnout.kernel.arrays import FloatArray
 
-#: Below this all Dirichlet weights but one are zero for any purpose, and their logarithms run out of range.
+#: Below this concentration all Dirichlet weights but one are zero in practice, and their logarithms overflow.
 SMALLEST_CONCENTRATION = 1e-6
 
 
 def round_rng(seed: int, purpose: str, round: int) -> np.random.Generator:
-    """A fresh generator that depends on these three and on nothing else.
+    """Returns a new generator whose draws depend only on the seed, the purpose and the round.
 
-    Two purposes never share draws, a resumed run draws what it would have drawn, and no global
+    Two purposes never share draws, a resumed run draws the same numbers as an uninterrupted one, and no global
     random state is read or changed.
 
     >>> bool(round_rng(7, "noise", 3).random() == round_rng(7, "noise", 3).random())
@@ -23,14 +23,15 @@ def round_rng(seed: int, purpose: str, round: int) -> np.random.Generator:
     >>> bool(round_rng(7, "noise", 3).random() == round_rng(7, "availability", 3).random())
     False
     """
-    word = int.from_bytes(purpose.encode(), "little")
-    return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(word, round)))
+    purpose_key = int.from_bytes(purpose.encode(), "little")
+    return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(purpose_key, round)))
 
 
 def dirichlet_logs(rng: np.random.Generator, count: int, concentration: float) -> FloatArray:
-    """Logarithms of unnormalised Dirichlet(concentration · 1) weights; all 0 for an infinite concentration.
+    """Draws the logarithms of unnormalised Dirichlet(concentration · 1) weights.
 
-    log Gamma(a) = log Gamma(a + 1) + log(U)/a in distribution: small weights do not underflow to zero.
+    All are 0 for an infinite concentration. Since log Gamma(a) = log Gamma(a + 1) + log(U)/a in distribution, small
+    weights do not underflow to zero.
     """
     if math.isinf(concentration):
         return np.zeros(count)
@@ -40,7 +41,7 @@ def dirichlet_logs(rng: np.random.Generator, count: int, concentration: float) -
 
 
 def softmax(logs: FloatArray) -> FloatArray:
-    """Weights that add up to 1, from their logarithms."""
+    """Normalises weights, given as logarithms, to a sum of 1."""
     weights = np.exp(logs - logs.max())
     shares: FloatArray = weights / weights.sum()
     return shares

@@ -1,4 +1,4 @@
-"""What travels in a round: an offer, a selection, a report. Frozen, and checked where they enter."""
+"""The values of a round (offer, selection, report), which are frozen and validated on construction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from turnout.kernel.arrays import (
     as_times,
     read_only,
     refuse_where,
-    same_length,
+    require_length,
 )
 
 OUTCOMES = ("arrived", "late", "failed")
@@ -32,7 +32,7 @@ NO_METRICS: Mapping[str, float] = MappingProxyType({})
 
 
 class _Value:
-    """Equal when every field is, arrays by their numbers."""
+    """Base class of frozen values that are equal if all fields are equal; arrays are compared by their contents."""
 
     __slots__ = ()
 
@@ -40,8 +40,8 @@ class _Value:
         if type(self) is not type(other):
             return NotImplemented
         return all(
-            _same(getattr(self, one.name), getattr(other, one.name))
-            for one in dataclasses.fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass
+            _equal(getattr(self, attribute.name), getattr(other, attribute.name))
+            for attribute in dataclasses.fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass
         )
 
     __hash__ = None  # type: ignore[assignment]  # arrays have no hash
@@ -52,27 +52,30 @@ class _Value:
 
     @classmethod
     def _trusted(cls, **fields: object) -> Self:
-        """Without any check, for arrays that this package has just made: they are frozen in place."""
-        value = object.__new__(cls)
-        for name, one in fields.items():
-            if type(one) is np.ndarray:
-                one.setflags(write=False)
-            object.__setattr__(value, name, one)
-        return value
+        """Creates a value without validation, from new arrays of this package, which become read-only in place."""
+        instance = object.__new__(cls)
+        for name, value in fields.items():
+            if type(value) is np.ndarray:
+                value.setflags(write=False)
+            object.__setattr__(instance, name, value)
+        return instance
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundOffer(_Value):
-    """Who volunteers in this round, and what is known about each client before the choice.
-
-    `available` (I in the paper): one boolean a client. `contexts` (c): one row of features a client,
-    in the paper [1/free_cpu, needs_cold_start, model_size/bandwidth]; any memory order will do, and
-    features-major (Fortran order) is the fastest for large fleets. Features should be of ordinary size, such as
-    seconds: beyond ±1e6 they are refused. `expected_times`: the true mean
-    exchange times in seconds, only from worlds that know the truth. `places`: how many clients to select in this round;
-    it overrides the policy's cohort_size, and a policy whose cohort has no fixed size ignores it.
+    """The available clients of a round, and what is known about each client before the selection.
 
     The arrays are not copied: do not write to them while the offer is in use.
+
+    Attributes:
+        round: The number of the round, from 1.
+        available: One boolean per client (I in the paper).
+        contexts: One row of features per client (c in the paper), for instance the paper's [1/free_cpu,
+            needs_cold_start, model_size/bandwidth]. Every memory order is accepted; features-major (Fortran order) is
+            the fastest for large fleets. Features must lie within ±1e6; choose units such as seconds.
+        expected_times: The true mean exchange times in seconds; only worlds that know them provide them.
+        places: How many clients to select in this round. It overrides the policy's cohort_size; a policy whose cohort
+            has no fixed size ignores it. None uses the cohort_size.
     """
 
     round: int
@@ -84,11 +87,11 @@ class RoundOffer(_Value):
     def __post_init__(self) -> None:
         available = as_mask("available", self.available, OfferError)
         contexts = as_contexts(self.contexts, OfferError)
-        same_length("contexts", contexts, len(available), "clients in available", OfferError)
+        require_length("contexts", contexts, len(available), "clients in available", OfferError)
         expected = self.expected_times
         if expected is not None:
             expected = as_times("expected_times", expected, OfferError)
-            same_length("expected_times", expected, len(available), "clients in available", OfferError)
+            require_length("expected_times", expected, len(available), "clients in available", OfferError)
         self._set(
             round=as_count("round", self.round, OfferError),
             available=available,
@@ -99,11 +102,11 @@ class RoundOffer(_Value):
 
     @property
     def clients(self) -> int:
-        """How many clients there are, available or not."""
+        """The number of clients, available or not."""
         return len(self.available)
 
     def without_truth(self) -> RoundOffer:
-        """The same offer for a policy that must not know the expected times."""
+        """Returns the offer without `expected_times`, for a policy that must not know them."""
         return self._trusted(
             round=self.round, available=self.available, contexts=self.contexts, expected_times=None, places=self.places
         )
@@ -132,7 +135,7 @@ class RoundOffer(_Value):
         expected_times: FloatArray | None = None,
         places: int | None = None,
     ) -> RoundOffer:
-        """An offer of fresh arrays that need no check: for worlds that made them themselves, round after round."""
+        """Creates an offer without validation, for worlds that have just created valid arrays themselves."""
         return cls._trusted(
             round=round, available=available, contexts=contexts, expected_times=expected_times, places=places
         )
@@ -140,10 +143,13 @@ class RoundOffer(_Value):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection(_Value):
-    """Who trains in this round: `clients` are rows. `reasons` tell why, one array a word.
+    """The clients that train in this round.
 
-    RBCS-F gives `optimistic` and `owed`, one number a chosen client, and `threshold` and `objective`,
-    one number for the cohort.
+    Attributes:
+        round: The number of the round, from 1.
+        clients: The rows of the selected clients.
+        reasons: Named arrays that explain the selection. RBCS-F gives `optimistic` and `owed`, one number per
+            selected client, and `threshold` and `objective`, one number for the cohort.
     """
 
     round: int
@@ -151,7 +157,7 @@ class Selection(_Value):
     reasons: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        reasons = {word: read_only(np.asarray(value, dtype=np.float64)) for word, value in self.reasons.items()}
+        reasons = {name: read_only(np.asarray(value, dtype=np.float64)) for name, value in self.reasons.items()}
         self._set(
             round=as_count("round", self.round, SelectionError),
             clients=as_rows("clients", self.clients, SelectionError),
@@ -160,19 +166,24 @@ class Selection(_Value):
 
     @classmethod
     def trusted(cls, round: int, clients: IntArray, reasons: dict[str, FloatArray]) -> Selection:
-        """A selection of fresh arrays that need no check: for policies whose solver made them."""
-        for why in reasons.values():
-            why.setflags(write=False)
+        """Creates a selection without validation, for policies whose solver has just created valid arrays."""
+        for reason in reasons.values():
+            reason.setflags(write=False)
         return cls._trusted(round=round, clients=clients, reasons=MappingProxyType(reasons))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LateArrivals(_Value):
-    """True exchange times of clients that an earlier report counted as late.
+    """The true exchange times of clients that earlier reports counted as late; one entry per late arrival.
 
-    Each client of `clients` was handed the model in the round of `rounds`, was reported late with
-    the deadline of `deadlines`, and has now arrived after `exchange_times`. `learned_since` tells how
-    many later times of the same client have been learned meanwhile; only a model that forgets needs it.
+    Attributes:
+        rounds: The round in which the client was selected.
+        clients: The row of the client.
+        contexts: The context with which the client was selected.
+        deadlines: The deadline in seconds, with which the client was reported late.
+        exchange_times: The true exchange time in seconds.
+        learned_since: How many later times of the same client were learned in the meantime; it matters only for a
+            model with forgetting.
     """
 
     rounds: IntArray
@@ -183,22 +194,28 @@ class LateArrivals(_Value):
     learned_since: IntArray | None = None
 
     def __post_init__(self) -> None:
-        rounds = np.array([as_count("rounds", one, ReportError) for one in self.rounds], dtype=np.int64)
-        clients = np.array([as_count("clients", one, ReportError, least=0) for one in self.clients], dtype=np.int64)
+        rounds = np.array([as_count("rounds", number, ReportError) for number in self.rounds], dtype=np.int64)
+        clients = np.array([as_count("clients", row, ReportError, least=0) for row in self.clients], dtype=np.int64)
         contexts = as_contexts(self.contexts, ReportError)
         deadlines = as_times("deadlines", self.deadlines, ReportError)
         times = as_times("exchange_times", self.exchange_times, ReportError)
         since = np.zeros(len(clients), dtype=np.int64) if self.learned_since is None else self.learned_since
-        since = np.array([as_count("learned_since", one, ReportError, least=0) for one in since], dtype=np.int64)
+        since = np.array([as_count("learned_since", count, ReportError, least=0) for count in since], dtype=np.int64)
         for name, array in (("rounds", rounds), ("contexts", contexts), ("deadlines", deadlines)):
-            same_length(name, array, len(clients), "clients", ReportError)
-        same_length("exchange_times", times, len(clients), "clients", ReportError)
-        same_length("learned_since", since, len(clients), "clients", ReportError)
+            require_length(name, array, len(clients), "clients", ReportError)
+        require_length("exchange_times", times, len(clients), "clients", ReportError)
+        require_length("learned_since", since, len(clients), "clients", ReportError)
         if len(set(zip(rounds.tolist(), clients.tolist(), strict=True))) < len(clients):
-            raise ReportError("late_arrivals name one client of one round twice")
+            raise ReportError("late_arrivals hold a client twice for the same round: give each late arrival once")
         if (times < deadlines).any():
-            refuse_where(times < deadlines, "exchange_times", times, "is before its deadline: not late", ReportError)
-        # One order for all, so that the order of arrival leaves no trace in the last bit.
+            refuse_where(
+                times < deadlines,
+                "exchange_times",
+                times,
+                "is before its deadline, so the client is not late",
+                ReportError,
+            )
+        # A canonical order, so that the order of arrival does not affect rounding.
         order = np.lexsort((rounds, clients))
         self._set(
             rounds=rounds[order],
@@ -212,12 +229,20 @@ class LateArrivals(_Value):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundReport(_Value):
-    """What became of a selection: one row of each array a chosen client.
+    """The result of a round, with one row of each array per selected client.
 
-    `exchange_times` (tau), seconds: of a late client the deadline, of a failed one when it failed.
-    `available`: the offer's mask, needed where turns are earned by being available. `outcomes`:
-    "arrived", "late" or "failed" a client; None means that all arrived. `losses`: NaN where a client
-    reported none. `late_arrivals`: the truth about late clients of earlier rounds.
+    Attributes:
+        round: The number of the round, from 1.
+        clients: The rows of the selected clients.
+        contexts: One row of features per selected client.
+        exchange_times: The exchange times in seconds (tau in the paper); for a late client its deadline, for a failed
+            client the time until it failed.
+        available: The offer's availability mask, required if turns accrue only in rounds in which a client is
+            available.
+        outcomes: "arrived", "late" or "failed" for each client; None means that all arrived.
+        losses: The training losses; NaN for clients that reported none.
+        metrics: Named numbers about the round, such as the accuracy of the model.
+        late_arrivals: The true times of late clients of earlier rounds.
     """
 
     round: int
@@ -234,16 +259,16 @@ class RoundReport(_Value):
         clients = as_rows("clients", self.clients, ReportError)
         contexts = as_contexts(self.contexts, ReportError)
         times = as_times("exchange_times", self.exchange_times, ReportError)
-        same_length("contexts", contexts, len(clients), "clients", ReportError)
-        same_length("exchange_times", times, len(clients), "clients", ReportError)
+        require_length("contexts", contexts, len(clients), "clients", ReportError)
+        require_length("exchange_times", times, len(clients), "clients", ReportError)
         available = self.available
         if available is not None:
             available = as_mask("available", available, ReportError)
             in_fleet = clients < len(available)
             if not in_fleet.all() or not available[clients].all():
-                absent = ~in_fleet
-                absent[in_fleet] = ~available[clients[in_fleet]]
-                refuse_where(absent, "clients", clients, "was not available", ReportError)
+                unavailable = ~in_fleet
+                unavailable[in_fleet] = ~available[clients[in_fleet]]
+                refuse_where(unavailable, "clients", clients, "was not available", ReportError)
         self._set(
             round=as_count("round", self.round, ReportError),
             clients=clients,
@@ -264,7 +289,15 @@ class RoundReport(_Value):
         exchange_times: FloatArray,
         available: BoolArray | None = None,
     ) -> RoundReport:
-        """A report that all arrived, of fresh arrays that need no check: for worlds that made them themselves."""
+        """Creates a report without validation, for worlds that have just created valid arrays; all clients arrived.
+
+        Args:
+            round: The number of the round.
+            clients: The rows of the selected clients.
+            contexts: One row of features per selected client.
+            exchange_times: The exchange times in seconds.
+            available: The offer's availability mask.
+        """
         return cls._trusted(
             round=round,
             clients=clients,
@@ -279,11 +312,11 @@ class RoundReport(_Value):
 
     @property
     def duration(self) -> float:
-        """How long the round lasted, in seconds: as long as its slowest client (f in the paper)."""
+        """The duration of the round in seconds: the time of its slowest client (f in the paper)."""
         return float(self.exchange_times.max(initial=0.0))
 
     def with_outcome(self, *outcomes: str) -> BoolArray:
-        """A mask of the chosen clients whose outcome is one of these."""
+        """Returns a mask of the selected clients whose outcome is one of these."""
         if self.outcomes is None:
             return np.full(len(self.clients), "arrived" in outcomes)
         mask = np.zeros(len(self.clients), dtype=np.bool_)
@@ -294,7 +327,7 @@ class RoundReport(_Value):
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """A round that is over."""
+    """A completed round: its selection and its report."""
 
     selection: Selection
     report: RoundReport
@@ -302,24 +335,25 @@ class RoundRecord:
     def __post_init__(self) -> None:
         if self.selection.round != self.report.round:
             raise ReportError(
-                f"the report is of round {self.report.round}, the selection of round {self.selection.round}"
+                f"the report is of round {self.report.round}, the selection of round {self.selection.round}: both must "
+                "be of the same round"
             )
 
     @property
     def round(self) -> int:
-        """Its number, from 1."""
+        """The number of the round, from 1."""
         return self.selection.round
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContextRange(_Value):
-    """The lowest and highest credible value of each feature, declared once and checked every round.
+    """The lowest and highest plausible value of each feature, declared once and checked every round.
 
-    An absurd context widens the confidence band and makes its client look attractive: it must be
-    refused before it is used.
+    An implausible context widens the confidence band and makes its client look attractive, so it must be refused
+    before it is used.
 
-    >>> credible = ContextRange(lowest=[0.1, 0, 0], highest=[10, 1, 1000])
-    >>> credible.check([[0.5, 1, 7], [0.5, 1, 1e5]], OfferError)
+    >>> plausible = ContextRange(lowest=[0.1, 0, 0], highest=[10, 1, 1000])
+    >>> plausible.check([[0.5, 1, 7], [0.5, 1, 1e5]], OfferError)
     Traceback (most recent call last):
     turnout.errors.OfferError: contexts[1, 2] = 100000.0 is outside the declared range [0, 1000]
     """
@@ -330,7 +364,7 @@ class ContextRange(_Value):
     def __post_init__(self) -> None:
         lowest = as_floats("lowest", self.lowest, 1, SettingError)
         highest = as_floats("highest", self.highest, 1, SettingError)
-        same_length("highest", highest, len(lowest), "features in lowest", SettingError)
+        require_length("highest", highest, len(lowest), "features in lowest", SettingError)
         refuse_where(lowest > highest, "lowest", lowest, "is above the highest of its feature", SettingError)
         self._set(lowest=lowest, highest=highest)
 
@@ -342,9 +376,13 @@ class ContextRange(_Value):
         *,
         available: BoolArray | None = None,
     ) -> None:
-        """Refuse contexts outside the range; `rows` are the clients they belong to, by default all.
+        """Raises `error` if a context lies outside the range.
 
-        `available`: only of these; of others nothing was told.
+        Args:
+            contexts: One row of features per client.
+            error: The type of the error to raise.
+            rows: The clients that the contexts belong to; by default all clients in order.
+            available: A mask of the contexts to check; contexts of unavailable clients have no meaning.
         """
         values = as_contexts(contexts, error)
         if values.shape[1] != len(self.lowest):
@@ -358,21 +396,23 @@ class ContextRange(_Value):
                 wrong &= available
                 if not wrong.any():
                     continue
-            at = int(np.flatnonzero(wrong)[0])
-            row = at if rows is None else int(rows[at])
-            raise error(f"contexts[{row}, {feature}] = {column[at]} is outside the declared range [{low:g}, {high:g}]")
+            index = int(np.flatnonzero(wrong)[0])
+            row = index if rows is None else int(rows[index])
+            raise error(
+                f"contexts[{row}, {feature}] = {column[index]} is outside the declared range [{low:g}, {high:g}]"
+            )
 
 
 def _as_outcomes(outcomes: Sequence[str] | npt.NDArray[np.str_] | None, clients: int) -> Any:
     if outcomes is None:
         return None
-    words = [str(word) for word in outcomes]
-    if len(words) != clients:
-        raise ReportError(f"outcomes has {len(words)} words, but there are {clients} clients")
-    for row, word in enumerate(words):
-        if word not in OUTCOMES:
-            raise ReportError(f"outcomes[{row}] = {word!r} must be one of {', '.join(OUTCOMES)}")
-    return np.array(words, dtype="U7")
+    names = [str(outcome) for outcome in outcomes]
+    if len(names) != clients:
+        raise ReportError(f"outcomes has {len(names)} entries, but there are {clients} clients: give one for each")
+    for index, name in enumerate(names):
+        if name not in OUTCOMES:
+            raise ReportError(f"outcomes[{index}] = {name!r} must be one of {', '.join(OUTCOMES)}")
+    return np.array(names, dtype="U7")
 
 
 def _as_losses(losses: npt.ArrayLike | None, clients: int) -> FloatArray | None:
@@ -380,16 +420,16 @@ def _as_losses(losses: npt.ArrayLike | None, clients: int) -> FloatArray | None:
         return None
     array = np.asarray(losses, dtype=np.float64)
     if array.shape != (clients,):
-        raise ReportError(f"losses has shape {array.shape}, but there are {clients} clients")
+        raise ReportError(f"losses has shape {array.shape}, but there are {clients} clients: give one loss for each")
     refuse_where(np.isinf(array), "losses", array, "must not be infinite", ReportError)
     return array
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray)):
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
+        if not (isinstance(left, np.ndarray) and isinstance(right, np.ndarray)):
             return False
-        return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f" and other.dtype.kind == "f"))
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    return bool(one == other)
+        return bool(np.array_equal(left, right, equal_nan=left.dtype.kind == "f" and right.dtype.kind == "f"))
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
+    return bool(left == right)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, IntArray, as_count, saved
+from turnout.kernel.arrays import FloatArray, IntArray, as_count, saved_value
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.lab.learners.base import Cohort, Learner, TrainingResult
@@ -90,7 +90,7 @@ class TrainingWorld:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take them back."""
-        weights = self.federation.learner.loaded(saved(state, "weights"))
+        weights = self.federation.learner.loaded(saved_value(state, "weights"))
         self.inner.restore(subset(state, "inner"))
         self.weights = weights
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError, StateError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number, load_array, saved
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number, load_array, saved_value
 from turnout.kernel.rounds import RoundReport
 
 
@@ -136,7 +136,7 @@ def append_rows(array: npt.NDArray[Any], count: int, initial: Any) -> Any:
 
 def load_number(state: Mapping[str, Any], key: str) -> float:
     """Returns a number from a saved state."""
-    value = np.asarray(saved(state, key))
+    value = np.asarray(saved_value(state, key))
     if value.ndim or value.dtype.kind not in "biuf":
         raise StateError(f"{key!r} of the saved state must be a number, got {state[key]!r}")
     return float(value)

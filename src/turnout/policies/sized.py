@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, as_count, as_floats, refuse_where, same_length
+from turnout.kernel.arrays import FloatArray, as_count, as_floats, refuse_where, require_length
 from turnout.kernel.rounds import RoundReport
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.observations import LastLosses, append_rows
@@ -70,7 +70,7 @@ def per_client_setting(field: str, values: npt.ArrayLike | None, clients: int) -
     if values is None:
         return np.ones(clients)
     array = np.array(as_floats(field, values, 1, SettingError))
-    same_length(field, array, clients, "clients", SettingError)
+    require_length(field, array, clients, "clients", SettingError)
     refuse_where(array < 0, field, array, "must not be negative", SettingError)
     if not array.any():
         raise SettingError(f"{field} must not all be 0: give one client a positive number, or pass None for equal ones")

@@ -1,4 +1,4 @@
-"""What is kept of runs: rounds in columns, many runs in one file."""
+"""Storage of runs: rounds in columns, and many runs in one file."""
 
 from turnout.store.columns import RoundColumns
 from turnout.store.runs import RunInfo, RunStore

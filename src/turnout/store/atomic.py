@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from turnout.errors import SettingError
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """Written beside its place and then put there; if that breaks off, what was there stays."""
+    """Opens a temporary file for writing and renames it to `path` on success.
+
+    If writing fails, a file that already exists at `path` is left unchanged.
+    """
     try:
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            Path(beside).replace(path)
+            Path(temporary).replace(path)
         except BaseException:
-            Path(beside).unlink()
+            Path(temporary).unlink()
             raise
-    except OSError as refused:
-        raise SettingError(f"cannot write {path}: {refused.strerror or refused}") from refused
+    except OSError as error:
+        raise SettingError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,4 +1,4 @@
-"""Many rounds as a few arrays: what is kept, and what analyses read."""
+"""Many rounds as a few arrays, for storage and analysis."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy.typing as npt
 from turnout.errors import StoreError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, read_only, refuse_where
 from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundRecord, RoundReport, Selection
-from turnout.store.gathering import (
-    FILLS,
-    NOTHING,
+from turnout.store.assembly import (
+    FILL_VALUES,
+    MISSING,
+    NAMED_COLUMNS,
     PER_ROUND,
-    WORDS,
     Array,
     Fields,
     common_width,
@@ -26,7 +26,7 @@ from turnout.store.gathering import (
 )
 from turnout.store.packing import corruption_as_store_error, pack, unpack
 
-_OUTCOME_WORDS = np.array(OUTCOMES)
+_OUTCOME_NAMES = np.array(OUTCOMES)
 _LATE = ("rounds", "clients", "contexts", "deadlines", "exchange_times", "learned_since")
 _DTYPES: Mapping[str, Any] = {
     "rounds": np.int64,
@@ -37,25 +37,39 @@ _DTYPES: Mapping[str, Any] = {
     "available": np.bool_,
     "outcomes": np.uint8,
     "losses": np.float64,
-    "told": np.int64,
+    "report_rows": np.int64,
     "widths": np.int64,
 }
+#: Keys of the stored format that differ from the field names; they must never change.
+_STORED_KEYS: Mapping[str, str] = {"report_rows": "told"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundColumns:
-    """Rounds in columns: T rounds of N `clients`, R rows, one a chosen client.
+    """Rounds in columns: T rounds of N clients with R rows in total, one row per chosen client.
 
-    Round i owns the rows starts[i]:starts[i+1]; `chosen`, `contexts`, `exchange_times`, `outcomes` (places in
-    OUTCOMES), `losses` and `client_reasons` have one entry a row, in the order of the selection. `rounds`,
-    `available`, `cohort_reasons` and `metrics` have one a round.
+    Round i has the rows starts[i]:starts[i+1], in the order of its selection.
 
-    What only some rounds have is a column all the same: `absent` holds, under the name of the column (such as
-    "losses" or "metrics.accuracy"), a mask of the rounds that lack it. There stands NaN, or "arrived", or available.
-
-    `late`: the late arrivals told in a round, by its number. `told`: the row that each line of the reports is about,
-    where not all reports keep the order of their selections. `widths`: how many features the contexts of each round
-    have, where a round without clients says otherwise than the rest.
+    Attributes:
+        clients: The number of clients, N.
+        rounds: The number of each round, in ascending order (T entries).
+        starts: The first row of each round, followed by R (T + 1 entries).
+        chosen: The chosen client of each row.
+        contexts: The context of each row.
+        exchange_times: The exchange time of each row in seconds.
+        available: The availability masks (T × N).
+        outcomes: The outcome of each row, as an index into OUTCOMES.
+        losses: The training loss of each row.
+        client_reasons: Named reasons of the selection with one number per row.
+        cohort_reasons: Named reasons of the selection with one number per round.
+        metrics: Named metrics with one number per round.
+        late: The late arrivals that a round reported, by the number of that round.
+        absent: For a column that only some rounds have, a mask of the rounds that lack it, under the name of the column
+            (such as "losses" or "metrics.accuracy"). The column holds a fill value there: NaN, "arrived" or true.
+        report_rows: The row that each entry of the reports belongs to; None if all reports have the order of their
+            selections.
+        widths: The number of features of each round's contexts; None if it is the same for all rounds. Only rounds
+            without clients may differ from the others.
     """
 
     clients: int
@@ -72,7 +86,7 @@ class RoundColumns:
     metrics: Mapping[str, FloatArray] = field(default_factory=dict)
     late: Mapping[int, LateArrivals] = field(default_factory=dict)
     absent: Mapping[str, BoolArray] = field(default_factory=dict)
-    told: IntArray | None = None
+    report_rows: IntArray | None = None
     widths: IntArray | None = None
 
     def __post_init__(self) -> None:
@@ -80,65 +94,83 @@ class RoundColumns:
         for name, dtype in _DTYPES.items():
             if (value := getattr(self, name)) is not None:
                 self._set(name, read_only(np.ascontiguousarray(value, dtype=dtype)))
-        for name, dtype in (*((word, np.float64) for word in WORDS), ("absent", np.bool_)):
-            columns = {str(word): read_only(np.asarray(one, dtype=dtype)) for word, one in getattr(self, name).items()}
-            self._set(name, MappingProxyType(columns))
+        for attribute, dtype in (*((name, np.float64) for name in NAMED_COLUMNS), ("absent", np.bool_)):
+            columns = {
+                str(name): read_only(np.asarray(column, dtype=dtype))
+                for name, column in getattr(self, attribute).items()
+            }
+            self._set(attribute, MappingProxyType(columns))
         self._set("late", MappingProxyType(dict(self.late)))
         self._check_shapes()
-        self._check_numbers()
+        self._check_values()
 
     @classmethod
     def from_records(cls, records: Iterable[RoundRecord], *, clients: int) -> RoundColumns:
-        """The columns of rounds that are over."""
+        """Returns the columns of completed rounds."""
         return cls(**fields_of_records(list(records), clients=as_count("clients", clients, StoreError)))
 
     @classmethod
+    def concatenate(cls, parts: Iterable[RoundColumns]) -> RoundColumns:
+        """Returns the rounds of all parts, which must be consecutive."""
+        all_parts = list(parts)
+        if not all_parts:
+            raise StoreError("there are no columns to concatenate: give at least one part")
+        if len({part.clients for part in all_parts}) > 1:
+            counts = ", ".join(str(count) for count in sorted({part.clients for part in all_parts}))
+            raise StoreError(
+                f"columns with different numbers of clients ({counts}) cannot be concatenated: give parts of one fleet"
+            )
+        nonempty = [part for part in all_parts if len(part)] or all_parts[:1]
+        return nonempty[0] if len(nonempty) == 1 else cls(**_fields_of_parts(nonempty))
+
+    @classmethod
     def joined(cls, parts: Iterable[RoundColumns]) -> RoundColumns:
-        """The rounds of all parts, which follow one another."""
-        every = list(parts)
-        if not every:
-            raise StoreError("there is nothing to join: give at least one part")
-        if len({part.clients for part in every}) > 1:
-            raise StoreError(f"parts of {every[0].clients} and of other numbers of clients cannot be joined")
-        peopled = [part for part in every if len(part)] or every[:1]
-        return peopled[0] if len(peopled) == 1 else cls(**_fields_of_parts(peopled))
+        """Calls `concatenate`, of which it is the old name."""
+        return cls.concatenate(parts)
+
+    @property
+    def told(self) -> IntArray | None:
+        """The old name of `report_rows`."""
+        return self.report_rows
 
     def records(self) -> Iterator[RoundRecord]:
-        """The rounds one by one, equal to the bit to those the columns were made from."""
+        """Iterates over the rounds, which are bit-for-bit equal to the records that the columns were made from."""
         return map(RoundRecord, self._selections(), self._reports())
 
     def to_bytes(self) -> bytes:
-        """All of it as an npz: whole numbers as narrow as they go, masks as bits."""
+        """Serialises the columns to an npz archive: integers in the narrowest dtype, masks as bits."""
         header: dict[str, Any] = {"format": 1, "clients": self.clients, "rounds": len(self)}
         arrays: dict[str, npt.NDArray[Any]] = {}
         for name, dtype in _DTYPES.items():
             if (value := getattr(self, name)) is not None:
-                arrays[name] = _narrowed(value) if dtype is np.int64 else value
+                arrays[_STORED_KEYS.get(name, name)] = _to_narrowest(value) if dtype is np.int64 else value
         if self.available is not None:
             arrays["available"] = np.packbits(self.available, axis=1)
-        for name in (*WORDS, "absent"):
-            columns = getattr(self, name)
-            header[name] = list(columns)
-            for place, column in enumerate(columns.values()):
-                arrays[f"{name}.{place}"] = np.packbits(column) if name == "absent" else column
+        for attribute in (*NAMED_COLUMNS, "absent"):
+            columns = getattr(self, attribute)
+            header[attribute] = list(columns)
+            for index, column in enumerate(columns.values()):
+                arrays[f"{attribute}.{index}"] = np.packbits(column) if attribute == "absent" else column
         if self.late:
             header["late"] = list(self.late)
-            arrays |= _packed_late(list(self.late.values()))
+            arrays |= _pack_late(list(self.late.values()))
         return pack(header, arrays)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> RoundColumns:
-        """What `to_bytes` gave."""
+        """Restores the columns from the result of `to_bytes`."""
         header, arrays = unpack(data)
         with corruption_as_store_error():
-            fields: dict[str, Any] = {name: arrays[name] for name in _DTYPES if name in arrays}
+            keys = {name: _STORED_KEYS.get(name, name) for name in _DTYPES}
+            fields: dict[str, Any] = {name: arrays[key] for name, key in keys.items() if key in arrays}
             fields["clients"] = header["clients"]
             if "available" in fields:
-                fields["available"] = _bits(fields["available"], header["clients"])
-            for name in (*WORDS, "absent"):
-                fields[name] = {word: arrays[f"{name}.{place}"] for place, word in enumerate(header[name])}
-            fields["absent"] = {name: _bits(mask, header["rounds"]) for name, mask in fields["absent"].items()}
-            fields["late"] = _unpacked_late(header.get("late", []), arrays)
+                fields["available"] = _unpack_bits(fields["available"], header["clients"])
+            for attribute in (*NAMED_COLUMNS, "absent"):
+                names = header[attribute]
+                fields[attribute] = {name: arrays[f"{attribute}.{index}"] for index, name in enumerate(names)}
+            fields["absent"] = {name: _unpack_bits(mask, header["rounds"]) for name, mask in fields["absent"].items()}
+            fields["late"] = _unpack_late(header.get("late", []), arrays)
             return cls(**fields)
 
     def __len__(self) -> int:
@@ -146,84 +178,86 @@ class RoundColumns:
 
     @property
     def durations(self) -> FloatArray:
-        """How long each round lasted, in seconds; one without clients lasts no time."""
-        lasted = np.zeros(len(self))
-        peopled = np.diff(self.starts) > 0
-        if peopled.any():
-            lasted[peopled] = np.maximum.reduceat(self.exchange_times, self.starts[:-1][peopled])
-        return lasted
+        """The duration of each round in seconds; 0 for a round without clients."""
+        durations = np.zeros(len(self))
+        nonempty = np.diff(self.starts) > 0
+        if nonempty.any():
+            durations[nonempty] = np.maximum.reduceat(self.exchange_times, self.starts[:-1][nonempty])
+        return durations
 
     @property
     def turns(self) -> IntArray:
-        """How often each client was chosen."""
+        """The number of times each client was chosen."""
         return np.bincount(self.chosen, minlength=self.clients).astype(np.int64, copy=False)
 
     @property
     def chosen_mask(self) -> BoolArray:
-        """Who was chosen in which round: one row a round, one column a client."""
+        """A mask of the chosen clients, with one row per round and one column per client."""
         mask = np.zeros((len(self), self.clients), dtype=np.bool_)
         mask[np.repeat(np.arange(len(self)), np.diff(self.starts)), self.chosen] = True
         return mask
 
     def shape_of(self, name: str) -> tuple[int, ...]:
-        """The shape that the column of this name has, or would have."""
-        head = name.partition(".")[0]
-        if head == "available":
+        """Returns the shape that the column of this name has, or would have if it is absent."""
+        attribute = name.partition(".")[0]
+        if attribute == "available":
             return (len(self.rounds), self.clients)
-        if head == "starts":
+        if attribute == "starts":
             return (len(self.rounds) + 1,)
-        if head == "contexts":
+        if attribute == "contexts":
             return (len(self.chosen), self.contexts.shape[-1])
-        return (len(self.rounds),) if head in (*PER_ROUND, "rounds", "absent", "widths") else (len(self.chosen),)
+        per_round = attribute in (*PER_ROUND, "rounds", "absent", "widths")
+        return (len(self.rounds),) if per_round else (len(self.chosen),)
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     def _selections(self) -> Iterator[Selection]:
-        words = [*self._words("client_reasons"), *self._words("cohort_reasons")]
+        reasons = [*self._named_by_round("client_reasons"), *self._named_by_round("cohort_reasons")]
         for round_, chosen in zip(self.rounds.tolist(), self._by_round("chosen", self.chosen), strict=True):
-            yield Selection(round_, chosen, _said(words))
+            yield Selection(round_, chosen, _next_values(reasons))
 
     def _reports(self) -> Iterator[RoundReport]:
-        order = slice(None) if self.told is None else self.told
-        metrics = self._words("metrics")
-        outcomes = None if self.outcomes is None else _OUTCOME_WORDS[self.outcomes[order]]
+        order = slice(None) if self.report_rows is None else self.report_rows
+        metrics = self._named_by_round("metrics")
+        outcome_names = None if self.outcomes is None else _OUTCOME_NAMES[self.outcomes[order]]
         columns = zip(
             self.rounds.tolist(),
             self._by_round("chosen", self.chosen[order]),
             self._contexts_by_round(self.contexts[order]),
             self._by_round("exchange_times", self.exchange_times[order]),
             self._by_round("available", self.available),
-            self._by_round("outcomes", outcomes),
+            self._by_round("outcomes", outcome_names),
             self._by_round("losses", None if self.losses is None else self.losses[order]),
             strict=True,
         )
-        for round_, clients, contexts, times, available, words, losses in columns:
+        for round_, clients, contexts, times, available, outcomes, losses in columns:
             yield RoundReport(
                 round_,
                 clients,
                 contexts,
                 times,
                 available=available,
-                outcomes=words,
+                outcomes=outcomes,
                 losses=losses,
-                metrics=_said(metrics),
+                metrics=_next_values(metrics),
                 late_arrivals=self.late.get(round_),
             )
 
-    def _words(self, name: str) -> list[tuple[str, Iterator[Any]]]:
-        return [(word, self._by_round(f"{name}.{word}", column)) for word, column in getattr(self, name).items()]
+    def _named_by_round(self, attribute: str) -> list[tuple[str, Iterator[Any]]]:
+        columns = getattr(self, attribute)
+        return [(name, self._by_round(f"{attribute}.{name}", column)) for name, column in columns.items()]
 
     def _by_round(self, name: str, column: npt.NDArray[Any] | None) -> Iterator[Any]:
-        """What a column says of each round, None where it says nothing."""
+        """Iterates over the values of a column round by round; None for rounds that lack it."""
         if column is None:
             return iter([None] * len(self))
         starts = self.starts.tolist()
-        places: Iterable[Any] = map(slice, starts[:-1], starts[1:])
-        if name == "available" or name.startswith(tuple(f"{head}." for head in PER_ROUND)):
-            places = range(len(self))
+        indices: Iterable[Any] = map(slice, starts[:-1], starts[1:])
+        if name == "available" or name.startswith(tuple(f"{attribute}." for attribute in PER_ROUND)):
+            indices = range(len(self))
         missing = self.absent[name].tolist() if name in self.absent else [False] * len(self)
-        return (None if gone else column[place] for place, gone in zip(places, missing, strict=True))
+        return (None if is_missing else column[index] for index, is_missing in zip(indices, missing, strict=True))
 
     def _contexts_by_round(self, contexts: FloatArray) -> Iterator[FloatArray]:
         by_round = self._by_round("contexts", contexts)
@@ -234,66 +268,66 @@ class RoundColumns:
 
     def _check_shapes(self) -> None:
         columns = {name: getattr(self, name) for name in _DTYPES}
-        for name in (*WORDS, "absent"):
-            columns |= {f"{name}.{word}": column for word, column in getattr(self, name).items()}
+        for attribute in (*NAMED_COLUMNS, "absent"):
+            columns |= {f"{attribute}.{name}": column for name, column in getattr(self, attribute).items()}
         for name, column in columns.items():
             if column is not None and column.shape != self.shape_of(name):
                 raise StoreError(
-                    f"{name} has shape {column.shape}, expected is {self.shape_of(name)}: there are "
+                    f"{name} has shape {column.shape}, expected {self.shape_of(name)}: there are "
                     f"{len(self.rounds)} rounds, {len(self.chosen)} rows and {self.clients} clients"
                 )
 
-    def _check_numbers(self) -> None:
+    def _check_values(self) -> None:
         rounds, starts, chosen = self.rounds, self.starts, self.chosen
         if len(rounds) and (rounds[0] < 1 or (np.diff(rounds) < 1).any()):
-            raise StoreError("rounds must count upwards from 1 or later, each once: sort them")
+            raise StoreError("rounds must be positive and strictly ascending: sort them, and give each round once")
         if starts[0] != 0 or starts[-1] != len(chosen) or (np.diff(starts) < 0).any():
-            raise StoreError(f"starts must rise from 0 to the number of rows, {len(chosen)}")
-        strangers = (chosen < 0) | (chosen >= self.clients)
-        refuse_where(strangers, "chosen", chosen, f"is unknown: there are {self.clients} clients", StoreError)
+            raise StoreError(f"starts must be ascending from 0 to the number of rows, {len(chosen)}")
+        unknown_clients = (chosen < 0) | (chosen >= self.clients)
+        refuse_where(unknown_clients, "chosen", chosen, f"is unknown: there are {self.clients} clients", StoreError)
         if self.outcomes is not None:
             unknown = self.outcomes >= len(OUTCOMES)
             refuse_where(unknown, "outcomes", self.outcomes, f"must be below {len(OUTCOMES)}", StoreError)
         if not self.late.keys() <= set(rounds.tolist()):
-            raise StoreError(f"late arrivals are told in rounds {sorted(self.late)}, some of which are not there")
+            raise StoreError(f"late arrivals are given for rounds {sorted(self.late)}, some of which do not exist")
 
 
-def _said(words: list[tuple[str, Iterator[Any]]]) -> dict[str, Any]:
-    """The next of what each word says, without the silent ones."""
-    said = ((word, next(values)) for word, values in words)
-    return {word: value for word, value in said if value is not None}
+def _next_values(columns: list[tuple[str, Iterator[Any]]]) -> dict[str, Any]:
+    """Advances all iterators by one round and returns the values that are not None."""
+    values = ((name, next(iterator)) for name, iterator in columns)
+    return {name: value for name, value in values if value is not None}
 
 
-def _narrowed(numbers: IntArray) -> npt.NDArray[Any]:
-    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
+def _to_narrowest(integers: IntArray) -> npt.NDArray[Any]:
+    return integers.astype(np.min_scalar_type(int(integers.max(initial=0))))
 
 
-def _bits(packed: npt.NDArray[np.uint8], count: int) -> BoolArray:
+def _unpack_bits(packed: npt.NDArray[np.uint8], count: int) -> BoolArray:
     return np.unpackbits(packed, axis=-1, count=count).astype(np.bool_)
 
 
-def _packed_late(every: list[LateArrivals]) -> dict[str, npt.NDArray[Any]]:
-    """Contexts lie flat, for their widths may differ."""
-    columns = {f"late.{name}": np.concatenate([getattr(one, name).ravel() for one in every]) for name in _LATE}
-    return {"late.shapes": np.array([one.contexts.shape for one in every]), **columns}
+def _pack_late(arrivals: list[LateArrivals]) -> dict[str, npt.NDArray[Any]]:
+    """Returns late arrivals as columns; contexts are flattened because their widths may differ."""
+    columns = {f"late.{name}": np.concatenate([getattr(late, name).ravel() for late in arrivals]) for name in _LATE}
+    return {"late.shapes": np.array([late.contexts.shape for late in arrivals]), **columns}
 
 
-def _unpacked_late(rounds: list[int], arrays: Mapping[str, npt.NDArray[Any]]) -> dict[int, LateArrivals]:
-    late: dict[int, LateArrivals] = {}
-    row = number = 0
+def _unpack_late(rounds: list[int], arrays: Mapping[str, npt.NDArray[Any]]) -> dict[int, LateArrivals]:
+    arrivals: dict[int, LateArrivals] = {}
+    row = offset = 0
     for round_, (count, width) in zip(rounds, arrays.get("late.shapes", np.empty((0, 2), np.int64)), strict=True):
         columns = {name: arrays[f"late.{name}"][row : row + count] for name in _LATE}
-        numbers = arrays["late.contexts"][number : number + count * width]
-        late[round_] = LateArrivals(**{**columns, "contexts": numbers.reshape(count, width)})
-        row, number = row + count, number + count * width
-    return late
+        contexts = arrays["late.contexts"][offset : offset + count * width]
+        arrivals[round_] = LateArrivals(**{**columns, "contexts": contexts.reshape(count, width)})
+        row, offset = row + count, offset + count * width
+    return arrivals
 
 
 def _fields_of_parts(parts: Sequence[RoundColumns]) -> Fields:
-    """The columns of these parts, one after the other."""
+    """Returns the fields of the concatenated columns."""
     counts = np.concatenate([np.diff(part.starts) for part in parts])
     widths = np.concatenate([_widths(part) for part in parts])
-    width, odd_widths = common_width(widths, counts)
+    width, different_widths = common_width(widths, counts)
     fields: Fields = {
         "clients": parts[0].clients,
         "rounds": np.concatenate([part.rounds for part in parts]),
@@ -304,21 +338,21 @@ def _fields_of_parts(parts: Sequence[RoundColumns]) -> Fields:
         )
         if len(counts) and counts.any()
         else np.empty((0, width)),
-        "widths": odd_widths,
+        "widths": different_widths,
         "exchange_times": np.concatenate([part.exchange_times for part in parts]),
         "late": {round_: late for part in parts for round_, late in part.late.items()},
         "absent": {},
-        "told": _joined_told(parts),
+        "report_rows": _concatenate_report_rows(parts),
     }
-    for name, fill in FILLS.items():
-        fields[name] = _joined_column(fields, name, [getattr(part, name) for part in parts], parts, fill)
-    for name in WORDS:
-        words = dict.fromkeys(word for part in parts for word in getattr(part, name))
-        fields[name] = {
-            word: _joined_column(
-                fields, f"{name}.{word}", [getattr(part, name).get(word) for part in parts], parts, NOTHING
+    for name, fill in FILL_VALUES.items():
+        fields[name] = _concatenate_column(fields, name, [getattr(part, name) for part in parts], parts, fill)
+    for attribute in NAMED_COLUMNS:
+        names = dict.fromkeys(name for part in parts for name in getattr(part, attribute))
+        fields[attribute] = {
+            name: _concatenate_column(
+                fields, f"{attribute}.{name}", [getattr(part, attribute).get(name) for part in parts], parts, MISSING
             )
-            for word in words
+            for name in names
         }
     return fields
 
@@ -327,34 +361,43 @@ def _widths(part: RoundColumns) -> IntArray:
     return np.full(len(part.rounds), part.contexts.shape[1]) if part.widths is None else part.widths
 
 
-def _joined_told(parts: Sequence[RoundColumns]) -> IntArray | None:
-    if all(part.told is None for part in parts):
+def _concatenate_report_rows(parts: Sequence[RoundColumns]) -> IntArray | None:
+    if all(part.report_rows is None for part in parts):
         return None
     offsets = starts_of([len(part.chosen) for part in parts])
     return np.concatenate(
         [
-            offset + (np.arange(len(part.chosen)) if part.told is None else part.told)
+            offset + (np.arange(len(part.chosen)) if part.report_rows is None else part.report_rows)
             for offset, part in zip(offsets, parts, strict=False)
         ]
     )
 
 
-def _joined_column(
-    fields: Fields, name: str, pieces: Sequence[Array | None], parts: Sequence[RoundColumns], fill: Any
+def _concatenate_column(
+    fields: Fields, name: str, arrays: Sequence[Array | None], parts: Sequence[RoundColumns], fill: Any
 ) -> Array | None:
-    if all(piece is None for piece in pieces):
+    """Concatenates an optional column and records in `fields["absent"]` which rounds lack it.
+
+    Args:
+        fields: The fields of the result.
+        name: The name of the column.
+        arrays: The column of each part, or None.
+        parts: The parts to concatenate.
+        fill: The fill value for parts without the column.
+    """
+    if all(array is None for array in arrays):
         return None
     missing = np.concatenate(
         [
-            part.absent.get(name, np.full(len(part.rounds), piece is None))
-            for piece, part in zip(pieces, parts, strict=True)
+            part.absent.get(name, np.full(len(part.rounds), array is None))
+            for array, part in zip(arrays, parts, strict=True)
         ]
     )
     if missing.any():
         fields["absent"][name] = missing
     return np.concatenate(
         [
-            np.full(part.shape_of(name), fill) if piece is None else piece
-            for piece, part in zip(pieces, parts, strict=True)
+            np.full(part.shape_of(name), fill) if array is None else array
+            for array, part in zip(arrays, parts, strict=True)
         ]
     )

@@ -1,4 +1,4 @@
-"""The SQLite file under a store: made whole, opened with care, and its refusals in plain words."""
+"""Creation, opening and checking of the SQLite file of a store, with helpful error messages."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from turnout.errors import StoreError
 
 WAIT_SECONDS = 60.0
 LARGEST_CHECKED = 64 * 2**20
-#: SQLite takes anything shorter for a new file, whatever stands in it.
+#: SQLite treats any shorter file as a new database, whatever it contains.
 SMALLEST_DATABASE = 512
 
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """What a file of ours is: its mark among SQLite files, the format that is written, and its tables."""
+    """A kind of SQLite file: its name in messages, its application id, the version of its format and its schema."""
 
     name: str
     application_id: int
@@ -57,35 +57,35 @@ CREATE TABLE snapshots (
 
 
 def create(path: Path, kind: FileKind = RUNS, fill: Callable[[sqlite3.Connection], None] | None = None) -> None:
-    """Make a new file beside its place, `fill` it, and move it there: a file of this name is always whole."""
-    if _holds_anything(stray := _beside(path, "-wal")):
-        raise StoreError(f"{path} is gone but {stray} is still there: bring the store back, or move that file away")
-    unborn = _beside(path, ".new")
-    for leftover in (unborn, *(_beside(unborn, suffix) for suffix in ("-wal", "-shm", "-journal"))):
+    """Creates a file under a temporary name, calls `fill` on it and renames it, so that `path` is always complete."""
+    if _has_content(log := _with_suffix(path, "-wal")):
+        raise StoreError(f"{path} does not exist, but its log {log} does: restore the database, or move the log away")
+    temporary = _with_suffix(path, ".new")
+    for leftover in (temporary, *(_with_suffix(temporary, suffix) for suffix in ("-wal", "-shm", "-journal"))):
         leftover.unlink(missing_ok=True)
-    connection = _connect(unborn, mode="rwc")
+    connection = _connect(temporary, mode="rwc")
     try:
         if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
             raise StoreError(
                 f"{path.parent} cannot hold a {kind.name} (is it a network folder?): choose a local folder"
             )
         connection.execute("PRAGMA synchronous = FULL")
-        marks = f"PRAGMA application_id = {kind.application_id}; PRAGMA user_version = {kind.format};"
-        connection.executescript(f"BEGIN; {marks} {kind.schema} COMMIT;")
+        pragmas = f"PRAGMA application_id = {kind.application_id}; PRAGMA user_version = {kind.format};"
+        connection.executescript(f"BEGIN; {pragmas} {kind.schema} COMMIT;")
         if fill is not None:
             with transaction(connection):
                 fill(connection)
     finally:
         connection.close()
-    unborn.rename(path)
+    temporary.rename(path)
     _sync_folder(path.parent)
 
 
 def connect(path: Path, kind: FileKind = RUNS, *, read_only: bool) -> sqlite3.Connection:
-    """A connection to a file that is known to be one of ours."""
+    """Opens a connection and checks that the file is of this kind and format."""
     connection = _connect(path, mode="ro" if read_only else "rw")
     try:
-        _check_ours(connection, path, kind)
+        _check_kind(connection, path, kind)
         if not read_only:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
@@ -95,15 +95,15 @@ def connect(path: Path, kind: FileKind = RUNS, *, read_only: bool) -> sqlite3.Co
     return connection
 
 
-def check_whole(connection: sqlite3.Connection, path: Path, *, thoroughly: bool = False) -> None:
-    """Refuse a damaged file early: one that is too short, and one with a fault where looking at all of it is quick.
+def check_integrity(connection: sqlite3.Connection, path: Path, *, thoroughly: bool = False) -> None:
+    """Raises StoreError if the file is truncated or, for files below 64 MiB, if SQLite's integrity check fails.
 
-    `thoroughly`: also hold the indexes against their tables, which takes about five times as long.
+    With `thoroughly` the indexes are compared with their tables too, which takes about five times as long.
     """
-    (pages,), (page_size,) = (connection.execute(f"PRAGMA {word}").fetchone() for word in ("page_count", "page_size"))
+    (pages,), (page_size,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
     size = path.stat().st_size
-    if size < pages * page_size and not _holds_anything(_beside(path, "-wal")):
-        raise _damaged(path, f"{size} of {pages * page_size} bytes are there")
+    if size < pages * page_size and not _has_content(_with_suffix(path, "-wal")):
+        raise _damaged(path, f"it has {size} of {pages * page_size} bytes")
     if size >= LARGEST_CHECKED:
         return
     (finding,) = connection.execute(f"PRAGMA {'integrity' if thoroughly else 'quick'}_check(1)").fetchone()
@@ -113,65 +113,65 @@ def check_whole(connection: sqlite3.Connection, path: Path, *, thoroughly: bool 
 
 @contextmanager
 def translate_sqlite_errors(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the file system complain about into a StoreError that says what to do."""
+    """Converts errors of SQLite and of the file system into a StoreError that states what to do."""
     try:
         yield
     except sqlite3.Error as error:
-        raise _translated(path, error) from error
+        raise _translate(path, error) from error
     except UnicodeDecodeError as error:
         raise _damaged(path, str(error)) from error
     except OSError as error:
         raise StoreError(
-            f"{path} cannot be used ({error.strerror or error}): check the folder and its rights"
+            f"{path} cannot be used ({error.strerror or error}): check the folder and its permissions"
         ) from error
 
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of it or nothing."""
+    """Runs the `with` block in a transaction, which is rolled back on any error."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        with suppress(sqlite3.Error):  # the first error is the one to tell; SQLite may have rolled back already
+        with suppress(sqlite3.Error):  # SQLite may have rolled back already, and the first error must be reported
             connection.execute("ROLLBACK")
         raise
 
 
 def _connect(path: Path, *, mode: str) -> sqlite3.Connection:
-    address = f"{path.absolute().as_uri()}?mode={mode}"
-    return sqlite3.connect(address, uri=True, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False)
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    return sqlite3.connect(uri, uri=True, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False)
 
 
-def _check_ours(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
+def _check_kind(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if (size := path.stat().st_size) < SMALLEST_DATABASE:
         raise StoreError(
-            f"{path} holds {size} bytes, too few for a turnout {kind.name}: restore it from a backup, or delete it to "
-            "begin a new one"
+            f"{path} has {size} bytes, too few for a turnout {kind.name}: restore it from a backup, or delete it to "
+            "create a new one"
         )
     if application != kind.application_id:
         raise StoreError(f"{path} is a SQLite file, but not a turnout {kind.name}: choose another path")
     if version != kind.format:
         raise StoreError(
-            f"{path} is of {kind.name} format {version}, but this turnout reads format {kind.format}: install a newer "
-            "turnout"
+            f"{path} has {kind.name} format {version}, but this version of turnout reads format {kind.format}: install "
+            "a newer version of turnout"
         )
 
 
-def _translated(path: Path, error: sqlite3.Error) -> StoreError:
+def _translate(path: Path, error: sqlite3.Error) -> StoreError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_NOTADB:
-        return StoreError(f"{path} is not a SQLite file, or its beginning is damaged: choose another path")
+        return StoreError(f"{path} is not a SQLite file, or its header is damaged: choose another path")
     if code == sqlite3.SQLITE_CORRUPT:
         return _damaged(path, str(error))
     advice = {
-        sqlite3.SQLITE_CANTOPEN: "check that it is a file and that its folder may be written to, or copy it elsewhere",
-        sqlite3.SQLITE_READONLY: "check the rights of the file and its folder, or open it with read_only=True",
-        sqlite3.SQLITE_FULL: "free some space and repeat; nothing of what was interrupted is stored",
-        sqlite3.SQLITE_BUSY: "another program holds it; end that one and repeat",
+        sqlite3.SQLITE_CANTOPEN: "check that it is a file and that its folder is writable, or copy it elsewhere",
+        sqlite3.SQLITE_READONLY: "check the permissions of the file and its folder, or open it with read_only=True",
+        sqlite3.SQLITE_FULL: "free some disk space and retry; nothing of the interrupted operation was stored",
+        sqlite3.SQLITE_BUSY: "another program has locked it; end that program and retry",
         sqlite3.SQLITE_TOOBIG: "append fewer rounds at a time",
     }.get(code, "check the disk, and that no other program changes the file")
     return StoreError(f"{path} cannot be used ({error}): {advice}")
@@ -180,21 +180,21 @@ def _translated(path: Path, error: sqlite3.Error) -> StoreError:
 def _damaged(path: Path, finding: str) -> StoreError:
     one_line = " ".join(finding.split())
     return StoreError(
-        f"{path} is truncated or damaged ({one_line}): restore it from a backup, or save what can be saved with "
+        f"{path} is truncated or damaged ({one_line}): restore it from a backup, or recover what is readable with "
         f"`sqlite3 {path.name} .recover`"
     )
 
 
-def _beside(path: Path, suffix: str) -> Path:
+def _with_suffix(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def _holds_anything(path: Path) -> bool:
+def _has_content(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a new name in a folder survive a power cut."""
+    """Flushes the folder to disk, so that a new file name survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

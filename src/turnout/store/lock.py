@@ -1,4 +1,4 @@
-"""One writer at a time: a lock that vanishes with its process."""
+"""An advisory lock for the only writer of a store, which the operating system releases when the process ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from turnout.errors import StoreError
 
 
 class WriterLock:
-    """Held from construction to `release`; the file says by whom, and stays behind empty."""
+    """A lock that is held from construction to `release`.
+
+    The lock file names the process that holds the lock. After `release` the file is empty, but it is not deleted.
+    """
 
     def __init__(self, path: Path, *, store: Path) -> None:
         self._file: TextIO = path.open("a+", encoding="utf-8")
@@ -21,7 +24,7 @@ class WriterLock:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.seek(0)
-            holder = self._file.read().strip() or "a process that has not yet said its name"
+            holder = self._file.read().strip() or "a process that has not yet written its name"
             self._file.close()
             raise StoreError(
                 f"{store} is being written by {holder}: wait until it ends, or open the store with read_only=True"
@@ -29,25 +32,25 @@ class WriterLock:
         except OSError:
             self._file.close()
             raise
-        self._say(f"process {os.getpid()} on host {socket.gethostname()}\n")
+        self._write(f"process {os.getpid()} on host {socket.gethostname()}\n")
         _held.add(self)
 
     def release(self) -> None:
-        """Let others write; a second time does nothing."""
+        """Releases the lock; further calls have no effect."""
         if self._file.closed:
             return
         _held.discard(self)
-        self._say("")
+        self._write("")
         fcntl.flock(self._file, fcntl.LOCK_UN)
         self._file.close()
 
     def forget(self) -> None:
-        """In a forked child: the lock is its parent's alone, and must not outlive it."""
+        """Closes the file in a forked child, so that the lock ends with the parent, which holds it."""
         self._file.close()
 
-    def _say(self, words: str) -> None:
+    def _write(self, text: str) -> None:
         self._file.truncate(0)
-        self._file.write(words)
+        self._file.write(text)
         self._file.flush()
 
 

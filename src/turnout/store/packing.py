@@ -1,4 +1,4 @@
-"""Arrays and a few plain values as bytes: an npz with a JSON header, read and written without pickle."""
+"""Serialisation of arrays and plain values: an npz archive with a JSON header, without pickle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from turnout.errors import StoreError
 
 PLAIN_ARRAYS = "biufU"
 _HEADER = "header.json"
-_DAMAGED = (
+_CORRUPTION_ERRORS = (
     zipfile.BadZipFile,
     ArithmeticError,
     EOFError,
@@ -32,7 +32,7 @@ _DAMAGED = (
 
 
 def pack(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """An uncompressed npz of `arrays`, with `header` as JSON beside them; equal input gives equal bytes."""
+    """Returns an uncompressed npz archive of `arrays` with `header` as JSON; equal input gives equal bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(zipfile.ZipInfo(_HEADER), json.dumps(header))
@@ -44,7 +44,7 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> b
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """What `pack` was given; every entry is held against its checksum."""
+    """Returns the header and the arrays that were given to `pack`; the checksum of every entry is verified."""
     with corruption_as_store_error(), zipfile.ZipFile(io.BytesIO(data)) as archive:
         header: dict[str, Any] = json.loads(archive.read(_HEADER))
         arrays = {
@@ -56,38 +56,38 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
 
 
 def pack_snapshot(snapshot: Mapping[str, Any]) -> bytes:
-    """A flat state of arrays, whole numbers, numbers, words and truths."""
+    """Serialises a flat state whose values are arrays, integers, floats, strings and booleans."""
     scalars: dict[str, Any] = {}
     arrays: dict[str, npt.NDArray[Any]] = {}
     for key, value in snapshot.items():
         if not isinstance(key, str):
-            raise StoreError(f"a snapshot is kept by words, not by {key!r}: use str keys")
+            raise StoreError(f"the keys of a snapshot must be strings, not {key!r}")
         if isinstance(value, np.ndarray) and value.dtype.kind in PLAIN_ARRAYS:
             arrays[key] = value
         elif isinstance(value, bool | int | float | str):
             scalars[key] = value
         else:
-            what = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"of type {type(value).__name__}"
+            kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"of type {type(value).__name__}"
             raise StoreError(
-                f"snapshot[{key!r}] is {what}: give a plain array of numbers, truths or words, an int, a float, "
-                "a bool or a str"
+                f"snapshot[{key!r}] is {kind}: give an array of numbers, booleans or strings, an int, a float, a bool "
+                "or a str"
             )
     header = {"order": list(snapshot), "scalars": scalars, "arrays": list(arrays)}
-    return pack(header, {str(place): array for place, array in enumerate(arrays.values())})
+    return pack(header, {str(index): array for index, array in enumerate(arrays.values())})
 
 
 def unpack_snapshot(data: bytes) -> dict[str, Any]:
-    """What `pack_snapshot` was given, with the same types."""
+    """Returns the state that was given to `pack_snapshot`, with the same types."""
     header, arrays = unpack(data)
     with corruption_as_store_error():
-        values = {**header["scalars"], **{key: arrays[str(place)] for place, key in enumerate(header["arrays"])}}
+        values = {**header["scalars"], **{key: arrays[str(index)] for index, key in enumerate(header["arrays"])}}
         return {key: values[key] for key in header["order"]}
 
 
 @contextmanager
 def corruption_as_store_error() -> Iterator[None]:
-    """Turn whatever damaged bytes lead to into a StoreError."""
+    """Converts every error that corrupt bytes can cause into a StoreError."""
     try:
         yield
-    except _DAMAGED as damage:
-        raise StoreError(f"the stored bytes are damaged ({damage}): restore them from a backup") from damage
+    except _CORRUPTION_ERRORS as corruption:
+        raise StoreError(f"the stored bytes are damaged ({corruption}): restore them from a backup") from corruption

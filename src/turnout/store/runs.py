@@ -1,4 +1,4 @@
-"""Many runs in one file: one writer, any number of readers, nothing lost that was appended."""
+"""A store of many runs in one SQLite file, with one writer and any number of readers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from turnout.errors import StoreError
 from turnout.kernel.arrays import as_count
 from turnout.kernel.rounds import RoundRecord
 from turnout.store.columns import RoundColumns
-from turnout.store.database import check_whole, connect, create, transaction, translate_sqlite_errors
+from turnout.store.database import check_integrity, connect, create, transaction, translate_sqlite_errors
 from turnout.store.lock import WriterLock
 from turnout.store.packing import corruption_as_store_error, pack_snapshot, unpack_snapshot
 
@@ -33,7 +33,18 @@ FROM runs
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What is known of a stored run without reading its rounds; `rounds` counts those that are stored."""
+    """A summary of a stored run, which is available without reading its rounds.
+
+    Attributes:
+        id: The number of the run in its store.
+        key: The unique name of the run.
+        plan: The settings that determine the run.
+        clients: The number of clients.
+        rounds: The number of stored rounds.
+        finished: Whether the run is complete.
+        code_version: The version of turnout that started the run.
+        started: The time at which the run was started, in UTC and ISO format.
+    """
 
     id: int
     key: str
@@ -46,18 +57,19 @@ class RunInfo:
 
 
 class RunStore:
-    """A file of runs, each known by its key.
+    """A file of runs, each identified by its key.
 
-    A run is begun, appended to, and finished; or written whole. What a method has returned from is on the disk,
-    and survives a kill or a power cut. One process writes; its name stands in the file `<path>.lock`. Any number of
-    others read meanwhile, and see every append as a whole. Threads may share a store; processes must not.
+    A run is started with `begin`, extended with `append` and completed with `finish`, or written at once with
+    `write_run`. When a method returns, its changes are on disk and survive a crash or a power failure. Only one process
+    can write; the file `<path>.lock` names it. Any number of other processes can read at the same time; they see each
+    append completely or not at all. Threads may share a store object; processes must not.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
         self.path = Path(path)
         self.read_only = read_only
         self._process = os.getpid()
-        self._turn = threading.RLock()
+        self._mutex = threading.RLock()
         self._lock: WriterLock | None = None
         self._connection: sqlite3.Connection | None = None
         try:
@@ -68,23 +80,27 @@ class RunStore:
             raise
 
     def begin(self, key: str, plan: Mapping[str, Any], *, clients: int, code_version: str) -> int:
-        """The id of the run of this key, begun now unless it was begun before with the same plan."""
+        """Starts a run, or continues an unfinished run with the same key and plan, and returns its id."""
         with self._writing() as db:
-            return self._begun(db, key, plan, clients, code_version)
+            return self._begin(db, key, plan, clients, code_version)
 
     def append(
         self, run: int, columns: RoundColumns, *, snapshot: Mapping[str, Any] | None = None, finish: bool = False
     ) -> None:
-        """Store the next rounds and, with them, the state after the last; only the newest state is kept.
+        """Stores the next rounds of a run in one transaction.
 
-        `finish`: these are the last, and the run is whole; without a snapshot it then keeps none.
+        Args:
+            run: The id of the run.
+            columns: The rounds that follow the last stored round.
+            snapshot: The state after the last of these rounds; it replaces an earlier snapshot.
+            finish: Whether these rounds complete the run; without a snapshot, the earlier one is then deleted.
         """
         data = columns.to_bytes()
         state = None if snapshot is None else pack_snapshot(snapshot)
         with self._writing() as db:
             info = self._info(db, run)
             if info.finished:
-                raise StoreError(f"run {run} ({info.key!r}) is finished: begin another run, with another key")
+                raise StoreError(f"run {run} ({info.key!r}) is finished: begin another run with another key")
             self._append(db, info, columns, data)
             if state is not None:
                 last = info.rounds + len(columns)
@@ -95,7 +111,7 @@ class RunStore:
                     db.execute("DELETE FROM snapshots WHERE run = ?", (run,))
 
     def finish(self, run: int) -> None:
-        """Mark a run as whole: nothing can be appended to it any more."""
+        """Marks a run as complete; nothing can be appended to it afterwards."""
         with self._writing() as db:
             self._info(db, run)
             db.execute("UPDATE runs SET finished = 1 WHERE id = ?", (run,))
@@ -103,82 +119,91 @@ class RunStore:
     def write_run(
         self, key: str, plan: Mapping[str, Any], columns: RoundColumns, *, clients: int, code_version: str
     ) -> int:
-        """Store a whole run at once and return its id; if it is finished already, leave it as it is.
+        """Stores a complete run and returns its id.
 
-        An unfinished run of this key is replaced.
+        A finished run with the same key and plan is left unchanged; an unfinished one is replaced.
+
+        Args:
+            key: The unique name of the run.
+            plan: The settings that determine the run.
+            columns: All rounds of the run.
+            clients: The number of clients.
+            code_version: The version of turnout that played the run.
         """
         data = columns.to_bytes()
         with self._writing() as db:
-            info = self._known(db, key)
+            info = self._find(db, key)
             if info is not None:
-                _check_same_plan(info, _canonical(plan), clients)
+                _check_same_plan(info, _canonical_json(plan), clients)
                 if info.finished:
                     return info.id
                 db.execute("DELETE FROM runs WHERE id = ?", (info.id,))
-            run = self._begun(db, key, plan, clients, code_version)
+            run = self._begin(db, key, plan, clients, code_version)
             self._append(db, self._info(db, run), columns, data)
             db.execute("UPDATE runs SET finished = 1 WHERE id = ?", (run,))
             return run
 
     def delete(self, run: int) -> None:
-        """Forget a run and all its rounds; the file keeps its size and uses the space again."""
+        """Deletes a run and its rounds; the file keeps its size and reuses the space."""
         with self._writing() as db:
             self._info(db, run)
             db.execute("DELETE FROM runs WHERE id = ?", (run,))
 
     def compact(self) -> None:
-        """Give back the space of what was deleted; the file is written anew, and needs that much room beside it."""
-        with self._turn, translate_sqlite_errors(self.path):
+        """Rewrites the file without the space of deleted runs; this temporarily needs as much disk space again."""
+        with self._mutex, translate_sqlite_errors(self.path):
             db = self._check_process()
-            if self.read_only:
-                raise StoreError(f"{self.path} was opened to read: open it without read_only=True to write")
+            self._check_writable()
             db.execute("VACUUM")
-            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # until then the new file is in the journal, beside the old
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # VACUUM leaves the new content in the write-ahead log
 
     @property
     def changes(self) -> int:
-        """Another number whenever somebody else has written to the file."""
-        with self._turn, translate_sqlite_errors(self.path):
+        """A number that changes whenever another connection has written to the file."""
+        with self._mutex, translate_sqlite_errors(self.path):
             return int(self._check_process().execute("PRAGMA data_version").fetchone()[0])
 
     def info(self, run: int) -> RunInfo:
-        """The run of this number."""
+        """Returns the summary of the run with this id."""
         with self._reading() as db:
             return self._info(db, run)
 
     def find(self, key: str) -> RunInfo | None:
-        """The run of this key, or None."""
+        """Returns the summary of the run with this key, or None."""
         with self._reading() as db:
-            return self._known(db, key)
+            return self._find(db, key)
 
     def runs(self) -> list[RunInfo]:
-        """All runs, in the order they were begun."""
+        """Returns the summaries of all runs in the order in which they were started."""
         with self._reading() as db:
             return [_as_info(row) for row in db.execute(f"{_RUN} ORDER BY id")]
 
     def columns(self, run: int, *, after: int = 0, most: int = -1) -> RoundColumns:
-        """The stored rounds of a run.
+        """Returns the stored rounds of a run.
 
-        `after`: only those after the last round of an earlier call. `most`: at most so many appends of them.
+        Args:
+            run: The id of the run.
+            after: Returns only rounds after this one, which must be the last round that an earlier call returned.
+            most: The largest number of appended chunks to return; a negative number means all.
         """
         with self._reading() as db:
             info = self._info(db, run)
-            words = "SELECT last, data FROM chunks WHERE run = ? AND last > ? ORDER BY last LIMIT ?"
-            chunks = db.execute(words, (run, after, most)).fetchall()
+            query = "SELECT last, data FROM chunks WHERE run = ? AND last > ? ORDER BY last LIMIT ?"
+            chunks = db.execute(query, (run, after, most)).fetchall()
         parts, before = [RoundColumns.from_records([], clients=info.clients)], after
         for last, data in chunks:
-            parts.append(self._unpacked(run, before, last, data))
+            parts.append(self._unpack_chunk(run, before, last, data))
             before = last
-        return RoundColumns.joined(parts)
+        return RoundColumns.concatenate(parts)
 
     def records(self, run: int) -> Iterator[RoundRecord]:
-        """The stored rounds of a run one by one, read as they are asked for."""
+        """Iterates over the stored rounds of a run, which are read on demand."""
         with self._reading() as db:
             self._info(db, run)
         return self._records(run)
 
     def snapshot(self, run: int) -> tuple[int, dict[str, Any]] | None:
-        """The newest stored state of a run and the round it was taken after, or None."""
+        """Returns the number of the round after which the newest snapshot was taken and the snapshot, or None."""
         with self._reading() as db:
             self._info(db, run)
             row = db.execute("SELECT round, data FROM snapshots WHERE run = ?", (run,)).fetchone()
@@ -190,7 +215,7 @@ class RunStore:
             raise StoreError(f"the snapshot of run {run} in {self.path}: {damage}") from damage
 
     def close(self) -> None:
-        """Let go of the file; a second time does nothing."""
+        """Closes the file and releases the lock; further calls have no effect."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -207,7 +232,11 @@ class RunStore:
         self.close()
 
     def _open(self) -> None:
-        """Look before locking: a stranger's file is left without a lock file beside it."""
+        """Opens or creates the file.
+
+        An existing file is checked before the lock is taken, so that no lock file is created next to another program's
+        file.
+        """
         if not self.path.parent.is_dir():
             raise StoreError(f"there is no folder {self.path.parent}: create it, or choose another path")
         if not self.path.exists():
@@ -219,15 +248,15 @@ class RunStore:
         self._connection = connect(self.path, read_only=self.read_only)
         if not self.read_only and self._lock is None:
             self._take_lock()
-        check_whole(self._connection, self.path)
+        check_integrity(self._connection, self.path)
 
     def _take_lock(self) -> None:
         self._lock = WriterLock(self.path.with_name(f"{self.path.name}.lock"), store=self.path)
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """One consistent view of the file, for one thread at a time."""
-        with self._turn, translate_sqlite_errors(self.path):
+        """Opens a read transaction, in which one thread sees a consistent state of the file."""
+        with self._mutex, translate_sqlite_errors(self.path):
             db = self._check_process()
             db.execute("BEGIN")
             try:
@@ -238,66 +267,72 @@ class RunStore:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._turn, translate_sqlite_errors(self.path):
+        with self._mutex, translate_sqlite_errors(self.path):
             db = self._check_process()
-            if self.read_only:
-                raise StoreError(f"{self.path} was opened to read: open it without read_only=True to write")
+            self._check_writable()
             with transaction(db):
                 yield db
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise StoreError(f"{self.path} was opened read-only: open it without read_only=True to write")
 
     def _check_process(self) -> sqlite3.Connection:
         if self._connection is None:
             raise StoreError(f"{self.path} was closed: open it again")
         if os.getpid() != self._process:
-            raise StoreError(f"{self.path} was opened by process {self._process}: open it anew in this one")
+            raise StoreError(f"{self.path} was opened by process {self._process}: open it again in this process")
         return self._connection
 
-    def _known(self, db: sqlite3.Connection, key: str) -> RunInfo | None:
+    def _find(self, db: sqlite3.Connection, key: str) -> RunInfo | None:
         row = db.execute(f"{_RUN} WHERE key = ?", (key,)).fetchone()
         return None if row is None else _as_info(row)
 
     def _info(self, db: sqlite3.Connection, run: int) -> RunInfo:
         row = db.execute(f"{_RUN} WHERE id = ?", (run,)).fetchone()
         if row is None:
-            raise StoreError(f"there is no run {run} in {self.path}: `turnout runs list` shows those there are")
+            raise StoreError(f"there is no run {run} in {self.path}: RunStore.runs() lists the runs")
         return _as_info(row)
 
-    def _begun(self, db: sqlite3.Connection, key: str, plan: Mapping[str, Any], clients: int, code_version: str) -> int:
+    def _begin(self, db: sqlite3.Connection, key: str, plan: Mapping[str, Any], clients: int, code_version: str) -> int:
         if not isinstance(key, str) or not key:
-            raise StoreError(f"the key of a run must be a word, not {key!r}")
-        wanted = _canonical(plan)
-        fleet = as_count("clients", clients, StoreError)
-        info = self._known(db, key)
+            raise StoreError(f"the key of a run must be a non-empty string, not {key!r}")
+        plan_json = _canonical_json(plan)
+        client_count = as_count("clients", clients, StoreError)
+        info = self._find(db, key)
         if info is not None:
-            _check_same_plan(info, wanted, fleet)
+            _check_same_plan(info, plan_json, client_count)
             if info.finished:
                 raise StoreError(f"run {info.id} ({key!r}) is finished: read it, delete it, or choose another key")
             return info.id
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        row = (key, wanted, fleet, str(code_version), now)
-        begun = db.execute(
+        row = (key, plan_json, client_count, str(code_version), now)
+        run = db.execute(
             "INSERT INTO runs (key, plan, clients, code_version, started) VALUES (?, ?, ?, ?, ?)", row
         ).lastrowid
-        assert begun is not None
-        return begun
+        assert run is not None
+        return run
 
     def _append(self, db: sqlite3.Connection, info: RunInfo, columns: RoundColumns, data: bytes) -> None:
         if columns.clients != info.clients:
-            raise StoreError(f"run {info.id} has {info.clients} clients, but the rounds to append {columns.clients}")
+            raise StoreError(
+                f"run {info.id} has {info.clients} clients, but the rounds to append have {columns.clients}: append "
+                "rounds of the same fleet"
+            )
         if not len(columns):
             return
-        wanted = np.arange(info.rounds + 1, info.rounds + 1 + len(columns))
-        wrong = np.flatnonzero(columns.rounds != wanted)
+        expected = np.arange(info.rounds + 1, info.rounds + 1 + len(columns))
+        wrong = np.flatnonzero(columns.rounds != expected)
         if len(wrong):
-            found, expected = int(columns.rounds[wrong[0]]), int(wanted[wrong[0]])
+            actual_round, expected_round = int(columns.rounds[wrong[0]]), int(expected[wrong[0]])
             raise StoreError(
-                f"round {found} cannot follow round {expected - 1} of run {info.id} ({info.key!r}): append round "
-                f"{expected} next"
+                f"round {actual_round} cannot follow round {expected_round - 1} of run {info.id} ({info.key!r}): "
+                f"append round {expected_round} next"
             )
-        db.execute("INSERT INTO chunks (run, last, data) VALUES (?, ?, ?)", (info.id, int(wanted[-1]), data))
+        db.execute("INSERT INTO chunks (run, last, data) VALUES (?, ?, ?)", (info.id, int(expected[-1]), data))
 
     def _records(self, run: int) -> Iterator[RoundRecord]:
-        """A query a chunk: a reader that pauses must not hold back the writer's housekeeping."""
+        """Reads one chunk per query, because a long read transaction would prevent checkpoints of the log."""
         before = 0
         while True:
             with self._reading() as db:
@@ -306,43 +341,48 @@ class RunStore:
                 ).fetchone()
             if chunk is None:
                 return
-            yield from self._unpacked(run, before, *chunk).records()
+            yield from self._unpack_chunk(run, before, *chunk).records()
             before = chunk[0]
 
-    def _unpacked(self, run: int, before: int, last: int, data: bytes) -> RoundColumns:
-        """The rounds after `before` up to `last`."""
-        where = f"rounds {before + 1} to {last} of run {run} in {self.path}"
+    def _unpack_chunk(self, run: int, before: int, last: int, data: bytes) -> RoundColumns:
+        """Returns the rounds after `before` up to `last`."""
+        location = f"rounds {before + 1} to {last} of run {run} in {self.path}"
         try:
             columns = RoundColumns.from_bytes(data)
         except StoreError as damage:
-            raise StoreError(f"{where}: {damage}") from damage
+            raise StoreError(f"{location}: {damage}") from damage
         if not np.array_equal(columns.rounds, np.arange(before + 1, last + 1)):
-            raise StoreError(f"{where}: the stored bytes are of other rounds: restore the store from a backup")
+            raise StoreError(
+                f"{location}: the stored bytes are of other rounds: continue after the last round of an earlier "
+                "read, or restore the store from a backup"
+            )
         return columns
 
 
-def _canonical(plan: Mapping[str, Any]) -> str:
-    """One text for equal plans."""
+def _canonical_json(plan: Mapping[str, Any]) -> str:
+    """Returns JSON text that is the same for equal plans."""
     if not isinstance(plan, Mapping):
         raise StoreError(f"the plan of a run must be a dict, not {plan!r}")
     try:
         return json.dumps(dict(plan), sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise StoreError(
-            f"the plan of a run must be JSON ({error}): use words, finite numbers, lists and dicts"
+            f"the plan of a run must be JSON ({error}): use strings, finite numbers, lists and dicts"
         ) from error
 
 
 def _check_same_plan(info: RunInfo, plan: str, clients: int) -> None:
-    if _canonical(info.plan) != plan:
+    if _canonical_json(info.plan) != plan:
         raise StoreError(
-            f"run {info.id} ({info.key!r}) was begun with another plan: choose another key, or delete that run"
+            f"run {info.id} ({info.key!r}) was started with another plan: choose another key, or delete that run"
         )
     if info.clients != clients:
-        raise StoreError(f"run {info.id} ({info.key!r}) was begun with {info.clients} clients, not {clients}")
+        raise StoreError(
+            f"run {info.id} ({info.key!r}) was started with {info.clients} clients, not {clients}: choose another key"
+        )
 
 
 def _as_info(row: tuple[Any, ...]) -> RunInfo:
-    number, key, plan, clients, rounds, finished, code_version, started = row
+    run, key, plan, clients, rounds, finished, code_version, started = row
     with corruption_as_store_error():
-        return RunInfo(number, key, json.loads(plan), clients, rounds, bool(finished), code_version, started)
+        return RunInfo(run, key, json.loads(plan), clients, rounds, bool(finished), code_version, started)

@@ -1,4 +1,4 @@
-"""SQLite's write-ahead log: what was committed and can no longer be read."""
+"""Detection of lost commits in SQLite's write-ahead log."""
 
 from __future__ import annotations
 
@@ -8,64 +8,64 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-_HEADER, _FRAME = 32, 24
-_ORDER = {0x377F0682: "<", 0x377F0683: ">"}
-_Words = npt.NDArray[np.uint32]
+_HEADER, _FRAME_HEADER = 32, 24
+_BYTE_ORDERS = {0x377F0682: "<", 0x377F0683: ">"}
+_Integers = npt.NDArray[np.uint32]
 
 
 def lost_commits(path: Path) -> int:
-    """How many commits stand behind a damaged place in the log of this database.
+    """Returns the number of commits that follow a damaged frame in the write-ahead log of this database.
 
-    SQLite reads its log up to the first frame whose checksum is wrong, and drops the rest without a word. What a killed
-    process leaves unfinished at the end was never committed and does not count.
+    SQLite reads its log up to the first frame with a wrong checksum and silently ignores the rest. An incomplete
+    frame that a killed process leaves at the end was never committed and does not count.
     """
     log = path.with_name(f"{path.name}-wal")
     data = log.read_bytes() if log.exists() else b""
     if len(data) < _HEADER:
         return 0
-    magic, _, page_size, _, first, second = struct.unpack(">6I", data[:24])
-    order = _ORDER.get(magic, ">")
-    sums = _summed(_words(data[:24], order)[None], (0, 0))
-    if sums != [struct.unpack(">2I", data[24:_HEADER])]:
-        return 1 if len(data) > _HEADER else 0  # at least; nothing of it can be read
-    size = _FRAME + page_size
+    magic, _, page_size, _, first_salt, second_salt = struct.unpack(">6I", data[:24])
+    byte_order = _BYTE_ORDERS.get(magic, ">")
+    checksums = _running_checksums(_integers(data[:24], byte_order)[None], (0, 0))
+    if checksums != [struct.unpack(">2I", data[24:_HEADER])]:
+        return 1 if len(data) > _HEADER else 0  # at least one: without a valid header nothing can be counted
+    size = _FRAME_HEADER + page_size
     count = (len(data) - _HEADER) // size
     frames = np.frombuffer(data, np.uint8, count * size, _HEADER).reshape(count, size)
-    heads = np.ascontiguousarray(frames[:, :_FRAME]).view(">u4").astype(np.int64)
-    summed_bytes = np.ascontiguousarray(np.concatenate([frames[:, :8], frames[:, _FRAME:]], axis=1))
-    expected = _summed(summed_bytes.view(f"{order}u4").astype(np.uint32), sums[0])
-    right = np.array(expected, dtype=np.int64).reshape(count, 2) == heads[:, 4:]
-    salted = heads[:, 2:4] == (first, second)
-    wrong = ~(right.all(axis=1) & salted.all(axis=1))
-    if not wrong.any():
+    headers = np.ascontiguousarray(frames[:, :_FRAME_HEADER]).view(">u4").astype(np.int64)
+    covered = np.ascontiguousarray(np.concatenate([frames[:, :8], frames[:, _FRAME_HEADER:]], axis=1))
+    expected = _running_checksums(covered.view(f"{byte_order}u4").astype(np.uint32), checksums[0])
+    checksum_matches = np.array(expected, dtype=np.int64).reshape(count, 2) == headers[:, 4:]
+    salt_matches = headers[:, 2:4] == (first_salt, second_salt)
+    invalid = ~(checksum_matches.all(axis=1) & salt_matches.all(axis=1))
+    if not invalid.any():
         return 0
-    behind = np.arange(count) >= int(wrong.argmax())
-    # Frames of an earlier log have other salts, both of them.
-    return int((behind & salted.any(axis=1) & (heads[:, 1] > 0)).sum())
+    unreadable = np.arange(count) >= int(invalid.argmax())
+    # In frames of an earlier log both salts are different; a nonzero database size marks a commit frame.
+    return int((unreadable & salt_matches.any(axis=1) & (headers[:, 1] > 0)).sum())
 
 
-def _summed(frames: _Words, sums: tuple[int, int]) -> list[tuple[int, int]]:
-    """SQLite's running checksum after each frame of words.
+def _running_checksums(frames: _Integers, initial: tuple[int, int]) -> list[tuple[int, int]]:
+    """Returns SQLite's running checksum after each frame of 32-bit integers.
 
-    A pair of words (x, y) takes the sums (a, b) to (a + b + x, a + 2b + x + y), in 32 bits: a linear step, so that the
-    share of each word in the sums at the end of its frame can be written down beforehand.
+    A pair of integers (x, y) changes the checksum (a, b) to (a + b + x, a + 2b + x + y) modulo 2³². This step is
+    linear, so the contribution of each integer to the checksum at the end of its frame is a constant coefficient.
     """
     pairs = frames.shape[1] // 2
     step = np.array([[1, 1], [1, 2]], dtype=np.uint32)
     power = np.eye(2, dtype=np.uint32)
-    shares = np.empty((2, frames.shape[1]), dtype=np.uint32)
+    coefficients = np.empty((2, frames.shape[1]), dtype=np.uint32)
     for pair in range(pairs - 1, -1, -1):
-        shares[:, 2 * pair] = power[:, 0] + power[:, 1]
-        shares[:, 2 * pair + 1] = power[:, 1]
+        coefficients[:, 2 * pair] = power[:, 0] + power[:, 1]
+        coefficients[:, 2 * pair + 1] = power[:, 1]
         power = power @ step
-    added = np.stack([(frames * share).sum(axis=1, dtype=np.uint32) for share in shares], axis=1).tolist()
+    contributions = np.stack([(frames * row).sum(axis=1, dtype=np.uint32) for row in coefficients], axis=1).tolist()
     (p, q), (r, s) = power.tolist()
-    after, (a, b) = [], sums
-    for one, other in added:
-        a, b = (p * a + q * b + one) & 0xFFFFFFFF, (r * a + s * b + other) & 0xFFFFFFFF
-        after.append((a, b))
-    return after
+    checksums, (a, b) = [], initial
+    for first, second in contributions:
+        a, b = (p * a + q * b + first) & 0xFFFFFFFF, (r * a + s * b + second) & 0xFFFFFFFF
+        checksums.append((a, b))
+    return checksums
 
 
-def _words(data: bytes, order: str) -> _Words:
-    return np.frombuffer(data, f"{order}u4").astype(np.uint32)
+def _integers(data: bytes, byte_order: str) -> _Integers:
+    return np.frombuffer(data, f"{byte_order}u4").astype(np.uint32)

@@ -393,7 +393,7 @@ def test_a_cap_forfeits_and_must_leave_room_for_urgency() -> None:
 
 
 def test_a_promise_that_cannot_be_kept_is_refused() -> None:
-    with pytest.raises(InfeasiblePromise, match=r"Promise at most 0\.2"):
+    with pytest.raises(InfeasiblePromise, match=r"Use a guaranteed_rate of at most 0\.2"):
         WithGuarantee(UniformRandom(40), 0.3)
     with pytest.raises(InfeasiblePromise):
         WithGuarantee(UniformRandom(40), 0.19, availability=0.2)

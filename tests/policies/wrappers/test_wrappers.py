@@ -612,7 +612,7 @@ def test_a_floating_cohort_is_told_how_many_to_draw() -> None:
         (lambda: Overcommit(FedCS(9)), "overcommit needs a policy with a cohort_size, and fedcs has none"),
         (lambda: Eligible(UniformRandom(9), []), "allowed contains no client: pass a mask, rows, or a mapping"),
         (lambda: Eligible(UniformRandom(9), [False] * 9), "allowed contains no client"),
-        (lambda: Eligible(UniformRandom(9), [1, 1]), r"allowed\[1\] = 1 stands there already"),
+        (lambda: Eligible(UniformRandom(9), [1, 1]), r"allowed\[1\] = 1 is a duplicate"),
         (lambda: Eligible(UniformRandom(9), [-1]), r"allowed\[0\] = -1 must be a row"),
         (lambda: Eligible(UniformRandom(9), ["a"]), "allowed must hold rows"),
         (lambda: Eligible(UniformRandom(9), [[1], [1, 2]]), "allowed must"),

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count, as_number, load_array, smallest
-from turnout.kernel.cohort import NOBODY, Cohort
+from turnout.kernel.cohort import EMPTY_COHORT, Cohort
 from turnout.kernel.fairness import OwedTurns
 from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
@@ -198,7 +198,7 @@ class CSUCBQ(GuaranteedPolicy):
     def _cohort(self, offer: RoundOffer, size: int, values: OwedTurns, weight: float) -> Cohort:  # noqa: ARG002
         rows = np.flatnonzero(offer.available)
         if not len(rows):
-            return NOBODY
+            return EMPTY_COHORT
         index = self.index(rows, offer.round, values)
         positions = smallest(-index, size)
         times = self.rewards.longest * (1 - self._optimistic(offer.round)[rows[positions]])

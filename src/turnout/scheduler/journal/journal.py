@@ -39,7 +39,7 @@ from turnout.scheduler.records import (
     volunteered,
     without,
 )
-from turnout.store.database import FileKind, check_whole, connect, create, transaction, translate_sqlite_errors
+from turnout.store.database import FileKind, check_integrity, connect, create, transaction, translate_sqlite_errors
 from turnout.store.lock import WriterLock
 from turnout.store.packing import pack_snapshot, unpack_snapshot
 from turnout.store.wal import lost_commits
@@ -111,7 +111,7 @@ class Journal:
                         f"{path} is of fleet format {self._format}: open it once with Scheduler.open, which brings it "
                         "up to date"
                     )
-                check_whole(self.db, path, thoroughly=writes)
+                check_integrity(self.db, path, thoroughly=writes)
                 if writes:
                     self.db.execute("PRAGMA journal_mode = WAL")  # which a copy by VACUUM INTO has lost
             if writes:

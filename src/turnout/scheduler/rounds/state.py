@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import StateError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, saved
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.arrays import saved_value as saved
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import LateArrivals, RoundReport

@@ -19,7 +19,7 @@ from turnout.kernel.arrays import (
     as_number,
     load_array,
     read_only,
-    saved,
+    saved_value,
 )
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
@@ -199,12 +199,12 @@ class TraceWorld:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take it back; that of other traces is refused."""
-        if saved(state, "traces") != self.fingerprint:
+        if saved_value(state, "traces") != self.fingerprint:
             raise StateError(
                 f"the run was begun with traces of fingerprint {state['traces']}, these have {self.fingerprint}: give "
                 "the same files, or begin anew"
             )
-        now = as_number("now", saved(state, "now"), StateError, least=0)
+        now = as_number("now", saved_value(state, "now"), StateError, least=0)
         self._trained = load_array(state, "trained", self._trained)
         self._now = now
 
