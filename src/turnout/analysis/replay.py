@@ -21,7 +21,7 @@ from turnout.scheduler.journal.journal import Journal, is_fleet
 from turnout.scheduler.journal.replay import LIVE, policy_of
 from turnout.scheduler.records import ClosedRound, unpack_closed
 from turnout.scheduler.settings import SchedulerSettings
-from turnout.simulator.plans import OUR_WORLDS, RunPlan
+from turnout.simulator.plans import BUILTIN_WORLDS, RunPlan
 from turnout.simulator.play import play
 from turnout.simulator.recorded import ASSUMPTIONS, FittedWorld, RecordedHistory, RecordedWorld
 from turnout.store import RoundColumns, RunStore
@@ -115,7 +115,7 @@ def recorded(path: Path, run: int | None = None) -> Recorded:
             raise StoreError(f"there is no run {run} in {path}: see turnout runs list {path}")
         columns = store.columns(info.id)
     plan = RunPlan.from_dict(info.plan)
-    paper_like = plan.world in (*OUR_WORLDS, "training") and plan.world_settings.get("cold_start") != "participants"
+    paper_like = plan.world in (*BUILTIN_WORLDS, "training") and plan.world_settings.get("cold_start") != "participants"
     deadline = plan.world_settings.get("deadline")
     past = RecordedHistory(columns, COLD_START if paper_like else None, deadline)
     return Recorded(f"run {info.id} of {path}", past, plan.policy, plan.settings, replace(plan, rounds=len(columns)))
@@ -260,7 +260,7 @@ def _figures(columns: RoundColumns, record: RoundColumns, promise: Mapping[str, 
 
 def _can_be_rebuilt(record: Recorded) -> bool:
     """Does the plan of the run, played again, give the record to the bit?"""
-    if record.plan is None or record.plan.world not in OUR_WORLDS:
+    if record.plan is None or record.plan.world not in BUILTIN_WORLDS:
         return False
     again, columns = _played_in_its_world(record.plan), record.past.columns
     return bool(
