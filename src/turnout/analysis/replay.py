@@ -21,7 +21,7 @@ from turnout.scheduler.journal.journal import Journal, is_fleet
 from turnout.scheduler.journal.replay import LIVE, policy_of
 from turnout.scheduler.records import ClosedRound, unpack_closed
 from turnout.scheduler.settings import SchedulerSettings
-from turnout.simulator.plans import BUILTIN_WORLDS, RunPlan
+from turnout.simulator.plans import OUR_WORLDS, RunPlan
 from turnout.simulator.play import play
 from turnout.simulator.recorded import ASSUMPTIONS, FittedWorld, RecordedHistory, RecordedWorld
 from turnout.store import RoundColumns, RunStore
@@ -115,7 +115,7 @@ def recorded(path: Path, run: int | None = None) -> Recorded:
             raise StoreError(f"there is no run {run} in {path}: see turnout runs list {path}")
         columns = store.columns(info.id)
     plan = RunPlan.from_dict(info.plan)
-    paper_like = plan.world in (*BUILTIN_WORLDS, "training") and plan.world_settings.get("cold_start") != "participants"
+    paper_like = plan.world in (*OUR_WORLDS, "training") and plan.world_settings.get("cold_start") != "participants"
     deadline = plan.world_settings.get("deadline")
     past = RecordedHistory(columns, COLD_START if paper_like else None, deadline)
     return Recorded(f"run {info.id} of {path}", past, plan.policy, plan.settings, replace(plan, rounds=len(columns)))
@@ -167,7 +167,7 @@ def replay(
         return _replayed(record, again, settings, [columns], 1.0, notes, exact=True)
     if again.requires_expected_times:
         raise SettingError(f"{policy} must be told the true times, which nobody recorded: replay another policy")
-    repeated = record.past.is_whole and (record.live is None or record.live.overcommit == 1)
+    repeated = record.past.has_all_contexts and (record.live is None or record.live.overcommit == 1)
     if not repeated and policy == record.policy and _plain(settings) == _plain(record.settings):
         notes = ("everything is exact: the same policy with the same settings makes the recorded choices",)
         return _replayed(record, again, settings, [record.past.columns], 1.0, notes, exact=True)
@@ -176,7 +176,7 @@ def replay(
         world = RecordedWorld(record.past, seed)
         records = list(play(record.build(policy, settings), world, len(record.past.columns)))
         played.append(RoundColumns.from_records(records, clients=world.clients))
-        known, told = known + world.known, told + world.told
+        known, told = known + world.recorded_times, told + world.reported_times
         if watch is not None:
             watch(seed + 1, draws)
     told_of = _notes(record, again) if known < told else (REPEATED,)
@@ -184,7 +184,7 @@ def replay(
 
 
 def _notes(record: Recorded, policy: SelectionPolicy) -> tuple[str, ...]:
-    if record.past.is_whole:
+    if record.past.has_all_contexts:
         exact = "exact: who was available, and in what condition: whole offers were recorded"
         fairness = "choices, turns and debts, as far as the policy has learned from times that were drawn"
     elif policy.features is None:
@@ -260,7 +260,7 @@ def _figures(columns: RoundColumns, record: RoundColumns, promise: Mapping[str, 
 
 def _can_be_rebuilt(record: Recorded) -> bool:
     """Does the plan of the run, played again, give the record to the bit?"""
-    if record.plan is None or record.plan.world not in BUILTIN_WORLDS:
+    if record.plan is None or record.plan.world not in OUR_WORLDS:
         return False
     again, columns = _played_in_its_world(record.plan), record.past.columns
     return bool(

@@ -20,7 +20,7 @@ from turnout.simulator.traces.world import TraceWorld
 from turnout.simulator.world import World
 
 ENTRY_POINTS = "turnout.worlds"
-BUILTIN_WORLDS: Mapping[str, Callable[..., World]] = MappingProxyType({"paper": PaperWorld, "traces": TraceWorld})
+OUR_WORLDS: Mapping[str, Callable[..., World]] = MappingProxyType({"paper": PaperWorld, "traces": TraceWorld})
 
 
 def worlds() -> dict[str, Callable[..., World]]:
@@ -29,12 +29,12 @@ def worlds() -> dict[str, Callable[..., World]]:
     Each value is a builder that accepts the seed as its first argument and settings as keyword arguments.
     """
     installed = sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name)
-    return {**BUILTIN_WORLDS, **{entry.name: entry.load() for entry in installed}}
+    return {**OUR_WORLDS, **{entry.name: entry.load() for entry in installed}}
 
 
 def make_world(name: str, seed: int = 0, /, **settings: Any) -> World:
     """Builds a world by its name."""
-    build = BUILTIN_WORLDS.get(name) or worlds().get(name)
+    build = OUR_WORLDS.get(name) or worlds().get(name)
     if build is None:
         known = list(worlds())
         raise SettingError(f"unknown world {name!r}{suggestion(name, known)}; known worlds are {', '.join(known)}")

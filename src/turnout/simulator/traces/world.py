@@ -169,7 +169,7 @@ class TraceWorld:
         everyone = np.arange(self._clients)
         places = self._places_in_series(everyone, round, start)
         contexts = np.empty((3, self._clients)).T
-        contexts[:, 0] = 1 / self._free_cpu.of(round)
+        contexts[:, 0] = 1 / self._free_cpu.at(round)
         contexts[:, 1] = ~self._trained
         contexts[:, 2] = self._transfers_as_known(everyone, places)
         expected = self._expected(everyone, places, contexts) if self._truth else None
@@ -214,7 +214,7 @@ class TraceWorld:
     def _places_in_series(self, rows: IntArray, round: int, start: float) -> FloatArray:
         if self._link_clock == "recorded":
             return start - self._first_times[rows]
-        places: FloatArray = self._places.of(round)[rows] * self._down.lengths[rows]
+        places: FloatArray = self._places.at(round)[rows] * self._down.lengths[rows]
         return places
 
     def _transfers_as_known(self, rows: IntArray, places: FloatArray) -> FloatArray:
@@ -232,10 +232,10 @@ class TraceWorld:
 
     def _exchange_times(self, rows: IntArray, round: int, start: float, contexts: FloatArray) -> FloatArray:
         slower = [
-            np.exp(-spread[rows] * draws.of(round)[rows] + spread[rows] ** 2 / 2)
+            np.exp(-spread[rows] * draws.at(round)[rows] + spread[rows] ** 2 / 2)
             for spread, draws in ((self._down_spread, self._down_noise), (self._up_spread, self._up_noise))
         ]
-        noise = np.exp(self._noise_spread * self._noise.of(round)[rows] - self._noise_spread**2 / 2)
+        noise = np.exp(self._noise_spread * self._noise.at(round)[rows] - self._noise_spread**2 / 2)
         return self._times(rows, self._places_in_series(rows, round, start), contexts, noise, slower[0], slower[1])
 
     def _times(
