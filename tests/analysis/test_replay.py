@@ -73,7 +73,7 @@ def test_the_same_policy_reproduces_a_simulated_run_exactly(store: Path) -> None
 def test_the_same_policy_reproduces_a_fleet_exactly(fleet: Path) -> None:
     """Chosen anew from the whole offers, round after round, and not merely taken over."""
     record = recorded(fleet)
-    assert record.past.is_whole
+    assert record.past.has_all_contexts
     found = replay(record, "rbcsf", {"speed_weight": 5}, draws=2)
     same(found)
     assert found.draws == 2
