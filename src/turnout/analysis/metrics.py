@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from turnout.analysis.statistics import mean_or_nan
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_floats, as_number, same_length
 from turnout.kernel.exchange_time import ExchangeTimeModel
@@ -32,13 +32,6 @@ class PredictionError(NamedTuple):
 
     overall: float
     by_round: FloatArray
-
-
-class ConfidenceInterval(NamedTuple):
-    """A mean, and half the width of its confidence interval."""
-
-    mean: FloatArray
-    half_width: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,53 +270,6 @@ def band_coverage(
     return mean_or_nan(np.abs(means - predicted) <= exploration * uncertainty)
 
 
-def mean_and_band(values: npt.ArrayLike, axis: int = 0, confidence: float = 0.95) -> ConfidenceInterval:
-    """The mean over seeds, and half the width of its confidence interval after Student; NaN of a single seed.
-
-    >>> mean_and_band([1.0, 2.0, 3.0])
-    ConfidenceInterval(mean=array(2.), half_width=array(2.48413771))
-    """
-    numbers = np.asarray(values, dtype=np.float64)
-    if numbers.ndim == 0 or numbers.shape[axis] == 0:
-        raise SettingError("values must hold one number a seed, and at least one seed")
-    seeds = numbers.shape[axis]
-    mean = np.asarray(numbers.mean(axis=axis))
-    if seeds == 1:
-        return ConfidenceInterval(mean, np.full_like(mean, np.nan))
-    standard_error = numbers.std(axis=axis, ddof=1) / math.sqrt(seeds)
-    return ConfidenceInterval(mean, np.asarray(student_t(confidence, seeds - 1) * standard_error))
-
-
-@lru_cache(maxsize=256)
-def student_t(confidence: float, freedom: int) -> float:
-    """Within ± this lies Student's t with probability `confidence`.
-
-    Found by bisection of the finite series for whole degrees of freedom in the angle arctan(t/√freedom)
-    (Abramowitz and Stegun 26.7.3 and 26.7.4).
-
-    >>> round(student_t(0.95, 19), 3)
-    2.093
-    """
-    freedom = as_count("freedom", freedom, SettingError)
-    if not 0 < confidence < 1:
-        raise SettingError(f"confidence must lie between 0 and 1, not {confidence}")
-    odd = freedom % 2
-    steps = 2 * np.arange(1, freedom // 2) + odd
-    weights = np.concatenate([[1.0], np.cumprod((steps - 1) / steps)])
-    powers = 2 * np.arange(len(weights))
-
-    def within(angle: float) -> float:
-        series = math.sin(angle) * float(weights @ math.cos(angle) ** powers)
-        if not odd:
-            return series
-        return 2 / math.pi * (angle + (math.cos(angle) * series if freedom > 1 else 0.0))
-
-    low, high = 0.0, math.pi / 2
-    while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if within(middle) < confidence else (low, middle)
-    return math.sqrt(freedom) * math.tan(high)
-
-
 def round_of_each_row(columns: RoundColumns) -> IntArray:
     """The position, from 0, of the round that each row of the columns belongs to, (R,)."""
     return np.repeat(np.arange(len(columns.rounds)), np.diff(columns.starts))
@@ -334,11 +280,6 @@ def as_true_means(expected: npt.ArrayLike, columns: RoundColumns) -> FloatArray:
     means = as_floats("expected", expected, 1, SettingError)
     same_length("expected", means, len(columns.chosen), "chosen clients in all rounds", SettingError)
     return means
-
-
-def mean_or_nan(values: npt.NDArray[np.float64 | np.bool_]) -> float:
-    """The mean; NaN where there is nothing to take it of."""
-    return float(values.mean()) if values.size else math.nan
 
 
 def _some_rounds(columns: RoundColumns) -> int:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from turnout.analysis.metrics import jain_index, owed_after_each_round, student_t
+from turnout.analysis.metrics import jain_index, owed_after_each_round
+from turnout.analysis.statistics import student_t
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.arrays import FloatArray, as_count
 from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundRecord, RoundReport, Selection

@@ -8,13 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from turnout.analysis.metrics import (
-    as_true_means,
-    mean_or_nan,
-    owed_units,
-    replayed_estimates,
-    round_of_each_row,
-)
+from turnout.analysis.metrics import as_true_means, owed_units, replayed_estimates, round_of_each_row
+from turnout.analysis.statistics import mean_or_nan
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_floats, as_number, same_length
 from turnout.kernel.fairness import Rate, exact_rate, exact_rates

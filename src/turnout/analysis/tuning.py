@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from turnout.analysis.metrics import ConfidenceInterval, mean_and_band, student_t
+from turnout.analysis.statistics import ConfidenceInterval, mean_confidence_interval, student_t
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_number, read_only
 from turnout.policies.base import SelectionPolicy
@@ -108,7 +108,7 @@ class Trial:
 
     def band(self, figure: str) -> ConfidenceInterval:
         """The mean over seeds with its confidence interval."""
-        return mean_and_band(self.of(figure))
+        return mean_confidence_interval(self.of(figure))
 
     def bound(self, goal: Goal) -> float:
         """At most this, with 97.5 % confidence, is the figure in one more run: mean + t · deviation · sqrt(1 + 1/n)."""
