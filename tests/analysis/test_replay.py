@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from turnout.analysis.replay import FIGURES, Replayed, fitted_build, recorded, replay
-from turnout.analysis.tuning import Goal, tuned
+from turnout.analysis.tuning import Goal, find_speed_weight
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.randomness import round_rng
 from turnout.scheduler import ClientStatus, Scheduler
@@ -136,7 +136,7 @@ def test_a_world_fitted_to_a_fleet_is_as_fast_as_its_record(fleet: Path) -> None
     record = recorded(fleet)
     build, scale = fitted_build(record, {})
     assert 0.7 < scale < 1.4
-    found = tuned(Goal.within(2, by=40), build, points=3, coarse=3, fine=3, fresh=4, try_horizon=False)
+    found = find_speed_weight(Goal.within(2, by=40), build, points=3, coarse=3, fine=3, fresh=4, try_horizon=False)
     policy, world = build({"speed_weight": 1.0}, 0)
     assert policy.cohort_size == 3
     assert np.array_equal(world.availability, record.past.available.mean(axis=0))

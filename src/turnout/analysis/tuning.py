@@ -34,7 +34,7 @@ LIGHTEST, HEAVIEST = 0.5, 4.0  # see _weights
 HORIZON_WEIGHTS = (80.0, 250.0, 750.0)  # times 1 / (seconds of a fair round): about 5, 20 and 60 in the paper's world
 
 
-class Played(NamedTuple):
+class RunFigures(NamedTuple):
     """One run in five numbers. `shortfall`: how many turns the worst-off client has less than it was promised."""
 
     mean_round: float
@@ -48,7 +48,7 @@ class Played(NamedTuple):
 class Goal:
     """After `rounds` rounds one figure of the run is at most `most`: turns for the shortfall, seconds for the others.
 
-    >>> Goal.within(3, by=500).words
+    >>> Goal.within(3, by=500).description
     'every client within 3 turns of what it was promised by round 500'
     """
 
@@ -72,7 +72,7 @@ class Goal:
         return cls("shortfall", turns, by)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """As a person would say it."""
         if self.figure == "shortfall":
             unit = "turn" if self.most == 1 else "turns"
@@ -98,37 +98,37 @@ class Trial:
         """Its speed weight."""
         return float(self.settings["speed_weight"])
 
-    def of(self, figure: str) -> FloatArray:
+    def values(self, figure: str) -> FloatArray:
         """One number a seed."""
-        return self.figures[:, Played._fields.index(figure)]
+        return self.figures[:, RunFigures._fields.index(figure)]
 
     def mean(self, figure: str) -> float:
         """Over the seeds."""
-        return float(self.of(figure).mean())
+        return float(self.values(figure).mean())
 
-    def band(self, figure: str) -> ConfidenceInterval:
+    def interval(self, figure: str) -> ConfidenceInterval:
         """The mean over seeds with its confidence interval."""
-        return mean_confidence_interval(self.of(figure))
+        return mean_confidence_interval(self.values(figure))
 
     def bound(self, goal: Goal) -> float:
         """At most this, with 97.5 % confidence, is the figure in one more run: mean + t · deviation · sqrt(1 + 1/n)."""
-        values = self.of(goal.figure)
+        values = self.values(goal.figure)
         if len(values) < 2:
             return math.inf
-        reach = student_t(2 * CONFIDENCE - 1, len(values) - 1) * math.sqrt(1 + 1 / len(values))
-        return float(values.mean() + reach * values.std(ddof=1))
+        quantile = student_t(2 * CONFIDENCE - 1, len(values) - 1) * math.sqrt(1 + 1 / len(values))
+        return float(values.mean() + quantile * values.std(ddof=1))
 
     def meets(self, goal: Goal) -> bool:
         """Would one more run meet the goal, with 97.5 % confidence?"""
         return self.bound(goal) <= goal.most
 
-    def met(self, goal: Goal) -> int:
+    def runs_meeting(self, goal: Goal) -> int:
         """How many of its runs did."""
-        return int((self.of(goal.figure) <= goal.most).sum())
+        return int((self.values(goal.figure) <= goal.most).sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tuned:
+class TuningResult:
     """What was found.
 
     `answer`: the paper's rule at the weight that meets the goal and costs least, on fresh seeds; None if none does.
@@ -154,7 +154,7 @@ class Tuned:
         if self.horizon is None or self.answer is None:
             return self.horizon is not None
         price = "mean_round" if self.goal.is_fairness else "shortfall"
-        ours, theirs = self.answer.band(price), self.horizon.band(price)
+        ours, theirs = self.answer.interval(price), self.horizon.interval(price)
         return float(theirs.mean + theirs.half_width) < float(ours.mean - ours.half_width)
 
     @property
@@ -175,7 +175,7 @@ class Tuned:
         )
 
 
-def tuned(
+def find_speed_weight(
     goal: Goal,
     build: Build,
     *,
@@ -186,7 +186,7 @@ def tuned(
     fresh: int = 20,
     try_horizon: bool = True,
     watch: Watch | None = None,
-) -> Tuned:
+) -> TuningResult:
     """The speed weight that meets the goal at the lowest price, and the whole trade-off around it.
 
     First `points` weights are played with `coarse` seeds each; then the place where the goal begins or ceases to be met
@@ -200,19 +200,23 @@ def tuned(
     if fine < coarse:
         raise SettingError(f"fine must be at least coarse, {coarse}, not {fine}: precision only grows")
     search = _Search(goal, build, as_count("seed", seed, SettingError, least=0), watch)
-    search.expect((points + 1) * coarse + fine * _steps(points) + 2 * fresh + len(HORIZON_WEIGHTS) * coarse)
+    search.expect_runs((points + 1) * coarse + fine * _steps(points) + 2 * fresh + len(HORIZON_WEIGHTS) * coarse)
     fair = search.trial({"speed_weight": 0.0}, coarse)
     seconds = max(fair.mean("mean_round"), 1e-9)
-    weights = _weights(seconds, search.most_owed({"speed_weight": 0.0}), points)
+    weights = _weights(seconds, search.largest_debt({"speed_weight": 0.0}), points)
     curve = [fair, *(search.trial({"speed_weight": weight}, coarse) for weight in weights)]
     best = min(curve, key=lambda one: one.bound(goal))
     found = _boundary(search, curve, coarse, fine)
-    answer = None if found is None else search.confirmed(found, fine, fresh)
+    answer = None if found is None else search.confirm(found, fine, fresh)
     horizon = _with_horizon(search, seconds, coarse, fine, fresh) if try_horizon else None
-    return Tuned(goal, answer, horizon, best, tuple(curve), knee_of(curve))
+    return TuningResult(goal, answer, horizon, best, tuple(curve), find_knee(curve))
 
 
-def knee_of(curve: Sequence[Trial]) -> int | None:
+#: The former name of find_speed_weight.
+tuned = find_speed_weight
+
+
+def find_knee(curve: Sequence[Trial]) -> int | None:
     """Where the trade-off bends most: the point furthest below the straight line from the first to the last weight.
 
     Shortfall and mean round are scaled to 0…1 over the curve before. None where no point is below that line.
@@ -228,7 +232,7 @@ def knee_of(curve: Sequence[Trial]) -> int | None:
     return place if below[place] > 1e-9 else None
 
 
-def safe_side(weight: float, *, down: bool) -> float:
+def round_to_safe_side(weight: float, *, down: bool) -> float:
     """To two digits, downwards or upwards.
 
     >>> safe_side(1.2345, down=True), safe_side(123.45, down=False)
@@ -247,15 +251,15 @@ class _Search:
 
     def __init__(self, goal: Goal, build: Build, seed: int, watch: Watch | None) -> None:
         self.goal, self._build, self._seed, self._watch = goal, build, seed, watch
-        self._kept: dict[tuple[tuple[tuple[str, Any], ...], int], Played] = {}
+        self._results: dict[tuple[tuple[tuple[str, Any], ...], int], RunFigures] = {}
         self._judges = seed + FAR
         self._done, self._expected = 0, 0
 
-    def expect(self, runs: int) -> None:
+    def expect_runs(self, runs: int) -> None:
         """About so many."""
         self._expected = runs * self.goal.rounds
 
-    def most_owed(self, settings: Mapping[str, Any]) -> float:
+    def largest_debt(self, settings: Mapping[str, Any]) -> float:
         """Turns that a whole cohort could be owed at the end, had none of it had a turn."""
         policy, _ = self._build(settings, self._seed)
         rates = np.asarray(policy.queues.guaranteed_rates)  # type: ignore[attr-defined]  # _run has refused others
@@ -263,50 +267,50 @@ class _Search:
 
     def trial(self, settings: Mapping[str, Any], seeds: int) -> Trial:
         """With the first so many seeds of the search."""
-        return self._of(settings, range(self._seed, self._seed + seeds))
+        return self._trial_with(settings, range(self._seed, self._seed + seeds))
 
-    def confirmed(self, settings: Mapping[str, Any], fine: int, fresh: int) -> Trial | None:
+    def confirm(self, settings: Mapping[str, Any], fine: int, fresh: int) -> Trial | None:
         """On fresh seeds, if need be a little further on the safe side; None if even that does not meet the goal.
 
         Only what meets the goal with every seed of the search, too, is put before them.
         """
-        weight = safe_side(float(settings["speed_weight"]), down=self.goal.is_fairness)
+        weight = round_to_safe_side(float(settings["speed_weight"]), down=self.goal.is_fairness)
         for _ in range(ATTEMPTS):
             tried = {**settings, "speed_weight": weight}
-            if self.trial(tried, fine).met(self.goal) == fine:
+            if self.trial(tried, fine).runs_meeting(self.goal) == fine:
                 first = self._judges
                 self._judges += fresh
-                judged = self._of(tried, range(first, first + fresh))
-                if judged.met(self.goal) == fresh:
+                judged = self._trial_with(tried, range(first, first + fresh))
+                if judged.runs_meeting(self.goal) == fresh:
                     return judged
             if "horizon" in settings or weight == 0:
                 return None
             safer = weight / STEP_BACK if self.goal.is_fairness else weight * STEP_BACK
-            weight = safe_side(safer, down=self.goal.is_fairness)
+            weight = round_to_safe_side(safer, down=self.goal.is_fairness)
         return None
 
-    def _of(self, settings: Mapping[str, Any], seeds: range) -> Trial:
+    def _trial_with(self, settings: Mapping[str, Any], seeds: range) -> Trial:
         figures = np.array([self._run(settings, seed) for seed in seeds], dtype=np.float64)
         return Trial(dict(settings), read_only(figures))
 
-    def _run(self, settings: Mapping[str, Any], seed: int) -> Played:
+    def _run(self, settings: Mapping[str, Any], seed: int) -> RunFigures:
         key = (tuple(sorted(settings.items())), seed)
-        if key not in self._kept:
-            self._kept[key] = played(*self._build(settings, seed), self.goal.rounds)
+        if key not in self._results:
+            self._results[key] = measure_run(*self._build(settings, seed), self.goal.rounds)
             self._done += self.goal.rounds
             if self._watch is not None:
                 self._watch(self._done, max(self._done, self._expected))
-        return self._kept[key]
+        return self._results[key]
 
 
-def played(policy: SelectionPolicy, world: World, rounds: int) -> Played:
+def measure_run(policy: SelectionPolicy, world: World, rounds: int) -> RunFigures:
     """One run of a policy that gives a guarantee, in five numbers; what was promised is what its certificate says."""
     make = getattr(policy, "certificate", None)
     if make is None:
         raise SettingError(f"{policy.name} guarantees nothing, so there is nothing to tune: use rbcsf")
     durations = np.array([record.report.duration for record in play(policy, world, rounds)])
     certificate = make()
-    return Played(
+    return RunFigures(
         mean_round=float(durations.mean()),
         p95_round=float(np.percentile(durations, 95)),
         least_share=int(certificate.turns.min()) / rounds,
@@ -315,9 +319,9 @@ def played(policy: SelectionPolicy, world: World, rounds: int) -> Played:
     )
 
 
-def _weights(seconds: float, most_owed: float, points: int) -> FloatArray:
+def _weights(seconds: float, largest_debt: float, points: int) -> FloatArray:
     """From where a fair round's seconds are worth half a turn to where a quarter of them outweighs every debt."""
-    heaviest = max(HEAVIEST * most_owed, 100 * LIGHTEST) / seconds
+    heaviest = max(HEAVIEST * largest_debt, 100 * LIGHTEST) / seconds
     return np.geomspace(LIGHTEST / seconds, heaviest, points)
 
 
@@ -361,13 +365,13 @@ def _with_horizon(search: _Search, seconds: float, coarse: int, fine: int, fresh
     """A horizon at the last round, with the weight that meets the goal at the lowest price."""
     goal = search.goal
     settings = [
-        {"speed_weight": safe_side(one / seconds, down=True), "horizon": goal.rounds, "prior": "fleet"}
+        {"speed_weight": round_to_safe_side(one / seconds, down=True), "horizon": goal.rounds, "prior": "fleet"}
         for one in HORIZON_WEIGHTS
     ]
     price = "mean_round" if goal.is_fairness else "shortfall"
     meeting = [one for one in (search.trial(own, coarse) for own in settings) if one.meets(goal)]
     for one in sorted(meeting, key=lambda one: one.mean(price)):
-        judged = search.confirmed(one.settings, fine, fresh)
+        judged = search.confirm(one.settings, fine, fresh)
         if judged is not None:
             return judged
     return None
