@@ -29,13 +29,13 @@ from turnout.kernel.arrays import FloatArray
         (0.999, 30, 3.646),
     ],
 )
-def test_students_t_is_that_of_the_printed_table(confidence: float, freedom: int, quantile: float) -> None:
+def test_quantiles_match_published_tables(confidence: float, freedom: int, quantile: float) -> None:
     assert student_t(confidence, freedom) == pytest.approx(quantile, abs=5e-4)
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 8, 21])
 @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.99])
-def test_students_density_integrates_to_the_confidence(freedom: int, confidence: float) -> None:
+def test_the_density_integrates_to_the_confidence(freedom: int, confidence: float) -> None:
     quantile = student_t(confidence, freedom)
     nodes, weights = np.polynomial.legendre.leggauss(20)
     half_panel = quantile / 100
@@ -45,41 +45,41 @@ def test_students_density_integrates_to_the_confidence(freedom: int, confidence:
     assert half_panel * float((density @ weights).sum()) == pytest.approx(confidence, abs=1e-10)
 
 
-def test_students_t_becomes_normal() -> None:
+def test_many_degrees_of_freedom_approach_the_normal_distribution() -> None:
     assert student_t(0.95, 200_000) == pytest.approx(NormalDist().inv_cdf(0.975), abs=2e-5)
 
 
 @pytest.mark.parametrize("confidence", [0.0, 1.0, math.nan])
-def test_confidence_is_a_probability(confidence: float) -> None:
+def test_confidence_must_lie_between_zero_and_one(confidence: float) -> None:
     with pytest.raises(SettingError, match="confidence must lie between 0 and 1"):
         mean_confidence_interval([1.0, 2.0], confidence=confidence)
 
 
-def test_the_band_of_a_mean_by_hand() -> None:
-    mean, half = mean_confidence_interval([1.0, 2.0, 3.0])
+def test_the_interval_of_three_values_matches_a_manual_computation() -> None:
+    mean, half_width = mean_confidence_interval([1.0, 2.0, 3.0])
     assert mean == 2.0
-    assert half == pytest.approx(4.30265 / math.sqrt(3), abs=1e-5)
+    assert half_width == pytest.approx(4.30265 / math.sqrt(3), abs=1e-5)
 
 
-def test_the_band_is_taken_along_any_axis() -> None:
+def test_the_interval_is_computed_along_any_axis() -> None:
     values = np.arange(12.0).reshape(3, 4) ** 2
-    down, along = mean_confidence_interval(values), mean_confidence_interval(values.T, axis=1)
-    assert down.mean.shape == (4,)
-    assert np.array_equal(down.mean, along.mean)
-    np.testing.assert_allclose(down.half_width, along.half_width)
-    assert down.half_width[1] == pytest.approx(mean_confidence_interval(values[:, 1]).half_width)
+    first_axis, second_axis = mean_confidence_interval(values), mean_confidence_interval(values.T, axis=1)
+    assert first_axis.mean.shape == (4,)
+    assert np.array_equal(first_axis.mean, second_axis.mean)
+    np.testing.assert_allclose(first_axis.half_width, second_axis.half_width)
+    assert first_axis.half_width[1] == pytest.approx(mean_confidence_interval(values[:, 1]).half_width)
 
 
-def test_one_seed_has_no_band_and_none_no_mean() -> None:
-    mean, half = mean_confidence_interval([[1.0, 5.0]])
+def test_one_seed_has_no_interval_and_no_seed_is_rejected() -> None:
+    mean, half_width = mean_confidence_interval([[1.0, 5.0]])
     assert mean.tolist() == [1.0, 5.0]
-    assert np.isnan(half).all()
-    for nothing in (np.empty((0, 3)), 3.0):
+    assert np.isnan(half_width).all()
+    for values in (np.empty((0, 3)), 3.0):
         with pytest.raises(SettingError, match="at least one seed"):
-            mean_confidence_interval(nothing)
+            mean_confidence_interval(values)
 
 
-def test_the_band_covers_the_true_mean_as_often_as_it_says() -> None:
+def test_the_interval_covers_the_true_mean_at_the_confidence_level() -> None:
     draws: FloatArray = np.random.default_rng(7).normal(3.0, 2.0, (5, 20_000))
-    mean, half = mean_confidence_interval(draws)
-    assert np.mean(np.abs(mean - 3.0) <= half) == pytest.approx(0.95, abs=0.01)
+    mean, half_width = mean_confidence_interval(draws)
+    assert np.mean(np.abs(mean - 3.0) <= half_width) == pytest.approx(0.95, abs=0.01)

@@ -14,21 +14,23 @@ from turnout.kernel.arrays import FloatArray, as_count
 
 
 class ConfidenceInterval(NamedTuple):
-    """A mean, and half the width of its confidence interval."""
+    """A mean and half the width of its confidence interval."""
 
     mean: FloatArray
     half_width: FloatArray
 
 
 def mean_confidence_interval(values: npt.ArrayLike, axis: int = 0, confidence: float = 0.95) -> ConfidenceInterval:
-    """The mean over seeds, and half the width of its confidence interval after Student; NaN of a single seed.
+    """Returns the mean over seeds and its confidence interval by Student's t distribution.
+
+    The half-width is NaN for a single seed.
 
     >>> mean_confidence_interval([1.0, 2.0, 3.0])
     ConfidenceInterval(mean=array(2.), half_width=array(2.48413771))
     """
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.ndim == 0 or numbers.shape[axis] == 0:
-        raise SettingError("values must hold one number a seed, and at least one seed")
+        raise SettingError("values must hold one number per seed, and at least one seed")
     seeds = numbers.shape[axis]
     mean = np.asarray(numbers.mean(axis=axis))
     if seeds == 1:
@@ -39,10 +41,10 @@ def mean_confidence_interval(values: npt.ArrayLike, axis: int = 0, confidence: f
 
 @lru_cache(maxsize=256)
 def student_t(confidence: float, freedom: int) -> float:
-    """Within ± this lies Student's t with probability `confidence`.
+    """Returns the two-sided quantile of Student's t distribution: P(|t| ≤ quantile) = `confidence`.
 
-    Found by bisection of the finite series for whole degrees of freedom in the angle arctan(t/√freedom)
-    (Abramowitz and Stegun 26.7.3 and 26.7.4).
+    Bisects the finite series for integer degrees of freedom in the angle arctan(t/√freedom) (Abramowitz and Stegun
+    26.7.3 and 26.7.4).
 
     >>> round(student_t(0.95, 19), 3)
     2.093
@@ -50,23 +52,23 @@ def student_t(confidence: float, freedom: int) -> float:
     freedom = as_count("freedom", freedom, SettingError)
     if not 0 < confidence < 1:
         raise SettingError(f"confidence must lie between 0 and 1, not {confidence}")
-    odd = freedom % 2
-    steps = 2 * np.arange(1, freedom // 2) + odd
+    is_odd = freedom % 2
+    steps = 2 * np.arange(1, freedom // 2) + is_odd
     weights = np.concatenate([[1.0], np.cumprod((steps - 1) / steps)])
     powers = 2 * np.arange(len(weights))
 
-    def within(angle: float) -> float:
+    def probability_within(angle: float) -> float:
         series = math.sin(angle) * float(weights @ math.cos(angle) ** powers)
-        if not odd:
+        if not is_odd:
             return series
         return 2 / math.pi * (angle + (math.cos(angle) * series if freedom > 1 else 0.0))
 
     low, high = 0.0, math.pi / 2
     while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if within(middle) < confidence else (low, middle)
+        low, high = (middle, high) if probability_within(middle) < confidence else (low, middle)
     return math.sqrt(freedom) * math.tan(high)
 
 
 def mean_or_nan(values: npt.NDArray[np.float64 | np.bool_]) -> float:
-    """The mean; NaN where there is nothing to take it of."""
+    """Returns the mean, or NaN for an empty array."""
     return float(values.mean()) if values.size else math.nan
