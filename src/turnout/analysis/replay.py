@@ -34,9 +34,8 @@ CALIBRATED_ON = 4  # the number of seeds that determine the scale of a fitted wo
 MOST_NUMBERS = 20_000_000  # the largest number of context values to load, 160 megabytes
 COLD_START = 1  # the index of the cold start among the paper's features
 REPEATED = "everything is exact: the policy selects the recorded cohorts from the recorded offers"
-WORDS = np.array(
-    ["arrived", "late", "late", "late", "failed"]
-)  # the outcome that policies receive for each kind of turn
+#: The outcome that policies receive for each kind of turn.
+OUTCOME_OF_KIND = np.array(["arrived", "late", "late", "late", "failed"])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +102,7 @@ class Replayed:
     notes: tuple[str, ...]
 
     def __getitem__(self, name: str) -> Figure:
-        return next(one for one in self.figures if one.name == name)
+        return next(figure for figure in self.figures if figure.name == name)
 
 
 def recorded(path: Path, run: int | None = None) -> Recorded:
@@ -141,12 +140,13 @@ def fitted_build(record: Recorded, given: Mapping[str, Any]) -> tuple[Callable[.
     def fitted(seed: int, scale: float = 1.0) -> FittedWorld:
         return FittedWorld(record.past, seed, scale=scale)
 
-    lasted = []
+    mean_durations = []
     for seed in range(CALIBRATED_ON):
         world = fitted(seed)
-        again = play(record.build(record.policy, record.settings), world, len(record.past.columns))
-        lasted.append(np.mean([one.report.duration for one in again]))
-    scale = float(record.past.columns.durations.mean() / np.mean(lasted)) if np.mean(lasted) > 0 else 1.0
+        records = play(record.build(record.policy, record.settings), world, len(record.past.columns))
+        mean_durations.append(np.mean([played.report.duration for played in records]))
+    simulated, observed = np.mean(mean_durations), record.past.columns.durations.mean()
+    scale = float(observed / simulated) if simulated > 0 else 1.0
 
     def build(settings: Mapping[str, Any], seed: int) -> tuple[SelectionPolicy, FittedWorld]:
         return record.build("rbcsf", {**base, **settings}), fitted(seed, scale)
@@ -188,16 +188,18 @@ def replay(
     if not repeated and policy == record.policy and _plain(settings) == _plain(record.settings):
         notes = ("everything is exact: the same policy with the same settings makes the recorded selections",)
         return _replayed(record, again, settings, [record.past.columns], 1.0, notes, exact=True)
-    played, known, told = [], 0, 0
+    replays, recorded_times, reported_times = [], 0, 0
     for seed in range(draws):
         world = RecordedWorld(record.past, seed)
         records = list(play(record.build(policy, settings), world, len(record.past.columns)))
-        played.append(RoundColumns.from_records(records, clients=world.clients))
-        known, told = known + world.recorded_times, told + world.reported_times
+        replays.append(RoundColumns.from_records(records, clients=world.clients))
+        recorded_times += world.recorded_times
+        reported_times += world.reported_times
         if watch is not None:
             watch(seed + 1, draws)
-    told_of = _notes(record, again) if known < told else (REPEATED,)
-    return _replayed(record, again, settings, played, known / max(told, 1), told_of, exact=False)
+    notes = _notes(record, again) if recorded_times < reported_times else (REPEATED,)
+    known_share = recorded_times / max(reported_times, 1)
+    return _replayed(record, again, settings, replays, known_share, notes, exact=False)
 
 
 def _notes(record: Recorded, policy: SelectionPolicy) -> tuple[str, ...]:
@@ -243,16 +245,15 @@ def _replayed(
     """
     promise = _promise(record, settings)
     before = _figures(record.past.columns, record.past.columns, promise)
-    after = np.array([_figures(one, record.past.columns, promise) for one in played])
+    after = np.array([_figures(columns, record.past.columns, promise) for columns in played])
     figures = []
-    settled = all(
-        np.array_equal(one.chosen, played[0].chosen) for one in played
-    )  # the selections do not depend on the draws
-    for place, name in enumerate(FIGURES):
-        values = after[:, place]
+    # The selections are certain if they do not depend on the draws.
+    settled = all(np.array_equal(columns.chosen, played[0].chosen) for columns in played)
+    for index, name in enumerate(FIGURES):
+        values = after[:, index]
         sure = exact or (settled and (name not in ON_TIME or known == 1) and bool((values == values[0]).all()))
         now = float(values[0] if sure else values.mean())
-        figures.append(Figure(name, before[place], now, 0.0 if sure else prediction_half_width(values), sure))
+        figures.append(Figure(name, before[index], now, 0.0 if sure else prediction_half_width(values), sure))
     choices = len(record.past.columns.chosen)
     rounds = len(record.past.columns)
     return Replayed(policy.name, dict(settings), rounds, choices, tuple(figures), known, len(played), notes)
@@ -308,7 +309,7 @@ def _played_in_its_world(plan: RunPlan) -> RoundColumns:
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Converts integers to floats, because 20 and 20.0 are the same setting."""
-    return {name: float(one) if isinstance(one, int) else one for name, one in settings.items()}
+    return {name: float(value) if isinstance(value, int) else value for name, value in settings.items()}
 
 
 def _recorded_fleet(path: Path) -> Recorded:
@@ -383,7 +384,7 @@ def _records(rounds: Sequence[ClosedRound], clients: int) -> list[RoundRecord]:
             closed.contexts,
             closed.seconds,
             available=available,
-            outcomes=WORDS[closed.kinds],
+            outcomes=OUTCOME_OF_KIND[closed.kinds],
             losses=closed.losses,
             late_arrivals=_late(late),
         )
@@ -393,10 +394,10 @@ def _records(rounds: Sequence[ClosedRound], clients: int) -> list[RoundRecord]:
     return records
 
 
-def _late(told: Sequence[tuple[int, int, FloatArray, float, float]]) -> LateArrivals | None:
-    if not told:
+def _late(arrivals: Sequence[tuple[int, int, FloatArray, float, float]]) -> LateArrivals | None:
+    if not arrivals:
         return None
-    rounds, rows, contexts, deadlines, seconds = zip(*told, strict=True)
+    rounds, rows, contexts, deadlines, seconds = zip(*arrivals, strict=True)
     return LateArrivals(
         np.array(rounds), np.array(rows), np.array(contexts), np.array(deadlines), np.maximum(seconds, deadlines)
     )

@@ -385,7 +385,15 @@ def _boundary(search: _Search, curve: Sequence[Trial], coarse: int, fine: int) -
 
 
 def _with_horizon(search: _Search, seconds: float, coarse: int, fine: int, fresh: int) -> Trial | None:
-    """Returns the trial with a horizon at the last round that meets the goal at the lowest price."""
+    """Returns the trial with a horizon at the last round that meets the goal at the lowest price, or None.
+
+    Args:
+        search: The search that simulates and verifies the settings.
+        seconds: The mean duration of a fair round.
+        coarse: The number of seeds per trial.
+        fine: The number of seeds of the search that must meet the goal.
+        fresh: The number of seeds of the verification.
+    """
     goal = search.goal
     candidates = [
         {"speed_weight": round_to_safe_side(weight / seconds, down=True), "horizon": goal.rounds, "prior": "fleet"}

@@ -118,12 +118,12 @@ KNOWN_COLUMNS = (
 
 def part_for(columns: Sequence[str]) -> str | None:
     """Returns the part that these columns describe, or None."""
-    found = set(columns)
-    if {"start", "stop"} <= found or {"time", "state"} <= found:
+    names = set(columns)
+    if {"start", "stop"} <= names or {"time", "state"} <= names:
         return "availability"
-    if found & {"seconds_per_sample", "score"}:
+    if names & {"seconds_per_sample", "score"}:
         return "devices"
-    return "links" if found & {"down_mbps", "down_kbps"} else None
+    return "links" if names & {"down_mbps", "down_kbps"} else None
 
 
 def build_traces(parts: Mapping[str, Rows], layout: Layout, problems: list[Problem]) -> Traces:
