@@ -180,7 +180,9 @@ def replay(
     if _can_be_rebuilt(record):
         assert record.plan is not None
         columns = _played_in_its_world(replace(record.plan, policy=policy, settings=settings))
-        notes = ("everything is exact: the world of this run was rebuilt with its availability, contexts and noise",)
+        notes: tuple[str, ...] = (
+            "everything is exact: the world of this run was rebuilt with its availability, contexts and noise",
+        )
         return _replayed(record, again, settings, [columns], 1.0, notes, exact=True)
     if again.requires_expected_times:
         raise SettingError(f"{policy} requires the true expected times, which were not recorded: replay another policy")
