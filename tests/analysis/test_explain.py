@@ -1,4 +1,4 @@
-"""Runs in which the chosen really train are explained as any other: what they learned is on record."""
+"""Training runs are explained like all other runs, because their losses are recorded."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ COHORT = {"cohort_size": 3, "guaranteed_rate": 0.2, "speed_weight": 1.0}
 ROUNDS = 12
 
 
-def training(policy: str, settings: Any = COHORT, *, keep: Any = "all", inner: Any = None, **world: Any) -> RunPlan:
-    """Twelve clients with fifty digits each."""
-    own = {"items": 50, "hidden": 8, "world": {"clients": 12, **(inner or {})}, **world}
-    return RunPlan(policy, ROUNDS, 3, settings, world="training", world_settings=own, keep=keep)
+def training_plan(
+    policy: str, settings: Any = COHORT, *, keep: Any = "all", inner: Any = None, **world: Any
+) -> RunPlan:
+    """Returns the plan of a training run with twelve clients and fifty digits per client."""
+    world_settings = {"items": 50, "hidden": 8, "world": {"clients": 12, **(inner or {})}, **world}
+    return RunPlan(policy, ROUNDS, 3, settings, world="training", world_settings=world_settings, keep=keep)
 
 
 EXPLAINED = [
-    training("rbcsf"),
-    training("rbcsf", keep="choices"),
-    training("rbcsf", inner={"cold_start": "participants"}, evaluate_every=5),
-    training("rbcsf", {**COHORT, "horizon": ROUNDS}),
-    training("fair-oracle", gamma="iid"),
+    training_plan("rbcsf"),
+    training_plan("rbcsf", keep="choices"),
+    training_plan("rbcsf", inner={"cold_start": "participants"}, evaluate_every=5),
+    training_plan("rbcsf", {**COHORT, "horizon": ROUNDS}),
+    training_plan("fair-oracle", gamma="iid"),
 ]
-BY_LOSS = [training(policy, {"cohort_size": 3}) for policy in ("ucb-cs", "power-of-choice")]
+BY_LOSS = [training_plan(policy, {"cohort_size": 3}) for policy in ("ucb-cs", "power-of-choice")]
 
 
 @pytest.fixture(scope="module")
@@ -48,25 +50,29 @@ def chosen_in(runs: RunStore, run: int, round_: int) -> list[int]:
 
 
 @pytest.mark.parametrize("run", range(1, len(EXPLAINED) + 1))
-def test_every_client_of_a_training_run_has_an_exact_answer(store: Path, run: int) -> None:
+def test_every_client_of_a_training_run_has_an_exact_explanation(store: Path, run: int) -> None:
     with RunStore(store, read_only=True) as runs, LearnerCache():
         for round_ in (1, 7, ROUNDS):
-            found = [explain_run(runs, run, row, round_) for row in range(12)]
-            assert all(one.exact for one in found), found
-            assert [row for row, one in enumerate(found) if one.standing == "chosen"] == chosen_in(runs, run, round_)
-            assert all(one.missing_units for one in found if one.standing == "not chosen")
+            explanations = [explain_run(runs, run, row, round_) for row in range(12)]
+            assert all(explanation.exact for explanation in explanations), explanations
+            assert [
+                row for row, explanation in enumerate(explanations) if explanation.standing == "chosen"
+            ] == chosen_in(runs, run, round_)
+            assert all(
+                explanation.missing_units for explanation in explanations if explanation.standing == "not chosen"
+            )
 
 
-def test_nobody_trains_again_for_an_explanation(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_explanation_does_not_repeat_the_training(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TrainingWorld, "play", None)
     with RunStore(store, read_only=True) as runs:
         assert explain_run(runs, 1, 0).exact
 
 
-@pytest.mark.parametrize("place", range(len(BY_LOSS)))
-def test_policies_that_choose_by_loss_say_what_they_can(store: Path, place: int) -> None:
-    run = len(EXPLAINED) + 1 + place
+@pytest.mark.parametrize("index", range(len(BY_LOSS)))
+def test_policies_that_select_by_loss_give_inexact_explanations(store: Path, index: int) -> None:
+    run = len(EXPLAINED) + 1 + index
     with RunStore(store, read_only=True) as runs:
-        found = explain_run(runs, run, chosen_in(runs, run, ROUNDS)[0])
-    assert (found.standing, found.exact) == ("chosen", False)
-    assert f"{BY_LOSS[place].policy} does not weigh seconds against turns owed" in found.sentence
+        explanation = explain_run(runs, run, chosen_in(runs, run, ROUNDS)[0])
+    assert (explanation.standing, explanation.exact) == ("chosen", False)
+    assert f"{BY_LOSS[index].policy} does not weigh seconds against turns owed" in explanation.sentence

@@ -35,10 +35,10 @@ def columns_of(cohorts: Sequence[Sequence[int]], *, clients: int, times: float =
     return RoundColumns.from_records(records, clients=clients)
 
 
-def lots(
+def random_cohorts(
     seed: int, *, rounds: int, clients: int, noise: Callable[[np.random.Generator, FloatArray], FloatArray]
 ) -> tuple[RoundColumns, FloatArray, FloatArray]:
-    """Drawn cohorts of half the SmallFleet with noise of a known kind; also theta and the true means of the chosen."""
+    """Returns random cohorts of half the SmallFleet with the given noise, theta, and the true means of the turns."""
     fleet, rng = SmallFleet(seed, clients=clients), np.random.default_rng(seed)
     records = []
     for number in range(1, rounds + 1):
@@ -54,11 +54,11 @@ def lots(
 # Regret
 
 
-def test_regret_is_the_running_mean_of_what_was_lost() -> None:
+def test_regret_is_the_running_mean_of_the_difference() -> None:
     assert regret([3.0, 5.0, 1.0], [2.0, 2.0, 4.0]).tolist() == pytest.approx([1.0, 2.0, 1 / 3])
 
 
-def test_regret_against_oneself_is_none() -> None:
+def test_regret_against_the_same_run_is_zero() -> None:
     assert not regret([3.0, 5.0], [3.0, 5.0]).any()
     with pytest.raises(SettingError, match="best_durations has 1 rows, but there are 2 rounds"):
         regret([1.0, 2.0], [1.0])
@@ -67,7 +67,7 @@ def test_regret_against_oneself_is_none() -> None:
 PAPER = {"R": 0.5, "S": 2.0, "L": 3.0, "delta": 0.1}
 
 
-def test_the_bound_is_the_formula_of_the_theorem() -> None:
+def test_the_bound_equals_the_formula_of_the_theorem() -> None:
     # T = 100, N = 40, beta = 0.15, V = 20, lambda = 2, K = 7: T·L²/lambda = 450 and T·L²/(3·lambda) = 150.
     bound = regret_bound([100], clients=40, guaranteed_rate=0.15, speed_weight=20, ridge=2.0, K=7.0, **PAPER)
     zeta = 7 * (2 * 0.5 * math.sqrt(3 * math.log(4510)) + math.sqrt(2) * 2)
@@ -75,17 +75,17 @@ def test_the_bound_is_the_formula_of_the_theorem() -> None:
     assert bound[0] == pytest.approx(31.18174, abs=1e-5)
 
 
-def test_the_bound_of_many_rounds_is_that_of_each() -> None:
+def test_the_bound_is_vectorised_over_rounds() -> None:
     def bound(rounds: int | list[int]) -> FloatArray:
         return regret_bound(rounds, clients=4, guaranteed_rate="1/4", speed_weight=5, **PAPER)
 
-    together = bound([1, 10, 500])
-    assert together.shape == (3,)
+    bounds = bound([1, 10, 500])
+    assert bounds.shape == (3,)
     assert bound(10).shape == ()
-    assert together.tolist() == [bound(1), bound(10), bound(500)]
+    assert bounds.tolist() == [bound(1), bound(10), bound(500)]
 
 
-def test_in_the_long_run_only_the_price_of_fairness_stays() -> None:
+def test_in_the_long_run_only_the_cost_of_fairness_remains() -> None:
     def bound(rounds: float, speed_weight: float) -> float:
         return float(regret_bound(rounds, clients=40, guaranteed_rate=0.15, speed_weight=speed_weight, **PAPER))
 
@@ -94,7 +94,7 @@ def test_in_the_long_run_only_the_price_of_fairness_stays() -> None:
     assert (np.diff([bound(rounds, 20) for rounds in (10, 100, 1000, 10_000)]) < 0).all()
 
 
-def test_k_is_at_most_the_longest_context_times_the_largest_theta() -> None:
+def test_the_default_of_k_is_s_times_l() -> None:
     def bound(K: float | None) -> float:  # noqa: N803
         return float(regret_bound(50, clients=4, guaranteed_rate=0.1, speed_weight=1, K=K, **PAPER))
 
@@ -102,7 +102,7 @@ def test_k_is_at_most_the_longest_context_times_the_largest_theta() -> None:
     assert bound(0.2) == bound(1.0) < bound(6.0)
 
 
-def test_a_narrow_band_counts_as_one_second() -> None:
+def test_a_narrow_band_is_widened_to_one_second() -> None:
     bound = regret_bound(
         [9.0], clients=1, guaranteed_rate=0, speed_weight=1, R=0.0, S=0.0, L=math.sqrt(3), delta=0.5, K=0.0
     )
@@ -110,7 +110,7 @@ def test_a_narrow_band_counts_as_one_second() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("change", "message"),
     [
         ({"speed_weight": 0}, "speed_weight must be above 0"),
         ({"delta": 0}, "delta must be above 0"),
@@ -122,22 +122,22 @@ def test_a_narrow_band_counts_as_one_second() -> None:
         ({"guaranteed_rate": 2}, "guaranteed_rate must lie in"),
     ],
 )
-def test_settings_of_the_bound_are_checked(wrong: dict[str, object], message: str) -> None:
-    given_: dict[str, object] = {"rounds": [1], "clients": 4, "guaranteed_rate": 0.1, "speed_weight": 1.0, **PAPER}
+def test_invalid_settings_of_the_bound_are_rejected(change: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {"rounds": [1], "clients": 4, "guaranteed_rate": 0.1, "speed_weight": 1.0, **PAPER}
     with pytest.raises(SettingError, match=message):
-        regret_bound(**{**given_, **wrong})  # type: ignore[arg-type]
+        regret_bound(**{**arguments, **change})  # type: ignore[arg-type]
 
 
 def test_the_measured_regret_of_rbcsf_stays_below_its_bound() -> None:
     durations = []
     for policy in (RBCSF(12, cohort_size=3, guaranteed_rate=0.15), FairOracle(12, cohort_size=3)):
-        fleet, lasted = SmallFleet(3, clients=12), []
+        fleet, durations_of_policy = SmallFleet(3, clients=12), []
         for number in range(1, 151):
             offer = fleet.offer(number)
             report = fleet.play(offer, policy.ask(offer))
             policy.tell(report)
-            lasted.append(report.duration)
-        durations.append(lasted)
+            durations_of_policy.append(report.duration)
+        durations.append(durations_of_policy)
     bound = regret_bound(
         np.arange(1, 151),
         clients=12,
@@ -154,7 +154,7 @@ def test_the_measured_regret_of_rbcsf_stays_below_its_bound() -> None:
 # The lemma
 
 
-def test_the_lemma_holds_for_some_pairs_and_some_clients_by_hand() -> None:
+def test_lemma_coverage_matches_a_manual_computation() -> None:
     columns = columns_of([[0, 1], [0], [0, 1]], clients=3, times=4.0)
     # Predicted for client 0: 0, 2, 8/3, with uncertainty 1, sqrt(1/2), sqrt(1/3); for client 1: 0, 2.
     expected = [1.0, 2.5, 2.0, 1.5, 1.5]
@@ -167,54 +167,56 @@ def test_the_lemma_holds_for_some_pairs_and_some_clients_by_hand() -> None:
     assert lemma_coverage(columns, [1.0, 2.5, 2.0, 2.5, 1.5], ConstantExploration(1.0)) == (4 / 5, 1 / 2)
 
 
-def test_the_lemma_takes_the_exploration_of_the_round() -> None:
+def test_lemma_coverage_uses_the_exploration_of_the_round() -> None:
     columns = columns_of([[0], [0]], clients=1, times=4.0)
-    asked = []
+    requested = []
 
     def schedule(round_: int) -> float:
-        asked.append(round_)
+        requested.append(round_)
         return float(round_ == 2)
 
     # Round 1 has no band at all and predicts 0; round 2 predicts 2 ± 0.707.
     assert lemma_coverage(columns, [1.0, 1.5], schedule) == (0.5, 0.0)
-    assert asked == [1, 2]
+    assert requested == [1, 2]
 
 
-def test_coverage_of_the_lemma_is_what_a_literal_loop_counts() -> None:
+def test_lemma_coverage_equals_a_literal_loop() -> None:
     clients, delta = 8, 0.5
-    columns, theta, expected = lots(
+    columns, theta, expected = random_cohorts(
         5, rounds=40, clients=clients, noise=lambda rng, means: rng.normal(0, 4, len(means))
     )
     schedule = TheoreticalExploration(R=0.1, S=1.0, L=LONGEST_CONTEXT, delta=delta, ridge=0.5)  # too narrow on purpose
     H, b = [0.5 * np.eye(3) for _ in range(clients)], [np.zeros(3) for _ in range(clients)]  # noqa: N806
-    pairs, whole = [], [True] * clients
-    for at, number in enumerate(columns.rounds):
-        for row in range(columns.starts[at], columns.starts[at + 1]):
+    pairs, always = [], [True] * clients
+    for index, number in enumerate(columns.rounds):
+        for row in range(columns.starts[index], columns.starts[index + 1]):
             n, c = columns.chosen[row], columns.contexts[row]
             band = schedule(int(number)) * math.sqrt(c @ np.linalg.inv(H[n]) @ c)
             gap = c @ theta[n] - max(c @ np.linalg.inv(H[n]) @ b[n] - band, 0.0)
             pairs.append(0 <= gap <= 2 * band)
-            whole[n] = whole[n] and pairs[-1]
+            always[n] = always[n] and pairs[-1]
             H[n] += np.outer(c, c)
             b[n] += columns.exchange_times[row] * c
     coverage = lemma_coverage(columns, expected, schedule, ridge=0.5)
     assert 0.1 < coverage.pairs < 0.95
     assert coverage.pairs == pytest.approx(np.mean(pairs))
-    assert coverage.clients == np.mean(whole)
+    assert coverage.clients == np.mean(always)
 
 
 @given(st.integers(0, 10**6), st.sampled_from([0.01, 0.1, 0.5]), st.sampled_from([1.0, 2.0]))
 @settings(max_examples=15, deadline=None)
-def test_with_the_schedule_of_the_lemma_its_band_holds(seed: int, delta: float, ridge: float) -> None:
+def test_the_band_of_the_lemma_holds_with_its_schedule(seed: int, delta: float, ridge: float) -> None:
     # Uniform noise on ±means is R-sub-Gaussian for the largest of the means.
-    columns, _, expected = lots(seed, rounds=40, clients=8, noise=lambda rng, means: rng.uniform(-means, means))
+    columns, _, expected = random_cohorts(
+        seed, rounds=40, clients=8, noise=lambda rng, means: rng.uniform(-means, means)
+    )
     schedule = TheoreticalExploration(R=SLOWEST_MEAN, S=LARGEST_THETA, L=LONGEST_CONTEXT, delta=delta, ridge=ridge)
     coverage = lemma_coverage(columns, expected, schedule, ridge=ridge)
     assert coverage.pairs >= 1 - delta
     assert coverage.clients >= 1 - delta
 
 
-def test_without_chosen_clients_the_lemma_says_nothing() -> None:
+def test_lemma_coverage_is_nan_without_selected_clients() -> None:
     record = RoundRecord(
         Selection(1, np.empty(0, dtype=np.int64)),
         RoundReport(1, np.empty(0, dtype=np.int64), np.empty((0, 3)), np.empty(0)),
@@ -227,8 +229,8 @@ def test_without_chosen_clients_the_lemma_says_nothing() -> None:
 # The certificate
 
 
-def test_the_margin_by_hand() -> None:
-    # Client 1 had 1/4 of the rounds and is owed a turn: 1/4 - (1/2 - 1/4). Client 0 had more than its due.
+def test_the_margin_matches_a_manual_computation() -> None:
+    # Client 1 had 1/4 of the rounds and is owed a turn: 1/4 - (1/2 - 1/4). Client 0 had more than its guarantee.
     assert long_run_margin(columns_of([[0], [0], [0], [1]], clients=2), "1/2") == 0.0
     # Client 1 had 2/3 of the rounds and is owed nothing; client 0 had as many and is owed half a turn.
     assert long_run_margin(columns_of([[0, 1], [0], [1]], clients=2), "1/2") == 1 / 6
@@ -241,19 +243,24 @@ rates = st.sampled_from([Fraction(0), Fraction(1, 3), Fraction(3, 20), Fraction(
 
 
 @given(cohorts_of_four, st.one_of(rates, st.lists(rates, min_size=4, max_size=4)))
-def test_the_certificate_holds_whatever_was_chosen(cohorts: list[list[int]], rate: Fraction | list[Fraction]) -> None:
-    queues = FairnessQueues(4, rate)  # type: ignore[arg-type]  # numpy's stubs know no fractions
+def test_the_certificate_holds_for_any_selections(cohorts: list[list[int]], rate: Fraction | list[Fraction]) -> None:
+    queues = FairnessQueues(4, rate)  # type: ignore[arg-type]  # the stubs of NumPy do not include fractions
     turns = np.zeros(4, dtype=np.int64)
     for cohort in cohorts:
         queues.advance(np.array(cohort, dtype=np.int64))
         turns[cohort] += 1
-    promise = queues.certificate(turns)
-    over = [
-        Fraction(int(had * promise.units_per_turn - due + owed), promise.units_per_turn * len(cohorts))
-        for had, due, owed in zip(turns, promise.promised_units, promise.owed_units, strict=True)
+    certificate = queues.certificate(turns)
+    margins = [
+        Fraction(
+            int(turns_of_client * certificate.units_per_turn - promised + owed),
+            certificate.units_per_turn * len(cohorts),
+        )
+        for turns_of_client, promised, owed in zip(
+            turns, certificate.promised_units, certificate.owed_units, strict=True
+        )
     ]
     margin = long_run_margin(columns_of(cohorts, clients=4), rate)  # type: ignore[arg-type]
-    assert margin == float(min(over)) >= 0
+    assert margin == float(min(margins)) >= 0
 
 
 def test_a_run_without_rounds_has_no_margin() -> None:

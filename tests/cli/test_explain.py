@@ -128,5 +128,5 @@ def test_a_run_that_goes_otherwise_today_is_not_explained(tmp_path: Path) -> Non
         run_ = store.write_run("other", plan.as_dict(), other, clients=40, code_version="0")
         found = explain_run(store, run_, 0, 5)
         assert not found.exact
-        assert "round 1 goes otherwise when it is played again" in found.sentence
+        assert "the replay of round 1 differs from the record" in found.sentence
         assert explain_run(store, run_, 0, 1).exact

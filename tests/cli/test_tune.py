@@ -41,7 +41,7 @@ def test_a_goal_in_plain_words_gives_a_line_to_paste(tmp_path: Path) -> None:
     done = run("tune", "--within", "2", *SMALL, "--figure", str(figure))
     assert (done.stderr, done.returncode) == ("", 0)
     for words in (
-        "every client within 2 turns of what it was promised by round 30",
+        "every client within 2 turns of its guarantee by round 30",
         "the world paper, 12 clients",
         "Recommended: speed_weight=",
         "turnout simulate rbcsf --rounds 30 --world clients=12 --set cohort_size=3 --set speed_weight=",
@@ -74,7 +74,11 @@ def test_the_answer_as_json_is_whole() -> None:
 def test_a_goal_that_nothing_meets_ends_with_one_and_a_remedy() -> None:
     done = run("tune", "--p95-round", "0.1", *SMALL)
     assert done.returncode == 1
-    for words in ("No speed weight meets this goal, and a horizon does not either", "best possible", "--p95-round"):
+    for words in (
+        "No speed weight meets this goal, and a horizon does not either",
+        "best possible",
+        "allow a p95_round of",
+    ):
         assert words in done.stdout
     assert json.loads(run("tune", "--p95-round", "0.1", *SMALL, "--json").stdout)["possible"] is False
 
@@ -93,7 +97,7 @@ def test_a_world_is_fitted_to_a_record(store: Path) -> None:
         ((), "no goal was given"),
         (("--within", "3", "--mean-round", "8"), "more than one goal"),
         (("--within", "-1"), "within must be at least 0"),
-        (("--mean-round", "0"), "mean-round must be above 0"),
+        (("--mean-round", "0"), "mean_round must be above 0"),
         (("--within", "3", "--set", "speed_weight=5"), "speed_weight is what is looked for"),
         (("--within", "3", "--set", "guaranteed_rate=0.5"), "guaranteed_rate"),
         (("--within", "3", "--world", "name=mars"), "unknown world 'mars'"),

@@ -25,11 +25,11 @@ from turnout.analysis.metrics import (
     gini_coefficient,
     jain_index,
     lorenz_curve,
-    mean_and_band,
     owed_after_each_round,
     replayed_estimates,
     summarise,
 )
+from turnout.analysis.statistics import mean_confidence_interval
 from turnout.dashboard.views import common, overview
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
@@ -600,7 +600,7 @@ def test_training_of_several_seeds_is_their_mean_and_band(folder: Path) -> None:
     measured = [np.flatnonzero(np.isfinite(columns.metrics["accuracy"])) for columns in every]
     assert group["rounds"] == (measured[0] + 1).tolist()
     values = np.array([one.metrics["accuracy"][where] for one, where in zip(every, measured, strict=True)])
-    mean, half = mean_and_band(values)
+    mean, half = mean_confidence_interval(values)
     assert close_to(group["mean"], mean)
     assert close_to(group["half_width"], half)
     assert (group["runs"], group["is_current"]) == (3, True)
@@ -621,7 +621,7 @@ def test_compare_is_summarise_over_the_seeds(place: Path, runs: Served, stored: 
         group = groups[tuple(mine)]
         found = [summarise(columns_of(place, run), guaranteed_rate=0.15) for run in mine]
         for word in ("mean_round", "p95_round", "total_time", "least_share", "jain", "worst_debt"):
-            mean, half = mean_and_band([getattr(one, word) for one in found])
+            mean, half = mean_confidence_interval([getattr(one, word) for one in found])
             assert close_to([group[word]["mean"], group[word]["half"]], [float(mean), float(half)]), word
         assert group["accuracy"] is None
         assert group["rounds"] == 60

@@ -25,7 +25,7 @@ from turnout.lab.batched import train_plans
 from turnout.lab.learner_cache import LearnerCache
 from turnout.lab.world import TrainingWorld
 from turnout.simulator import RunPlan, play, play_into, play_plan
-from turnout.simulator.sweep import kept_columns
+from turnout.simulator.sweep import columns_to_store
 from turnout.store import RoundColumns, RunStore
 
 NEVER = 1e9
@@ -137,7 +137,7 @@ def test_who_watches_rounds_sees_each_as_it_is_stored(store: RunStore) -> None:
     for run, plan in zip(ids, plans, strict=True):
         assert len(seen[plan.key]) == plan.rounds
         columns = RoundColumns.from_records(seen[plan.key], clients=20)
-        assert kept_columns(plan, columns).to_bytes() == store.columns(run).to_bytes()
+        assert columns_to_store(plan, columns).to_bytes() == store.columns(run).to_bytes()
 
 
 def test_a_plan_that_is_there_is_not_played_again(store: RunStore) -> None:

@@ -17,12 +17,12 @@ from turnout.simulator import PaperWorld, play
 ROUNDS = 500
 
 
-def selection_of(offer: RoundOffer, *rows: int) -> Selection:
+def selection_for(offer: RoundOffer, *rows: int) -> Selection:
     return Selection(offer.round, np.array(rows, dtype=np.int64))
 
 
-def everyone_trains(world: PaperWorld, rounds: int) -> tuple[list[RoundOffer], list[RoundReport]]:
-    """All that are available, every round."""
+def train_all_available(world: PaperWorld, rounds: int) -> tuple[list[RoundOffer], list[RoundReport]]:
+    """Lets all available clients train in every round."""
     offers, reports = [], []
     for round_ in range(1, rounds + 1):
         offer = world.offer(round_)
@@ -31,9 +31,9 @@ def everyone_trains(world: PaperWorld, rounds: int) -> tuple[list[RoundOffer], l
     return offers, reports
 
 
-def noise_of(world: PaperWorld, rounds: int) -> FloatArray:
-    """Exchange time over expected time, of everyone in every round."""
-    offers, reports = everyone_trains(world, rounds)
+def relative_noise(world: PaperWorld, rounds: int) -> FloatArray:
+    """Returns the ratios of exchange time to expected time of all turns."""
+    offers, reports = train_all_available(world, rounds)
     ratios = [
         report.exchange_times / offer.expected_times[report.clients]
         for offer, report in zip(offers, reports, strict=True)
@@ -50,18 +50,18 @@ def mean_cohort_of_fedcs(**settings: Any) -> float:
 # Classes.
 
 
-def test_forty_clients_are_four_classes_of_ten_rows() -> None:
+def test_forty_clients_form_four_classes_of_ten() -> None:
     theta = PaperWorld().theta
-    for kind, (training, snr) in enumerate([(1.0, 1000.0), (2.0, 100.0), (3.0, 10.0), (4.0, 1.0)]):
-        rows = theta[10 * kind : 10 * kind + 10]
+    for class_index, (training, snr) in enumerate([(1.0, 1000.0), (2.0, 100.0), (3.0, 10.0), (4.0, 1.0)]):
+        rows = theta[10 * class_index : 10 * class_index + 10]
         np.testing.assert_allclose(rows, np.tile([training, 1.0, 1 / math.log2(1 + snr)], (10, 1)))
 
 
-def test_the_fleet_that_policies_are_checked_on_has_the_same_classes() -> None:
+def test_the_fleet_of_the_policy_checks_has_the_same_classes() -> None:
     np.testing.assert_array_equal(PaperWorld().theta, SmallFleet().theta)
 
 
-def test_the_rate_may_be_counted_in_nats() -> None:
+def test_the_spectral_efficiency_can_use_the_natural_logarithm() -> None:
     theta = PaperWorld(snr_log="e").theta
     np.testing.assert_allclose(theta[[0, 10, 20, 30], 2], [1 / math.log(1 + snr) for snr in (1000, 100, 10, 1)])
     np.testing.assert_array_equal(theta[:, :2], PaperWorld().theta[:, :2])
@@ -70,10 +70,10 @@ def test_the_rate_may_be_counted_in_nats() -> None:
 @pytest.mark.parametrize(
     ("clients", "sizes"), [(1, [1, 0, 0, 0]), (3, [1, 1, 1, 0]), (41, [11, 10, 10, 10]), (100_000, [25_000] * 4)]
 )
-def test_any_number_of_clients_is_split_into_classes_that_differ_by_one_at_most(clients: int, sizes: list[int]) -> None:
+def test_class_sizes_differ_by_at_most_one(clients: int, sizes: list[int]) -> None:
     world = PaperWorld(clients=clients)
     training = world.theta[:, 0]
-    assert [int((training == kind).sum()) for kind in (1, 2, 3, 4)] == sizes
+    assert [int((training == class_index).sum()) for class_index in (1, 2, 3, 4)] == sizes
     assert (np.diff(training) >= 0).all()
     offer = world.offer(1)
     assert world.clients == offer.clients == len(world.availability) == clients
@@ -81,7 +81,7 @@ def test_any_number_of_clients_is_split_into_classes_that_differ_by_one_at_most(
     assert len(report.exchange_times) == offer.available.sum()
 
 
-def test_any_table_of_classes_can_be_set() -> None:
+def test_classes_are_a_setting() -> None:
     world = PaperWorld(clients=4, classes=[(5.0, 0.0, 3.0), (0.5, 2.5, 15.0)])
     np.testing.assert_allclose(world.theta, [[5, 0, 0.5], [5, 0, 0.5], [0.5, 2.5, 0.25], [0.5, 2.5, 0.25]])
     assert PaperWorld(clients=3, classes=[(5.0, 0.0, 3.0)]).theta.tolist() == [[5, 0, 0.5]] * 3
@@ -108,7 +108,7 @@ def test_contexts_have_the_paper_s_ranges_and_means() -> None:
     assert abs(np.corrcoef(free_cpu[1:].ravel(), free_cpu[:-1].ravel())[0, 1]) < 0.03
 
 
-def test_four_in_five_are_available_each_on_its_own() -> None:
+def test_clients_are_available_independently_with_probability_0_8() -> None:
     world = PaperWorld(5)
     available = np.stack([world.offer(round_).available for round_ in range(1, ROUNDS + 1)])
     assert available.mean() == pytest.approx(0.8, abs=0.01)
@@ -117,7 +117,7 @@ def test_four_in_five_are_available_each_on_its_own() -> None:
     np.testing.assert_array_equal(world.availability, np.full(40, 0.8))
 
 
-def test_availability_may_differ_from_client_to_client() -> None:
+def test_availability_can_differ_between_clients() -> None:
     shares = np.linspace(0, 1, 11)
     world = PaperWorld(clients=11, availability=shares)
     available = np.stack([world.offer(round_).available for round_ in range(1, ROUNDS + 1)])
@@ -138,16 +138,16 @@ def test_the_shares_of_a_world_cannot_be_changed_from_outside() -> None:
 
 def test_expected_times_are_contexts_times_theta() -> None:
     world = PaperWorld(2, clients=41)
-    offers, _ = everyone_trains(world, 5)
+    offers, _ = train_all_available(world, 5)
     for offer in offers:
-        wanted = np.array([sum(offer.contexts[row] * world.theta[row]) for row in range(41)])
+        expected = np.array([sum(offer.contexts[row] * world.theta[row]) for row in range(41)])
         assert offer.expected_times is not None
-        np.testing.assert_allclose(offer.expected_times, wanted, rtol=1e-12)
+        np.testing.assert_allclose(offer.expected_times, expected, rtol=1e-12)
 
 
-def test_expected_times_of_past_rounds_can_be_asked_for_by_row() -> None:
+def test_expected_times_of_past_turns_are_available() -> None:
     world = PaperWorld(2, drift={"kind": "step", "round": 3, "factor": 2.0, "share": 0.5})
-    offers, reports = everyone_trains(world, 5)
+    offers, reports = train_all_available(world, 5)
     rounds = np.concatenate([np.full(len(report.clients), report.round) for report in reports])
     rows = np.concatenate([report.clients for report in reports])
     contexts = np.concatenate([report.contexts for report in reports])
@@ -159,10 +159,10 @@ def test_expected_times_of_past_rounds_can_be_asked_for_by_row() -> None:
     np.testing.assert_allclose(world.expected_times(rounds, rows, contexts), np.concatenate(truth), rtol=1e-12)
 
 
-def test_a_report_repeats_contexts_and_availability_of_its_offer() -> None:
+def test_a_report_repeats_the_contexts_and_availability_of_its_offer() -> None:
     world = PaperWorld(availability=1.0)
     offer = world.offer(1)
-    report = world.play(offer, selection_of(offer, 7, 3))
+    report = world.play(offer, selection_for(offer, 7, 3))
     assert report.clients.tolist() == [7, 3]
     np.testing.assert_array_equal(report.contexts, offer.contexts[[7, 3]])
     np.testing.assert_array_equal(report.available, offer.available)
@@ -170,7 +170,7 @@ def test_a_report_repeats_contexts_and_availability_of_its_offer() -> None:
 
 
 def test_noise_is_uniform_within_the_expected_time() -> None:
-    ratios = noise_of(PaperWorld(7), ROUNDS)
+    ratios = relative_noise(PaperWorld(7), ROUNDS)
     assert ratios.min() >= 0
     assert ratios.max() <= 2
     assert ratios.mean() == pytest.approx(1, abs=0.02)
@@ -179,19 +179,19 @@ def test_noise_is_uniform_within_the_expected_time() -> None:
 
 
 def test_without_noise_the_exchange_time_is_the_expected_time() -> None:
-    np.testing.assert_allclose(noise_of(PaperWorld(noise="none"), 20), 1.0, rtol=1e-15)
+    np.testing.assert_allclose(relative_noise(PaperWorld(noise="none"), 20), 1.0, rtol=1e-15)
 
 
 @pytest.mark.parametrize("spread", [0.2, 0.5, 1.0])
 def test_lognormal_noise_has_mean_one_and_its_spread(spread: float) -> None:
-    ratios = noise_of(PaperWorld(noise="lognormal", noise_spread=spread), ROUNDS)
+    ratios = relative_noise(PaperWorld(noise="lognormal", noise_spread=spread), ROUNDS)
     assert ratios.min() > 0
     assert ratios.mean() == pytest.approx(1, abs=0.06 * spread)
     assert np.log(ratios).std() == pytest.approx(spread, rel=0.03)
 
 
-def test_lognormal_noise_without_spread_is_none() -> None:
-    np.testing.assert_allclose(noise_of(PaperWorld(noise="lognormal", noise_spread=0), 5), 1.0)
+def test_lognormal_noise_without_spread_is_no_noise() -> None:
+    np.testing.assert_allclose(relative_noise(PaperWorld(noise="lognormal", noise_spread=0), 5), 1.0)
 
 
 def test_free_cpu_bandwidth_and_model_size_are_settings() -> None:
@@ -210,25 +210,25 @@ def test_free_cpu_bandwidth_and_model_size_are_settings() -> None:
 # Cold start.
 
 
-def test_everyone_starts_cold_in_the_first_round() -> None:
+def test_all_clients_need_a_cold_start_in_the_first_round() -> None:
     assert (PaperWorld().offer(1).contexts[:, 1] == 1).all()
 
 
-def test_who_trained_in_the_round_before_needs_no_cold_start() -> None:
+def test_clients_that_trained_in_the_previous_round_need_no_cold_start() -> None:
     world = PaperWorld(availability=1.0)
     warm: list[list[int]] = []
     for cohort in ([3, 5], [5, 9], [], [1]):
         offer = world.offer(len(warm) + 1)
         warm.append(np.flatnonzero(offer.contexts[:, 1] == 0).tolist())
-        world.play(offer, selection_of(offer, *cohort))
+        world.play(offer, selection_for(offer, *cohort))
     assert warm == [[], [3, 5], [5, 9], []]
 
 
-def test_read_literally_only_those_who_took_part_start_cold() -> None:
+def test_with_the_literal_rule_only_participants_need_a_cold_start() -> None:
     world = PaperWorld(availability=1.0, cold_start="participants")
     offer = world.offer(1)
     assert (offer.contexts[:, 1] == 0).all()
-    world.play(offer, selection_of(offer, 3, 5))
+    world.play(offer, selection_for(offer, 3, 5))
     assert np.flatnonzero(world.offer(2).contexts[:, 1]).tolist() == [3, 5]
 
 
@@ -241,32 +241,32 @@ def test_a_cold_start_costs_its_seconds() -> None:
     np.testing.assert_allclose(cold - warm, 2.5)
 
 
-def test_a_world_restored_knows_who_is_warm() -> None:
-    world, other = PaperWorld(1), PaperWorld(1)
-    everyone_trains(world, 3)
-    other.restore(world.state())
-    assert other.offer(4) == world.offer(4)
+def test_a_restored_world_remembers_which_clients_trained() -> None:
+    world, second = PaperWorld(1), PaperWorld(1)
+    train_all_available(world, 3)
+    second.restore(world.state())
+    assert second.offer(4) == world.offer(4)
     assert PaperWorld(1).offer(4) != world.offer(4)
 
 
-def test_a_saved_state_does_not_change_when_the_world_goes_on() -> None:
+def test_a_saved_state_does_not_change_with_the_world() -> None:
     world = PaperWorld(1)
-    everyone_trains(world, 3)
+    train_all_available(world, 3)
     saved = world.state()
     before = saved["trained"].copy()
     world.play(world.offer(4), Selection(4, np.empty(0, dtype=np.int64)))
     np.testing.assert_array_equal(saved["trained"], before)
 
 
-# What the paper saw.
+# Values reported in the paper.
 
 
 @pytest.mark.parametrize(("snr_log", "cohort"), [("2", 8.8), ("e", 7.0)])
-def test_fedcs_with_three_seconds_picks_as_many_as_the_spec_says(snr_log: str, cohort: float) -> None:
+def test_fedcs_with_a_deadline_of_three_seconds_selects_the_expected_number(snr_log: str, cohort: float) -> None:
     assert mean_cohort_of_fedcs(snr_log=snr_log) == pytest.approx(cohort, abs=0.3)
 
 
-def test_fedcs_picks_as_many_in_the_fleet_that_policies_are_checked_on() -> None:
+def test_fedcs_selects_as_many_clients_in_the_fleet_of_the_policy_checks() -> None:
     fleet, policy = SmallFleet(1), make_policy("fedcs", 40, deadline=3.0)
     sizes = []
     for round_ in range(1, ROUNDS + 1):
@@ -277,18 +277,18 @@ def test_fedcs_picks_as_many_in_the_fleet_that_policies_are_checked_on() -> None
     assert mean_cohort_of_fedcs() == pytest.approx(np.mean(sizes), abs=0.3)
 
 
-# Chance is a pure function of seed, purpose and round.
+# Randomness is a pure function of seed, purpose and round.
 
 
-def test_every_policy_meets_the_same_availability_contexts_and_noise() -> None:
+def test_every_policy_gets_the_same_availability_contexts_and_noise() -> None:
     noise: dict[tuple[int, int], float] = {}
-    met: dict[int, tuple[BoolArray, FloatArray]] = {}
+    offered: dict[int, tuple[BoolArray, FloatArray]] = {}
     for name in POLICIES:
         policy, world = make_policy(name, 40), PaperWorld(11)
         for round_ in range(1, 41):
             offer = world.offer(round_)
             assert offer.expected_times is not None
-            available, contexts = met.setdefault(round_, (offer.available, offer.contexts[:, [0, 2]]))
+            available, contexts = offered.setdefault(round_, (offer.available, offer.contexts[:, [0, 2]]))
             np.testing.assert_array_equal(offer.available, available)
             np.testing.assert_array_equal(offer.contexts[:, [0, 2]], contexts)
             report = world.play(offer, policy.ask(offer))
@@ -309,7 +309,7 @@ def test_every_policy_meets_the_same_availability_contexts_and_noise() -> None:
         {"noise": "lognormal", "free_cpu": {"kind": "lognormal", "median": 1.0, "spread": 0.3}},
     ],
 )
-def test_rounds_may_be_asked_for_in_any_order(settings: dict[str, Any]) -> None:
+def test_rounds_can_be_requested_in_any_order(settings: dict[str, Any]) -> None:
     rounds = range(1, 151)
     in_order, shuffled = PaperWorld(4, **settings), PaperWorld(4, **settings)
     offers = {round_: in_order.offer(round_) for round_ in rounds}
@@ -320,10 +320,10 @@ def test_rounds_may_be_asked_for_in_any_order(settings: dict[str, Any]) -> None:
     assert PaperWorld(4, **settings).play(offers[100], chosen) == in_order.play(offers[100], chosen)
 
 
-def test_another_seed_is_another_world() -> None:
-    one, other = PaperWorld(0).offer(1), PaperWorld(1).offer(1)
-    assert (one.available != other.available).any()
-    assert (one.contexts[:, [0, 2]] != other.contexts[:, [0, 2]]).all()
+def test_another_seed_gives_another_world() -> None:
+    first, second = PaperWorld(0).offer(1), PaperWorld(1).offer(1)
+    assert (first.available != second.available).any()
+    assert (first.contexts[:, [0, 2]] != second.contexts[:, [0, 2]]).all()
 
 
 def test_free_cpu_bandwidth_and_noise_do_not_share_their_draws() -> None:
@@ -331,18 +331,18 @@ def test_free_cpu_bandwidth_and_noise_do_not_share_their_draws() -> None:
     offer = world.offer(1)
     report = world.play(offer, Selection(1, np.arange(5000)))
     assert offer.expected_times is not None
-    drawn = [1 / offer.contexts[:, 0], 20 / offer.contexts[:, 2], report.exchange_times / offer.expected_times]
-    between = np.corrcoef(drawn) - np.eye(3)
-    assert abs(between).max() < 0.06
+    draws = [1 / offer.contexts[:, 0], 20 / offer.contexts[:, 2], report.exchange_times / offer.expected_times]
+    correlations = np.corrcoef(draws) - np.eye(3)
+    assert abs(correlations).max() < 0.06
 
 
 # Churn and drift.
 
 
-def test_a_client_is_there_from_the_round_it_joins_until_the_round_it_leaves() -> None:
+def test_clients_are_available_from_joining_until_leaving() -> None:
     world = PaperWorld(clients=5, availability=1.0, joins=[0, 3, None, 5, 2], leaves=[None, None, 4, 0, 3])
-    there = np.stack([world.offer(round_).available for round_ in range(1, 7)]).T
-    assert there.astype(int).tolist() == [
+    available = np.stack([world.offer(round_).available for round_ in range(1, 7)]).T
+    assert available.astype(int).tolist() == [
         [1, 1, 1, 1, 1, 1],
         [0, 0, 1, 1, 1, 1],
         [1, 1, 1, 0, 0, 0],
@@ -351,20 +351,20 @@ def test_a_client_is_there_from_the_round_it_joins_until_the_round_it_leaves() -
     ]
 
 
-def test_churn_changes_nobody_else_s_luck() -> None:
-    still, churning = PaperWorld(3), PaperWorld(3, joins=[10, *39 * [None]], leaves=[*39 * [None], 5])
+def test_churn_does_not_change_the_draws_of_other_clients() -> None:
+    unchanged, churning = PaperWorld(3), PaperWorld(3, joins=[10, *39 * [None]], leaves=[*39 * [None], 5])
     for round_ in range(1, 21):
-        one, other = still.offer(round_), churning.offer(round_)
-        np.testing.assert_array_equal(one.available[1:-1], other.available[1:-1])
-        np.testing.assert_array_equal(one.contexts, other.contexts)
+        first, second = unchanged.offer(round_), churning.offer(round_)
+        np.testing.assert_array_equal(first.available[1:-1], second.available[1:-1])
+        np.testing.assert_array_equal(first.contexts, second.contexts)
 
 
-def test_from_the_step_on_a_share_of_the_clients_computes_that_much_slower() -> None:
+def test_a_step_slows_a_share_of_the_clients_from_its_round_on() -> None:
     step = {"kind": "step", "round": 10, "factor": 3.0, "share": 0.25}
-    drifting, still = PaperWorld(1, clients=2000, drift=step), PaperWorld(1, clients=2000)
+    drifting, unchanged = PaperWorld(1, clients=2000, drift=step), PaperWorld(1, clients=2000)
     slower = []
     for round_ in (1, 9, 10, 400):
-        contexts, theta = still.offer(round_).contexts, still.theta
+        contexts, theta = unchanged.offer(round_).contexts, unchanged.theta
         computing = contexts[:, 0] * theta[:, 0] + contexts[:, 1] * theta[:, 1]
         upload = contexts[:, 2] * theta[:, 2]
         expected = drifting.offer(round_).expected_times
@@ -378,16 +378,16 @@ def test_from_the_step_on_a_share_of_the_clients_computes_that_much_slower() -> 
     np.testing.assert_array_equal(slower[2], slower[3])
 
 
-def test_in_a_wave_everyone_swings_between_its_limits_and_is_back_after_a_period() -> None:
+def test_a_wave_is_periodic_between_its_limits() -> None:
     wave = {"kind": "wave", "size": 0.5, "period": 40}
     drifting = PaperWorld(1, clients=50, classes=[(1.0, 0.0, 1e9)], drift=wave)
-    still = PaperWorld(1, clients=50, classes=[(1.0, 0.0, 1e9)])
+    unchanged = PaperWorld(1, clients=50, classes=[(1.0, 0.0, 1e9)])
 
     def factors_in(round_: int) -> FloatArray:
-        slow, usual, contexts = drifting.offer(round_), still.offer(round_), still.offer(round_).contexts
+        slow, normal, contexts = drifting.offer(round_), unchanged.offer(round_), unchanged.offer(round_).contexts
         assert slow.expected_times is not None
-        assert usual.expected_times is not None
-        return 1 + (slow.expected_times - usual.expected_times) / contexts[:, 0]
+        assert normal.expected_times is not None
+        return 1 + (slow.expected_times - normal.expected_times) / contexts[:, 0]
 
     factors = np.stack([factors_in(round_) for round_ in range(1, 81)])
     np.testing.assert_allclose(factors.max(axis=0), math.exp(0.5), rtol=0.01)
@@ -396,8 +396,8 @@ def test_in_a_wave_everyone_swings_between_its_limits_and_is_back_after_a_period
     assert len(set(factors.argmax(axis=0) % 40)) > 20
 
 
-def test_the_noise_of_a_drifting_client_is_around_its_new_mean() -> None:
-    ratios = noise_of(PaperWorld(drift={"kind": "step", "round": 1, "factor": 5.0, "share": 1.0}), 200)
+def test_the_noise_of_a_drifting_client_is_relative_to_its_new_mean() -> None:
+    ratios = relative_noise(PaperWorld(drift={"kind": "step", "round": 1, "factor": 5.0, "share": 1.0}), 200)
     assert ratios.max() <= 2
     assert ratios.mean() == pytest.approx(1, abs=0.03)
 
@@ -405,7 +405,7 @@ def test_the_noise_of_a_drifting_client_is_around_its_new_mean() -> None:
 # Bounds of the lemma.
 
 
-def test_bounds_of_the_paper_s_world_are_those_of_the_slowest_class() -> None:
+def test_the_bounds_are_those_of_the_slowest_class() -> None:
     bounds = PaperWorld().bounds()
     assert bounds["R"] == pytest.approx(4 * 2 + 1 * 1 + 1 * 10)
     assert bounds["S"] == pytest.approx(math.sqrt(4**2 + 1 + 1))
@@ -416,10 +416,10 @@ def test_bounds_of_the_paper_s_world_are_those_of_the_slowest_class() -> None:
     "settings",
     [{}, {"snr_log": "e"}, {"classes": [(1.0, 9.0, 2.0), (5.0, 0.0, 700.0)], "bandwidth": (0.5, 1.0), "model_size": 3}],
 )
-def test_nothing_ever_met_is_beyond_the_bounds_and_they_are_almost_met(settings: dict[str, Any]) -> None:
+def test_the_bounds_hold_and_are_tight(settings: dict[str, Any]) -> None:
     world = PaperWorld(6, clients=400, **settings)
     bounds = world.bounds()
-    offers, reports = everyone_trains(world, 200)
+    offers, reports = train_all_available(world, 200)
     longest = max(float(np.linalg.norm(offer.contexts, axis=1).max()) for offer in offers)
     slowest = max(float(offer.expected_times.max()) for offer in offers if offer.expected_times is not None)
     noise = max(
@@ -433,7 +433,7 @@ def test_nothing_ever_met_is_beyond_the_bounds_and_they_are_almost_met(settings:
     assert bounds["S"] == pytest.approx(max(math.hypot(*row) for row in world.theta.tolist()))
 
 
-def test_without_noise_its_bound_is_zero() -> None:
+def test_without_noise_the_noise_bound_is_zero() -> None:
     assert PaperWorld(noise="none").bounds()["R"] == 0
 
 
@@ -448,16 +448,16 @@ def test_without_noise_its_bound_is_zero() -> None:
         {"drift": {"kind": "step", "round": 100, "factor": 2.0, "share": 0.5}},
     ],
 )
-def test_a_world_for_which_the_lemma_does_not_hold_has_no_bounds(settings: dict[str, Any]) -> None:
+def test_worlds_outside_the_lemma_have_no_bounds(settings: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match="the lemma needs"):
         PaperWorld(**settings).bounds()
 
 
-# Refusals.
+# Rejected settings and selections.
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"seed": -1}, "seed must be at least 0"),
         ({"seed": 1.5}, "seed must be a whole number"),
@@ -479,42 +479,44 @@ def test_a_world_for_which_the_lemma_does_not_hold_has_no_bounds(settings: dict[
         ({"classes": [(1.0, math.nan, 1.0)]}, "classes must be rows of"),
         ({"joins": [1, 2]}, "joins has 2 rounds, but there are 40 clients"),
         ({"leaves": [1] * 41}, "leaves has 41 rounds"),
-        ({"joins": 3}, "joins must be a list of rounds, one a client, not 3"),
+        ({"joins": 3}, "joins must be a list of rounds, one per client, not 3"),
         ({"joins": [-1] * 40}, "joins must be at least 0"),
         ({"leaves": [1.5] * 40}, "leaves must be a whole number"),
     ],
 )
-def test_a_wrong_setting_is_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(SettingError, match=told):
+def test_invalid_settings_are_rejected(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
         PaperWorld(**settings)
 
 
 @pytest.mark.parametrize("rows", [(40,), (50, 3), (3, 50)])
-def test_an_unknown_client_cannot_train(rows: tuple[int, ...]) -> None:
+def test_an_unknown_client_cannot_be_selected(rows: tuple[int, ...]) -> None:
     world = PaperWorld(availability=1.0)
     offer = world.offer(1)
     with pytest.raises(SelectionError, match="unknown or not available"):
-        world.play(offer, selection_of(offer, *rows))
+        world.play(offer, selection_for(offer, *rows))
 
 
-def test_a_client_that_is_not_available_cannot_train() -> None:
+def test_an_unavailable_client_cannot_be_selected() -> None:
     world = PaperWorld()
     offer = world.offer(1)
-    absent = int(np.flatnonzero(~offer.available)[0])
+    unavailable = int(np.flatnonzero(~offer.available)[0])
     with pytest.raises(SelectionError, match="unknown or not available"):
-        world.play(offer, selection_of(offer, absent))
+        world.play(offer, selection_for(offer, unavailable))
 
 
-def test_nobody_may_train_and_the_round_lasts_no_time() -> None:
+def test_a_round_without_clients_takes_no_time() -> None:
     world = PaperWorld(availability=0.0)
     offer = world.offer(1)
     assert not offer.available.any()
-    assert world.play(offer, selection_of(offer)).duration == 0
+    assert world.play(offer, selection_for(offer)).duration == 0
 
 
-@pytest.mark.parametrize("spoil", [lambda state: state.clear(), lambda state: state.update(trained=np.zeros(39, bool))])
-def test_a_state_of_another_world_is_refused(spoil: Callable[[dict[str, Any]], None]) -> None:
+@pytest.mark.parametrize(
+    "corrupt", [lambda state: state.clear(), lambda state: state.update(trained=np.zeros(39, bool))]
+)
+def test_the_state_of_another_world_is_rejected(corrupt: Callable[[dict[str, Any]], None]) -> None:
     state = PaperWorld().state()
-    spoil(state)
+    corrupt(state)
     with pytest.raises(ValueError, match="trained"):
         PaperWorld().restore(state)

@@ -12,7 +12,7 @@ from turnout.simulator import PaperWorld, play
 
 
 class Spy(SelectionPolicy):
-    """Takes the first that are available, and remembers all it was shown."""
+    """Selects the first three available clients, and records every offer and report."""
 
     name = "spy"
 
@@ -30,13 +30,13 @@ class Spy(SelectionPolicy):
         self.reports.append(report)
 
 
-def test_who_does_not_ask_for_the_truth_is_not_told() -> None:
+def test_policies_do_not_receive_expected_times_by_default() -> None:
     spy = Spy(40)
     list(play(spy, PaperWorld(), 5))
     assert [offer.expected_times for offer in spy.offers] == [None] * 5
 
 
-def test_who_asks_for_the_truth_is_told_all_of_it() -> None:
+def test_policies_that_require_expected_times_receive_all_of_them() -> None:
     spy, world = Spy(40, requires_expected_times=True), PaperWorld()
     list(play(spy, world, 5))
     for offer in spy.offers:
@@ -44,18 +44,18 @@ def test_who_asks_for_the_truth_is_told_all_of_it() -> None:
         np.testing.assert_allclose(offer.expected_times, (offer.contexts * world.theta).sum(axis=1))
 
 
-def test_the_blind_and_the_told_see_the_same_otherwise() -> None:
-    blind, told = Spy(40), Spy(40, requires_expected_times=True)
-    assert list(play(blind, PaperWorld(3), 10)) == list(play(told, PaperWorld(3), 10))
-    assert blind.offers == [offer.without_truth() for offer in told.offers]
+def test_expected_times_are_the_only_difference_between_the_offers() -> None:
+    without_times, with_times = Spy(40), Spy(40, requires_expected_times=True)
+    assert list(play(without_times, PaperWorld(3), 10)) == list(play(with_times, PaperWorld(3), 10))
+    assert without_times.offers == [offer.without_truth() for offer in with_times.offers]
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-def test_only_the_oracles_and_fedcs_ask_for_the_truth(name: str) -> None:
+def test_only_the_oracles_and_fedcs_require_expected_times(name: str) -> None:
     assert make_policy(name, 40).requires_expected_times == (name in ("fedcs", "fastest", "fair-oracle"))
 
 
-def test_a_record_holds_what_was_chosen_and_what_was_told() -> None:
+def test_a_record_holds_the_selection_and_the_report() -> None:
     spy = Spy(40)
     records = list(play(spy, PaperWorld(), 20))
     assert all(isinstance(record, RoundRecord) for record in records)
@@ -66,7 +66,7 @@ def test_a_record_holds_what_was_chosen_and_what_was_told() -> None:
         np.testing.assert_array_equal(record.report.clients, record.selection.clients)
 
 
-def test_rounds_are_played_one_at_a_time_as_they_are_asked_for() -> None:
+def test_rounds_are_played_lazily() -> None:
     spy = Spy(40)
     rounds: Iterator[RoundRecord] = play(spy, PaperWorld(), 1_000_000_000)
     assert not spy.offers
@@ -76,25 +76,25 @@ def test_rounds_are_played_one_at_a_time_as_they_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-def test_a_run_played_in_two_parts_is_the_run_played_at_once(name: str) -> None:
+def test_a_run_played_in_two_parts_equals_the_run_played_at_once(name: str) -> None:
     whole = list(play(make_policy(name, 40), PaperWorld(8), 60))
     policy, world = make_policy(name, 40), PaperWorld(8)
     parts = [*play(policy, world, 23), *play(policy, world, 60, first=24)]
     assert parts == whole
 
 
-def test_a_fleet_of_another_size_is_refused() -> None:
-    with pytest.raises(SettingError, match="the policy is for 39 clients, the world has 40"):
+def test_a_world_with_another_number_of_clients_is_rejected() -> None:
+    with pytest.raises(SettingError, match="the policy has 39 clients, but the world has 40"):
         next(play(Spy(39), PaperWorld(), 5))
 
 
 @pytest.mark.parametrize("rounds", [0, 4])
-def test_there_is_nothing_to_play_beyond_the_last_round(rounds: int) -> None:
+def test_no_round_is_played_after_the_last_one(rounds: int) -> None:
     assert list(play(Spy(40), PaperWorld(), rounds, first=5)) == []
 
 
-def test_rounds_count_from_one() -> None:
+def test_invalid_round_numbers_are_rejected() -> None:
     with pytest.raises(SettingError, match="first must be at least 1, not 0"):
         next(play(Spy(40), PaperWorld(), 5, first=0))
     with pytest.raises(SettingError, match="rounds must be a whole number"):
-        next(play(Spy(40), PaperWorld(), 2.5))  # type: ignore[arg-type]  # that is the mistake
+        next(play(Spy(40), PaperWorld(), 2.5))  # type: ignore[arg-type]  # the invalid value under test

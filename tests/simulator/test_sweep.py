@@ -31,7 +31,7 @@ PLANS = [
 
 
 class Stop(Exception):
-    """The power is cut."""
+    """Simulates an interruption."""
 
 
 @pytest.fixture
@@ -41,11 +41,11 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
 
 
 def stop_after(count: int, error: type[BaseException] = Stop) -> Callable[[object], None]:
-    """A watcher that ends everything when it was called so often."""
+    """Returns a callback that raises `error` at its call number `count`."""
     calls = []
 
-    def watch(what: object) -> None:
-        calls.append(what)
+    def watch(argument: object) -> None:
+        calls.append(argument)
         if len(calls) == count:
             raise error
 
@@ -53,16 +53,16 @@ def stop_after(count: int, error: type[BaseException] = Stop) -> Callable[[objec
 
 
 def assert_holds(store: RunStore, plan: RunPlan, *, whole: bytes | None = None) -> None:
-    """The run of this plan is stored, finished, and the undisturbed one to the byte."""
-    found = store.find(plan.key)
-    assert found is not None
-    assert found.finished
-    assert found.rounds == plan.rounds
-    assert store.columns(found.id).to_bytes() == (play_plan(plan).to_bytes() if whole is None else whole)
+    """Asserts that the run of this plan is stored, finished and byte-identical to an undisturbed run."""
+    info = store.find(plan.key)
+    assert info is not None
+    assert info.finished
+    assert info.rounds == plan.rounds
+    assert store.columns(info.id).to_bytes() == (play_plan(plan).to_bytes() if whole is None else whole)
 
 
 def assert_finished_runs_are_right(store: RunStore, undisturbed: dict[str, bytes]) -> int:
-    """How many there are."""
+    """Asserts that every finished run equals the undisturbed one, and returns their number."""
     finished = [run for run in store.runs() if run.finished]
     for run in finished:
         assert store.columns(run.id).to_bytes() == undisturbed[run.key]
@@ -85,7 +85,7 @@ def test_the_same_plan_gives_the_same_run() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-def test_to_keep_the_choices_is_to_keep_them_and_their_times_alone(name: str) -> None:
+def test_keeping_choices_stores_only_the_selections_and_their_times(name: str) -> None:
     plan = RunPlan(name, 30, 4)
     every, choices = play_plan(plan), play_plan(replace(plan, keep="choices"))
     for kept in ("rounds", "starts", "chosen", "exchange_times", "durations", "turns"):
@@ -112,25 +112,23 @@ WORLDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("world", sorted(WORLDS))
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 @pytest.mark.parametrize("stops", [[1], [3, 1]], ids=["stopped once", "stopped twice"])
-def test_a_run_that_was_stopped_ends_as_an_uninterrupted_one(
-    tmp_path: Path, policy: str, world: str, stops: list[int]
-) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, policy: str, world: str, stops: list[int]) -> None:
     plan = RunPlan(policy, 40, 9, world_settings=WORLDS[world])
     for chunks in stops:
         with RunStore(tmp_path / "runs.db") as store, pytest.raises(Stop):
             play_into(store, plan, every=9, watch=stop_after(chunks))
     with RunStore(tmp_path / "runs.db") as store:
-        found = store.find(plan.key)
-        assert found is not None
-        assert (found.rounds, found.finished) == (9 * sum(stops), False)
-        told: list[int] = []
-        assert play_into(store, plan, every=9, watch=told.append) == found.id
-        assert told == [*range(9 * sum(stops) + 9, 40, 9), 40]
+        info = store.find(plan.key)
+        assert info is not None
+        assert (info.rounds, info.finished) == (9 * sum(stops), False)
+        progress: list[int] = []
+        assert play_into(store, plan, every=9, watch=progress.append) == info.id
+        assert progress == [*range(9 * sum(stops) + 9, 40, 9), 40]
         assert_holds(store, plan)
-        assert list(store.records(found.id)) == list(play_plan(plan).records())
+        assert list(store.records(info.id)) == list(play_plan(plan).records())
 
 
-def test_a_run_may_go_on_in_steps_of_another_size(store: RunStore) -> None:
+def test_a_run_can_be_resumed_with_another_transaction_size(store: RunStore) -> None:
     for every, chunks in ((1, 4), (13, 1), (2, 3)):
         with pytest.raises(Stop):
             play_into(store, replace(PLANS[0], rounds=60), every=every, watch=stop_after(chunks))
@@ -138,7 +136,7 @@ def test_a_run_may_go_on_in_steps_of_another_size(store: RunStore) -> None:
     assert_holds(store, replace(PLANS[0], rounds=60))
 
 
-def test_a_run_stopped_after_its_last_round_has_only_to_be_finished(store: RunStore) -> None:
+def test_a_run_stopped_after_its_last_round_only_needs_to_be_marked_finished(store: RunStore) -> None:
     with pytest.raises(Stop):
         play_into(store, PLANS[0], every=6, watch=stop_after(2))
     assert [run.finished for run in store.runs()] == [False]
@@ -153,21 +151,21 @@ def test_a_finished_run_is_not_played_again(store: RunStore) -> None:
     assert_holds(store, PLANS[0])
 
 
-def test_a_run_in_parts_may_keep_its_choices_alone(store: RunStore) -> None:
+def test_play_into_can_keep_choices_only(store: RunStore) -> None:
     plan = RunPlan("rbcsf", 25, keep="choices")
     play_into(store, plan, every=4)
     assert_holds(store, plan)
 
 
-def test_another_label_does_not_keep_a_run_from_going_on(store: RunStore) -> None:
+def test_a_run_can_be_resumed_under_another_label(store: RunStore) -> None:
     with pytest.raises(Stop):
         play_into(store, replace(PLANS[0], label="first name"), every=5, watch=stop_after(1))
     run = play_into(store, replace(PLANS[0], label="second name"), every=5)
     assert_holds(store, PLANS[0])
-    assert [(one.id, one.plan["label"]) for one in store.runs()] == [(run, "first name")]
+    assert [(stored.id, stored.plan["label"]) for stored in store.runs()] == [(run, "first name")]
 
 
-def test_a_run_whose_process_was_killed_goes_on_in_another(tmp_path: Path) -> None:
+def test_a_run_whose_process_was_killed_is_resumed_by_another_process(tmp_path: Path) -> None:
     path, plan = tmp_path / "runs.db", RunPlan("rbcsf", 100, 3, world_settings=WORLDS["markov"])
     code = f"""
 import os, signal
@@ -187,7 +185,7 @@ play_into(RunStore({str(path)!r}), RunPlan.from_dict({plan.as_dict()!r}), every=
 
 
 @pytest.mark.parametrize("every", [0, 2.5])
-def test_a_wrong_step_is_refused(store: RunStore, every: Any) -> None:
+def test_an_invalid_transaction_size_is_rejected(store: RunStore, every: Any) -> None:
     with pytest.raises(SettingError, match="every must be"):
         play_into(store, PLANS[0], every=every)
 
@@ -196,35 +194,35 @@ def test_a_wrong_step_is_refused(store: RunStore, every: Any) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_sweep_stores_what_each_plan_gives_on_its_own(store: RunStore, workers: int) -> None:
+def test_a_sweep_stores_the_same_run_as_playing_each_plan_alone(store: RunStore, workers: int) -> None:
     watched: list[str] = []
     ids = sweep(PLANS, store, workers=workers, watch=lambda plan: watched.append(plan.key))
     assert sorted(watched) == sorted(plan.key for plan in PLANS)
     for run, plan in zip(ids, PLANS, strict=True):
-        found = store.find(plan.key)
-        assert found is not None
-        assert found.id == run
-        assert RunPlan.from_dict(found.plan) == plan
+        info = store.find(plan.key)
+        assert info is not None
+        assert info.id == run
+        assert RunPlan.from_dict(info.plan) == plan
         assert_holds(store, plan)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_plan_that_is_given_twice_is_played_once(store: RunStore, workers: int) -> None:
-    one, other = PLANS[:2]
+def test_duplicate_plans_are_played_once(store: RunStore, workers: int) -> None:
+    first, second = PLANS[:2]
     watched: list[str] = []
     ids = sweep(
-        [other, one, replace(other, label="again"), one],
+        [second, first, replace(second, label="again"), first],
         store,
         workers=workers,
         watch=lambda plan: watched.append(plan.key),
     )
-    assert sorted(watched) == sorted([one.key, other.key])
+    assert sorted(watched) == sorted([first.key, second.key])
     assert len(store.runs()) == 2
     assert ids[0] == ids[2] != ids[1] == ids[3]
-    assert_holds(store, one)
+    assert_holds(store, first)
 
 
-def test_what_the_store_holds_is_not_played_again(store: RunStore) -> None:
+def test_stored_runs_are_not_played_again(store: RunStore) -> None:
     before = sweep(PLANS[1:3], store, workers=1)
     assert [plan.key for plan in missing_plans(PLANS, store)] == [PLANS[0].key, PLANS[3].key]
     watched: list[str] = []
@@ -235,16 +233,16 @@ def test_what_the_store_holds_is_not_played_again(store: RunStore) -> None:
     assert sweep(PLANS, store, watch=stop_after(1)) == ids
 
 
-def test_a_sweep_of_nothing_is_nothing(store: RunStore) -> None:
+def test_an_empty_sweep_returns_no_runs(store: RunStore) -> None:
     assert sweep([], store) == []
     assert sweep(iter([]), store, workers=1) == []
 
 
-def test_plans_may_come_from_a_generator(store: RunStore) -> None:
+def test_a_sweep_accepts_a_generator_of_plans(store: RunStore) -> None:
     assert len(sweep((plan for plan in PLANS), store, workers=1)) == len(PLANS)
 
 
-def test_a_sweep_may_keep_the_choices_alone(store: RunStore) -> None:
+def test_a_sweep_can_keep_choices_only(store: RunStore) -> None:
     (run,) = sweep([replace(PLANS[0], keep="choices")], store)
     whole, kept = play_plan(PLANS[0]), store.columns(run)
     np.testing.assert_array_equal(kept.chosen, whole.chosen)
@@ -254,7 +252,7 @@ def test_a_sweep_may_keep_the_choices_alone(store: RunStore) -> None:
     assert_holds(store, replace(PLANS[0], keep="choices"))
 
 
-def test_a_sweep_replaces_a_run_that_was_left_half_done(store: RunStore) -> None:
+def test_a_sweep_replaces_an_unfinished_run(store: RunStore) -> None:
     with pytest.raises(Stop):
         play_into(store, replace(PLANS[0], label="half"), every=5, watch=stop_after(1))
     sweep([replace(PLANS[0], label="whole")], store)
@@ -263,7 +261,7 @@ def test_a_sweep_replaces_a_run_that_was_left_half_done(store: RunStore) -> None
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_sweep_that_is_interrupted_keeps_what_is_done_and_goes_on(store: RunStore, workers: int) -> None:
+def test_an_interrupted_sweep_keeps_finished_runs_and_can_be_resumed(store: RunStore, workers: int) -> None:
     plans = [RunPlan("rbcsf", 20, seed) for seed in range(12)]
     with pytest.raises(KeyboardInterrupt):
         sweep(plans, store, workers=workers, watch=stop_after(3, KeyboardInterrupt))
@@ -280,15 +278,17 @@ def test_a_sweep_that_is_interrupted_keeps_what_is_done_and_goes_on(store: RunSt
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         (RunPlan("rbcsf", 1, settings={"guaranteed_rate": 0.5}), r"the largest feasible rate is 0\.2"),
         (RunPlan("rbcs", 1), "did you mean 'rbcsf'"),
     ],
     ids=["infeasible", "unknown"],
 )
-def test_a_plan_that_cannot_be_played_says_why(store: RunStore, workers: int, wrong: RunPlan, told: str) -> None:
-    with pytest.raises(SettingError, match=told):
+def test_an_unplayable_plan_is_rejected_with_the_reason(
+    store: RunStore, workers: int, wrong: RunPlan, message: str
+) -> None:
+    with pytest.raises(SettingError, match=message):
         sweep([*PLANS, wrong], store, workers=workers)
     sweep(PLANS, store, workers=workers)
     for plan in PLANS:
@@ -296,7 +296,7 @@ def test_a_plan_that_cannot_be_played_says_why(store: RunStore, workers: int, wr
 
 
 @pytest.mark.parametrize("workers", [0, 1.5, -1])
-def test_a_wrong_number_of_workers_is_refused(store: RunStore, workers: Any) -> None:
+def test_an_invalid_number_of_workers_is_rejected(store: RunStore, workers: Any) -> None:
     with pytest.raises(SettingError, match="workers must be"):
         sweep(PLANS, store, workers=workers)
 
@@ -307,20 +307,20 @@ def test_a_backend_needs_more_than_one_worker(store: RunStore) -> None:
 
 
 @pytest.mark.parametrize("backend", ["threading", "multiprocessing"])
-def test_any_backend_of_joblib_will_do(store: RunStore, backend: str) -> None:
-    """That of multiprocessing hands back lists only, as Ray's does."""
+def test_other_joblib_backends_give_the_same_runs(store: RunStore, backend: str) -> None:
+    """The multiprocessing backend returns lists only, as Ray's does."""
     sweep(PLANS, store, workers=2, backend=backend)
     for plan in PLANS:
         assert_holds(store, plan)
 
 
-def test_a_backend_plays_the_one_plan_that_is_left(store: RunStore) -> None:
+def test_a_backend_plays_a_single_missing_plan(store: RunStore) -> None:
     sweep(PLANS[1:], store, workers=1)
     sweep(PLANS, store, workers=2, backend="threading")
     assert_holds(store, PLANS[0])
 
 
-def test_a_backend_that_hands_back_lists_hands_back_short_ones(store: RunStore) -> None:
+def test_backends_without_generators_receive_short_chunks(store: RunStore) -> None:
     plans = [RunPlan("random", 3, seed) for seed in range(20)]
     with pytest.raises(Stop):
         sweep(plans, store, workers=2, backend="multiprocessing", watch=stop_after(1))
@@ -331,12 +331,12 @@ def test_a_backend_that_hands_back_lists_hands_back_short_ones(store: RunStore) 
         assert_holds(store, plan)
 
 
-def test_an_unknown_backend_is_refused(store: RunStore) -> None:
+def test_an_unknown_backend_is_rejected(store: RunStore) -> None:
     with pytest.raises(ValueError, match="nowhere"):
         sweep(PLANS, store, workers=2, backend="nowhere")
 
 
-# Killed.
+# Killed processes.
 
 
 SWEEPING = """
@@ -418,14 +418,14 @@ print("alike:", alike)
 
 
 def test_a_sweep_on_ray_gives_the_same_runs(tmp_path: Path) -> None:
-    """In a process of its own, for Ray warns of much."""
+    """Runs in its own process, because Ray emits many warnings."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("ray is not installed: pip install 'turnout[cluster]'")
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", ON_RAY, str(tmp_path / "runs.db")],
         capture_output=True,
         text=True,
         env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
         check=False,
     )
-    assert "alike: [True, True, True]" in ended.stdout, ended.stderr
+    assert "alike: [True, True, True]" in process.stdout, process.stderr

@@ -1,1 +1,1 @@
-"""Analysis of runs and fleets: metrics, theory, tuning, replay, explanations."""
+"""Analysis of runs and fleets: metrics, statistics, theory, tuning, replay and explanations."""

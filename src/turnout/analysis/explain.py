@@ -1,4 +1,4 @@
-"""Why a client of a recorded run was chosen in a round, or was not."""
+"""Explains why a client of a recorded run was selected in a round, or was not."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ from turnout.store import RunStore
 
 
 def explain_run(store: RunStore, run: int, client: int, round: int | None = None) -> Explanation:
-    """Why a client, by its row, was chosen in a round of a run, by default the last, or was not.
+    """Explains why a client, given by its row, was selected in a round of a run, or was not.
 
-    The policy is brought to where it stood by telling it the recorded rounds before, and the world offers that round
-    again. Only if world and policy do what is on record is the answer exact.
+    `round` is by default the last round. The policy is restored by replaying the recorded rounds before it, and the
+    world offers the round again. The explanation is exact only if world and policy reproduce the record.
     """
     info = store.info(run)
-    number = info.rounds if round is None else round
-    if not 1 <= number <= info.rounds:
-        raise ReportError(f"there is no round {number} in run {run}: it has {info.rounds}")
+    round_ = info.rounds if round is None else round
+    if not 1 <= round_ <= info.rounds:
+        raise ReportError(f"there is no round {round_} in run {run}: its rounds are 1 to {info.rounds}")
     if not 0 <= client < info.clients:
-        raise ReportError(f"there is no client {client} in run {run}: rows count from 0 to {info.clients - 1}")
-    records = list(islice(store.records(run), number))
+        raise ReportError(f"there is no client {client} in run {run}: its rows are 0 to {info.clients - 1}")
+    records = list(islice(store.records(run), round_))
     try:
         policy, world = RunPlan.from_dict(info.plan).build()
-    except (TurnoutError, TypeError) as cannot:
-        raise SettingError(f"the plan of run {run} cannot be played here: {cannot}") from cannot
-    asked = records[-1].selection
-    differs = _bring_to(policy, world, records[:-1])
-    if differs is not None:
+    except (TurnoutError, TypeError) as error:
+        raise SettingError(f"the plan of run {run} cannot be played: {error}") from error
+    selection = records[-1].selection
+    first_difference = _replay_rounds(policy, world, records[:-1])
+    if first_difference is not None:
         return inexact_explanation(
-            policy, asked, client, _name, f"round {differs} goes otherwise when it is played again"
+            policy, selection, client, _name, f"the replay of round {first_difference} differs from the record"
         )
-    offer = world.offer(number)
+    offer = world.offer(round_)
     return explain_choice(
-        policy, offer if policy.requires_expected_times else offer.without_truth(), asked, client, _name
+        policy, offer if policy.requires_expected_times else offer.without_truth(), selection, client, _name
     )
 
 
-def _bring_to(policy: SelectionPolicy, world: World, records: list[RoundRecord]) -> int | None:
-    """Play the recorded choices again, without asking; the first round that goes otherwise, if one does."""
-    # A world that trains only adds losses and metrics, which are on record: its clock is that of the world inside.
+def _replay_rounds(policy: SelectionPolicy, world: World, records: list[RoundRecord]) -> int | None:
+    """Replays the recorded selections without asking the policy; returns the first round that differs, if any."""
+    # A training world only adds losses and metrics, which are recorded; the inner world determines the times.
     clock: Any = getattr(world, "inner", world)
     for record in records:
-        told = record.report
+        recorded = record.report
         report = clock.play(clock.offer(record.round), record.selection)
-        if not _is_same(report.clients, told.clients) or not _is_same(report.exchange_times, told.exchange_times):
+        if not _equal(report.clients, recorded.clients) or not _equal(report.exchange_times, recorded.exchange_times):
             return record.round
-        policy.tell(replace(report, losses=told.losses, metrics=told.metrics))
+        policy.tell(replace(report, losses=recorded.losses, metrics=recorded.metrics))
     return None
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    return bool(np.array_equal(one, other))
+def _equal(left: Any, right: Any) -> bool:
+    return bool(np.array_equal(left, right))
 
 
 def _name(row: int) -> str:

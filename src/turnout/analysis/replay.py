@@ -1,4 +1,4 @@
-"""What a record would have been under another policy: read, played again, and held against what was."""
+"""Replays a record under another policy and compares the results with the recorded ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from turnout.analysis.metrics import jain_index, owed_after_each_round, student_t
+from turnout.analysis.metrics import jain_index, owed_after_each_round
+from turnout.analysis.statistics import student_t
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.arrays import FloatArray, as_count
 from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundRecord, RoundReport, Selection
@@ -28,19 +29,21 @@ from turnout.store import RoundColumns, RunStore
 
 FIGURES = ("mean_round", "p95_round", "least_share", "worst_debt", "jain", "other_choices", "other_rounds")
 ON_TIME = ("mean_round", "p95_round")
-SHARED = ("cohort_size", "guaranteed_rate")  # what a policy takes over from the recorded one, unless it is told
-CALIBRATED_ON = 4  # seeds
-MOST_NUMBERS = 20_000_000  # of whole offers: 160 megabytes
-COLD_START = 1  # its place among the paper's features
-REPEATED = "everything is exact: chosen anew from the recorded offers, and all who were chosen were chosen then"
-WORDS = np.array(["arrived", "late", "late", "late", "failed"])  # of each kind of turn, as policies are told
+SHARED = ("cohort_size", "guaranteed_rate")  # the settings that another policy inherits from the recorded one
+CALIBRATED_ON = 4  # the number of seeds that determine the scale of a fitted world
+MOST_NUMBERS = 20_000_000  # the largest number of context values to load, 160 megabytes
+COLD_START = 1  # the index of the cold start among the paper's features
+REPEATED = "everything is exact: the policy selects the recorded cohorts from the recorded offers"
+#: The outcome that policies receive for each kind of turn.
+OUTCOME_OF_KIND = np.array(["arrived", "late", "late", "late", "failed"])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recorded:
-    """Rounds that were recorded, under which policy, and how to build it or another one for the same clients.
+    """Recorded rounds with their policy, and how to build this or another policy for the same clients.
 
-    `plan`: of a simulated run, which can be played again in its own world. `live`: of a live fleet.
+    `plan`: the plan of a simulated run, which can be played again in its own world. `live`: the settings of a live
+    fleet.
     """
 
     where: str
@@ -52,7 +55,10 @@ class Recorded:
     notes: tuple[str, ...] = ()
 
     def settings_for(self, policy: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What is given, on top of what was recorded: all of it for the same policy, what all share for another."""
+        """Returns the recorded settings, overridden by the given ones.
+
+        The same policy inherits all recorded settings, another policy only those in SHARED.
+        """
         if policy == self.policy:
             return {**self.settings, **given}
         known = setting_names(policy)
@@ -60,7 +66,7 @@ class Recorded:
         return {**shared, **given}
 
     def build(self, policy: str, settings: Mapping[str, Any]) -> SelectionPolicy:
-        """A fresh policy for the recorded clients."""
+        """Builds a new policy for the recorded clients."""
         clients, features = self.past.columns.clients, self.past.columns.contexts.shape[1]
         if self.live is not None:
             return policy_of(replace(self.live, policy=policy, settings=settings), features, clients)
@@ -70,7 +76,7 @@ class Recorded:
 
 
 class Figure(NamedTuple):
-    """One figure of a record beside that of its replay; `half_width` is 0 where the replay is exact."""
+    """A recorded figure and its replayed value; `half_width` is 0 if the replay is exact."""
 
     name: str
     recorded: float
@@ -81,9 +87,9 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A record and what another policy would have made of its offers.
+    """The comparison of a record with its replay under another policy or other settings.
 
-    `known_times`: the share of the replay's times that are recorded ones. `notes`: what is exact and what is not.
+    `known_times`: the share of the replay's times that are recorded ones. `notes`: what is exact and what is estimated.
     """
 
     policy: str
@@ -96,23 +102,25 @@ class Replayed:
     notes: tuple[str, ...]
 
     def __getitem__(self, name: str) -> Figure:
-        return next(one for one in self.figures if one.name == name)
+        return next(figure for figure in self.figures if figure.name == name)
 
 
 def recorded(path: Path, run: int | None = None) -> Recorded:
-    """What a fleet's file holds, or a run of a store; the run may be left out where there is but one."""
+    """Reads the record of a fleet's file or of a run of a store; `run` is optional if there is only one run."""
     if is_fleet(path):
         if run is not None:
-            raise SettingError(f"{path} is a live fleet, which has no runs: leave out --run")
+            raise SettingError(f"{path} is a live fleet, which has no runs: run must be None, not {run}")
         return _recorded_fleet(path)
     with RunStore(path, read_only=True) as store:
         held = {info.id: info for info in store.runs()}
         if run is None and len(held) != 1:
             numbers = ", ".join(map(str, list(held)[:10])) or "none"
-            raise SettingError(f"{path} holds {len(held)} runs ({numbers}): name one with --run, see turnout runs list")
+            raise SettingError(f"{path} holds {len(held)} runs ({numbers}): give the number of one of them as run")
         info = held.get(next(iter(held)) if run is None else run)
         if info is None:
-            raise StoreError(f"there is no run {run} in {path}: see turnout runs list {path}")
+            raise StoreError(
+                f"there is no run {run} in {path}: it holds {', '.join(map(str, list(held)[:10])) or 'none'}"
+            )
         columns = store.columns(info.id)
     plan = RunPlan.from_dict(info.plan)
     paper_like = plan.world in (*OUR_WORLDS, "training") and plan.world_settings.get("cold_start") != "participants"
@@ -122,18 +130,23 @@ def recorded(path: Path, run: int | None = None) -> Recorded:
 
 
 def fitted_build(record: Recorded, given: Mapping[str, Any]) -> tuple[Callable[..., Any], float]:
-    """For `tuned`: rbcsf in worlds fitted to the record; and the factor that makes its rounds last as recorded."""
+    """Returns a builder for find_speed_weight, and the scale of its times.
+
+    The builder returns rbcsf in worlds that are fitted to the record. The scale gives the recorded policy the recorded
+    mean round time.
+    """
     base = record.settings_for("rbcsf", given)
 
     def fitted(seed: int, scale: float = 1.0) -> FittedWorld:
         return FittedWorld(record.past, seed, scale=scale)
 
-    lasted = []
+    mean_durations = []
     for seed in range(CALIBRATED_ON):
         world = fitted(seed)
-        again = play(record.build(record.policy, record.settings), world, len(record.past.columns))
-        lasted.append(np.mean([one.report.duration for one in again]))
-    scale = float(record.past.columns.durations.mean() / np.mean(lasted)) if np.mean(lasted) > 0 else 1.0
+        records = play(record.build(record.policy, record.settings), world, len(record.past.columns))
+        mean_durations.append(np.mean([played.report.duration for played in records]))
+    simulated, observed = np.mean(mean_durations), record.past.columns.durations.mean()
+    scale = float(observed / simulated) if simulated > 0 else 1.0
 
     def build(settings: Mapping[str, Any], seed: int) -> tuple[SelectionPolicy, FittedWorld]:
         return record.build("rbcsf", {**base, **settings}), fitted(seed, scale)
@@ -149,11 +162,17 @@ def replay(
     draws: int = 20,
     watch: Callable[[int, int], None] | None = None,
 ) -> Replayed:
-    """The recorded offers under another policy or other settings.
+    """Replays the recorded offers under another policy or other settings.
 
-    In a simulated world that can be built again everything is exact. Otherwise availability is as recorded; contexts
-    and times that nobody recorded are drawn, `draws` times over, and each figure is a mean with a 95 % interval for
-    what would have happened.
+    The result is exact for a simulated world that can be rebuilt. Otherwise availability is as recorded; contexts and
+    times that were not recorded are resampled `draws` times, and each figure is a mean with a 95 % prediction interval.
+
+    Args:
+        record: The record to replay.
+        policy: The name of the policy.
+        given: Settings of the policy; they override the recorded ones.
+        draws: The number of replays with resampled values.
+        watch: A progress callback; receives the number of finished replays and their total.
     """
     draws = as_count("draws", draws, SettingError, least=2)
     settings = record.settings_for(policy, given)
@@ -161,40 +180,44 @@ def replay(
     if _can_be_rebuilt(record):
         assert record.plan is not None
         columns = _played_in_its_world(replace(record.plan, policy=policy, settings=settings))
-        notes = (
-            "everything is exact: the world of this run was built again, with its availability, contexts and noise",
+        notes: tuple[str, ...] = (
+            "everything is exact: the world of this run was rebuilt with its availability, contexts and noise",
         )
         return _replayed(record, again, settings, [columns], 1.0, notes, exact=True)
     if again.requires_expected_times:
-        raise SettingError(f"{policy} must be told the true times, which nobody recorded: replay another policy")
-    repeated = record.past.is_whole and (record.live is None or record.live.overcommit == 1)
+        raise SettingError(f"{policy} requires the true expected times, which were not recorded: replay another policy")
+    repeated = record.past.has_all_contexts and (record.live is None or record.live.overcommit == 1)
     if not repeated and policy == record.policy and _plain(settings) == _plain(record.settings):
-        notes = ("everything is exact: the same policy with the same settings makes the recorded choices",)
+        notes = ("everything is exact: the same policy with the same settings makes the recorded selections",)
         return _replayed(record, again, settings, [record.past.columns], 1.0, notes, exact=True)
-    played, known, told = [], 0, 0
+    replays, recorded_times, reported_times = [], 0, 0
     for seed in range(draws):
         world = RecordedWorld(record.past, seed)
         records = list(play(record.build(policy, settings), world, len(record.past.columns)))
-        played.append(RoundColumns.from_records(records, clients=world.clients))
-        known, told = known + world.known, told + world.told
+        replays.append(RoundColumns.from_records(records, clients=world.clients))
+        recorded_times += world.recorded_times
+        reported_times += world.reported_times
         if watch is not None:
             watch(seed + 1, draws)
-    told_of = _notes(record, again) if known < told else (REPEATED,)
-    return _replayed(record, again, settings, played, known / max(told, 1), told_of, exact=False)
+    notes = _notes(record, again) if recorded_times < reported_times else (REPEATED,)
+    known_share = recorded_times / max(reported_times, 1)
+    return _replayed(record, again, settings, replays, known_share, notes, exact=False)
 
 
 def _notes(record: Recorded, policy: SelectionPolicy) -> tuple[str, ...]:
-    if record.past.is_whole:
-        exact = "exact: who was available, and in what condition: whole offers were recorded"
-        fairness = "choices, turns and debts, as far as the policy has learned from times that were drawn"
+    if record.past.has_all_contexts:
+        exact = "exact: the available clients and their contexts, because complete offers were recorded"
+        fairness = "selections, turns and debts, as far as the policy learned from resampled times"
     elif policy.features is None:
-        exact = f"exact: who was available; {policy.name} does not look at contexts"
-        fairness = "choices, turns and debts, as far as the policy has learned from times that were drawn"
+        exact = f"exact: the available clients; {policy.name} does not use contexts"
+        fairness = "selections, turns and debts, as far as the policy learned from resampled times"
     else:
-        exact = "exact: who was available"
-        fairness = "choices, turns and debts: contexts of clients that were not chosen are drawn from their own turns"
+        exact = "exact: the available clients"
+        fairness = (
+            "selections, turns and debts: contexts of clients that were not selected are resampled from their turns"
+        )
     return (
-        f"{exact}; times of clients that were chosen then, too, in the same condition",
+        f"{exact}; the times of clients that were also selected in the record with the same context",
         f"estimated: {fairness}",
         f"estimated: {ASSUMPTIONS[0]}",
         *record.notes,
@@ -211,24 +234,35 @@ def _replayed(
     *,
     exact: bool,
 ) -> Replayed:
-    """Both held against the same promise: that of the replayed policy, or where it has none the recorded one."""
+    """Compares the record with its replays under the guarantee of the replayed policy, or else the recorded one.
+
+    Args:
+        record: The record.
+        policy: The replayed policy.
+        settings: The settings of the replayed policy.
+        played: The replays.
+        known: The share of the replays' times that are recorded ones.
+        notes: What is exact and what is estimated.
+        exact: Whether the replay is exact.
+    """
     promise = _promise(record, settings)
     before = _figures(record.past.columns, record.past.columns, promise)
-    after = np.array([_figures(one, record.past.columns, promise) for one in played])
+    after = np.array([_figures(columns, record.past.columns, promise) for columns in played])
     figures = []
-    settled = all(np.array_equal(one.chosen, played[0].chosen) for one in played)  # whatever was drawn
-    for place, name in enumerate(FIGURES):
-        values = after[:, place]
+    # The selections are certain if they do not depend on the draws.
+    settled = all(np.array_equal(columns.chosen, played[0].chosen) for columns in played)
+    for index, name in enumerate(FIGURES):
+        values = after[:, index]
         sure = exact or (settled and (name not in ON_TIME or known == 1) and bool((values == values[0]).all()))
         now = float(values[0] if sure else values.mean())
-        figures.append(Figure(name, before[place], now, 0.0 if sure else prediction_half_width(values), sure))
+        figures.append(Figure(name, before[index], now, 0.0 if sure else prediction_half_width(values), sure))
     choices = len(record.past.columns.chosen)
     rounds = len(record.past.columns)
     return Replayed(policy.name, dict(settings), rounds, choices, tuple(figures), known, len(played), notes)
 
 
 def prediction_half_width(values: FloatArray) -> float:
-    """Half the interval in which the one replay that would have happened lies, with 95 % confidence."""
+    """Returns half the width of the 95 % prediction interval of a single replay."""
     count = len(values)
     return float(student_t(0.95, count - 1) * values.std(ddof=1) * math.sqrt(1 + 1 / count))
 
@@ -243,7 +277,7 @@ def _promise(record: Recorded, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _figures(columns: RoundColumns, record: RoundColumns, promise: Mapping[str, Any]) -> list[float]:
-    """In the order of FIGURES."""
+    """Returns the figures of a run in the order of FIGURES."""
     durations, turns = columns.durations, columns.turns
     new = columns.chosen_mask & ~record.chosen_mask
     other = (columns.chosen_mask != record.chosen_mask).any(axis=1)
@@ -259,7 +293,7 @@ def _figures(columns: RoundColumns, record: RoundColumns, promise: Mapping[str, 
 
 
 def _can_be_rebuilt(record: Recorded) -> bool:
-    """Does the plan of the run, played again, give the record to the bit?"""
+    """Returns whether playing the plan of the run again reproduces the record exactly."""
     if record.plan is None or record.plan.world not in OUR_WORLDS:
         return False
     again, columns = _played_in_its_world(record.plan), record.past.columns
@@ -276,8 +310,8 @@ def _played_in_its_world(plan: RunPlan) -> RoundColumns:
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """20 and 20.0 are the same setting."""
-    return {name: float(one) if isinstance(one, int) else one for name, one in settings.items()}
+    """Converts integers to floats, because 20 and 20.0 are the same setting."""
+    return {name: float(value) if isinstance(value, int) else value for name, value in settings.items()}
 
 
 def _recorded_fleet(path: Path) -> Recorded:
@@ -293,17 +327,19 @@ def _recorded_fleet(path: Path) -> Recorded:
         kept = [closed for closed, with_mask in rounds if with_mask]
         if not kept:
             raise SettingError(
-                f"{path} holds no closed round that tells who was available: there is nothing to replay yet"
+                f"{path} holds no closed round with its available clients: close at least one round before a replay"
             )
         offers = _offers(journal, kept, clients)
     finally:
         journal.close()
-    notes = ["as recorded: who rested after misses counts as away"]
+    notes = ["as recorded: clients in back-off after misses count as unavailable"]
     if len(kept) < len(rounds):
-        notes.append(f"of {len(rounds)} rounds the last {len(kept)} are used: who was there in the others is gone")
+        notes.append(
+            f"only the last {len(kept)} of {len(rounds)} rounds are used: the availability of the others was deleted"
+        )
     settings = SchedulerSettings.from_told(stored)
     if settings.overcommit != 1:
-        notes.append("over-selection is not replayed: as many are chosen as are wanted")
+        notes.append("over-selection is not replayed: the cohort has the requested size")
     paper_like = stored["features"]["computed"] and stored["features"]["outputs"] == PAPER_FEATURES.outputs
     deadline = settings.deadline if isinstance(settings.deadline, int | float) else None
     columns = RoundColumns.from_records(_records(kept, clients), clients=clients)
@@ -312,7 +348,7 @@ def _recorded_fleet(path: Path) -> Recorded:
 
 
 def _offers(journal: Journal, rounds: Sequence[ClosedRound], clients: int) -> FloatArray | None:
-    """The contexts of all who volunteered, where they are on record and not too many to hold."""
+    """Returns the contexts of all available clients, or None if they were not recorded or are too many to load."""
     width = rounds[0].contexts.shape[1]
     if len(rounds) * clients * width > MOST_NUMBERS:
         return None
@@ -325,12 +361,12 @@ def _offers(journal: Journal, rounds: Sequence[ClosedRound], clients: int) -> Fl
 
 
 def _is_flag(columns: RoundColumns) -> bool:
-    """Nothing but 0 and 1, as a cold start is."""
+    """Returns whether the feature has only the values 0 and 1, as a cold start has."""
     return bool(np.isin(columns.contexts[:, COLD_START], (0.0, 1.0)).all())
 
 
 def _records(rounds: Sequence[ClosedRound], clients: int) -> list[RoundRecord]:
-    """Counted from 1; masks as wide as the fleet is now."""
+    """Returns records with rounds numbered from 1 and availability masks for the current number of clients."""
     place_of = {closed.round: place for place, closed in enumerate(rounds, start=1)}
     turns: dict[tuple[int, int], tuple[FloatArray, float]] = {}
     records = []
@@ -350,7 +386,7 @@ def _records(rounds: Sequence[ClosedRound], clients: int) -> list[RoundRecord]:
             closed.contexts,
             closed.seconds,
             available=available,
-            outcomes=WORDS[closed.kinds],
+            outcomes=OUTCOME_OF_KIND[closed.kinds],
             losses=closed.losses,
             late_arrivals=_late(late),
         )
@@ -360,10 +396,10 @@ def _records(rounds: Sequence[ClosedRound], clients: int) -> list[RoundRecord]:
     return records
 
 
-def _late(told: Sequence[tuple[int, int, FloatArray, float, float]]) -> LateArrivals | None:
-    if not told:
+def _late(arrivals: Sequence[tuple[int, int, FloatArray, float, float]]) -> LateArrivals | None:
+    if not arrivals:
         return None
-    rounds, rows, contexts, deadlines, seconds = zip(*told, strict=True)
+    rounds, rows, contexts, deadlines, seconds = zip(*arrivals, strict=True)
     return LateArrivals(
         np.array(rounds), np.array(rows), np.array(contexts), np.array(deadlines), np.maximum(seconds, deadlines)
     )

@@ -1,4 +1,4 @@
-"""What the paper proves, computed beside what a run measured."""
+"""The bounds that the paper proves, and the corresponding measurements of a run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from turnout.analysis.metrics import (
-    as_true_means,
-    mean_or_nan,
-    owed_units,
-    replayed_estimates,
-    round_of_each_row,
-)
+from turnout.analysis.metrics import as_true_means, owed_units, replayed_estimates, round_of_each_row
+from turnout.analysis.statistics import mean_or_nan
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_floats, as_number, require_length
 from turnout.kernel.fairness import Rate, exact_rate, exact_rates
@@ -22,10 +17,10 @@ from turnout.store.columns import RoundColumns
 
 
 class LemmaCoverage(NamedTuple):
-    """How often the lemma's band held: of all (round, chosen client) pairs, and of clients for all their turns.
+    """The shares of (round, selected client) pairs, and of clients in all their turns, for which the lemma's band held.
 
-    The lemma is about one client and all rounds: of the second at least 1 − delta is to be expected. Clients that never
-    had a turn do not count; NaN where nobody had one.
+    The lemma is about one client and all rounds, so the second share should be at least 1 − delta. Clients that were
+    never selected do not count; NaN if no client was selected.
     """
 
     pairs: float
@@ -33,10 +28,10 @@ class LemmaCoverage(NamedTuple):
 
 
 def regret(durations: npt.ArrayLike, best_durations: npt.ArrayLike) -> FloatArray:
-    """The mean, up to each round, of its duration less the reference's, (T,) in seconds: R(T) of the paper.
+    """Returns the running mean of the duration minus that of the reference, (T,) in seconds: R(T) of the paper.
 
-    The best fair policy has no closed form. In a long run FairOracle approaches its durations from above, so against
-    it the regret comes out too small rather than too large.
+    The best fair policy has no closed form. In a long run the durations of FairOracle approach its durations from
+    above, so the regret against FairOracle is an underestimate.
 
     >>> regret([3.0, 5.0], [2.0, 2.0])
     array([1., 2.])
@@ -60,16 +55,27 @@ def regret_bound(
     ridge: float = 1.0,
     K: float | None = None,  # noqa: N803
 ) -> FloatArray:
-    """The paper's bound on the regret after so many rounds, with three features, as its theorem is printed.
+    """Returns the paper's bound on the regret after each number of rounds, for three features.
 
-    N·(1 + beta²)/(2V) + zeta_T·sqrt(6·log(1 + T·L²/(3·ridge))/T), where
-    zeta_T = max(K, 1)·max(2R·sqrt(3·log((1 + T·L²/ridge)/delta)) + sqrt(ridge)·S, 1).
+    N·(1 + beta²)/(2V) + zeta_T·sqrt(6·log(1 + T·L²/(3·ridge))/T), where zeta_T = max(K, 1)·max(2R·sqrt(3·log((1 +
+    T·L²/ridge)/delta)) + sqrt(ridge)·S, 1).
 
-    The noise is R-sub-Gaussian, ‖theta‖ ≤ S, ‖c‖ ≤ L. K bounds the true expected exchange time of any chosen client,
-    in seconds: the theorem calls it "a constant value", its proof takes tau* ≤ K, so that no optimistic time, being
-    at least 0, is off by more than K. By default K = S·L, which tau* = c·theta cannot exceed.
+    The formula follows the printed theorem. Its zeta_T doubles only the first term of alpha_T; the proof has 2·alpha_T,
+    hence 2·sqrt(ridge)·S.
 
-    The printed zeta_T doubles only the first part of alpha_T; its proof has 2·alpha_T, hence 2·sqrt(ridge)·S.
+    Args:
+        rounds: The numbers of rounds T.
+        clients: The number of clients N.
+        guaranteed_rate: The guaranteed rate beta.
+        speed_weight: The speed weight V.
+        R: The noise is R-sub-Gaussian.
+        S: The bound on ‖theta‖.
+        L: The bound on the norm of the contexts.
+        delta: The probability that the confidence band fails.
+        ridge: The ridge parameter.
+        K: The bound on the true expected exchange time of any selected client, in seconds. The theorem calls it "a
+            constant value"; its proof needs tau* ≤ K, so that no optimistic time, which is at least 0, is off by more
+            than K. By default K = S·L, which tau* = c·theta cannot exceed.
     """
     after = np.asarray(rounds, dtype=np.float64)
     if not (after >= 1).all():
@@ -95,11 +101,17 @@ def lemma_coverage(
     features: int | None = None,
     ridge: float = 1.0,
 ) -> LemmaCoverage:
-    """How often 0 ≤ mean − optimistic ≤ 2·exploration·uncertainty held for the chosen.
+    """Returns how often 0 ≤ mean − optimistic ≤ 2·exploration·uncertainty held for the selected clients.
 
-    `expected`: the true mean exchange times, (R,). `schedule` gives the exploration of a round, as
-    TheoreticalExploration does; its ridge and features should be those given here. optimistic =
-    max(predicted − exploration·uncertainty, 0), predicted by a model that saw the same rounds.
+    optimistic = max(predicted − exploration·uncertainty, 0), predicted by a model that learned from the same rounds.
+
+    Args:
+        columns: The recorded rounds.
+        expected: The true mean exchange time of each turn, (R,).
+        schedule: Returns the exploration of a round, as TheoreticalExploration does; it should have the ridge and
+            features given here.
+        features: The number of features of the model; by default that of the contexts.
+        ridge: The ridge parameter of the model.
     """
     means = as_true_means(expected, columns)
     predicted, uncertainty = replayed_estimates(columns, features=features, ridge=ridge)
@@ -112,15 +124,15 @@ def lemma_coverage(
 
 
 def long_run_margin(columns: RoundColumns, guaranteed_rate: Rate | npt.ArrayLike) -> float:
-    """By how much the worst-served client's share of rounds exceeds guaranteed_rate − owed/rounds.
+    """Returns by how much the share of rounds of the worst-served client exceeds guaranteed_rate − owed/rounds.
 
-    The certificate says that it is never negative, whatever the policy. Counted in integers; only the result is
-    rounded. Turns are earned always and paid when chosen.
+    The certificate states that the margin is never negative, whatever the policy. It is computed in integers; only the
+    result is rounded. Clients accrue turns in every round, and a selection pays one turn.
     """
     owed, units_per_turn = owed_units(columns, guaranteed_rate)
     rounds = len(owed)
     if rounds == 0:
-        raise SettingError("the columns hold no rounds: at least one is needed")
+        raise SettingError("the columns hold no rounds: at least one round is required")
     rates, _ = exact_rates(guaranteed_rate, columns.clients)
     margins = columns.turns * units_per_turn - np.asarray(rates) * rounds + owed[-1]
     return int(margins.min()) / (units_per_turn * rounds)

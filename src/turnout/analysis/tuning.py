@@ -1,8 +1,8 @@
-"""From a goal in plain words to a speed weight, by playing what would happen.
+"""Finds the speed weight that meets a goal, by simulation.
 
-A larger speed weight makes rounds shorter and lets slow clients wait longer; so a promise on fairness is met below some
-weight, and one on time above some weight. That weight is looked for with the same seeds at every weight, and what is
-found is held against seeds that had no part in the search.
+A larger speed weight makes rounds shorter and lets slow clients wait longer. A goal on fairness is therefore met below
+some weight, and a goal on time above some weight. The search uses the same seeds for every weight; its result is
+verified with seeds that the search did not use.
 """
 
 from __future__ import annotations
@@ -14,28 +14,30 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from turnout.analysis.metrics import ConfidenceInterval, mean_and_band, student_t
+from turnout.analysis.statistics import ConfidenceInterval, mean_confidence_interval, student_t
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_number, read_only
 from turnout.policies.base import SelectionPolicy
 from turnout.simulator.play import play
 from turnout.simulator.world import World
 
-#: From settings of the policy and a seed to a fresh policy in a fresh world.
+#: Builds a new policy and a new world from settings of the policy and a seed.
 Build = Callable[[Mapping[str, Any], int], tuple[SelectionPolicy, World]]
-#: Told how many rounds were played, and how many it will be about.
+#: A progress callback; receives the rounds played so far and the estimated total.
 Watch = Callable[[int, int], None]
 
-CONFIDENCE = 0.975  # that a run which is still to come meets the goal
-FAR = 1_000_000  # from the seeds of the search to those that judge it
-STEP_BACK = 1.1  # the factor by which a weight is made safer that fresh seeds did not confirm
+CONFIDENCE = 0.975  # of the prediction that one more run meets the goal
+FRESH_SEED_OFFSET = 1_000_000  # the distance of the verification seeds from those of the search
+SAFETY_FACTOR = 1.1  # moves a weight to the safe side if fresh seeds did not confirm it
 ATTEMPTS = 12
-LIGHTEST, HEAVIEST = 0.5, 4.0  # see _weights
-HORIZON_WEIGHTS = (80.0, 250.0, 750.0)  # times 1 / (seconds of a fair round): about 5, 20 and 60 in the paper's world
+LOWEST_FACTOR, HIGHEST_FACTOR = 0.5, 4.0  # see _weights
+#: The weights of the trials with a horizon, before division by the seconds of a fair round: about 5, 20 and 60 in the
+#: paper's world.
+HORIZON_WEIGHTS = (80.0, 250.0, 750.0)
 
 
-class Played(NamedTuple):
-    """One run in five numbers. `shortfall`: how many turns the worst-off client has less than it was promised."""
+class RunFigures(NamedTuple):
+    """Five figures of one run; `shortfall` is how many turns the worst-served client is behind its guaranteed turns."""
 
     mean_round: float
     p95_round: float
@@ -46,10 +48,12 @@ class Played(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """After `rounds` rounds one figure of the run is at most `most`: turns for the shortfall, seconds for the others.
+    """A bound on one figure of a run after a number of rounds.
 
-    >>> Goal.within(3, by=500).words
-    'every client within 3 turns of what it was promised by round 500'
+    After `rounds` rounds the figure must be at most `most`: turns for the shortfall, seconds for the other figures.
+
+    >>> Goal.within(3, by=500).description
+    'every client within 3 turns of its guarantee by round 500'
     """
 
     figure: Literal["shortfall", "mean_round", "p95_round"]
@@ -57,9 +61,9 @@ class Goal:
     rounds: int = 500
 
     def __post_init__(self) -> None:
-        name = {"shortfall": "within", "mean_round": "mean-round", "p95_round": "p95-round"}.get(self.figure)
+        name = {"shortfall": "within", "mean_round": "mean_round", "p95_round": "p95_round"}.get(self.figure)
         if name is None:
-            raise SettingError(f"a goal is about shortfall, mean_round or p95_round, not {self.figure!r}")
+            raise SettingError(f"figure must be shortfall, mean_round or p95_round, not {self.figure!r}")
         if self.figure == "shortfall":
             as_number(name, self.most, SettingError, least=0)
         else:
@@ -68,72 +72,75 @@ class Goal:
 
     @classmethod
     def within(cls, turns: float, *, by: int = 500) -> Goal:
-        """Every client has, after round `by`, at most so many turns less than it was promised."""
+        """Returns the goal that after round `by` every client is at most `turns` turns behind its guaranteed turns."""
         return cls("shortfall", turns, by)
 
     @property
-    def words(self) -> str:
-        """As a person would say it."""
+    def description(self) -> str:
+        """The goal as a phrase for reports."""
         if self.figure == "shortfall":
             unit = "turn" if self.most == 1 else "turns"
-            return f"every client within {self.most:g} {unit} of what it was promised by round {self.rounds}"
+            return f"every client within {self.most:g} {unit} of its guarantee by round {self.rounds}"
         which = "a mean round" if self.figure == "mean_round" else "95 % of the rounds"
         return f"{which} of at most {self.most:g} s over {self.rounds} rounds"
 
     @property
     def is_fairness(self) -> bool:
-        """Met by small weights; a goal on time is met by large ones."""
+        """Whether small weights meet the goal; a goal on time is met by large weights."""
         return self.figure == "shortfall"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """Settings that were played, and what came of it: one row a seed, one column a figure of Played."""
+    """Settings that were simulated, and the resulting figures: one row per seed, one column per field of RunFigures."""
 
     settings: Mapping[str, Any]
     figures: FloatArray
 
     @property
     def weight(self) -> float:
-        """Its speed weight."""
+        """The speed weight of the trial."""
         return float(self.settings["speed_weight"])
 
-    def of(self, figure: str) -> FloatArray:
-        """One number a seed."""
-        return self.figures[:, Played._fields.index(figure)]
+    def values(self, figure: str) -> FloatArray:
+        """Returns one number per seed."""
+        return self.figures[:, RunFigures._fields.index(figure)]
 
     def mean(self, figure: str) -> float:
-        """Over the seeds."""
-        return float(self.of(figure).mean())
+        """Returns the mean over the seeds."""
+        return float(self.values(figure).mean())
 
-    def band(self, figure: str) -> ConfidenceInterval:
-        """The mean over seeds with its confidence interval."""
-        return mean_and_band(self.of(figure))
+    def interval(self, figure: str) -> ConfidenceInterval:
+        """Returns the mean over the seeds with its confidence interval."""
+        return mean_confidence_interval(self.values(figure))
 
     def bound(self, goal: Goal) -> float:
-        """At most this, with 97.5 % confidence, is the figure in one more run: mean + t · deviation · sqrt(1 + 1/n)."""
-        values = self.of(goal.figure)
+        """Returns the upper prediction bound of the figure in one more run, with 97.5 % confidence.
+
+        The bound is mean + t · standard deviation · sqrt(1 + 1/n).
+        """
+        values = self.values(goal.figure)
         if len(values) < 2:
             return math.inf
-        reach = student_t(2 * CONFIDENCE - 1, len(values) - 1) * math.sqrt(1 + 1 / len(values))
-        return float(values.mean() + reach * values.std(ddof=1))
+        quantile = student_t(2 * CONFIDENCE - 1, len(values) - 1) * math.sqrt(1 + 1 / len(values))
+        return float(values.mean() + quantile * values.std(ddof=1))
 
     def meets(self, goal: Goal) -> bool:
-        """Would one more run meet the goal, with 97.5 % confidence?"""
+        """Returns whether one more run would meet the goal, with 97.5 % confidence."""
         return self.bound(goal) <= goal.most
 
-    def met(self, goal: Goal) -> int:
-        """How many of its runs did."""
-        return int((self.of(goal.figure) <= goal.most).sum())
+    def runs_meeting(self, goal: Goal) -> int:
+        """Returns how many of the runs met the goal."""
+        return int((self.values(goal.figure) <= goal.most).sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tuned:
-    """What was found.
+class TuningResult:
+    """The result of a search.
 
-    `answer`: the paper's rule at the weight that meets the goal and costs least, on fresh seeds; None if none does.
-    `horizon`: the same with a horizon (RBCSF), where that meets the goal too. `best`: of the weights tried, the one
-    with the lowest bound on the goal's figure. `curve`: what each weight gives; `knee`: a place in it.
+    `answer`: the paper's rule with the weight that meets the goal at the lowest price, on fresh seeds; None if no
+    weight does. `horizon`: the same with a horizon (RBCSF), if that meets the goal, too. `best`: the simulated weight
+    with the lowest bound on the goal's figure. `curve`: the trials of all weights; `knee`: an index into it.
     """
 
     goal: Goal
@@ -145,37 +152,36 @@ class Tuned:
 
     @property
     def chosen(self) -> Trial | None:
-        """What is recommended: the paper's rule where it can meet the goal, else the horizon."""
+        """The recommended settings: the paper's rule if it meets the goal, else the horizon."""
         return self.answer or self.horizon
 
     @property
     def horizon_is_better(self) -> bool:
-        """Does the horizon meet the goal at a lower price: shorter rounds, or for a goal on time, fairer ones?"""
+        """Whether the horizon meets the goal at a lower price: shorter rounds, or fairer ones for a goal on time."""
         if self.horizon is None or self.answer is None:
             return self.horizon is not None
         price = "mean_round" if self.goal.is_fairness else "shortfall"
-        ours, theirs = self.answer.band(price), self.horizon.band(price)
-        return float(theirs.mean + theirs.half_width) < float(ours.mean - ours.half_width)
+        rule, horizon = self.answer.interval(price), self.horizon.interval(price)
+        return float(horizon.mean + horizon.half_width) < float(rule.mean - rule.half_width)
 
     @property
     def remedy(self) -> str | None:
-        """What to do where nothing meets the goal."""
+        """Advice if nothing meets the goal, else None."""
         if self.chosen is not None:
             return None
         closest = self.best.bound(self.goal)
         if self.goal.is_fairness:
             return (
-                f"ask for --within {math.ceil(max(closest, 0)):g}, give more rounds with a later --by, or raise "
-                "cohort_size or lower guaranteed_rate with --set"
+                f"allow a shortfall of {math.ceil(max(closest, 0)):g} turns, set the goal for a later round, raise "
+                "cohort_size or lower guaranteed_rate"
             )
-        option = "--mean-round" if self.goal.figure == "mean_round" else "--p95-round"
         return (
-            f"ask for {option} {math.ceil(closest * 10) / 10:g}, or choose fewer a round: the slowest of a smaller "
-            "cohort_size is faster (--set cohort_size=…)"
+            f"allow a {self.goal.figure} of {math.ceil(closest * 10) / 10:g} s, or lower cohort_size: the slowest "
+            "client of a smaller cohort is faster"
         )
 
 
-def tuned(
+def find_speed_weight(
     goal: Goal,
     build: Build,
     *,
@@ -186,52 +192,67 @@ def tuned(
     fresh: int = 20,
     try_horizon: bool = True,
     watch: Watch | None = None,
-) -> Tuned:
-    """The speed weight that meets the goal at the lowest price, and the whole trade-off around it.
+) -> TuningResult:
+    """Returns the speed weight that meets the goal at the lowest price, and the trade-off around it.
 
-    First `points` weights are played with `coarse` seeds each; then the place where the goal begins or ceases to be met
-    is bisected, on the logarithm of the weight, with up to `fine` seeds. At each step the question is whether one more
-    run would meet the goal with 97.5 % confidence. The answer, rounded to the safe side, is at last played with all
-    seeds of the search and with `fresh` others, each of which must meet the goal; otherwise the weight is taken back a
-    little, and judged by yet others.
+    The search first simulates `points` weights with `coarse` seeds each. It then bisects the logarithm of the weight
+    between the last weight that meets the goal and the first that does not, with up to `fine` seeds; a weight meets the
+    goal if one more run would meet it with 97.5 % confidence. Finally, the weight is rounded to the safe side and
+    simulated with all seeds of the search and with `fresh` other seeds, each of which must meet the goal. If one does
+    not, the search moves the weight to the safe side and repeats the verification with new seeds.
+
+    Args:
+        goal: The goal to meet.
+        build: Builds a policy and a world from settings and a seed.
+        seed: The first seed of the search.
+        points: The number of weights of the curve, in addition to 0.
+        coarse: The number of seeds per weight of the curve.
+        fine: The largest number of seeds per weight of the bisection.
+        fresh: The number of seeds of the verification.
+        try_horizon: Whether to try the horizon of RBCSF, too.
+        watch: A progress callback.
     """
     for name, count in (("points", points), ("coarse", coarse), ("fine", fine), ("fresh", fresh)):
         as_count(name, count, SettingError, least=2)
     if fine < coarse:
         raise SettingError(f"fine must be at least coarse, {coarse}, not {fine}: precision only grows")
     search = _Search(goal, build, as_count("seed", seed, SettingError, least=0), watch)
-    search.expect((points + 1) * coarse + fine * _steps(points) + 2 * fresh + len(HORIZON_WEIGHTS) * coarse)
-    fair = search.trial({"speed_weight": 0.0}, coarse)
-    seconds = max(fair.mean("mean_round"), 1e-9)
-    weights = _weights(seconds, search.most_owed({"speed_weight": 0.0}), points)
-    curve = [fair, *(search.trial({"speed_weight": weight}, coarse) for weight in weights)]
-    best = min(curve, key=lambda one: one.bound(goal))
-    found = _boundary(search, curve, coarse, fine)
-    answer = None if found is None else search.confirmed(found, fine, fresh)
+    search.expect_runs((points + 1) * coarse + fine * _steps(points) + 2 * fresh + len(HORIZON_WEIGHTS) * coarse)
+    fairest = search.trial({"speed_weight": 0.0}, coarse)
+    seconds = max(fairest.mean("mean_round"), 1e-9)
+    weights = _weights(seconds, search.largest_debt({"speed_weight": 0.0}), points)
+    curve = [fairest, *(search.trial({"speed_weight": weight}, coarse) for weight in weights)]
+    best = min(curve, key=lambda trial: trial.bound(goal))
+    settings = _boundary(search, curve, coarse, fine)
+    answer = None if settings is None else search.confirm(settings, fine, fresh)
     horizon = _with_horizon(search, seconds, coarse, fine, fresh) if try_horizon else None
-    return Tuned(goal, answer, horizon, best, tuple(curve), knee_of(curve))
+    return TuningResult(goal, answer, horizon, best, tuple(curve), find_knee(curve))
 
 
-def knee_of(curve: Sequence[Trial]) -> int | None:
-    """Where the trade-off bends most: the point furthest below the straight line from the first to the last weight.
+#: The former name of find_speed_weight.
+tuned = find_speed_weight
 
-    Shortfall and mean round are scaled to 0…1 over the curve before. None where no point is below that line.
+
+def find_knee(curve: Sequence[Trial]) -> int | None:
+    """Returns the index of the trial furthest below the line between the first and the last trial.
+
+    Shortfall and mean round are scaled to 0…1 over the curve first. Returns None if no trial is below that line.
     """
-    short = np.array([one.mean("shortfall") for one in curve])
-    time = np.array([one.mean("mean_round") for one in curve])
-    if len(curve) < 3 or np.ptp(short) == 0 or np.ptp(time) == 0:
+    shortfalls = np.array([trial.mean("shortfall") for trial in curve])
+    time = np.array([trial.mean("mean_round") for trial in curve])
+    if len(curve) < 3 or np.ptp(shortfalls) == 0 or np.ptp(time) == 0:
         return None
-    x, y = (short - short.min()) / np.ptp(short), (time - time.min()) / np.ptp(time)
+    x, y = (shortfalls - shortfalls.min()) / np.ptp(shortfalls), (time - time.min()) / np.ptp(time)
     across, down = x[-1] - x[0], y[-1] - y[0]
-    below = (across * (y[0] - y) - (x[0] - x) * down) / math.hypot(across, down)
-    place = int(below.argmax())
-    return place if below[place] > 1e-9 else None
+    distance = (across * (y[0] - y) - (x[0] - x) * down) / math.hypot(across, down)
+    index = int(distance.argmax())
+    return index if distance[index] > 1e-9 else None
 
 
-def safe_side(weight: float, *, down: bool) -> float:
-    """To two digits, downwards or upwards.
+def round_to_safe_side(weight: float, *, down: bool) -> float:
+    """Rounds a weight to two digits, downwards or upwards.
 
-    >>> safe_side(1.2345, down=True), safe_side(123.45, down=False)
+    >>> round_to_safe_side(1.2345, down=True), round_to_safe_side(123.45, down=False)
     (1.2, 130.0)
     """
     if weight <= 0:
@@ -243,70 +264,71 @@ def safe_side(weight: float, *, down: bool) -> float:
 
 
 class _Search:
-    """Plays settings with seeds, each once, and judges with others."""
+    """Simulates settings with seeds, each combination once, and verifies results with fresh seeds."""
 
     def __init__(self, goal: Goal, build: Build, seed: int, watch: Watch | None) -> None:
         self.goal, self._build, self._seed, self._watch = goal, build, seed, watch
-        self._kept: dict[tuple[tuple[tuple[str, Any], ...], int], Played] = {}
-        self._judges = seed + FAR
+        self._results: dict[tuple[tuple[tuple[str, Any], ...], int], RunFigures] = {}
+        self._next_fresh_seed = seed + FRESH_SEED_OFFSET
         self._done, self._expected = 0, 0
 
-    def expect(self, runs: int) -> None:
-        """About so many."""
+    def expect_runs(self, runs: int) -> None:
+        """Sets the estimated number of runs for the progress callback."""
         self._expected = runs * self.goal.rounds
 
-    def most_owed(self, settings: Mapping[str, Any]) -> float:
-        """Turns that a whole cohort could be owed at the end, had none of it had a turn."""
+    def largest_debt(self, settings: Mapping[str, Any]) -> float:
+        """Returns the turns owed to a whole cohort at the end if none of its clients ever had a turn."""
         policy, _ = self._build(settings, self._seed)
         rates = np.asarray(policy.queues.guaranteed_rates)  # type: ignore[attr-defined]  # _run has refused others
         return float((policy.cohort_size or policy.clients) * rates.max() * self.goal.rounds)
 
     def trial(self, settings: Mapping[str, Any], seeds: int) -> Trial:
-        """With the first so many seeds of the search."""
-        return self._of(settings, range(self._seed, self._seed + seeds))
+        """Simulates the settings with the first `seeds` seeds of the search."""
+        return self._trial_with(settings, range(self._seed, self._seed + seeds))
 
-    def confirmed(self, settings: Mapping[str, Any], fine: int, fresh: int) -> Trial | None:
-        """On fresh seeds, if need be a little further on the safe side; None if even that does not meet the goal.
+    def confirm(self, settings: Mapping[str, Any], fine: int, fresh: int) -> Trial | None:
+        """Returns the trial of the settings on fresh seeds, or None if they do not meet the goal.
 
-        Only what meets the goal with every seed of the search, too, is put before them.
+        If necessary, the weight is moved to the safe side. Only settings that meet the goal with every seed of the
+        search are verified.
         """
-        weight = safe_side(float(settings["speed_weight"]), down=self.goal.is_fairness)
+        weight = round_to_safe_side(float(settings["speed_weight"]), down=self.goal.is_fairness)
         for _ in range(ATTEMPTS):
-            tried = {**settings, "speed_weight": weight}
-            if self.trial(tried, fine).met(self.goal) == fine:
-                first = self._judges
-                self._judges += fresh
-                judged = self._of(tried, range(first, first + fresh))
-                if judged.met(self.goal) == fresh:
-                    return judged
+            candidate = {**settings, "speed_weight": weight}
+            if self.trial(candidate, fine).runs_meeting(self.goal) == fine:
+                first = self._next_fresh_seed
+                self._next_fresh_seed += fresh
+                trial = self._trial_with(candidate, range(first, first + fresh))
+                if trial.runs_meeting(self.goal) == fresh:
+                    return trial
             if "horizon" in settings or weight == 0:
                 return None
-            safer = weight / STEP_BACK if self.goal.is_fairness else weight * STEP_BACK
-            weight = safe_side(safer, down=self.goal.is_fairness)
+            safer = weight / SAFETY_FACTOR if self.goal.is_fairness else weight * SAFETY_FACTOR
+            weight = round_to_safe_side(safer, down=self.goal.is_fairness)
         return None
 
-    def _of(self, settings: Mapping[str, Any], seeds: range) -> Trial:
+    def _trial_with(self, settings: Mapping[str, Any], seeds: range) -> Trial:
         figures = np.array([self._run(settings, seed) for seed in seeds], dtype=np.float64)
         return Trial(dict(settings), read_only(figures))
 
-    def _run(self, settings: Mapping[str, Any], seed: int) -> Played:
+    def _run(self, settings: Mapping[str, Any], seed: int) -> RunFigures:
         key = (tuple(sorted(settings.items())), seed)
-        if key not in self._kept:
-            self._kept[key] = played(*self._build(settings, seed), self.goal.rounds)
+        if key not in self._results:
+            self._results[key] = measure_run(*self._build(settings, seed), self.goal.rounds)
             self._done += self.goal.rounds
             if self._watch is not None:
                 self._watch(self._done, max(self._done, self._expected))
-        return self._kept[key]
+        return self._results[key]
 
 
-def played(policy: SelectionPolicy, world: World, rounds: int) -> Played:
-    """One run of a policy that gives a guarantee, in five numbers; what was promised is what its certificate says."""
+def measure_run(policy: SelectionPolicy, world: World, rounds: int) -> RunFigures:
+    """Plays one run of a policy with a guarantee; the promised turns are those of its certificate."""
     if policy.guarantee is None:
         raise SettingError(f"{policy.name} guarantees nothing, so there is nothing to tune: use rbcsf")
     durations = np.array([record.report.duration for record in play(policy, world, rounds)])
     certificate = policy.certificate()
     assert certificate is not None
-    return Played(
+    return RunFigures(
         mean_round=float(durations.mean()),
         p95_round=float(np.percentile(durations, 95)),
         least_share=int(certificate.turns.min()) / rounds,
@@ -315,21 +337,26 @@ def played(policy: SelectionPolicy, world: World, rounds: int) -> Played:
     )
 
 
-def _weights(seconds: float, most_owed: float, points: int) -> FloatArray:
-    """From where a fair round's seconds are worth half a turn to where a quarter of them outweighs every debt."""
-    heaviest = max(HEAVIEST * most_owed, 100 * LIGHTEST) / seconds
-    return np.geomspace(LIGHTEST / seconds, heaviest, points)
+def _weights(seconds: float, largest_debt: float, points: int) -> FloatArray:
+    """Returns the weights to simulate, evenly spaced on a logarithmic scale.
+
+    The lowest makes the seconds of a fair round worth half a turn; with the highest, a quarter of them outweighs every
+    debt.
+    """
+    highest = max(HIGHEST_FACTOR * largest_debt, 100 * LOWEST_FACTOR) / seconds
+    return np.geomspace(LOWEST_FACTOR / seconds, highest, points)
 
 
 def _steps(points: int) -> int:
-    """Halvings until a weight is known to about 5 %."""
+    """Returns the number of bisection steps that determine a weight to about 5 %."""
     return max(3, math.ceil(math.log2(200 / points)))
 
 
 def _boundary(search: _Search, curve: Sequence[Trial], coarse: int, fine: int) -> dict[str, Any] | None:
-    """The weight up to which, or from which on, the goal is met; None if it is met nowhere.
+    """Returns the last weight that meets the goal, seen from the side where it should be met; None if none does.
 
-    Counted from the side where it should be met, so that a curve with bumps is judged by its unbroken stretch.
+    The first weight that does not meet the goal ends the range, so that later weights that meet it by chance do not
+    count.
     """
     goal = search.goal
     ordered = list(curve) if goal.is_fairness else list(curve)[::-1]
@@ -337,37 +364,45 @@ def _boundary(search: _Search, curve: Sequence[Trial], coarse: int, fine: int) -
     while meeting < len(ordered) and ordered[meeting].meets(goal):
         meeting += 1
     if meeting == 0:
-        # With more seeds the bound is nearer to the truth.
+        # More seeds give a tighter bound.
         return dict(ordered[0].settings) if search.trial(ordered[0].settings, fine).meets(goal) else None
-    good = ordered[meeting - 1].weight
+    passing = ordered[meeting - 1].weight
     if meeting == len(ordered):
-        return {"speed_weight": good}
-    bad = ordered[meeting].weight
+        return {"speed_weight": passing}
+    failing = ordered[meeting].weight
     steps = _steps(len(curve) - 1)
-    if min(good, bad) == 0:
-        # There is no logarithm of 0: below the lightest weight nothing changes any more.
-        return {"speed_weight": good}
+    if min(passing, failing) == 0:
+        # Zero has no logarithm, and below the lowest positive weight nothing changes.
+        return {"speed_weight": passing}
     for step in range(steps):
         seeds = min(coarse + math.ceil((fine - coarse) * (step + 1) / (steps - 1)), fine)
-        middle = math.sqrt(good * bad)
+        middle = math.sqrt(passing * failing)
         if search.trial({"speed_weight": middle}, seeds).meets(goal):
-            good = middle
+            passing = middle
         else:
-            bad = middle
-    return {"speed_weight": good}
+            failing = middle
+    return {"speed_weight": passing}
 
 
 def _with_horizon(search: _Search, seconds: float, coarse: int, fine: int, fresh: int) -> Trial | None:
-    """A horizon at the last round, with the weight that meets the goal at the lowest price."""
+    """Returns the trial with a horizon at the last round that meets the goal at the lowest price, or None.
+
+    Args:
+        search: The search that simulates and verifies the settings.
+        seconds: The mean duration of a fair round.
+        coarse: The number of seeds per trial.
+        fine: The number of seeds of the search that must meet the goal.
+        fresh: The number of seeds of the verification.
+    """
     goal = search.goal
-    settings = [
-        {"speed_weight": safe_side(one / seconds, down=True), "horizon": goal.rounds, "prior": "fleet"}
-        for one in HORIZON_WEIGHTS
+    candidates = [
+        {"speed_weight": round_to_safe_side(weight / seconds, down=True), "horizon": goal.rounds, "prior": "fleet"}
+        for weight in HORIZON_WEIGHTS
     ]
     price = "mean_round" if goal.is_fairness else "shortfall"
-    meeting = [one for one in (search.trial(own, coarse) for own in settings) if one.meets(goal)]
-    for one in sorted(meeting, key=lambda one: one.mean(price)):
-        judged = search.confirmed(one.settings, fine, fresh)
-        if judged is not None:
-            return judged
+    meeting = [trial for trial in (search.trial(settings, coarse) for settings in candidates) if trial.meets(goal)]
+    for trial in sorted(meeting, key=lambda trial: trial.mean(price)):
+        confirmed = search.confirm(trial.settings, fine, fresh)
+        if confirmed is not None:
+            return confirmed
     return None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from turnout.analysis.tuning import Goal, Played, Trial, Tuned
+from turnout.analysis.tuning import Goal, RunFigures, Trial, TuningResult
 from turnout.experiments.framework.drawing import OTHERS, figure
 
 if TYPE_CHECKING:
@@ -21,17 +21,17 @@ KNEE_RULE = (
 def told_trial(trial: Trial, goal: Goal) -> dict[str, Any]:
     """Its settings, every figure as mean and half-width of its confidence interval, and how often it met the goal."""
     told: dict[str, Any] = {"settings": dict(trial.settings)}
-    for name in Played._fields:
-        mean, half_width = trial.band(name)
+    for name in RunFigures._fields:
+        mean, half_width = trial.interval(name)
         told[name] = {"mean": float(mean), "half_width": float(half_width)}
-    return {**told, "met": trial.met(goal), "of": len(trial.figures)}
+    return {**told, "met": trial.runs_meeting(goal), "of": len(trial.figures)}
 
 
-def told_tuned(found: Tuned) -> dict[str, Any]:
+def told_tuned(found: TuningResult) -> dict[str, Any]:
     """All of it, for JSON."""
     goal, chosen = found.goal, found.chosen
     return {
-        "goal": goal.words,
+        "goal": goal.description,
         "possible": chosen is not None,
         "settings": None if chosen is None else dict(chosen.settings),
         "expected": None if chosen is None else told_trial(chosen, goal),
@@ -45,7 +45,7 @@ def told_tuned(found: Tuned) -> dict[str, Any]:
     }
 
 
-def draw_trade_off(found: Tuned) -> Figure:
+def draw_trade_off(found: TuningResult) -> Figure:
     """Round time against how short the worst-off client falls; the weights at the points, the knee ringed."""
     goal = found.goal
     time = "p95_round" if goal.figure == "p95_round" else "mean_round"
@@ -89,8 +89,8 @@ def draw_trade_off(found: Tuned) -> Figure:
         return drawn
 
 
-def _curve(axes: Axes, found: Tuned, time: str) -> None:
-    bands = {name: [trial.band(name) for trial in found.curve] for name in ("shortfall", time)}
+def _curve(axes: Axes, found: TuningResult, time: str) -> None:
+    bands = {name: [trial.interval(name) for trial in found.curve] for name in ("shortfall", time)}
     means = {name: np.array([float(one.mean) for one in own]) for name, own in bands.items()}
     widths = {name: np.array([float(one.half_width) for one in own]) for name, own in bands.items()}
     axes.errorbar(

@@ -10,7 +10,7 @@ from turnout.lab.learner_cache import LearnerCache
 from turnout.lab.world import TrainingWorld, play_side_by_side
 from turnout.policies.base import prefixed, subset
 from turnout.simulator.plans import RunPlan
-from turnout.simulator.sweep import kept_columns, missing_plans, run_of, sweep, told_plan
+from turnout.simulator.sweep import columns_to_store, missing_plans, run_id, stored_plan, sweep
 from turnout.store import RoundColumns, RunStore
 
 Watcher = Callable[[int], None]
@@ -50,7 +50,7 @@ def train_plans(
             learner.close()
             if saved and not keep_models:
                 store.compact()
-    return [run_of(store, plan) for plan in asked]
+    return [run_id(store, plan) for plan in asked]
 
 
 class _Run:
@@ -61,7 +61,7 @@ class _Run:
         self.policy, world = plan.build()
         assert isinstance(world, TrainingWorld)
         self.world = world
-        self.id = store.begin(plan.key, told_plan(store, plan), clients=world.clients, code_version=made_by)
+        self.id = store.begin(plan.key, stored_plan(store, plan), clients=world.clients, code_version=made_by)
         self.done = 0
         saved = store.snapshot(self.id)
         if saved is not None:
@@ -83,7 +83,7 @@ class _Run:
 
     def save(self, *, with_state: bool) -> None:
         """Everything up to now, in one transaction."""
-        columns = kept_columns(self.plan, RoundColumns.from_records(self._fresh, clients=self.world.clients))
+        columns = columns_to_store(self.plan, RoundColumns.from_records(self._fresh, clients=self.world.clients))
         state = (
             {**prefixed("policy", self.policy.state()), **prefixed("world", self.world.state())} if with_state else None
         )

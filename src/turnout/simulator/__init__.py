@@ -1,4 +1,4 @@
-"""Worlds to play in, the loop that plays, and what to make of the records."""
+"""Simulated worlds, and functions that play policies in them and store the runs."""
 
 from turnout.simulator.paper import PaperWorld
 from turnout.simulator.plans import RunPlan, make_world

@@ -1,6 +1,6 @@
-"""Draws for whole fleets, and how availability, quantities and speeds vary from round to round.
+"""Random numbers for all clients of a world, and models of availability, quantities and drift over the rounds.
 
-Every number is a pure function of (seed, purpose, round): rounds may be asked for in any order.
+Every number is a pure function of (seed, purpose, round), so rounds can be requested in any order.
 """
 
 from __future__ import annotations
@@ -18,117 +18,130 @@ from turnout.kernel.randomness import round_rng
 
 
 class Draws:
-    """One number a client and round, drawn many rounds at a time: small fleets would spend their time on seeding."""
+    """One random number per client and round.
+
+    The numbers of many rounds are drawn as one block, because seeding a generator for every round dominates the run
+    time of small worlds.
+    """
 
     def __init__(self, seed: int, purpose: str, clients: int, kind: Literal["uniform", "normal"] = "uniform") -> None:
         self._seed, self._purpose, self._clients, self._kind = seed, purpose, clients, kind
         self._rounds = max(min(64, 65536 // clients), 1)
-        self._block = -1
-        self._numbers: FloatArray = np.empty((0, clients))
+        self._block_index = -1
+        self._values: FloatArray = np.empty((0, clients))
 
-    def of(self, round: int) -> FloatArray:
-        """The numbers of this round, one a client."""
-        block, place = divmod(round - 1, self._rounds)
-        if block != self._block:
+    def at(self, round: int) -> FloatArray:
+        """Returns the numbers of this round, (N,)."""
+        block, index = divmod(round - 1, self._rounds)
+        if block != self._block_index:
             rng = round_rng(self._seed, self._purpose, block)
             shape = (self._rounds, self._clients)
-            self._numbers = rng.random(shape) if self._kind == "uniform" else rng.standard_normal(shape)
-            self._block = block
-        numbers: FloatArray = self._numbers[place]
-        return numbers
+            self._values = rng.random(shape) if self._kind == "uniform" else rng.standard_normal(shape)
+            self._block_index = block
+        values: FloatArray = self._values[index]
+        return values
 
 
 class Quantity:
-    """A positive quantity that is drawn anew for each client and round.
+    """A positive quantity with an independent value for each client and round.
 
-    Given as (low, high), uniform; or as a table: {"kind": "uniform", "low": …, "high": …}, {"kind": "constant",
-    "value": …}, {"kind": "lognormal", "median": …, "spread": …}.
+    The specification is (low, high) for a uniform distribution, or a mapping: {"kind": "uniform", "low": …, "high": …},
+    {"kind": "constant", "value": …} or {"kind": "lognormal", "median": …, "spread": …}.
     """
 
     def __init__(self, name: str, spec: Any, seed: int, clients: int) -> None:
-        table = _as_table(name, spec)
-        kind = table.pop("kind", None)
+        options = _quantity_options(name, spec)
+        kind = options.pop("kind", None)
         needed = {"uniform": ("low", "high"), "constant": ("value",), "lognormal": ("median", "spread")}
         if kind not in list(needed):
             raise SettingError(f"{name}.kind must be one of {', '.join(needed)}, not {kind!r}")
-        values = _exactly(name, table, needed[kind])
-        for key, value in values.items():
+        parameters = _require_keys(name, options, needed[kind])
+        for key, value in parameters.items():
             as_number(f"{name}.{key}", value, SettingError, above=0)
-        if kind == "uniform" and values["low"] > values["high"]:
-            raise SettingError(f"{name}.low must not be above {name}.high")
-        self._kind, self._values = kind, values
+        if kind == "uniform" and parameters["low"] > parameters["high"]:
+            raise SettingError(
+                f"{name}.low must not be above {name}.high, but {parameters['low']} is above {parameters['high']}"
+            )
+        self._kind, self._parameters = kind, parameters
         self._draws = Draws(seed, name, clients, "normal" if kind == "lognormal" else "uniform")
         self._clients = clients
 
     @property
     def lowest(self) -> float:
-        """Below this it never falls."""
-        return float(self._values.get("low", self._values.get("value", 0.0)))
+        """The lower bound of the quantity; 0 if its distribution has none."""
+        return float(self._parameters.get("low", self._parameters.get("value", 0.0)))
 
-    def of(self, round: int) -> FloatArray:
-        """The quantity in this round, one number a client."""
-        values = self._values
+    def at(self, round: int) -> FloatArray:
+        """Returns the values of this round, (N,)."""
+        parameters = self._parameters
         if self._kind == "constant":
-            return np.full(self._clients, values["value"])
-        drawn = self._draws.of(round)
-        numbers: FloatArray = (
-            values["low"] + (values["high"] - values["low"]) * drawn
+            return np.full(self._clients, parameters["value"])
+        draws = self._draws.at(round)
+        values: FloatArray = (
+            parameters["low"] + (parameters["high"] - parameters["low"]) * draws
             if self._kind == "uniform"
-            else values["median"] * np.exp(values["spread"] * drawn)
+            else parameters["median"] * np.exp(parameters["spread"] * draws)
         )
-        return numbers
+        return values
 
 
 class Availability(Protocol):
-    """Who volunteers."""
+    """A model of the availability of clients."""
 
     @property
     def shares(self) -> FloatArray:
-        """In what share of the rounds each client does, in the long run."""
+        """The long-run share of rounds in which each client is available, (N,)."""
 
-    def of(self, round: int) -> BoolArray:
-        """Who does in this round."""
+    def at(self, round: int) -> BoolArray:
+        """Returns which clients are available in this round, (N,)."""
 
 
 class Bernoulli:
-    """Each client on its own, in each round anew."""
+    """Availability that is independent for each client and round."""
 
     def __init__(self, shares: FloatArray, seed: int) -> None:
         self.shares = shares
         self._draws = Draws(seed, "availability", len(shares))
 
-    def of(self, round: int) -> BoolArray:
-        """Who volunteers in this round."""
-        return self._draws.of(round) < self.shares
+    def at(self, round: int) -> BoolArray:
+        """Returns which clients are available in this round, (N,)."""
+        return self._draws.at(round) < self.shares
 
 
 class OnOff:
-    """A Markov chain a client: who is there tends to stay, who is away tends to stay away.
+    """A two-state Markov chain per client: available and unavailable clients tend to keep their state.
 
-    `persistence`: after how many rounds, on average, a client makes up its mind anew.
+    `persistence` is the mean number of rounds after which a client draws a new state, which may equal the old one.
     """
 
     def __init__(self, shares: FloatArray, persistence: float, seed: int) -> None:
         self.shares = shares
-        self._stay = 1 - 1 / as_number("availability.persistence", persistence, SettingError, least=1)
+        self._keep_probability = 1 - 1 / as_number("availability.persistence", persistence, SettingError, least=1)
         self._draws = Draws(seed, "availability", len(shares))
-        self._round, self._there = 0, np.zeros(len(shares), dtype=np.bool_)
+        self._round, self._available = 0, np.zeros(len(shares), dtype=np.bool_)
 
-    def of(self, round: int) -> BoolArray:
-        """Who volunteers in this round; the chain is walked on from the last one asked for."""
+    def at(self, round: int) -> BoolArray:
+        """Returns which clients are available in this round; advances the chain from the last requested round."""
         if round < self._round:
             self._round = 0
         while self._round < round:
             self._round += 1
-            stay = self._stay if self._round > 1 else 0.0
-            self._there = self._draws.of(self._round) < stay * self._there + (1 - stay) * self.shares
-        return self._there
+            keep = self._keep_probability if self._round > 1 else 0.0
+            self._available = self._draws.at(self._round) < keep * self._available + (1 - keep) * self.shares
+        return self._available
 
 
 class Daily:
-    """A daily rhythm: the chance to volunteer rises and falls, for all clients at about the same hour.
+    """A daily cycle: the probability of being available rises and falls at about the same hour for all clients.
 
-    chance = share · (1 + amplitude · sin 2π(round/period + phase)); phases differ by up to `scatter` of a day.
+    probability = share · (1 + amplitude · sin 2π(round/period + phase)); phases differ by up to `scatter` of a day.
+
+    Args:
+        shares: The mean share of rounds in which each client is available, before probabilities are clipped to [0, 1].
+        seed: The seed of the phases and the draws.
+        amplitude: The relative amplitude of the cycle, in [0, 1].
+        period: The number of rounds per day.
+        scatter: The largest difference between phases, as a share of a day.
     """
 
     def __init__(
@@ -140,76 +153,82 @@ class Daily:
         scatter = as_number("availability.scatter", scatter, SettingError, least=0, most=1)
         self._phases = round_rng(seed, "daily phases", 0).random(len(shares)) * scatter
         self._draws = Draws(seed, "availability", len(shares))
-        self.shares: FloatArray = np.mean([self._chances(hour) for hour in range(self._period)], axis=0)
+        self.shares: FloatArray = np.mean([self._probabilities(round_) for round_ in range(self._period)], axis=0)
 
-    def of(self, round: int) -> BoolArray:
-        """Who volunteers in this round."""
-        return self._draws.of(round) < self._chances(round)
+    def at(self, round: int) -> BoolArray:
+        """Returns which clients are available in this round, (N,)."""
+        return self._draws.at(round) < self._probabilities(round)
 
-    def _chances(self, round: int) -> FloatArray:
+    def _probabilities(self, round: int) -> FloatArray:
         wave = np.sin(2 * math.pi * (round / self._period + self._phases))
-        chances: FloatArray = np.clip(self._shares * (1 + self._amplitude * wave), 0, 1)
-        return chances
+        probabilities: FloatArray = np.clip(self._shares * (1 + self._amplitude * wave), 0, 1)
+        return probabilities
 
 
-def availability_from(spec: Any, seed: int, clients: int) -> Availability:
-    """A share, one share a client, or a table with `kind` "bernoulli", "markov" or "daily" and a `share`."""
+def make_availability(spec: Any, seed: int, clients: int) -> Availability:
+    """Builds an availability model from its specification.
+
+    The specification is a share, a list with one share per client, or a mapping with `kind` "bernoulli", "markov" or
+    "daily", a `share` and the options of that kind.
+    """
     if not isinstance(spec, Mapping):
         return Bernoulli(_as_shares(spec, clients), seed)
-    table = dict(spec)
-    kind = table.pop("kind", "bernoulli")
-    if "share" not in table:
-        raise SettingError("availability needs a share, such as {kind = 'markov', share = 0.8, persistence = 10}")
-    shares = _as_shares(table.pop("share"), clients)
-    options = {"bernoulli": (), "markov": ("persistence",), "daily": ("amplitude", "period", "scatter")}
-    if kind not in list(options):
-        raise SettingError(f"availability.kind must be one of {', '.join(options)}, not {kind!r}")
-    for name in table:
-        if name not in options[kind]:
+    options = dict(spec)
+    kind = options.pop("kind", "bernoulli")
+    if "share" not in options:
+        raise SettingError("availability needs a share, such as {'kind': 'markov', 'share': 0.8, 'persistence': 10}")
+    shares = _as_shares(options.pop("share"), clients)
+    allowed = {"bernoulli": (), "markov": ("persistence",), "daily": ("amplitude", "period", "scatter")}
+    if kind not in list(allowed):
+        raise SettingError(f"availability.kind must be one of {', '.join(allowed)}, not {kind!r}")
+    for name in options:
+        if name not in allowed[kind]:
             raise SettingError(
-                f"availability of kind {kind} has no {name!r}; it has {', '.join(options[kind]) or 'none'}"
+                f"availability of kind {kind} has no option {name!r}; its options are "
+                f"{', '.join(allowed[kind]) or 'none'}"
             )
     if kind == "markov":
-        return OnOff(shares, table.get("persistence", 10.0), seed)
+        return OnOff(shares, options.get("persistence", 10.0), seed)
     if kind == "daily":
-        return Daily(shares, seed, **table)
+        return Daily(shares, seed, **options)
     return Bernoulli(shares, seed)
 
 
 class Drift:
-    """How much slower than at first each client computes, round by round.
+    """The factor by which the computing time of each client differs from its initial value in each round.
 
-    None: not at all. {"kind": "step", "round": r, "factor": f, "share": s}: from round r on a share s of the clients
-    takes f times as long. {"kind": "wave", "size": a, "period": p}: exp(a · sin) with a phase of its own a client.
+    None: no drift. {"kind": "step", "round": r, "factor": f, "share": s}: from round r on, a share s of the clients
+    takes f times as long. {"kind": "wave", "size": a, "period": p}: exp(a · sin 2π(round/p + phase)) with an individual
+    phase per client.
     """
 
     def __init__(self, spec: Any, seed: int, clients: int) -> None:
         if spec is not None and not isinstance(spec, Mapping):
-            raise SettingError(f"drift must be a table with a kind, step or wave, not {spec!r}")
-        table = dict(spec or {})
-        self._kind = table.pop("kind", None)
+            raise SettingError(f"drift must be None or a mapping with the kind 'step' or 'wave', not {spec!r}")
+        options = dict(spec or {})
+        self._kind = options.pop("kind", None)
         needed = {None: (), "step": ("round", "factor", "share"), "wave": ("size", "period")}
         if self._kind not in list(needed):
             raise SettingError(f"drift.kind must be step or wave, not {self._kind!r}")
-        self._values = _exactly("drift", table, needed[self._kind])
-        for key, value in self._values.items():
+        self._parameters = _require_keys("drift", options, needed[self._kind])
+        for key, value in self._parameters.items():
             most = 1 if key == "share" else math.inf
             as_number(f"drift.{key}", value, SettingError, least=0, most=most, above=0 if key == "period" else -1)
-        #: Does anything ever change?
-        self.moves = self._kind is not None
-        lots = round_rng(seed, "drift", 0).random(clients)
-        self._lots = lots
-        self.still = np.ones(clients)
+        #: Whether any factor ever differs from 1.
+        self.is_active = self._kind is not None
+        self._positions = round_rng(seed, "drift", 0).random(clients)
+        self.no_drift = np.ones(clients)
 
-    def of(self, round: int) -> FloatArray:
-        """The factor on computing times in this round."""
-        values = self._values
-        if self._kind == "step" and round >= values["round"]:
-            return np.where(self._lots < values["share"], values["factor"], 1.0)
+    def at(self, round: int) -> FloatArray:
+        """Returns the factors on the computing times in this round, (N,)."""
+        parameters = self._parameters
+        if self._kind == "step" and round >= parameters["round"]:
+            return np.where(self._positions < parameters["share"], parameters["factor"], 1.0)
         if self._kind == "wave":
-            wave: FloatArray = values["size"] * np.sin(2 * math.pi * (round / values["period"] + self._lots))
+            phases = round / parameters["period"] + self._positions
+            wave: FloatArray = parameters["size"] * np.sin(2 * math.pi * phases)
             return np.exp(wave)
-        return self.still
+        return self.no_drift
 
 
 def _as_shares(value: npt.ArrayLike, clients: int) -> FloatArray:
@@ -223,15 +242,15 @@ def _as_shares(value: npt.ArrayLike, clients: int) -> FloatArray:
     return shares
 
 
-def _as_table(name: str, spec: Any) -> dict[str, Any]:
+def _quantity_options(name: str, spec: Any) -> dict[str, Any]:
     if isinstance(spec, Mapping):
         return dict(spec)
     if isinstance(spec, list | tuple) and len(spec) == 2:
         return {"kind": "uniform", "low": spec[0], "high": spec[1]}
-    raise SettingError(f"{name} must be (low, high) or a table with a kind, not {spec!r}")
+    raise SettingError(f"{name} must be (low, high) or a mapping with a kind, not {spec!r}")
 
 
-def _exactly(name: str, table: dict[str, Any], needed: tuple[str, ...]) -> dict[str, Any]:
-    if set(table) != set(needed):
-        raise SettingError(f"{name} needs {', '.join(needed)}; given is {', '.join(sorted(table)) or 'nothing'}")
-    return table
+def _require_keys(name: str, options: dict[str, Any], needed: tuple[str, ...]) -> dict[str, Any]:
+    if set(options) != set(needed):
+        raise SettingError(f"{name} needs exactly {', '.join(needed)}, not {', '.join(sorted(options)) or 'nothing'}")
+    return options

@@ -1,4 +1,4 @@
-"""The paper's numerical world, with every number a setting."""
+"""The paper's simulated world, with every number as a setting."""
 
 from __future__ import annotations
 
@@ -10,23 +10,36 @@ import numpy as np
 from turnout.errors import SelectionError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, load_array, read_only
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.simulator.distributions import Draws, Drift, Quantity, availability_from
+from turnout.simulator.distributions import Draws, Drift, Quantity, make_availability
 
-#: (training seconds at 100 % CPU, cold-start seconds, signal-to-noise ratio) of each class of clients.
+#: Training seconds at 100 % CPU, cold-start seconds and signal-to-noise ratio of each class of clients.
 PAPER_CLASSES = ((1.0, 1.0, 1000.0), (2.0, 1.0, 100.0), (3.0, 1.0, 10.0), (4.0, 1.0, 1.0))
 
 
 class PaperWorld:
-    """Clients in equal classes, whose expected time is linear in what is known before the choice.
+    """Clients in equal classes whose expected exchange time is linear in the context.
 
     contexts = [1/free_cpu, needs_cold_start, model_size/bandwidth]; expected time = contexts · theta with theta =
-    [training time, cold-start time, 1/spectral efficiency] of the client's class; exchange time = expected + noise.
+    [training time, cold-start time, 1/spectral efficiency] of the client's class; exchange time = expected time +
+    noise.
 
-    `snr_log`: the base of the logarithm in log(1 + SNR), "2" or "e". `cold_start`: "absent", a client needs one unless
-    it trained in the round before; "participants", the paper's literal words, only if it did. `noise`: "paper", uniform
-    within ± the expected time; "none"; or "lognormal" with `noise_spread`. `joins` and `leaves`: the first round, and
-    the first round no more, of each client (0 or None: from the start, for ever). For `availability`, `free_cpu`,
-    `bandwidth` and `drift` see turnout.simulator.distributions.
+    Args:
+        seed: The seed of all random numbers.
+        clients: The number of clients.
+        classes: Rows of (training seconds at 100 % CPU, cold-start seconds, signal-to-noise ratio).
+        snr_log: The base of the logarithm in log(1 + SNR), "2" or "e".
+        cold_start: "absent": a client needs a cold start unless it trained in the previous round. "participants": only
+            a client that trained in the previous round needs one, as the paper literally states.
+        free_cpu: The distribution of the free CPU share; see turnout.simulator.distributions.Quantity.
+        bandwidth: The distribution of the bandwidth; see turnout.simulator.distributions.Quantity.
+        model_size: The size of the model, in the unit of `bandwidth` times seconds.
+        availability: A probability, one per client, or a mapping; see
+            turnout.simulator.distributions.make_availability.
+        noise: "paper": uniform within ± the expected time; "none"; or "lognormal" with `noise_spread`.
+        noise_spread: The standard deviation of the logarithm of log-normal noise.
+        joins: The first round of each client; 0 or None: present from the start.
+        leaves: The first round in which each client is gone; 0 or None: never leaves.
+        drift: Changes of the computing times over the rounds; see turnout.simulator.distributions.Drift.
     """
 
     def __init__(
@@ -61,81 +74,86 @@ class PaperWorld:
         self._model_size = as_number("model_size", model_size, SettingError, above=0)
         self._free_cpu = Quantity("free_cpu", free_cpu, seed, clients)
         self._bandwidth = Quantity("bandwidth", bandwidth, seed, clients)
-        self._volunteers = availability_from(availability, seed, clients)
+        self._availability = make_availability(availability, seed, clients)
         self._drift = Drift(drift, seed, clients)
         self._noise_draws = Draws(seed, "noise", clients, "normal" if noise == "lognormal" else "uniform")
         self._joins = _as_rounds("joins", joins, clients, 0)
         self._leaves = _as_rounds("leaves", leaves, clients, np.iinfo(np.int64).max)
-        self._always_here = joins is None and leaves is None
+        self._no_churn = joins is None and leaves is None
         self._trained: BoolArray = np.zeros(clients, dtype=np.bool_)
 
     @property
     def clients(self) -> int:
-        """How many clients live here, those not yet or no longer there included."""
+        """The number of clients, including those that have not joined yet or have left."""
         return self._clients
 
     @property
     def availability(self) -> FloatArray:
-        """In what share of the rounds each client volunteers, in the long run, while it is there."""
-        shares: FloatArray = read_only(self._volunteers.shares)
+        """The long-run share of rounds in which each client is available between joining and leaving, (N,)."""
+        shares: FloatArray = read_only(self._availability.shares)
         return shares
 
     def offer(self, round: int) -> RoundOffer:
-        """Who volunteers, and in what condition, with the truth about their expected times."""
+        """Returns the available clients, their contexts and their true expected times."""
         if round < 1:
-            raise SettingError(f"rounds count from 1, not {round}")
+            raise SettingError(f"round must be at least 1, not {round}")
         contexts = np.empty((3, self._clients)).T
-        contexts[:, 0] = 1 / self._free_cpu.of(round)
+        contexts[:, 0] = 1 / self._free_cpu.at(round)
         contexts[:, 1] = self._trained if self._cold_start == "participants" else ~self._trained
-        contexts[:, 2] = self._model_size / self._bandwidth.of(round)
-        available = self._volunteers.of(round)
-        if not self._always_here:
+        contexts[:, 2] = self._model_size / self._bandwidth.at(round)
+        available = self._availability.at(round)
+        if not self._no_churn:
             available = available & (self._joins <= round) & (round < self._leaves)
-        return RoundOffer.trusted(round, available, contexts, self._expected(self._theta_in(round), contexts))
+        return RoundOffer.trusted(round, available, contexts, self._expected(self._theta_at(round), contexts))
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
-        """Draw the exchange times of the chosen."""
+        """Draws the exchange times of the selected clients."""
         chosen = selection.clients
         if len(chosen) and (chosen.max() >= self._clients or not offer.available[chosen].all()):
-            raise SelectionError(f"round {offer.round}: a chosen client is unknown or not available")
+            raise SelectionError(f"round {offer.round}: a selected client is unknown or not available")
         contexts = offer.contexts[chosen]
-        means = self._expected(self._theta_in(offer.round)[chosen], contexts)
+        means = self._expected(self._theta_at(offer.round)[chosen], contexts)
         self._trained = np.zeros(self._clients, dtype=np.bool_)
         self._trained[chosen] = True
-        times = self._with_noise(means, self._noise_draws.of(offer.round)[chosen])
+        times = self._with_noise(means, self._noise_draws.at(offer.round)[chosen])
         return RoundReport.trusted(offer.round, chosen, contexts, times, offer.available)
 
     def expected_times(self, rounds: IntArray, rows: IntArray, contexts: FloatArray) -> FloatArray:
-        """The truth about past rounds: one client and context a row."""
+        """Returns the true expected times of past turns: one round, client and context per row."""
         means = np.empty(len(rows))
         for round_ in np.unique(rounds):
-            now = rounds == round_
-            means[now] = self._expected(self._theta_in(int(round_))[rows[now]], contexts[now])
+            in_round = rounds == round_
+            means[in_round] = self._expected(self._theta_at(int(round_))[rows[in_round]], contexts[in_round])
         return means
 
     def bounds(self) -> dict[str, float]:
-        """R, S and L of the paper's lemma: of the noise, of ‖theta‖ and of ‖contexts‖.
+        """Returns R, S and L of the paper's lemma: the bounds on the noise, on ‖theta‖ and on ‖contexts‖.
 
-        Noise within ± the expected time is R-sub-Gaussian with R the largest expected time.
+        Noise within ± the expected time is R-sub-Gaussian, where R is the largest expected time.
         """
-        slowest = np.array([self._free_cpu.lowest, self._bandwidth.lowest])
-        if self._noise == "lognormal" or (slowest == 0).any():
-            raise SettingError("the lemma needs bounded noise and contexts: this world's are not bounded")
-        if self._drift.moves:
-            raise SettingError("the lemma needs a theta that stays: this world's clients drift")
-        widest = np.array([1 / slowest[0], 1.0, self._model_size / slowest[1]])
+        smallest = np.array([self._free_cpu.lowest, self._bandwidth.lowest])
+        if self._noise == "lognormal" or (smallest == 0).any():
+            raise SettingError(
+                "the lemma needs bounded noise and contexts, but log-normal ones have no bound: "
+                "use another distribution"
+            )
+        if self._drift.is_active:
+            raise SettingError(
+                "the lemma needs a constant theta, but the clients of this world drift: set drift to None"
+            )
+        largest_context = np.array([1 / smallest[0], 1.0, self._model_size / smallest[1]])
         return {
-            "R": 0.0 if self._noise == "none" else float((self.theta @ widest).max()),
+            "R": 0.0 if self._noise == "none" else float((self.theta @ largest_context).max()),
             "S": float(np.linalg.norm(self.theta, axis=1).max()),
-            "L": float(np.linalg.norm(widest)),
+            "L": float(np.linalg.norm(largest_context)),
         }
 
     def state(self) -> dict[str, Any]:
-        """Who trained in the last round."""
+        """Returns which clients trained in the last round."""
         return {"trained": self._trained.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take it back."""
+        """Restores the state that `state` returned."""
         self._trained = load_array(state, "trained", self._trained)
 
     @staticmethod
@@ -143,49 +161,51 @@ class PaperWorld:
         times: FloatArray = contexts[:, 0] * theta[:, 0] + contexts[:, 1] * theta[:, 1] + contexts[:, 2] * theta[:, 2]
         return times
 
-    def _theta_in(self, round: int) -> FloatArray:
-        factor = self._drift.of(round)
-        if factor is self._drift.still:
+    def _theta_at(self, round: int) -> FloatArray:
+        factor = self._drift.at(round)
+        if factor is self._drift.no_drift:
             return self.theta
         return self.theta * np.column_stack([factor, factor, np.ones(self._clients)])
 
-    def _with_noise(self, means: FloatArray, drawn: FloatArray) -> FloatArray:
+    def _with_noise(self, means: FloatArray, draws: FloatArray) -> FloatArray:
         if self._noise == "none":
             return means
         if self._noise == "paper":
-            return means + means * (2 * drawn - 1)
-        return means * np.exp(self._noise_spread * drawn - self._noise_spread**2 / 2)
+            return means + means * (2 * draws - 1)
+        return means * np.exp(self._noise_spread * draws - self._noise_spread**2 / 2)
 
 
 def _theta(classes: Sequence[Sequence[float]], snr_log: str, clients: int) -> FloatArray:
     if snr_log not in ("2", "e"):
         raise SettingError(f"snr_log must be '2' or 'e', not {snr_log!r}")
     try:
-        table = np.array(classes, dtype=np.float64)
+        parameters = np.array(classes, dtype=np.float64)
     except (TypeError, ValueError):
-        table = np.empty(0)
+        parameters = np.empty(0)
     if (
-        table.ndim != 2
-        or table.shape[1] != 3
-        or not (np.isfinite(table) & (table >= 0)).all()
-        or (1 + table[:, 2] == 1).any()
+        parameters.ndim != 2
+        or parameters.shape[1] != 3
+        or not (np.isfinite(parameters) & (parameters >= 0)).all()
+        or (1 + parameters[:, 2] == 1).any()
     ):
         raise SettingError(
             "classes must be rows of (training seconds, cold-start seconds, signal-to-noise ratio above 0), "
             f"not {classes!r}"
         )
-    efficiency = np.log2(1 + table[:, 2]) if snr_log == "2" else np.log(1 + table[:, 2])
-    kind = np.arange(clients) * len(table) // clients
-    theta: FloatArray = np.column_stack([table[:, 0], table[:, 1], 1 / efficiency])[kind]
+    efficiency = np.log2(1 + parameters[:, 2]) if snr_log == "2" else np.log(1 + parameters[:, 2])
+    class_of_client = np.arange(clients) * len(parameters) // clients
+    theta: FloatArray = np.column_stack([parameters[:, 0], parameters[:, 1], 1 / efficiency])[class_of_client]
     return theta
 
 
-def _as_rounds(name: str, rounds: Sequence[int | None] | None, clients: int, otherwise: int) -> IntArray:
+def _as_rounds(name: str, rounds: Sequence[int | None] | None, clients: int, default: int) -> IntArray:
     if rounds is None:
-        return np.full(clients, otherwise, dtype=np.int64)
+        return np.full(clients, default, dtype=np.int64)
     if isinstance(rounds, str) or not hasattr(rounds, "__len__"):
-        raise SettingError(f"{name} must be a list of rounds, one a client, not {rounds!r}")
+        raise SettingError(f"{name} must be a list of rounds, one per client, not {rounds!r}")
     if len(rounds) != clients:
-        raise SettingError(f"{name} has {len(rounds)} rounds, but there are {clients} clients: one each is needed")
-    given = [as_count(name, round_ or 0, SettingError, least=0) or otherwise for round_ in rounds]
-    return np.array(given, dtype=np.int64)
+        raise SettingError(
+            f"{name} has {len(rounds)} rounds, but there are {clients} clients: one per client is needed"
+        )
+    counts = [as_count(name, round_ or 0, SettingError, least=0) or default for round_ in rounds]
+    return np.array(counts, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""A plan says all that a run depends on; the same plan gives the same run, anywhere."""
+"""Run plans: everything that a run depends on, so that the same plan gives the same run on every machine."""
 
 from __future__ import annotations
 
@@ -24,25 +24,27 @@ OUR_WORLDS: Mapping[str, Callable[..., World]] = MappingProxyType({"paper": Pape
 
 
 def worlds() -> dict[str, Callable[..., World]]:
-    """Worlds by name: ours, and those that installed packages offer as entry points of turnout.worlds.
+    """Returns all worlds by name: the built-in ones and the entry points `turnout.worlds` of installed packages.
 
-    A builder takes the seed, and settings by keyword.
+    Each value is a builder that accepts the seed as its first argument and settings as keyword arguments.
     """
-    offered = sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name)
-    return {**OUR_WORLDS, **{entry.name: entry.load() for entry in offered}}
+    installed = sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name)
+    return {**OUR_WORLDS, **{entry.name: entry.load() for entry in installed}}
 
 
 def make_world(name: str, seed: int = 0, /, **settings: Any) -> World:
-    """Build a world by its name."""
+    """Builds a world by its name."""
     build = OUR_WORLDS.get(name) or worlds().get(name)
     if build is None:
         known = list(worlds())
-        raise SettingError(f"unknown world {name!r}{suggestion(name, known)}; there are {', '.join(known)}")
-    known = [one.name for one in inspect.signature(build).parameters.values() if one.kind is one.KEYWORD_ONLY]
+        raise SettingError(f"unknown world {name!r}{suggestion(name, known)}; known worlds are {', '.join(known)}")
+    parameters = inspect.signature(build).parameters.values()
+    known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     for setting in settings:
         if setting not in known:
             raise SettingError(
-                f"the world {name} has no setting {setting!r}{suggestion(setting, known)}; it has {', '.join(known)}"
+                f"the world {name} has no setting {setting!r}{suggestion(setting, known)}; "
+                f"its settings are {', '.join(known)}"
             )
     return build(seed, **settings)
 
@@ -51,8 +53,8 @@ def make_world(name: str, seed: int = 0, /, **settings: Any) -> World:
 class RunPlan:
     """A policy, a world, a seed and a number of rounds.
 
-    `keep`: "all" of every round, or only its "choices" and their times, for very long runs. `label` is what tables call
-    it, and changes nothing.
+    `keep`: "all" stores every round completely; "choices" stores only the selected clients and their times, for very
+    long runs. `label` is the name that tables show; it does not affect the run or its key.
     """
 
     policy: str
@@ -69,54 +71,59 @@ class RunPlan:
         object.__setattr__(self, "seed", as_count("seed", self.seed, SettingError, least=0))
         for name in ("settings", "world_settings"):
             if not isinstance(getattr(self, name), Mapping):
-                raise SettingError(f"{name} must be a table, not {getattr(self, name)!r}")
+                raise SettingError(f"{name} must be a mapping from names to values, not {getattr(self, name)!r}")
             object.__setattr__(self, name, dict(getattr(self, name)))
         if self.keep not in ("all", "choices"):
             raise SettingError(f"keep must be 'all' or 'choices', not {self.keep!r}")
 
     @property
     def name(self) -> str:
-        """Its label, or what tells it from others."""
+        """The label, or the policy and its settings."""
         settings = ", ".join(f"{key} {value}" for key, value in self.settings.items())
         return self.label or f"{self.policy}{f' ({settings})' if settings else ''}"
 
     @property
     def key(self) -> str:
-        """The same for the same run, whatever it is called."""
-        told = _canonical(self.as_dict())
-        del told["label"]
+        """A digest of the plan without its label: equal runs have equal keys."""
+        data = _canonical(self.as_dict())
+        del data["label"]
         try:
-            words = json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=True)
-        except TypeError as odd:
-            raise SettingError(f"settings of a plan must be numbers, words, lists and tables: {odd}") from odd
-        return hashlib.sha256(words.encode()).hexdigest()[:32]
+            text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=True)
+        except TypeError as error:
+            raise SettingError(f"settings of a plan must be numbers, strings, lists and mappings: {error}") from error
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain, for JSON."""
+        """Returns the plan as plain values for JSON."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> RunPlan:
-        """What as_dict gave."""
-        return cls(**told)
+    def from_dict(cls, data: Mapping[str, Any]) -> RunPlan:
+        """Builds the plan from the values that `as_dict` returned."""
+        return cls(**data)
 
     def build(self) -> tuple[SelectionPolicy, World]:
-        """A fresh policy in a fresh world; a promise is checked against how often the world's clients volunteer."""
+        """Builds a new policy and a new world.
+
+        A guarantee is checked against the availability of the world's clients.
+        """
         world = make_world(self.world, self.seed, **self.world_settings)
         settings = dict(self.settings)
-        for word in ("name", "clients"):
-            if word in settings:
-                raise SettingError(f"{self.policy} has no setting {word!r}; the plan and its world say it")
+        for reserved in ("name", "clients"):
+            if reserved in settings:
+                raise SettingError(
+                    f"{self.policy} has no setting {reserved!r}: the plan and its world determine it; remove it"
+                )
         settings = with_defaults(self.policy, settings, {"seed": self.seed, "availability": world.availability})
         return make_policy(self.policy, world.clients, **settings), world
 
 
 def _canonical(value: Any) -> Any:
-    """5 and 5.0 are the same setting."""
+    """Converts integral floats to integers, because 5 and 5.0 are the same setting."""
     if isinstance(value, Mapping):
-        return {key: _canonical(one) for key, one in value.items()}
+        return {key: _canonical(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_canonical(one) for one in value]
+        return [_canonical(item) for item in value]
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value

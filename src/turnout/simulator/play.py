@@ -1,4 +1,4 @@
-"""The loop that joins a policy and a world."""
+"""The loop that plays a policy in a world."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from turnout.simulator.world import World
 
 
 def play(policy: SelectionPolicy, world: World, rounds: int, *, first: int = 1) -> Iterator[RoundRecord]:
-    """Play the rounds from `first` to `rounds`, and yield each when it is over.
+    """Plays the rounds `first` to `rounds` and yields the record of each round as soon as it is closed.
 
-    Only a policy that asks for the truth is told the expected times.
+    The offer includes the expected times only for policies that require them.
 
     >>> from turnout import make_policy
     >>> from turnout.simulator import PaperWorld
@@ -23,7 +23,9 @@ def play(policy: SelectionPolicy, world: World, rounds: int, *, first: int = 1) 
     """
     rounds, first = as_count("rounds", rounds, SettingError, least=0), as_count("first", first, SettingError)
     if policy.clients != world.clients:
-        raise SettingError(f"the policy is for {policy.clients} clients, the world has {world.clients}")
+        raise SettingError(
+            f"the policy has {policy.clients} clients, but the world has {world.clients}: both need the same number"
+        )
     for round_ in range(first, rounds + 1):
         offer = world.offer(round_)
         selection = policy.ask(offer if policy.requires_expected_times else offer.without_truth())

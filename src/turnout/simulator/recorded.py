@@ -1,4 +1,4 @@
-"""Worlds made from a record: one that could go on like it, and one that plays its rounds again."""
+"""Worlds built from recorded rounds: a fitted simulator and a replay of the recorded offers."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ from turnout.simulator.distributions import Draws
 from turnout.store.columns import RoundColumns
 
 RIDGE = 1.0
-OWN_TURNS = 5  # fewer than so many of a client tell little: then those of the whole fleet are drawn from
-BLOCK_ROUNDS = 20  # rounds of recorded availability that stay together
-LEAST_PREDICTION = 0.05  # of the mean time: below it a regression is not believed
+MIN_OWN_TURNS = 5  # a client with fewer turns is resampled from the turns of the whole fleet
+BLOCK_ROUNDS = 20  # the block length of the availability bootstrap, which preserves short-term correlation
+MIN_PREDICTION = 0.05  # the lower bound of a predicted time, as a share of the client's mean time
 LATE_COLUMNS = ("rounds", "clients", "contexts", "deadlines", "exchange_times", "learned_since")
 FAILED, LATE = OUTCOMES.index("failed"), OUTCOMES.index("late")
 
 ASSUMPTIONS = (
-    "times: one regression a client on its recorded contexts, drawn towards the fleet's; what it leaves unexplained is "
-    "kept as a factor and drawn from the client's own turns, failures included",
-    "contexts: drawn from those in which the client was recorded; without whole offers these are its turns only",
-    "availability: the recorded masks, in stretches of 20 rounds from random places; clients that joined late or left "
-    "count as away in the other rounds",
-    f"a client with fewer than {OWN_TURNS} turns is taken for one of the fleet",
+    "times: one regression per client on its recorded contexts, shrunk towards the fleet-wide regression; the residual "
+    "factors, including failures, are resampled from the client's own turns",
+    "contexts: resampled from the client's recorded contexts; if only the contexts of selected clients were recorded, "
+    "these are the contexts of its turns",
+    f"availability: the recorded rounds, resampled in blocks of {BLOCK_ROUNDS} rounds with random starts; clients that "
+    "joined late or left count as unavailable in the other rounds",
+    f"a client with fewer than {MIN_OWN_TURNS} turns is resampled from the whole fleet",
 )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedHistory:
-    """A record to learn from.
+    """Recorded rounds from which a world is built.
 
-    `cold_start`: the place of the feature that tells whether a client did not train in the round before; it is then not
-    drawn, but follows from who was chosen. `deadline`: seconds after which a client is late, if rounds had one.
-    `offers`: the contexts of everybody in every round, (rounds, clients, features), where whole offers were recorded;
-    NaN of clients and rounds of which nothing was.
+    `cold_start`: the index of the feature that states whether a client did not train in the previous round; the worlds
+    compute this feature from the selections instead of resampling it. `deadline`: the number of seconds after which a
+    client is late, if rounds had a deadline. `offers`: the contexts of all clients in all rounds, (rounds, clients,
+    features), if complete offers were recorded; NaN where a context was not recorded.
     """
 
     columns: RoundColumns
@@ -51,268 +52,283 @@ class RecordedHistory:
     def __post_init__(self) -> None:
         columns = self.columns
         if not len(columns.chosen):
-            raise SettingError("the record holds no turns: there is nothing to learn from")
+            raise SettingError(
+                "the record holds no turns, so no times can be learned: record at least one round with a selection"
+            )
         if columns.available is None or "available" in columns.absent:
             raise SettingError(
-                "the record does not tell who was available in every round: record whole rounds (keep='all'), or state "
-                "a world with --world"
+                "the record does not state who was available in every round: record complete rounds (keep='all'), "
+                "or use another world"
             )
         if not columns.contexts.shape[1]:
-            raise SettingError("the record holds no contexts (keep='choices'): record whole rounds, or state a world")
+            raise SettingError(
+                "the record holds no contexts: record complete rounds (keep='all'), or use another world"
+            )
         if self.cold_start is not None and not 0 <= self.cold_start < columns.contexts.shape[1]:
-            raise SettingError(f"cold_start must be a feature below {columns.contexts.shape[1]}, not {self.cold_start}")
+            raise SettingError(
+                f"cold_start must be the index of a feature, below {columns.contexts.shape[1]}, not {self.cold_start}"
+            )
         if self.deadline is not None:
             as_number("deadline", self.deadline, SettingError, above=0)
         if self.offers is not None:
             expected = (len(columns), columns.clients, columns.contexts.shape[1])
             if self.offers.shape != expected:
-                raise SettingError(f"offers has shape {self.offers.shape}, expected is {expected}")
+                raise SettingError(f"offers must have the shape {expected}, not {self.offers.shape}")
 
     @property
     def available(self) -> BoolArray:
-        """Who was available in which round."""
+        """The available clients of each round, (rounds, clients)."""
         assert self.columns.available is not None
         return self.columns.available
 
     @property
-    def is_whole(self) -> bool:
-        """Are the contexts of all who were available on record?"""
+    def has_all_contexts(self) -> bool:
+        """Whether the contexts of all available clients were recorded."""
         return self.offers is not None and not bool(np.isnan(self.offers[self.available]).any())
 
     @property
     def true_times(self) -> FloatArray:
-        """Seconds of every turn; of a late client its true time, where it was told later."""
+        """The seconds of every turn; for a late client its true time, if it arrived later."""
         columns = self.columns
         times: FloatArray = columns.exchange_times.copy()
-        place_of = {int(round_): place for place, round_ in enumerate(columns.rounds)}
+        index_of_round = {int(round_): index for index, round_ in enumerate(columns.rounds)}
         for late in columns.late.values():
             for round_, client, seconds in zip(late.rounds, late.clients, late.exchange_times, strict=True):
-                place = place_of.get(int(round_))
-                if place is not None:
-                    own = slice(*columns.starts[place : place + 2])
-                    times[own][columns.chosen[own] == client] = seconds
+                index = index_of_round.get(int(round_))
+                if index is not None:
+                    turns = slice(*columns.starts[index : index + 2])
+                    times[turns][columns.chosen[turns] == client] = seconds
         return times
 
 
 class FittedTimes:
-    """How long each client takes in a given context, and how far its turns were from that."""
+    """Regressions of the exchange times on the contexts, one per client, and the residual factor of each turn."""
 
-    def __init__(self, past: RecordedHistory) -> None:
-        columns = past.columns
-        times, contexts, rows = past.true_times, columns.contexts, columns.chosen
-        kinds = np.zeros(len(rows), dtype=np.uint8) if columns.outcomes is None else columns.outcomes
-        teaches = (kinds != FAILED) & (times > 0)
-        if not teaches.any():
-            raise SettingError("the record holds no turn that came back: there is nothing to learn times from")
-        self.theta = _regressions(rows[teaches], contexts[teaches], times[teaches], columns.clients)
-        self._floor = LEAST_PREDICTION * _means_of(rows[teaches], times[teaches], columns.clients)
+    def __init__(self, history: RecordedHistory) -> None:
+        columns = history.columns
+        times, contexts, rows = history.true_times, columns.contexts, columns.chosen
+        outcomes = np.zeros(len(rows), dtype=np.uint8) if columns.outcomes is None else columns.outcomes
+        usable = (outcomes != FAILED) & (times > 0)
+        if not usable.any():
+            raise SettingError(
+                "the record holds no successful turn, so no times can be learned: at least one client must have arrived"
+            )
+        self.theta = _regressions(rows[usable], contexts[usable], times[usable], columns.clients)
+        self._floor = MIN_PREDICTION * _client_means(rows[usable], times[usable], columns.clients)
         predicted = self.predict(rows, contexts)
-        factors = np.where(teaches, times / predicted, 1.0)
-        factors[teaches] *= _corrections(rows[teaches], predicted[teaches], factors[teaches], times[teaches])[
-            rows[teaches]
-        ]
-        #: Of each recorded turn, and which turns are whose.
-        self.factors, self.failed, self.seconds = factors, kinds == FAILED, times
-        self.turns = BootstrapSampler(rows, columns.clients)
-        weights = np.bincount(rows[teaches], factors[teaches], columns.clients)
-        counts = np.bincount(rows[teaches], minlength=columns.clients)
-        fleet = float(factors[teaches].mean())
-        self.mean_factors: FloatArray = np.where(self.turns.own & (counts > 0), weights / np.maximum(counts, 1), fleet)
+        factors = np.where(usable, times / predicted, 1.0)
+        factors[usable] *= _corrections(rows[usable], predicted[usable], factors[usable], times[usable])[rows[usable]]
+        #: Residual factor, failure flag and seconds of each recorded turn.
+        self.factors, self.failed, self.seconds = factors, outcomes == FAILED, times
+        self.sampler = BootstrapSampler(rows, columns.clients)
+        weights = np.bincount(rows[usable], factors[usable], columns.clients)
+        counts = np.bincount(rows[usable], minlength=columns.clients)
+        fleet = float(factors[usable].mean())
+        self.mean_factors: FloatArray = np.where(
+            self.sampler.has_own_records & (counts > 0), weights / np.maximum(counts, 1), fleet
+        )
 
     def predict(self, rows: IntArray, contexts: FloatArray) -> FloatArray:
-        """Seconds by the regressions alone, never below a twentieth of the client's mean."""
+        """Returns the seconds that the regressions predict, at least MIN_PREDICTION times the client's mean."""
         seconds: FloatArray = np.maximum((contexts * self.theta[rows]).sum(axis=1), self._floor[rows])
         return seconds
 
 
 class BootstrapSampler:
-    """Draws one of its own recorded things for each client; of those who have few, one of anybody's."""
+    """Resamples each client's own records, or the whole fleet's if it has fewer than MIN_OWN_TURNS."""
 
     def __init__(self, rows: IntArray, clients: int) -> None:
         self._order = np.argsort(rows, kind="stable")
         counts = np.bincount(rows, minlength=clients)
-        self.own: BoolArray = counts >= OWN_TURNS
+        self.has_own_records: BoolArray = counts >= MIN_OWN_TURNS
         starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-        self._starts = np.where(self.own, starts, 0)
-        self._counts = np.where(self.own, counts, len(rows))
+        self._starts = np.where(self.has_own_records, starts, 0)
+        self._counts = np.where(self.has_own_records, counts, len(rows))
 
-    def of(self, draws: FloatArray) -> IntArray:
-        """Places, one a client, from numbers in [0, 1)."""
-        places: IntArray = self._order[self._starts + (draws * self._counts).astype(np.int64)]
-        return places
+    def sample(self, draws: FloatArray) -> IntArray:
+        """Returns the index of one record per client, (N,), from uniform numbers in [0, 1)."""
+        indices: IntArray = self._order[self._starts + (draws * self._counts).astype(np.int64)]
+        return indices
 
 
 class FittedWorld:
-    """A fleet that could have left this record, for any number of rounds and any seed; ASSUMPTIONS says how.
+    """A world that resembles the record, for any number of rounds and any seed; ASSUMPTIONS lists its assumptions.
 
-    `scale`: all times are multiplied by it. Clients are rather chosen when they are fast; without whole offers a fitted
-    world is therefore too fast by a few per cent, which whoever knows the recorded policy can put right.
+    All times are multiplied by `scale`. Policies prefer clients in fast contexts; unless all contexts were recorded, a
+    fitted world is therefore a few per cent too fast, which a caller that knows the recorded policy can correct with
+    `scale`.
     """
 
-    def __init__(self, past: RecordedHistory, seed: int = 0, *, scale: float = 1.0) -> None:
+    def __init__(self, history: RecordedHistory, seed: int = 0, *, scale: float = 1.0) -> None:
         self._scale = as_number("scale", scale, SettingError, above=0)
-        self.past, self.seed = past, as_count("seed", seed, SettingError, least=0)
-        self._clients = past.columns.clients
-        self.times = FittedTimes(past)
-        rows, contexts = past.columns.chosen, past.columns.contexts
-        if past.offers is not None:
-            place, rows = np.nonzero(past.available & ~np.isnan(past.offers).any(axis=2))
-            contexts = past.offers[place, rows]
+        self.history, self.seed = history, as_count("seed", seed, SettingError, least=0)
+        self._clients = history.columns.clients
+        self.times = FittedTimes(history)
+        rows, contexts = history.columns.chosen, history.columns.contexts
+        if history.offers is not None:
+            rounds, rows = np.nonzero(history.available & ~np.isnan(history.offers).any(axis=2))
+            contexts = history.offers[rounds, rows]
         if not len(rows):
-            rows, contexts = past.columns.chosen, past.columns.contexts
-        self._contexts, self._conditions = contexts, BootstrapSampler(rows, self._clients)
-        self._places = Draws(seed, "recorded contexts", self._clients)
-        self._lots = Draws(seed, "recorded turns", self._clients)
+            rows, contexts = history.columns.chosen, history.columns.contexts
+        self._contexts, self._context_sampler = contexts, BootstrapSampler(rows, self._clients)
+        self._context_draws = Draws(seed, "recorded contexts", self._clients)
+        self._turn_draws = Draws(seed, "recorded turns", self._clients)
         self._trained: BoolArray = np.zeros(self._clients, dtype=np.bool_)
 
     @property
     def clients(self) -> int:
-        """How many clients the record has."""
+        """The number of clients of the record."""
         return self._clients
 
     @property
     def availability(self) -> FloatArray:
-        """In what share of the recorded rounds each was available."""
-        shares: FloatArray = self.past.available.mean(axis=0)
+        """The share of the recorded rounds in which each client was available, (N,)."""
+        shares: FloatArray = self.history.available.mean(axis=0)
         return shares
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What is assumed and not recorded, in words."""
+        """The assumptions of the fitted world, as sentences for reports."""
         return ASSUMPTIONS
 
     def offer(self, round: int) -> RoundOffer:
-        """Who volunteers, and in what condition."""
+        """Returns the available clients and their contexts, with expected times."""
         if round < 1:
-            raise SettingError(f"rounds count from 1, not {round}")
-        contexts = self._contexts[self._conditions.of(self._places.of(round))]
-        return self._offered(round, self._available(round), contexts)
+            raise SettingError(f"round must be at least 1, not {round}")
+        contexts = self._contexts[self._context_sampler.sample(self._context_draws.at(round))]
+        return self._make_offer(round, self._available(round), contexts)
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
-        """Draw what becomes of the chosen."""
+        """Draws the exchange times and outcomes of the selected clients."""
         chosen = selection.clients
         if len(chosen) and (chosen.max() >= self._clients or not offer.available[chosen].all()):
-            raise SelectionError(f"round {offer.round}: a chosen client is unknown or not available")
+            raise SelectionError(f"round {offer.round}: a selected client is unknown or not available")
         contexts = offer.contexts[chosen]
-        seconds, kinds = self._what_became(offer.round, chosen, contexts)
+        seconds, outcomes = self._outcomes(offer.round, chosen, contexts)
         self._trained = np.zeros(self._clients, dtype=np.bool_)
-        self._trained[chosen[kinds == 0]] = True
-        words = None if not kinds.any() else np.array(OUTCOMES)[kinds]
-        return RoundReport(offer.round, chosen, contexts, seconds, available=offer.available, outcomes=words)
+        self._trained[chosen[outcomes == 0]] = True
+        names = None if not outcomes.any() else np.array(OUTCOMES)[outcomes]
+        return RoundReport(offer.round, chosen, contexts, seconds, available=offer.available, outcomes=names)
 
     def state(self) -> dict[str, Any]:
-        """Who trained in the last round."""
+        """Returns which clients trained in the last round."""
         return {"trained": self._trained.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take it back."""
+        """Restores the state that `state` returned."""
         self._trained = load_array(state, "trained", self._trained)
 
-    def _offered(self, round: int, available: BoolArray, contexts: FloatArray) -> RoundOffer:
-        """With the cold starts that follow from who was chosen."""
-        if self.past.cold_start is not None:
-            contexts[:, self.past.cold_start] = ~self._trained
+    def _make_offer(self, round: int, available: BoolArray, contexts: FloatArray) -> RoundOffer:
+        """Sets the cold-start feature from the last selection, and adds the expected times."""
+        if self.history.cold_start is not None:
+            contexts[:, self.history.cold_start] = ~self._trained
         expected = self.times.predict(np.arange(self._clients), contexts) * self.times.mean_factors * self._scale
         return RoundOffer(round, available, contexts, expected)
 
     def _available(self, round: int) -> BoolArray:
-        rounds = len(self.past.available)
-        stretch, place = divmod(round - 1, BLOCK_ROUNDS)
-        first = int(round_rng(self.seed, "recorded availability", stretch).integers(rounds))
-        mask: BoolArray = self.past.available[(first + place) % rounds]
+        rounds = len(self.history.available)
+        block, index = divmod(round - 1, BLOCK_ROUNDS)
+        first = int(round_rng(self.seed, "recorded availability", block).integers(rounds))
+        mask: BoolArray = self.history.available[(first + index) % rounds]
         return mask
 
-    def _what_became(
+    def _outcomes(
         self,
         round: int,
         rows: IntArray,
         contexts: FloatArray,
     ) -> tuple[FloatArray, npt.NDArray[np.uint8]]:
-        """Seconds and outcomes: the prediction times the factor of a turn drawn from the record."""
-        drawn = self.times.turns.of(self._lots.of(round))[rows]
-        failed = self.times.failed[drawn]
-        seconds = self.times.predict(rows, contexts) * self.times.factors[drawn] * self._scale
-        seconds = np.where(failed, self.times.seconds[drawn], seconds)
-        kinds = np.where(failed, FAILED, 0).astype(np.uint8)
-        if self.past.deadline is not None:
-            kinds[~failed & (seconds > self.past.deadline)] = LATE
-            seconds = np.minimum(seconds, self.past.deadline)
-        return seconds, kinds
+        """Returns seconds and outcomes: the predicted time multiplied by the factor of a resampled turn."""
+        turns = self.times.sampler.sample(self._turn_draws.at(round))[rows]
+        failed = self.times.failed[turns]
+        seconds = self.times.predict(rows, contexts) * self.times.factors[turns] * self._scale
+        seconds = np.where(failed, self.times.seconds[turns], seconds)
+        outcomes = np.where(failed, FAILED, 0).astype(np.uint8)
+        if self.history.deadline is not None:
+            outcomes[~failed & (seconds > self.history.deadline)] = LATE
+            seconds = np.minimum(seconds, self.history.deadline)
+        return seconds, outcomes
 
 
 class RecordedWorld(FittedWorld):
-    """The recorded rounds once more, for whatever policy: what was recorded is taken as it is, the rest is drawn.
+    """Replays the recorded offers for any policy: recorded values are used unchanged, missing ones are resampled.
 
-    Exact: who was available; contexts where whole offers were recorded, else those of the turns; times of clients that
-    were also chosen then, in the same condition. `known`: how many of the times told so far were exact; `told`: of
-    how many.
+    Recorded are the available clients, the contexts (of all clients if complete offers were recorded, else those of the
+    turns), and the times of clients that were also selected in the recorded round with the same context.
+    `recorded_times` counts the reported times that are recorded ones, `reported_times` all times reported so far.
     """
 
-    def __init__(self, past: RecordedHistory, seed: int = 0) -> None:
-        super().__init__(past, seed)
-        self.known = self.told = 0
+    def __init__(self, history: RecordedHistory, seed: int = 0) -> None:
+        super().__init__(history, seed)
+        self.recorded_times = self.reported_times = 0
         self._late: set[tuple[int, int]] = set()
 
     def offer(self, round: int) -> RoundOffer:
-        """As it was recorded; the contexts of those who were not chosen are drawn, unless they were recorded too."""
-        if not 1 <= round <= len(self.past.columns):
-            raise SettingError(f"the record has rounds 1 to {len(self.past.columns)}, not {round}")
-        contexts = self._contexts[self._conditions.of(self._places.of(round))]
-        if self.past.offers is not None:
-            offered = self.past.offers[round - 1]
-            on_record = ~np.isnan(offered).any(axis=1)
-            contexts[on_record] = offered[on_record]
-        own = self._turns_in(round)
-        contexts[self.past.columns.chosen[own]] = self.past.columns.contexts[own]
-        return self._offered(round, self._available(round), contexts)
+        """Returns the recorded offer; contexts that were not recorded are resampled."""
+        if not 1 <= round <= len(self.history.columns):
+            raise SettingError(
+                f"round must be one of the recorded rounds, 1 to {len(self.history.columns)}, not {round}"
+            )
+        contexts = self._contexts[self._context_sampler.sample(self._context_draws.at(round))]
+        if self.history.offers is not None:
+            recorded = self.history.offers[round - 1]
+            is_recorded = ~np.isnan(recorded).any(axis=1)
+            contexts[is_recorded] = recorded[is_recorded]
+        turns = self._turns_of(round)
+        contexts[self.history.columns.chosen[turns]] = self.history.columns.contexts[turns]
+        return self._make_offer(round, self._available(round), contexts)
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
-        """What was recorded of the chosen, and drawn of the others; true times of late clients when they were told."""
+        """Reports the recorded results of the selected clients, and resampled results where there are none.
+
+        The true times of late clients are reported in the round in which they were recorded.
+        """
         report = super().play(offer, selection)
-        told = self.past.columns.late.get(offer.round)
-        if told is None:
+        arrivals = self.history.columns.late.get(offer.round)
+        if arrivals is None:
             return report
-        pairs = zip(told.rounds.tolist(), told.clients.tolist(), strict=True)
-        here = np.array([pair in self._late for pair in pairs])
-        if not here.any():
+        pairs = zip(arrivals.rounds.tolist(), arrivals.clients.tolist(), strict=True)
+        selected_here = np.array([pair in self._late for pair in pairs])
+        if not selected_here.any():
             return report
-        return replace(report, late_arrivals=LateArrivals(**{name: getattr(told, name)[here] for name in LATE_COLUMNS}))
+        late_arrivals = LateArrivals(**{name: getattr(arrivals, name)[selected_here] for name in LATE_COLUMNS})
+        return replace(report, late_arrivals=late_arrivals)
 
     def _available(self, round: int) -> BoolArray:
-        mask: BoolArray = read_only(self.past.available[round - 1])
+        mask: BoolArray = read_only(self.history.available[round - 1])
         return mask
 
-    def _turns_in(self, round: int) -> slice:
-        return slice(*self.past.columns.starts[round - 1 : round + 1].tolist())
+    def _turns_of(self, round: int) -> slice:
+        return slice(*self.history.columns.starts[round - 1 : round + 1].tolist())
 
-    def _what_became(
+    def _outcomes(
         self,
         round: int,
         rows: IntArray,
         contexts: FloatArray,
     ) -> tuple[FloatArray, npt.NDArray[np.uint8]]:
-        """What was recorded; for another condition than then its time is scaled as the regression says."""
-        seconds, kinds = super()._what_became(round, rows, contexts)
-        own, columns = self._turns_in(round), self.past.columns
-        then = {int(row): place for place, row in enumerate(columns.chosen[own], start=own.start)}
-        for place, row in enumerate(rows.tolist()):
-            if (at := then.get(row)) is None:
+        """Returns the recorded results; a time in another context is scaled by the ratio of the predictions."""
+        seconds, outcomes = super()._outcomes(round, rows, contexts)
+        turns, columns = self._turns_of(round), self.history.columns
+        turn_of_row = {int(row): turn for turn, row in enumerate(columns.chosen[turns], start=turns.start)}
+        for index, row in enumerate(rows.tolist()):
+            if (turn := turn_of_row.get(row)) is None:
                 continue
-            kinds[place] = 0 if columns.outcomes is None else columns.outcomes[at]
-            seconds[place] = columns.exchange_times[at]
-            if np.array_equal(columns.contexts[at], contexts[place]):
-                self.known += 1
-                if kinds[place] == LATE:
+            outcomes[index] = 0 if columns.outcomes is None else columns.outcomes[turn]
+            seconds[index] = columns.exchange_times[turn]
+            if np.array_equal(columns.contexts[turn], contexts[index]):
+                self.recorded_times += 1
+                if outcomes[index] == LATE:
                     self._late.add((round, row))
-            elif not kinds[place]:
-                both = self.times.predict(np.array([row, row]), np.array([contexts[place], columns.contexts[at]]))
-                seconds[place] *= both[0] / both[1]
-        self.told += len(rows)
-        return seconds, kinds
+            elif not outcomes[index]:
+                both = self.times.predict(np.array([row, row]), np.array([contexts[index], columns.contexts[turn]]))
+                seconds[index] *= both[0] / both[1]
+        self.reported_times += len(rows)
+        return seconds, outcomes
 
 
 def _regressions(rows: IntArray, contexts: FloatArray, times: FloatArray, clients: int) -> FloatArray:
-    """One ridge regression a client, drawn towards that of the whole fleet."""
+    """Fits one ridge regression per client, shrunk towards the fleet-wide regression."""
     width = contexts.shape[1]
     products = contexts[:, :, None] * contexts[:, None, :]
     fleet = np.linalg.solve(products.sum(axis=0) + 1e-6 * np.eye(width), contexts.T @ times)
@@ -324,8 +340,8 @@ def _regressions(rows: IntArray, contexts: FloatArray, times: FloatArray, client
     return np.asarray(solved[:, :, 0], dtype=np.float64)
 
 
-def _means_of(rows: IntArray, times: FloatArray, clients: int) -> FloatArray:
-    """The mean time of each client, and of those without any that of all."""
+def _client_means(rows: IntArray, times: FloatArray, clients: int) -> FloatArray:
+    """Returns the mean time of each client, or the overall mean for clients without turns."""
     counts = np.bincount(rows, minlength=clients)
     means: FloatArray = np.bincount(rows, times, clients) / np.maximum(counts, 1)
     means[counts == 0] = float(times.mean())
@@ -333,7 +349,7 @@ def _means_of(rows: IntArray, times: FloatArray, clients: int) -> FloatArray:
 
 
 def _corrections(rows: IntArray, predicted: FloatArray, factors: FloatArray, times: FloatArray) -> FloatArray:
-    """With these, predictions and factors that are drawn apart have the mean of the recorded times."""
+    """Returns factors per client that make independently drawn predictions and factors match the recorded mean time."""
     counts = np.maximum(np.bincount(rows), 1)
-    sums = [np.bincount(rows, one) / counts for one in (times, predicted, factors)]
-    return np.divide(sums[0], sums[1] * sums[2], out=np.ones(len(counts)), where=sums[1] * sums[2] > 0)
+    means = [np.bincount(rows, values) / counts for values in (times, predicted, factors)]
+    return np.divide(means[0], means[1] * means[2], out=np.ones(len(counts)), where=means[1] * means[2] > 0)

@@ -1,4 +1,4 @@
-"""Many runs, on all cores or on a cluster; what the store holds is not played again."""
+"""Sweeps: play many runs in parallel on one machine or a cluster, and skip the runs that the store holds."""
 
 from __future__ import annotations
 
@@ -29,43 +29,55 @@ def sweep(
     backend: str | None = None,
     watch: Watcher | None = None,
 ) -> list[int]:
-    """Play every plan that the store does not hold yet; the ids of all of them, in the order of `plans`.
+    """Plays every plan that the store does not hold yet and returns the run ids in the order of `plans`.
 
-    Each run is written when it is over, in one transaction: what is killed in between is played again, and ends
-    alike. `workers`: processes, by default one a core (1 plays here, without joblib). `backend`: a joblib backend such
-    as "ray" or "dask" that was registered before; see docs/simulating.md. `watch` is called with each plan once done.
+    Each run is written in one transaction when it is finished. A run that is killed before that is played again and
+    gives the same result.
+
+    Args:
+        plans: The plans to play; plans with equal keys are played once.
+        store: The store that receives the runs.
+        workers: The number of processes, by default one per core; 1 plays in this process, without joblib.
+        backend: A joblib backend that was registered before, such as "ray" or "dask"; see docs/simulating.md.
+        watch: A callback that receives each plan when it is finished.
     """
-    asked = list(plans)
-    missing = {plan.key: plan for plan in asked if not _is_finished(store, plan)}
-    for plan, columns in _played(list(missing.values()), workers, backend):
-        store.write_run(plan.key, told_plan(store, plan), columns, clients=columns.clients, code_version=__version__)
+    requested = list(plans)
+    missing = {plan.key: plan for plan in requested if not _is_finished(store, plan)}
+    for plan, columns in _play_all(list(missing.values()), workers, backend):
+        store.write_run(plan.key, stored_plan(store, plan), columns, clients=columns.clients, code_version=__version__)
         if watch is not None:
             watch(plan)
-    return [run_of(store, plan) for plan in asked]
+    return [run_id(store, plan) for plan in requested]
 
 
 def missing_plans(plans: Iterable[RunPlan], store: RunStore) -> list[RunPlan]:
-    """Those a sweep would play."""
+    """Returns the plans that a sweep would play, without duplicates."""
     return list({plan.key: plan for plan in plans if not _is_finished(store, plan)}.values())
 
 
 def play_plan(plan: RunPlan) -> RoundColumns:
-    """A whole run, in memory."""
+    """Plays a whole run in memory."""
     policy, world = plan.build()
-    return kept_columns(plan, RoundColumns.from_records(play(policy, world, plan.rounds), clients=world.clients))
+    return columns_to_store(plan, RoundColumns.from_records(play(policy, world, plan.rounds), clients=world.clients))
 
 
 def play_into(store: RunStore, plan: RunPlan, *, every: int = 500, watch: Callable[[int], None] | None = None) -> int:
-    """Play one run into the store, `every` so many rounds a transaction; a run that stopped goes on where it stopped.
+    """Plays one run into the store, in transactions of `every` rounds, and resumes a run that was interrupted.
 
-    The policy and the world are saved with the rounds, so a resumed run ends as an uninterrupted one.
+    The states of the policy and the world are saved with the rounds, so a resumed run ends like an uninterrupted one.
+
+    Args:
+        store: The store that receives the run.
+        plan: The plan to play.
+        every: The number of rounds per transaction.
+        watch: A callback that receives the number of rounds played so far, after each transaction.
     """
     every = as_count("every", every, SettingError)
     policy, world = plan.build()
-    found = store.find(plan.key)
-    if found is not None and found.finished:
-        return found.id
-    run = store.begin(plan.key, told_plan(store, plan), clients=world.clients, code_version=__version__)
+    info = store.find(plan.key)
+    if info is not None and info.finished:
+        return info.id
+    run = store.begin(plan.key, stored_plan(store, plan), clients=world.clients, code_version=__version__)
     saved = store.snapshot(run)
     done = 0
     if saved is not None:
@@ -73,19 +85,19 @@ def play_into(store: RunStore, plan: RunPlan, *, every: int = 500, watch: Callab
         policy.restore(subset(state, "policy"))
         world.restore(subset(state, "world"))
     while done < plan.rounds:
-        last = min(done + every, plan.rounds)
-        records = list(play(policy, world, last, first=done + 1))
-        columns = kept_columns(plan, RoundColumns.from_records(records, clients=world.clients))
+        stop = min(done + every, plan.rounds)
+        records = list(play(policy, world, stop, first=done + 1))
+        columns = columns_to_store(plan, RoundColumns.from_records(records, clients=world.clients))
         state = {**prefixed("policy", policy.state()), **prefixed("world", world.state())}
         store.append(run, columns, snapshot=state)
-        done = last
+        done = stop
         if watch is not None:
             watch(done)
     store.finish(run)
     return run
 
 
-def _played(
+def _play_all(
     plans: Sequence[RunPlan], workers: int | None, backend: str | None
 ) -> Iterator[tuple[RunPlan, RoundColumns]]:
     if workers is not None:
@@ -100,66 +112,68 @@ def _played(
         return
     if not plans:
         return
-    # Long runs first, so that no core is left with one at the end.
-    ordered = sorted(range(len(plans)), key=lambda place: -plans[place].rounds)
-    for place, columns in _by_joblib(ordered, plans, workers or -1, {} if backend is None else {"backend": backend}):
-        yield plans[place], columns
+    # Long runs start first, so that no core is still busy with one while the others idle.
+    ordered = sorted(range(len(plans)), key=lambda index: -plans[index].rounds)
+    for index, columns in _play_with_joblib(
+        ordered, plans, workers or -1, {} if backend is None else {"backend": backend}
+    ):
+        yield plans[index], columns
 
 
-def _by_joblib(
+def _play_with_joblib(
     ordered: Sequence[int], plans: Sequence[RunPlan], workers: int, options: dict[str, Any]
 ) -> Iterator[tuple[int, RoundColumns]]:
     from joblib import Parallel, delayed, effective_n_jobs, parallel_config
 
-    tasks = [delayed(_play_numbered)(place, plans[place].as_dict()) for place in ordered]
+    tasks = [delayed(_play_indexed)(index, plans[index].as_dict()) for index in ordered]
     try:
-        team = Parallel(n_jobs=workers, return_as="generator_unordered", **options)
+        pool = Parallel(n_jobs=workers, return_as="generator_unordered", **options)
     except ValueError:
-        # Some backends, such as Ray's, hand back whole lists only: short ones, so that what is over is soon written.
+        # Some backends, such as Ray's, return complete lists only; short chunks let finished runs be written early.
         with parallel_config(n_jobs=workers, **options):
-            at_once = 4 * effective_n_jobs(workers)
-        for start in range(0, len(tasks), at_once):
-            for place, data in Parallel(n_jobs=workers, **options)(tasks[start : start + at_once]):
-                yield place, RoundColumns.from_bytes(data)
+            chunk_size = 4 * effective_n_jobs(workers)
+        for start in range(0, len(tasks), chunk_size):
+            for index, data in Parallel(n_jobs=workers, **options)(tasks[start : start + chunk_size]):
+                yield index, RoundColumns.from_bytes(data)
         return
-    over = team(tasks)
+    results = pool(tasks)
     try:
-        # Not `yield from`: that would close the team before the warnings are silenced.
-        for place, data in over:
-            yield place, RoundColumns.from_bytes(data)
+        # `yield from` would close the pool before the warnings are silenced.
+        for index, data in results:
+            yield index, RoundColumns.from_bytes(data)
     finally:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that some runs were not over when we stopped, we know
-            over.close()
+            warnings.simplefilter("ignore")  # joblib warns about runs that were unfinished at the stop
+            results.close()
 
 
-def kept_columns(plan: RunPlan, columns: RoundColumns) -> RoundColumns:
-    """What the plan wants to keep of them."""
+def columns_to_store(plan: RunPlan, columns: RoundColumns) -> RoundColumns:
+    """Returns the columns that the plan's `keep` setting stores."""
     if plan.keep == "all":
         return columns
-    nothing = np.empty((len(columns.chosen), 0))
-    return replace(columns, contexts=nothing, available=None, client_reasons={}, cohort_reasons={})
+    no_contexts = np.empty((len(columns.chosen), 0))
+    return replace(columns, contexts=no_contexts, available=None, client_reasons={}, cohort_reasons={})
 
 
-def _play_numbered(place: int, plan: dict[str, Any]) -> tuple[int, bytes]:
-    """As bytes, for not every backend can send columns."""
-    return place, play_plan(RunPlan.from_dict(plan)).to_bytes()
+def _play_indexed(index: int, plan: dict[str, Any]) -> tuple[int, bytes]:
+    """Returns the columns as bytes, because some backends cannot serialise the columns themselves."""
+    return index, play_plan(RunPlan.from_dict(plan)).to_bytes()
 
 
-def told_plan(store: RunStore, plan: RunPlan) -> dict[str, Any]:
-    """The plan as the store knows it: under its first label, where it was begun before."""
-    found = store.find(plan.key)
-    return plan.as_dict() if found is None else found.plan
+def stored_plan(store: RunStore, plan: RunPlan) -> dict[str, Any]:
+    """Returns the plan as the store holds it, with its first label, or else the plan itself."""
+    info = store.find(plan.key)
+    return plan.as_dict() if info is None else info.plan
 
 
 def _is_finished(store: RunStore, plan: RunPlan) -> bool:
-    found = store.find(plan.key)
-    return found is not None and found.finished
+    info = store.find(plan.key)
+    return info is not None and info.finished
 
 
-def run_of(store: RunStore, plan: RunPlan) -> int:
-    """The id of a run that the store holds."""
-    found = store.find(plan.key)
-    if found is None:
-        raise SettingError(f"the run of {plan.name} is missing from the store")
-    return found.id
+def run_id(store: RunStore, plan: RunPlan) -> int:
+    """Returns the id of a run that the store holds."""
+    info = store.find(plan.key)
+    if info is None:
+        raise SettingError(f"the store holds no run of {plan.name} (key {plan.key}): play it first")
+    return info.id

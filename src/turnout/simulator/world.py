@@ -1,4 +1,4 @@
-"""What a world is: it hosts rounds."""
+"""The protocol that every simulated world implements."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 
 
 class World(Protocol):
-    """Offers rounds and plays them.
+    """A simulated environment that offers rounds and plays them.
 
-    The same seed offers every policy the same availability, contexts and noise. What a world remembers from one
-    round to the next is its `state`, as plain arrays and numbers, so that a run can be resumed.
+    The same seed offers every policy the same availability, contexts and noise. `state` holds everything that the world
+    carries from one round to the next, as plain arrays and numbers, so that a run can be resumed.
     """
 
     @property
     def clients(self) -> int:
-        """How many clients live here."""
+        """The number of clients."""
 
     @property
     def availability(self) -> FloatArray:
-        """In what share of the rounds each client volunteers, in the long run."""
+        """The long-run share of rounds in which each client is available, (N,)."""
 
     def offer(self, round: int) -> RoundOffer:
-        """Who volunteers, and in what condition; with the expected times where the truth is known."""
+        """Returns the available clients and their contexts, with expected times where the world knows them."""
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
-        """Let the chosen train, and tell what became of them."""
+        """Lets the selected clients train and reports their exchange times and outcomes."""
 
     def state(self) -> dict[str, Any]:
-        """What the next round depends on."""
+        """Returns everything that the next round depends on."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
+        """Restores the state that `state` returned."""

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.analysis.metrics import available_rates, jain_index, mean_and_band, replayed_estimates
+from turnout.analysis.metrics import available_rates, jain_index, replayed_estimates
+from turnout.analysis.statistics import mean_confidence_interval
 from turnout.errors import SettingError, TurnoutError
 from turnout.experiments.framework.experiment import Findings, Runs
 from turnout.experiments.framework.reproduce import reproduce
@@ -161,7 +162,7 @@ def test_figures_are_those_of_the_records(played: dict[str, Played], name: str) 
             for word, value in literal_figures(plan).items():
                 by_seed.setdefault(word, []).append(value)
         for word, values in by_seed.items():
-            mean, band = mean_and_band(values)
+            mean, band = mean_confidence_interval(values)
             assert one.rows[label][word] == pytest.approx(float(mean), abs=1e-5), (label, word)
             assert one.rows[label][f"{word}_band"] == pytest.approx(float(band), abs=1e-5), (label, word)
         share = "least_share_of_available" if name == "traces" else "least_share_of_all"

@@ -17,7 +17,7 @@ def examples(kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_the_examples_of_the_page_are_sound(kind: str, tmp_path: Path) -> None:
+def test_the_example_files_of_the_page_are_valid(kind: str, tmp_path: Path) -> None:
     assert examples(kind)
     for number, text in enumerate(examples(kind)):
         path = tmp_path / f"{number}.{kind}"
@@ -25,7 +25,7 @@ def test_the_examples_of_the_page_are_sound(kind: str, tmp_path: Path) -> None:
         assert read_traces(path).parts
 
 
-def test_the_program_of_the_page_runs(tmp_path: Path) -> None:
+def test_the_example_program_of_the_page_runs(tmp_path: Path) -> None:
     (program,) = examples("python")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert "devices: generated" in done.stdout
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "devices: generated" in process.stdout

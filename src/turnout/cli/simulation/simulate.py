@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from turnout.analysis.metrics import Summary, mean_and_band, summarise
+from turnout.analysis.metrics import Summary, summarise
+from turnout.analysis.statistics import mean_confidence_interval
 from turnout.cli.options import (
     ConfigOption,
     JsonOption,
@@ -200,7 +201,7 @@ def _compared(plan: RunPlan, own: list[Summary], reference: list[Summary]) -> di
     """Each figure as mean and half-width over seeds; the time saved is taken seed by seed."""
 
     def told(values: list[float]) -> dict[str, float]:
-        mean, half_width = mean_and_band(np.array(values))
+        mean, half_width = mean_confidence_interval(np.array(values))
         return {"mean": float(mean), "half_width": float(half_width)}
 
     return {

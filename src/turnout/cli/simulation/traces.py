@@ -13,9 +13,9 @@ from rich.table import Table
 from turnout.cli.options import JsonOption, print_json
 from turnout.errors import DatasetError, SettingError
 from turnout.simulator.traces.data import Traces
-from turnout.simulator.traces.formats.files import checked_traces, read_traces, write_traces
+from turnout.simulator.traces.formats.files import check_traces, read_traces, write_traces
 from turnout.simulator.traces.formats.tables import Layout
-from turnout.simulator.traces.summary import summary
+from turnout.simulator.traces.summary import summarise_traces
 
 traces = typer.Typer(
     no_args_is_help=True,
@@ -67,7 +67,7 @@ def describe(
     json: JsonOption = False,
 ) -> None:
     """Counts, coverage, mean availability and its daily rhythm, speed and bandwidth; and how parts would be joined."""
-    told = summary(read_traces(*files, layout=_layout(column, on, drop_before, end)))
+    told = summarise_traces(read_traces(*files, layout=_layout(column, on, drop_before, end)))
     if json:
         print_json(told)
     else:
@@ -117,8 +117,8 @@ def check(
     rows = []
     for file in files:
         try:
-            read, problems = checked_traces(file, layout=layout)
-            told = [{"place": one.place, "what": one.what} for one in problems]
+            read, problems = check_traces(file, layout=layout)
+            told = [{"place": one.location, "what": one.description} for one in problems]
             lines = [str(one) for one in problems]
         except DatasetError as unreadable:
             read, told, lines = Traces(), [{"place": "", "what": str(unreadable)}], [str(unreadable)]

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from turnout.analysis.replay import fitted_build, recorded
-from turnout.analysis.tuning import Build, Goal, Trial, Tuned, tuned
+from turnout.analysis.tuning import Build, Goal, Trial, TuningResult, find_speed_weight
 from turnout.cli.options import (
     JsonOption,
     SeedOption,
@@ -89,7 +89,7 @@ def tune(
     place = _place(settings, world, source, run, by)
     with progress_bar() as progress:
         task = progress.add_task("Playing what would happen", total=None)
-        found = tuned(
+        found = find_speed_weight(
             goal,
             place.build,
             seed=seed,
@@ -148,10 +148,10 @@ def _place(
     return Place(words, fitted, kept, record.live is not None, columns.clients, (*ASSUMPTIONS, lasts, *record.notes))
 
 
-def _print(found: Tuned, place: Place, world: Sequence[str]) -> None:
+def _print(found: TuningResult, place: Place, world: Sequence[str]) -> None:
     goal = found.goal
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    console.print(f"Goal: {goal.words}.\nPlayed in {place.words}.")
+    console.print(f"Goal: {goal.description}.\nPlayed in {place.words}.")
     for one in place.assumptions:
         console.print(f"  assumed: {one}")
     console.print()
@@ -179,7 +179,7 @@ def _print_answer(console: Console, word: str, trial: Trial, goal: Goal, place: 
     console.print(f"  {place.line(dict(trial.settings), goal.rounds, world)}")
     figures = [f"{word} {_shown(trial, name)}" for name, word in _WORDS.items()]
     console.print(f"  expected: {', '.join(figures)}")
-    met = f"{trial.met(goal)} of {len(trial.figures)} runs"
+    met = f"{trial.runs_meeting(goal)} of {len(trial.figures)} runs"
     console.print(f"  {met} met the goal: the search stops where all do, so this is no measurement.")
 
 
@@ -192,7 +192,7 @@ _WORDS = {
 }
 
 
-def _print_impossible(console: Console, found: Tuned) -> None:
+def _print_impossible(console: Console, found: TuningResult) -> None:
     goal, best = found.goal, found.best
     unit = "turns" if goal.is_fairness else "s"
     console.print("No speed weight meets this goal, and a horizon does not either.")
@@ -203,7 +203,7 @@ def _print_impossible(console: Console, found: Tuned) -> None:
     console.print(f"  to do: {found.remedy}")
 
 
-def _curve_table(found: Tuned) -> Table:
+def _curve_table(found: TuningResult) -> Table:
     seeds = len(found.curve[0].figures)
     table = Table(title=f"What each speed weight gives, mean ± 95 % confidence of {seeds} seeds")
     headings = (
@@ -225,5 +225,5 @@ def _curve_table(found: Tuned) -> Table:
 
 
 def _shown(trial: Trial, name: str) -> str:
-    mean, half_width = trial.band(name)
+    mean, half_width = trial.interval(name)
     return f"{float(mean):.{DIGITS[name]}f} ± {float(half_width):.{DIGITS[name]}f}{UNITS[name]}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.analysis.metrics import mean_and_band
+from turnout.analysis.statistics import mean_confidence_interval
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.digests import Digest
 from turnout.dashboard.sources.run import name_of
@@ -127,7 +127,7 @@ def _curve(digests: Sequence[Digest], metric: str) -> dict[str, Any]:
         where, what = one.metrics[metric]
         values.append(what[np.isin(where, rounds)])
         seconds.append(np.cumsum(one.seconds)[rounds - 1])
-    mean, half = mean_and_band(np.array(values))
+    mean, half = mean_confidence_interval(np.array(values))
     at = np.mean(seconds, axis=0)
     x, (y, _, _) = binned(rounds, mean)
     return {
@@ -150,7 +150,7 @@ def _figure(values: list[float | None]) -> dict[str, Any] | None:
     known = [one for one in values if one is not None]
     if len(known) < len(values) or not known:
         return None
-    mean, half = mean_and_band(known)
+    mean, half = mean_confidence_interval(known)
     return {"mean": number(float(mean)), "half": number(float(half))}
 
 

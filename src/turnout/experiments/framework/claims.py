@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from turnout.analysis.metrics import mean_and_band
+from turnout.analysis.statistics import mean_confidence_interval
 from turnout.kernel.arrays import FloatArray
 
 Verdict = Literal["holds", "does not hold", "not decided"]
@@ -41,7 +41,7 @@ class Group:
     @property
     def told(self) -> str:
         """Mean and half-width of its 95 % confidence interval."""
-        mean, band = mean_and_band(self.values)
+        mean, band = mean_confidence_interval(self.values)
         never = f"; {self.never} of {len(self.values)} runs never" if self.never else ""
         return f"{float(mean):.4g} ± {float(band):.2g}{never}"
 
@@ -87,7 +87,7 @@ def all_above(samples: Sequence[FloatArray], least: float, *, strictly: bool = F
     """
     lows, highs = [], []
     for sample in samples:
-        mean, band = mean_and_band(np.asarray(sample))
+        mean, band = mean_confidence_interval(np.asarray(sample))
         lows.append(float(mean - band))
         highs.append(float(mean + band))
     if all(low > least or (low == high == least and not strictly) for low, high in zip(lows, highs, strict=True)):

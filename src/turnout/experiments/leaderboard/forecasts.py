@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from turnout.analysis.metrics import mean_and_band, round_of_each_row
+from turnout.analysis.metrics import round_of_each_row
+from turnout.analysis.statistics import mean_confidence_interval
 from turnout.experiments.framework.experiment import Table
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import OUTCOMES
@@ -137,7 +138,7 @@ def forecast_table(
 def _told(measured: dict[str, FloatArray]) -> dict[str, float]:
     row = {}
     for word, values in measured.items():
-        mean, band = mean_and_band(values)
+        mean, band = mean_confidence_interval(values)
         row[word], row[f"{word}_band"] = round(float(mean), 6), round(float(band), 6)
     return row
 

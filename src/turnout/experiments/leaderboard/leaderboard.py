@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from turnout.analysis.metrics import available_rates, jain_index, mean_and_band, owed_units
+from turnout.analysis.metrics import available_rates, jain_index, owed_units
+from turnout.analysis.statistics import mean_confidence_interval
 from turnout.experiments.framework import drawing
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs, Table
 from turnout.experiments.framework.reproduce import as_csv, write_text
@@ -123,7 +124,7 @@ class Leaderboard(Experiment):
         if target is not None:
             row |= {"target": round(target, 6), "never": int((measured["reached"] == 0).sum())}
         for word in self._figures():
-            mean, band = mean_and_band(measured[self._share if word == "least_share" else word])
+            mean, band = mean_confidence_interval(measured[self._share if word == "least_share" else word])
             row[word], row[f"{word}_band"] = round(float(mean), 6), round(float(band), 6)
         row["promised"] = math.nan if one.promised is None else one.promised
         missing, certified = measured.get("missing"), measured.get("certified")
@@ -146,7 +147,7 @@ class Leaderboard(Experiment):
 def with_costs(findings: Findings, costs: Mapping[str, FloatArray]) -> Findings:
     """The findings, and beside them what choosing cost on this machine."""
     table = dict(findings.tables[TABLE])
-    bands = [mean_and_band(costs[label]) for label in np.asarray(table["contender"]).tolist()]
+    bands = [mean_confidence_interval(costs[label]) for label in np.asarray(table["contender"]).tolist()]
     table["microseconds"] = [round(float(one.mean), 1) for one in bands]
     table["microseconds_band"] = [round(float(one.half_width), 1) for one in bands]
     return Findings(findings.claims, {**findings.tables, TABLE: table})

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from turnout.analysis.metrics import jain_index, mean_and_band, owed_after_each_round, spread
+from turnout.analysis.metrics import jain_index, owed_after_each_round, spread
+from turnout.analysis.statistics import mean_confidence_interval
 from turnout.experiments.framework.claims import Claim, Group, above, ascending, below
 from turnout.experiments.framework.drawing import curve, figure
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs, Table
@@ -144,7 +145,7 @@ class TrainingTime(PaperComparison):
         table: Table = {
             "contender": by_speed,
             "minutes": [float(totals[label].values.mean()) for label in by_speed],
-            "minutes_band": [float(mean_and_band(totals[label].values)[1]) for label in by_speed],
+            "minutes_band": [float(mean_confidence_interval(totals[label].values)[1]) for label in by_speed],
             "time_saved": [float(saved[label].values.mean()) if label in saved else 0.0 for label in by_speed],
         }
         return Findings(claims, {"training-time": _curves_table(clocks, scale=1 / 60), "training-time-totals": table})
@@ -278,7 +279,7 @@ def _first_reach(curves: FloatArray, levels: FloatArray) -> FloatArray:
 def _curves_table(curves: dict[str, FloatArray], x: str = "round", scale: float = 1.0) -> dict[str, FloatArray]:
     table: dict[str, FloatArray] = {x: np.arange(1.0, next(iter(curves.values())).shape[1] + 1)}
     for label, rows in curves.items():
-        mean, band = mean_and_band(rows * scale)
+        mean, band = mean_confidence_interval(rows * scale)
         table[f"{label} mean"], table[f"{label} band"] = np.asarray(mean), np.asarray(band)
     return table
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from turnout.analysis.metrics import mean_and_band
+from turnout.analysis.statistics import mean_confidence_interval
 from turnout.experiments.framework.claims import Group, above, below, lowest
 from turnout.experiments.framework.drawing import OTHERS, figure
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs
@@ -107,7 +107,7 @@ def _columns(time: dict[str, Group], share: dict[str, Group]) -> dict[str, Any]:
     """Means and half-widths, one row a contender."""
     table: dict[str, Any] = {}
     for word, groups in (("mean_round", time), ("least_share", share)):
-        bands = [mean_and_band(group.values) for group in groups.values()]
+        bands = [mean_confidence_interval(group.values) for group in groups.values()]
         table[word] = np.array([float(one.mean) for one in bands])
         table[f"{word}_band"] = np.array([float(one.half_width) for one in bands])
     return table

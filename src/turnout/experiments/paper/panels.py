@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from turnout.analysis.metrics import mean_and_band
+from turnout.analysis.statistics import mean_confidence_interval
 from turnout.experiments.framework.drawing import curve, figure
 from turnout.experiments.framework.experiment import Table
 from turnout.experiments.paper.learning_curves import Clock, LearningCurve, finals, measured, time_to
@@ -57,7 +57,7 @@ def curves_table(panels: Mapping[Panel, PanelCurves], clock: Clock) -> Table:
     table: dict[str, FloatArray] = {clock: times}
     for panel, curves in panels.items():
         for label, seeds in curves.items():
-            mean, band = mean_and_band([one.at(times, clock) for one in seeds])
+            mean, band = mean_confidence_interval([one.at(times, clock) for one in seeds])
             table[f"{panel.name}, {label} mean"] = mean.round(6)
             table[f"{panel.name}, {label} band"] = band.round(6)
     return table
@@ -90,7 +90,7 @@ def _summary(panel: Panel, label: str, curves: PanelCurves, reference: str) -> d
         groups[f"rounds_to_{word}"] = time_to(label, seeds, target, "rounds")
         groups[f"minutes_to_{word}"] = time_to(label, seeds, target, "minutes")
     for word, group in groups.items():
-        mean, band = mean_and_band(group.values)
+        mean, band = mean_confidence_interval(group.values)
         row[word], row[f"{word}_band"] = round(float(mean), 6), round(float(band), 6)
     return row
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from turnout.analysis.metrics import mean_and_band, round_of_each_row
+from turnout.analysis.metrics import round_of_each_row
+from turnout.analysis.statistics import mean_confidence_interval
 from turnout.analysis.theory import lemma_coverage, long_run_margin, regret, regret_bound
 from turnout.experiments.framework.claims import Claim, Group, above, below
 from turnout.experiments.framework.drawing import colour_of, figure, thinned
@@ -174,8 +175,8 @@ def _table(
 ) -> Table:
     table: dict[str, FloatArray] = {}
     for label in labels:
-        mean_regret = np.asarray(mean_and_band(regrets[label])[0])
+        mean_regret = np.asarray(mean_confidence_interval(regrets[label])[0])
         table["round"], table[f"{label} regret"] = thinned(mean_regret)
         table[f"{label} bound"] = thinned(bounds[label])[1]
-        table[f"{label} least rate"] = thinned(np.asarray(mean_and_band(least[label])[0]))[1]
+        table[f"{label} least rate"] = thinned(np.asarray(mean_confidence_interval(least[label])[0]))[1]
     return table

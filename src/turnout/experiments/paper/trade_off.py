@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from turnout.analysis.metrics import mean_and_band
+from turnout.analysis.statistics import mean_confidence_interval
 from turnout.experiments.framework.claims import Group, above, ascending
 from turnout.experiments.framework.drawing import OTHERS, figure
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs
@@ -69,7 +69,7 @@ class TradeOff(Experiment):
         table: dict[str, FloatArray] = {"speed_weight": np.array(WEIGHTS, dtype=np.float64)}
         for place, length in enumerate(("short", "long")):
             for which, word in enumerate(("mean_round", "least_share")):
-                bands = [mean_and_band(points[label][:, place, which]) for label in labels]
+                bands = [mean_confidence_interval(points[label][:, place, which]) for label in labels]
                 table[f"{length}_{word}"] = np.array([float(one.mean) for one in bands])
                 table[f"{length}_{word}_band"] = np.array([float(one.half_width) for one in bands])
         lengths = [len(next(runs.of(labels[0])).durations)] * len(WEIGHTS)

@@ -1,1 +1,1 @@
-"""Recorded and generated device traces, and the world that plays them."""
+"""Device traces, recorded or generated, and the world that plays them."""

@@ -1,4 +1,4 @@
-"""Traces for those who have none: drawn, with the published statistics of recorded ones."""
+"""A generator of synthetic traces with the published statistics of recorded ones."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ import numpy as np
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_number
 from turnout.kernel.randomness import round_rng
-from turnout.simulator.traces.data import DAY, AvailabilityTrace, DeviceTrace, LinkTrace, Traces, merged
+from turnout.simulator.traces.data import DAY, AvailabilityTrace, DeviceTrace, LinkTrace, Traces, merge_intervals
 
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """Draws clients like those of recorded traces; every number is a setting.
+    """Generates clients that resemble those of recorded traces; every number is a setting.
 
-    Availability: each client has a share of its own, Beta(2, ·) distributed around `availability`. Its sessions begin
-    at random, more often at `peak_hour` and less often half a day later (by ± `rhythm`, and some hours earlier or later
-    a client), and last a log-normal time of `session_minutes` (mean) and `session_spread`; while any lasts it is
-    available.
-    Seconds a sample lie between `fastest` and `slowest`, with the given mean. Bandwidth is log-normal over clients, its
-    uplink some 0.7 of it, and each varies by `bandwidth_deviation` of its mean from exchange to exchange.
+    Availability: each client has its own share, Beta(2, ·)-distributed around `availability`. Its sessions start at
+    random, more often at `peak_hour` and less often half a day later (by ± `rhythm`, shifted by some hours per client).
+    Their duration is log-normal with the mean `session_minutes` and the spread `session_spread`. A client is available
+    during its sessions.
 
-    The defaults are those of FLASH's and FedScale's phones: available 16 to 20 % of the time, four sessions a day of an
-    hour on average and ten minutes in the middle, 15 to 199 ms a sample with mean 78, 14 Mbps in the middle.
+    Devices: the seconds per sample lie between `fastest` and `slowest` and have the mean `mean_seconds`.
+
+    Links: the bandwidth is log-normal over the clients, the uplink has about 0.7 of it, and both vary between exchanges
+    with a standard deviation of `bandwidth_deviation` times their mean.
+
+    The defaults follow the phones of FLASH and FedScale: available for 16 to 20 % of the time, four sessions a day with
+    a mean of one hour and a median of ten minutes, 15 to 199 ms per sample with mean 78, and a median of 14 Mbps.
     """
 
     availability: float = 0.18
@@ -56,13 +59,16 @@ class Generator:
         as_number("bandwidth_deviation", self.bandwidth_deviation, SettingError, least=0, most=10)
 
     def traces(self, clients: int, seed: int = 0) -> Traces:
-        """All three parts, for the same clients."""
+        """Generates all three parts for the same clients."""
         return Traces(
             self.availability_trace(clients, seed), self.device_trace(clients, seed), self.link_trace(clients, seed)
         )
 
     def availability_trace(self, clients: int, seed: int = 0) -> AvailabilityTrace:
-        """Sessions begin as a Poisson process: of rate r and mean length d, they cover 1 − exp(−r·d) of the time."""
+        """Generates sessions that start as a Poisson process.
+
+        With rate r and mean duration d, the sessions cover 1 − exp(−r·d) of the time.
+        """
         rng = round_rng(seed, "generated availability", 0)
         length = self.days * DAY
         shares = np.minimum(rng.beta(2.0, 2 / self.availability - 2, clients), 0.98)
@@ -70,35 +76,35 @@ class Generator:
         owner = np.repeat(np.arange(clients), sessions)
         hours = self.peak_hour + rng.normal(0.0, 2.0, clients)[owner] + 24 * self._hours_from_peak(rng, len(owner))
         starts = DAY * rng.integers(0, self.days, len(owner)) + np.mod(hours, 24) * 3600
-        middle = 60 * self.session_minutes * math.exp(-(self.session_spread**2) / 2)
-        lengths = middle * np.exp(self.session_spread * rng.standard_normal(len(owner)))
+        median = 60 * self.session_minutes * math.exp(-(self.session_spread**2) / 2)
+        lengths = median * np.exp(self.session_spread * rng.standard_normal(len(owner)))
         starts = np.minimum(np.floor(starts), length - 1)
         stops = np.minimum(np.ceil(starts + lengths), starts + length)
-        # What goes on when the record ends has been going on when it begins.
-        over = stops > length
-        ptr, starts, stops = merged(
-            np.concatenate([owner, owner[over]]),
-            np.concatenate([starts, np.zeros(over.sum())]),
-            np.concatenate([np.minimum(stops, length), stops[over] - length]),
+        # A session that passes the end of the record continues at its beginning, because records repeat.
+        wraps = stops > length
+        ptr, starts, stops = merge_intervals(
+            np.concatenate([owner, owner[wraps]]),
+            np.concatenate([starts, np.zeros(wraps.sum())]),
+            np.concatenate([np.minimum(stops, length), stops[wraps] - length]),
             clients,
         )
-        return AvailabilityTrace(_names(clients), ptr, starts, stops, np.full(clients, length))
+        return AvailabilityTrace(_ids(clients), ptr, starts, stops, np.full(clients, length))
 
     def device_trace(self, clients: int, seed: int = 0) -> DeviceTrace:
-        """Seconds a sample, Beta distributed between the fastest and the slowest."""
+        """Generates the seconds per sample, Beta-distributed between the fastest and the slowest."""
         rng = round_rng(seed, "generated devices", 0)
-        middle = (self.mean_seconds - self.fastest) / (self.slowest - self.fastest)
-        drawn = rng.beta(3.8 * middle, 3.8 * (1 - middle), clients)
-        return DeviceTrace(_names(clients), self.fastest + (self.slowest - self.fastest) * drawn)
+        median = (self.mean_seconds - self.fastest) / (self.slowest - self.fastest)
+        values = rng.beta(3.8 * median, 3.8 * (1 - median), clients)
+        return DeviceTrace(_ids(clients), self.fastest + (self.slowest - self.fastest) * values)
 
     def link_trace(self, clients: int, seed: int = 0) -> LinkTrace:
-        """Means and deviations in Mbps."""
+        """Generates the means and standard deviations of the throughputs, in Mbps."""
         rng = round_rng(seed, "generated links", 0)
         down = np.maximum(self.bandwidth * np.exp(self.bandwidth_spread * rng.standard_normal(clients)), 0.05)
         up = np.maximum(0.7 * down * np.exp(0.5 * rng.standard_normal(clients)), 0.05)
         deviation = self.bandwidth_deviation
         return LinkTrace(
-            _names(clients),
+            _ids(clients),
             np.arange(clients + 1),
             np.zeros(clients),
             down,
@@ -109,12 +115,12 @@ class Generator:
         )
 
     def _hours_from_peak(self, rng: np.random.Generator, count: int) -> FloatArray:
-        """Shares of a day, with the density 1 + rhythm · cos 2πx."""
+        """Draws offsets from the peak as shares of a day, with density 1 + rhythm · cos 2πx."""
         grid = np.linspace(0.0, 1.0, 1441)
-        below = grid + self.rhythm * np.sin(2 * math.pi * grid) / (2 * math.pi)
-        hours: FloatArray = np.interp(rng.random(count), below, grid)
+        cumulative = grid + self.rhythm * np.sin(2 * math.pi * grid) / (2 * math.pi)
+        hours: FloatArray = np.interp(rng.random(count), cumulative, grid)
         return hours
 
 
-def _names(clients: int) -> tuple[str, ...]:
+def _ids(clients: int) -> tuple[str, ...]:
     return tuple(f"generated-{number}" for number in range(clients))

@@ -1,4 +1,4 @@
-"""What traces show, in numbers; and what is assumed where they are joined."""
+"""Summary statistics of traces, and the way in which their parts are joined."""
 
 from __future__ import annotations
 
@@ -8,57 +8,59 @@ from typing import Any
 import numpy as np
 
 from turnout.kernel.arrays import FloatArray
-from turnout.simulator.traces.data import DAY, AvailabilityTrace, DeviceTrace, LinkTrace, Traces, owners
+from turnout.simulator.traces.data import DAY, AvailabilityTrace, DeviceTrace, LinkTrace, Traces, row_owners
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 ASSUMPTION = (
-    "who has which device and which link is a modelling assumption unless the same clients were measured: say so "
-    "wherever results are shown"
+    "the assignment of devices and links to clients is a modelling assumption unless the same clients were measured: "
+    "state it wherever results are shown"
 )
 
 
-def summary(traces: Traces) -> dict[str, Any]:
-    """Counts, coverage, availability and its daily rhythm, speed and bandwidth, as plain numbers."""
-    told: dict[str, Any] = {"fingerprint": traces.fingerprint}
+def summarise_traces(traces: Traces) -> dict[str, Any]:
+    """Returns counts, coverage, availability and its daily cycle, speeds and bandwidths as plain numbers."""
+    result: dict[str, Any] = {"fingerprint": traces.fingerprint}
     if traces.availability is not None:
-        told["availability"] = _availability(traces.availability)
+        result["availability"] = _availability(traces.availability)
     if traces.devices is not None:
-        told["devices"] = _devices(traces.devices)
+        result["devices"] = _devices(traces.devices)
     if traces.links is not None:
-        told["links"] = _links(traces.links)
-    return {**told, "joined": joining(traces), "assumption": ASSUMPTION}
+        result["links"] = _links(traces.links)
+    return {**result, "joined": join_methods(traces), "assumption": ASSUMPTION}
 
 
-def joining(traces: Traces) -> dict[str, str]:
-    """How a world would join devices and links to the clients, of its own accord."""
+def join_methods(traces: Traces) -> dict[str, str]:
+    """Returns how a world with default settings assigns devices and links to the clients."""
     clients = None if traces.availability is None else traces.availability.ids
-    ways = {}
+    methods = {}
     for name in ("devices", "links"):
         part = getattr(traces, name)
         if part is None:
-            ways[name] = "generated"
+            methods[name] = "generated"
         else:
-            ways[name] = "by id" if clients is not None and named_alike(clients, part.ids) else "drawn"
-    return {"availability": "generated" if clients is None else "recorded", **ways}
+            methods[name] = "by id" if clients is not None and covers_ids(clients, part.ids) else "drawn"
+    return {"availability": "generated" if clients is None else "recorded", **methods}
 
 
-def named_alike(clients: Sequence[str], others: Sequence[str]) -> bool:
-    """Does each of the clients stand among the others?"""
-    return set(clients) <= set(others)
+def covers_ids(clients: Sequence[str], ids: Sequence[str]) -> bool:
+    """Returns whether every client has an entry among `ids`."""
+    return set(clients) <= set(ids)
 
 
 def daily_rhythm(trace: AvailabilityTrace) -> FloatArray:
-    """The share of clients available in each hour of the day, (24,), where the clock begins at midnight."""
+    """Returns the share of clients available in each hour of the day, (24,), if time 0 is midnight."""
 
-    def until(moments: FloatArray, hour: int) -> FloatArray:
-        """How much of this hour of the day has passed until then, in seconds."""
+    def seconds_until(moments: FloatArray, hour: int) -> FloatArray:
+        """Returns how many seconds of this hour of the day have passed until each moment."""
         today = np.clip(np.mod(moments, DAY) - 3600 * hour, 0, 3600)
         passed: FloatArray = 3600 * np.floor(moments / DAY) + today
         return passed
 
-    there = np.array([(until(trace.stops, hour) - until(trace.starts, hour)).sum() for hour in range(24)])
-    recorded = np.array([until(trace.ends, hour).sum() for hour in range(24)])
-    shares: FloatArray = np.divide(there, recorded, out=np.full(24, np.nan), where=recorded > 0)
+    available = np.array(
+        [(seconds_until(trace.stops, hour) - seconds_until(trace.starts, hour)).sum() for hour in range(24)]
+    )
+    recorded = np.array([seconds_until(trace.ends, hour).sum() for hour in range(24)])
+    shares: FloatArray = np.divide(available, recorded, out=np.full(24, np.nan), where=recorded > 0)
     return shares
 
 
@@ -92,18 +94,18 @@ def _links(trace: LinkTrace) -> dict[str, Any]:
     counts = np.diff(trace.ptr)
     deviating = (counts == 1) & ((trace.down_deviations > 0) | (trace.up_deviations > 0))
     down, up, steps = trace.means(trace.down), trace.means(trace.up), trace.steps
-    within = np.sqrt(np.maximum(trace.means((trace.down - down[owners(trace.ptr)]) ** 2), 0.0))
-    spread = np.where(counts > 1, within, trace.down_deviations) / down
-    series = owners(trace.ptr)[np.repeat(counts > 1, counts)]
-    in_series = steps[np.isin(owners(trace.ptr), series)]
-    still = steps[(trace.down == 0) & np.repeat(counts > 1, counts)].sum()
+    deviations = np.sqrt(np.maximum(trace.means((trace.down - down[row_owners(trace.ptr)]) ** 2), 0.0))
+    spread = np.where(counts > 1, deviations, trace.down_deviations) / down
+    series = row_owners(trace.ptr)[np.repeat(counts > 1, counts)]
+    in_series = steps[np.isin(row_owners(trace.ptr), series)]
+    seconds_at_zero = steps[(trace.down == 0) & np.repeat(counts > 1, counts)].sum()
     return {
         "links": len(trace.ids),
         "constant": int(((counts == 1) & ~deviating).sum()),
         "mean_and_deviation": int(deviating.sum()),
         "series": int((counts > 1).sum()),
         "hours_of_series": float(in_series.sum() / 3600),
-        "share_of_time_at_zero": float(still / in_series.sum()) if len(in_series) else 0.0,
+        "share_of_time_at_zero": float(seconds_at_zero / in_series.sum()) if len(in_series) else 0.0,
         "down_mbps": _quantiles(down),
         "up_mbps": _quantiles(up),
         "relative_deviation": _quantiles(spread),

@@ -1,1 +1,1 @@
-"""File formats of device traces."""
+"""Readers and writers of trace files."""

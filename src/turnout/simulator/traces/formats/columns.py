@@ -1,4 +1,4 @@
-"""What the formats of trace files share: the names of columns, and how a file that cannot be read says so."""
+"""Helpers shared by the trace file formats: column names, part detection and the error of unreadable files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.simulator.traces.data import AvailabilityTrace, DeviceTrace, LinkTrace
-from turnout.simulator.traces.formats.tables import Layout, part_of
+from turnout.simulator.traces.formats.tables import Layout, part_for
 
 Columns: TypeAlias = dict[str, npt.NDArray[Any] | Sequence[Any]]
 Part: TypeAlias = AvailabilityTrace | DeviceTrace | LinkTrace
 
-NAMELESS = {"availability": "client", "devices": "device", "links": "link"}
-#: Columns with one value a row; the others have one a client.
+ID_PREFIXES = {"availability": "client", "devices": "device", "links": "link"}
+#: Columns with one value per row; all others have one value per client.
 ROW_COLUMNS = {
     "availability": ("start", "stop", "time", "state"),
     "devices": ("seconds_per_sample", "score"),
@@ -26,16 +26,16 @@ ROW_COLUMNS = {
 }
 
 
-class Unreadable(Exception):
-    """Nothing more can be told about this file."""
+class TraceFormatError(Exception):
+    """A trace file, or a record in it, that cannot be read; `location` states where the problem is."""
 
-    def __init__(self, what: str, place: str = "") -> None:
-        super().__init__(what)
-        self.place = place
+    def __init__(self, message: str, location: str = "") -> None:
+        super().__init__(message)
+        self.location = location
 
 
 def part_arrays(part: Part) -> dict[str, Any]:
-    """A part by the names of our columns; what goes without saying is left out."""
+    """Returns the arrays of a part by column name, without columns that have default values."""
     names = list(part.ids)
     if isinstance(part, AvailabilityTrace):
         return {"client": names, "ptr": part.ptr, "start": part.starts, "stop": part.stops, "end": part.ends}
@@ -45,52 +45,54 @@ def part_arrays(part: Part) -> dict[str, Any]:
     if (part.down_deviations > 0).any() or (part.up_deviations > 0).any():
         arrays |= {"down_deviation_mbps": part.down_deviations, "up_deviation_mbps": part.up_deviations}
     if len(part.times) == len(names) and (part.times == 0).all() and (part.ends == 1).all():
-        return arrays  # constants
+        return arrays  # constants need neither times nor ends
     return {**arrays, "ptr": part.ptr, "time": part.times, "end": part.ends}
 
 
-def part_named(columns: Mapping[str, Any], found: Sequence[str], what: str) -> str:
-    """Which part these columns tell."""
-    part = part_of(list(columns))
+def detect_part(columns: Mapping[str, Any], names: Sequence[str], kind: str) -> str:
+    """Returns the name of the part that these columns describe."""
+    part = part_for(list(columns))
     if part is None:
-        raise Unreadable(expected_columns(found, what), "line 1" if what == "column" else "")
+        raise TraceFormatError(expected_columns(names, kind), "line 1" if kind == "column" else "")
     return part
 
 
-def expected_columns(found: Sequence[str], what: str) -> str:
-    """What is said of columns that tell nothing."""
+def expected_columns(names: Sequence[str], kind: str) -> str:
+    """Returns the message about columns that describe no part."""
     return (
-        f"the {what}s {', '.join(map(str, found)) or '(none)'} tell no trace: expected are start and stop, time and "
-        "state, seconds_per_sample, score, or down_mbps; say what yours are called (--column ours=theirs)"
+        f"the {kind}s {', '.join(map(str, names)) or '(none)'} describe no trace: start and stop, time and state, "
+        "seconds_per_sample, score, or down_mbps is required; give other names in the columns of a Layout"
     )
 
 
-def refuse_missing(layout: Layout, found: Sequence[str]) -> None:
-    """Refuse a layout that names a column which is not there."""
-    for ours, theirs in layout.columns.items():
-        if theirs not in found:
-            raise Unreadable(f"there is no {theirs!r} to take for {ours!r}; there are {', '.join(found)}")
+def reject_missing_columns(layout: Layout, names: Sequence[str]) -> None:
+    """Rejects a layout that names a column which the file does not have."""
+    for column, file_column in layout.columns.items():
+        if file_column not in names:
+            raise TraceFormatError(
+                f"the file has no {file_column!r}, which the layout names for {column!r}; it has {', '.join(names)}"
+            )
 
 
-def numbered(part: str, count: int) -> list[str]:
-    """Names that no other part has, so that nobody is joined by chance."""
-    return [f"{NAMELESS[part]}-{number}" for number in range(count)]
+def generated_ids(part: str, count: int) -> list[str]:
+    """Returns ids for a part without ids; the prefix differs between parts, so that no ids match by coincidence."""
+    return [f"{ID_PREFIXES[part]}-{number}" for number in range(count)]
 
 
-def text_of(path: Path) -> str:
-    """The text of a file, unpacked if it is packed."""
+def read_text(path: Path) -> str:
+    """Returns the text of a file, decompressed if its name ends in .gz."""
     data = path.read_bytes()
     try:
         return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
-    except UnicodeDecodeError as odd:
-        line = odd.object.count(b"\n", 0, odd.start) + 1
-        raise Unreadable("is not UTF-8 text", f"line {line}") from odd
-    except zlib.error as damaged:
-        raise Unreadable(f"is damaged: {damaged}") from damaged
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise TraceFormatError("the file is not UTF-8 text", f"line {line}") from error
+    except zlib.error as error:
+        raise TraceFormatError(f"the file is damaged: {error}") from error
 
 
-def plain(values: npt.NDArray[Any] | Sequence[Any]) -> list[Any]:
-    """Python's numbers, whole ones without a point: they are read back the same."""
+def as_plain_values(values: npt.NDArray[Any] | Sequence[Any]) -> list[Any]:
+    """Returns Python numbers, integral ones as integers; reading them back gives the same values."""
     if not isinstance(values, np.ndarray):
         return list(values)
     return [int(value) if value.is_integer() else value for value in values.tolist()]

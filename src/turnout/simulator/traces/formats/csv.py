@@ -1,4 +1,4 @@
-"""Traces as CSV: a header, then one row a line; one part a file."""
+"""CSV trace files: a header and one row per line; each file holds one part."""
 
 from __future__ import annotations
 
@@ -14,87 +14,87 @@ from turnout.simulator.traces.formats.columns import (
     ROW_COLUMNS,
     Columns,
     Part,
-    Unreadable,
-    numbered,
+    TraceFormatError,
+    as_plain_values,
+    detect_part,
+    generated_ids,
     part_arrays,
-    part_named,
-    plain,
-    refuse_missing,
-    text_of,
+    read_text,
+    reject_missing_columns,
 )
 from turnout.simulator.traces.formats.tables import KNOWN_COLUMNS, Layout, Problem, Rows
 
 
-def csv_parts(path: Path, layout: Layout, problems: list[Problem]) -> dict[str, Rows]:
-    """The one part that its columns tell."""
-    lines = csv.reader(io.StringIO(text_of(path)))
+def read_csv(path: Path, layout: Layout, problems: list[Problem]) -> dict[str, Rows]:
+    """Reads the part that the column names describe."""
+    lines = csv.reader(io.StringIO(read_text(path)))
     try:
-        header = [word.strip() for word in next(lines, [])]
+        header = [name.strip() for name in next(lines, [])]
         cells: list[list[str]] = []
-        numbers: list[int] = []
+        line_numbers: list[int] = []
         for row in lines:
             if len(row) == len(header):
                 cells.append(row)
-                numbers.append(lines.line_num)
+                line_numbers.append(lines.line_num)
             elif row:
-                wrong = f"{len(row)} cells, but the header has {len(header)}"
-                problems.append(Problem(str(path), f"line {lines.line_num}", wrong))
-    except csv.Error as malformed:
-        raise Unreadable(str(malformed), f"line {lines.line_num}") from malformed
+                message = f"the row has {len(row)} cells, but the header has {len(header)}"
+                problems.append(Problem(str(path), f"line {lines.line_num}", message))
+    except csv.Error as error:
+        raise TraceFormatError(str(error), f"line {lines.line_num}") from error
     if not any(header):
-        raise Unreadable("it is empty")
-    twice = next((word for word in header if word and header.count(word) > 1), None)
-    if twice is not None:
-        raise Unreadable(f"the column {twice!r} stands there twice", "line 1")
+        raise TraceFormatError("the file is empty")
+    duplicate = next((name for name in header if name and header.count(name) > 1), None)
+    if duplicate is not None:
+        raise TraceFormatError(f"the column {duplicate!r} occurs twice", "line 1")
     columns: Columns = {
-        ours: [row[header.index(layout.theirs(ours))].strip() for row in cells]
-        for ours in KNOWN_COLUMNS
-        if layout.theirs(ours) in header
+        column: [row[header.index(layout.file_column(column))].strip() for row in cells]
+        for column in KNOWN_COLUMNS
+        if layout.file_column(column) in header
     }
-    refuse_missing(layout, header)
-    part = part_named(columns, header, "column")
+    reject_missing_columns(layout, header)
+    part = detect_part(columns, header, "column")
     if "client" not in columns and {"time", "start"} & set(columns):
-        raise Unreadable("there is no column 'client', which says whose rows these are", "line 1")
+        raise TraceFormatError("the column 'client' is missing, which states the owner of each row", "line 1")
 
-    def place(row: int) -> str:
-        return f"line {numbers[row]}"
+    def location(row: int) -> str:
+        return f"line {line_numbers[row]}"
 
     names = columns.pop("client", None)
     if names is None:
-        return {part: Rows(str(path), numbered(part, len(cells)), np.arange(len(cells)), columns, place)}
-    nameless = [row for row, name in enumerate(names) if not name]
-    problems.extend(Problem(str(path), place(row), "client is missing") for row in nameless)
-    ids = {name: which for which, name in enumerate(dict.fromkeys(names))}
+        return {part: Rows(str(path), generated_ids(part, len(cells)), np.arange(len(cells)), columns, location)}
+    without_id = [row for row, name in enumerate(names) if not name]
+    problems.extend(Problem(str(path), location(row), "client is missing") for row in without_id)
+    ids = {name: index for index, name in enumerate(dict.fromkeys(names))}
     owner = np.array([ids[name] for name in names], dtype=np.int64)
-    return {part: Rows(str(path), list(ids), owner, columns, place)}
+    return {part: Rows(str(path), list(ids), owner, columns, location)}
 
 
-def as_csv(traces: Traces) -> bytes:
-    """The only part there is."""
+def write_csv(traces: Traces) -> bytes:
+    """Returns the only part of the traces as CSV."""
     (name, part), *_ = traces.parts.items()
-    table = _as_table(name, part)
+    result = _as_columns(name, part)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table)
-    writer.writerows(zip(*table.values(), strict=True))
+    writer.writerow(result)
+    writer.writerows(zip(*result.values(), strict=True))
     return text.getvalue().encode()
 
 
-def _as_table(name: str, part: Part) -> dict[str, list[Any]]:
-    """Columns of equal length; a client without intervals has one of no length."""
+def _as_columns(name: str, part: Part) -> dict[str, list[Any]]:
+    """Returns columns of equal length; a client without intervals gets one of length zero."""
     arrays = {key: list(value) if key == "client" else value for key, value in part_arrays(part).items()}
     ptr = arrays.pop("ptr", None)
     if ptr is None:
-        return {key: plain(value) for key, value in arrays.items()}
+        return {key: as_plain_values(value) for key, value in arrays.items()}
     counts = np.diff(ptr)
     rows = np.repeat(np.arange(len(counts)), np.maximum(counts, 1))
-    filled = np.repeat(counts > 0, np.maximum(counts, 1))
-    table = {}
+    has_interval = np.repeat(counts > 0, np.maximum(counts, 1))
+    result = {}
     for key, value in arrays.items():
         if key in ROW_COLUMNS[name]:
             column = np.zeros(len(rows))
-            column[filled] = value
-            table[key] = plain(column)
+            column[has_interval] = value
+            result[key] = as_plain_values(column)
         else:
-            table[key] = [value[row] for row in rows] if key == "client" else plain(value[rows])
-    return table
+            result[key] = [value[row] for row in rows] if key == "client" else as_plain_values(value[rows])
+    return result

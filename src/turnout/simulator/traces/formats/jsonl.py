@@ -1,4 +1,4 @@
-"""Traces as JSON lines, one client a line; and FedScale's records, as JSON."""
+"""JSON lines with one client per line, and FedScale's records as JSON."""
 
 from __future__ import annotations
 
@@ -14,76 +14,82 @@ from turnout.simulator.traces.formats.columns import (
     ROW_COLUMNS,
     Columns,
     Part,
-    Unreadable,
+    TraceFormatError,
+    as_plain_values,
     expected_columns,
     part_arrays,
-    plain,
-    text_of,
+    read_text,
 )
-from turnout.simulator.traces.formats.tables import KNOWN_COLUMNS, Layout, Problem, Rows, part_of
+from turnout.simulator.traces.formats.tables import KNOWN_COLUMNS, Layout, Problem, Rows, part_for
 
-#: What FedScale tells of a device.
-_CAPACITY = ("computation", "communication")
+#: The keys of FedScale's device records.
+_CAPACITY_KEYS = ("computation", "communication")
 
 
-def jsonl_parts(path: Path, layout: Layout, problems: list[Problem]) -> dict[str, Rows]:
-    """Each line names a client and one or more parts."""
-    gathered: dict[str, _Gathered] = {}
+def read_jsonl(path: Path, layout: Layout, problems: list[Problem]) -> dict[str, Rows]:
+    """Reads a file in which each line names a client and one or more parts."""
+    builders: dict[str, _PartBuilder] = {}
     lines = 0
-    for number, line in enumerate(text_of(path).split("\n"), start=1):
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
         lines += 1
         try:
-            client, sections = _json_client(line, layout)
+            client, sections = _parse_line(line, layout)
             for part, section in sections.items():
-                gathered.setdefault(part, _Gathered(part)).add(client, section, f"line {number}")
-        except Unreadable as wrong:
-            problems.append(Problem(str(path), f"line {number}", str(wrong)))
+                builders.setdefault(part, _PartBuilder(part)).add(client, section, f"line {number}")
+        except TraceFormatError as error:
+            problems.append(Problem(str(path), f"line {number}", str(error)))
     if not lines:
-        raise Unreadable("it is empty")
-    return _gathered_rows(gathered, path)
+        raise TraceFormatError("the file is empty")
+    return _build_rows(builders, path)
 
 
-def _json_client(line: str, layout: Layout) -> tuple[str, dict[str, Any]]:
+def _parse_line(line: str, layout: Layout) -> tuple[str, dict[str, Any]]:
     try:
-        told = json.loads(line)
-    except (ValueError, RecursionError) as malformed:
-        raise Unreadable(f"is not JSON: {malformed}") from malformed
-    if not isinstance(told, dict):
-        raise Unreadable('must be an object, such as {"client": "a", "devices": {"score": 7}}')
-    client = told.pop(layout.theirs("client"), None)
+        data = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise TraceFormatError(f"the text is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise TraceFormatError('the line must be an object, such as {"client": "a", "devices": {"score": 7}}')
+    client = data.pop(layout.file_column("client"), None)
     if not isinstance(client, str | int) or isinstance(client, bool) or not str(client).strip():
-        raise Unreadable("client is missing: each line needs the client's name")
-    sections = {part: told[part] for part in PARTS if part in told} or {"": told}
-    found: dict[str, Any] = {}
+        raise TraceFormatError("client is missing: each line needs the id of its client")
+    sections = {part: data[part] for part in PARTS if part in data} or {"": data}
+    parts: dict[str, Any] = {}
     for name, section in sections.items():
         if not isinstance(section, dict):
-            raise Unreadable(f"{name} must be an object of columns, not {section!r}")
-        columns = {ours: section[layout.theirs(ours)] for ours in KNOWN_COLUMNS if layout.theirs(ours) in section}
-        part = part_of(list(columns))
+            raise TraceFormatError(f"{name} must be an object of columns, not {section!r}")
+        columns = {
+            column: section[layout.file_column(column)]
+            for column in KNOWN_COLUMNS
+            if layout.file_column(column) in section
+        }
+        part = part_for(list(columns))
         if part is None or name not in ("", part):
-            raise Unreadable(expected_columns(list(section), "key"))
-        found[part] = columns
-    return str(client).strip(), found
+            raise TraceFormatError(expected_columns(list(section), "key"))
+        parts[part] = columns
+    return str(client).strip(), parts
 
 
-class _Gathered:
-    """Rows of one part, client by client; a column that one client lacks must be lacking in all."""
+class _PartBuilder:
+    """Collects the rows of one part client by client; all clients must have the same columns."""
 
     def __init__(self, part: str) -> None:
         self._part = part
-        self._at: dict[str, str] = {}
+        self._locations: dict[str, str] = {}
         self._counts: list[int] = []
         self._columns: dict[str, list[Any]] = {}
 
-    def add(self, client: str, section: Mapping[str, Any], place: str) -> None:
-        """Lists have one value a row, anything else holds for all rows."""
-        if client in self._at:
-            raise Unreadable(f"client {client!r} stands there already ({self._at[client]}): give each client once")
+    def add(self, client: str, section: Mapping[str, Any], location: str) -> None:
+        """Adds the rows of a client; a list has one value per row, any other value holds for all rows."""
+        if client in self._locations:
+            raise TraceFormatError(
+                f"client {client!r} is already defined ({self._locations[client]}): define each client once"
+            )
         lengths = {len(value) for value in section.values() if isinstance(value, list)}
         if len(lengths) > 1:
-            raise Unreadable(
+            raise TraceFormatError(
                 f"the lists of {self._part} must be equally long, not {', '.join(map(str, sorted(lengths)))}"
             )
         rows = lengths.pop() if lengths else 1
@@ -91,38 +97,38 @@ class _Gathered:
             section = {key: [0] if isinstance(value, list) else value for key, value in section.items()}
             rows = 1
         if rows == 0:
-            raise Unreadable(f"{self._part} has no rows: leave it out")
-        if self._at and set(section) != set(self._columns):
-            odd = sorted(set(section) ^ set(self._columns))
-            raise Unreadable(
-                f"{self._part} has {', '.join(section)}, but {next(iter(self._at.values()))} has "
-                f"{', '.join(self._columns)}: give {odd[0]!r} in all lines or in none"
+            raise TraceFormatError(f"{self._part} has no rows: omit it")
+        if self._locations and set(section) != set(self._columns):
+            different = sorted(set(section) ^ set(self._columns))
+            raise TraceFormatError(
+                f"{self._part} has {', '.join(section)}, but {next(iter(self._locations.values()))} has "
+                f"{', '.join(self._columns)}: give {different[0]!r} in all lines or in none"
             )
         for key, value in section.items():
             self._columns.setdefault(key, []).extend(value if isinstance(value, list) else [value] * rows)
-        self._at[client] = place
+        self._locations[client] = location
         self._counts.append(rows)
 
     def rows(self, file: str) -> Rows:
-        """All of them."""
-        ids, places = list(self._at), list(self._at.values())
+        """Returns all rows collected so far."""
+        ids, locations = list(self._locations), list(self._locations.values())
         owner = np.repeat(np.arange(len(ids)), np.array(self._counts, dtype=np.int64))
         columns: Columns = {key: [_scalar(value) for value in values] for key, values in self._columns.items()}
-        return Rows(file, ids, owner, columns, lambda row: places[owner[row]])
+        return Rows(file, ids, owner, columns, lambda row: locations[owner[row]])
 
 
-def _gathered_rows(gathered: Mapping[str, _Gathered], path: Path) -> dict[str, Rows]:
-    found = {part: rows.rows(str(path)) for part, rows in gathered.items()}
-    return {part: rows for part, rows in found.items() if rows.ids}
+def _build_rows(builders: Mapping[str, _PartBuilder], path: Path) -> dict[str, Rows]:
+    parts = {part: rows.rows(str(path)) for part, rows in builders.items()}
+    return {part: rows for part, rows in parts.items() if rows.ids}
 
 
-def as_jsonl(traces: Traces) -> bytes:
-    """One line a client; where the parts are of different clients, one line a client and part."""
-    together = len({part.ids for part in traces.parts.values()}) == 1
+def write_jsonl(traces: Traces) -> bytes:
+    """Returns one line per client, or one line per client and part if the parts have different clients."""
+    same_clients = len({part.ids for part in traces.parts.values()}) == 1
     lines: dict[tuple[str, str], dict[str, Any]] = {}
     for name, part in traces.parts.items():
         for client, section in _sections(name, part):
-            lines.setdefault((client, "" if together else name), {"client": client})[name] = section
+            lines.setdefault((client, "" if same_clients else name), {"client": client})[name] = section
     text = "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines.values())
     return text.encode()
 
@@ -130,60 +136,60 @@ def as_jsonl(traces: Traces) -> bytes:
 def _sections(name: str, part: Part) -> Iterator[tuple[str, dict[str, Any]]]:
     arrays = part_arrays(part)
     clients, ptr = arrays.pop("client"), arrays.pop("ptr", None)
-    table = {key: plain(values) for key, values in arrays.items()}
+    columns = {key: as_plain_values(values) for key, values in arrays.items()}
     for row, client in enumerate(clients):
-        mine = slice(row, row + 1) if ptr is None else slice(ptr[row], ptr[row + 1])
-        by_row = ROW_COLUMNS[name] if ptr is not None else ()
-        yield client, {key: values[mine] if key in by_row else values[row] for key, values in table.items()}
+        own_rows = slice(row, row + 1) if ptr is None else slice(ptr[row], ptr[row + 1])
+        row_columns = ROW_COLUMNS[name] if ptr is not None else ()
+        yield client, {key: values[own_rows] if key in row_columns else values[row] for key, values in columns.items()}
 
 
-def fedscale_parts(path: Path, layout: Layout, problems: list[Problem]) -> dict[str, Rows]:  # noqa: ARG001
-    """The availability and the capacity of each client, together or one of them."""
+def read_fedscale(path: Path, layout: Layout, problems: list[Problem]) -> dict[str, Rows]:  # noqa: ARG001
+    """Reads the availability, the capacity, or both, of each client."""
     try:
-        told = json.loads(text_of(path))
-    except (ValueError, RecursionError) as malformed:
-        raise Unreadable(f"is not JSON: {malformed}") from malformed
+        data = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise TraceFormatError(f"the text is not JSON: {error}") from error
     records: dict[str, dict[str, Any]] = {}
-    both = ("client_behave_trace", "client_device_capacity")
-    tables = [told[key] for key in both if key in told] if isinstance(told, dict) else []
-    for table in tables or [told]:
-        if not isinstance(table, dict) or not all(isinstance(one, dict) for one in table.values()):
-            raise Unreadable("expected are FedScale's records by client: see docs/traces.md")
-        for client, record in table.items():
+    keys = ("client_behave_trace", "client_device_capacity")
+    mappings = [data[key] for key in keys if key in data] if isinstance(data, dict) else []
+    for mapping in mappings or [data]:
+        if not isinstance(mapping, dict) or not all(isinstance(record, dict) for record in mapping.values()):
+            raise TraceFormatError("the file must map each client to its FedScale record: see docs/traces.md")
+        for client, record in mapping.items():
             records.setdefault(client, {}).update(record)
-    gathered = {part: _Gathered(part) for part in PARTS}
+    builders = {part: _PartBuilder(part) for part in PARTS}
     for client, record in records.items():
         try:
             for part, section in _fedscale_client(record).items():
-                gathered[part].add(client, section, f"record {client!r}")
-        except Unreadable as wrong:
-            problems.append(Problem(str(path), f"record {client!r}", str(wrong)))
+                builders[part].add(client, section, f"record {client!r}")
+        except TraceFormatError as error:
+            problems.append(Problem(str(path), f"record {client!r}", str(error)))
     if not records:
-        raise Unreadable("it is empty")
-    return _gathered_rows(gathered, path)
+        raise TraceFormatError("the file is empty")
+    return _build_rows(builders, path)
 
 
 def _fedscale_client(record: Mapping[str, Any]) -> dict[str, Any]:
     sections: dict[str, Any] = {}
     if "active" in record:
-        active, inactive, end = (record.get(word) for word in ("active", "inactive", "finish_time"))
+        active, inactive, end = (record.get(key) for key in ("active", "inactive", "finish_time"))
         if not isinstance(active, list) or not isinstance(inactive, list) or end is None:
-            raise Unreadable("expected are lists active and inactive, and a finish_time")
+            raise TraceFormatError("the lists active and inactive and a finish_time are required")
         inactive = [*inactive, end] if len(active) == len(inactive) + 1 else inactive
         if len(active) != len(inactive):
-            raise Unreadable(f"{len(active)} times of active, but {len(inactive)} of inactive")
+            raise TraceFormatError(f"active has {len(active)} times, but inactive has {len(inactive)}")
         sections["availability"] = {"start": active, "stop": inactive, "end": end}
-    if all(word in record for word in _CAPACITY):
+    if all(key in record for key in _CAPACITY_KEYS):
         milliseconds = record["computation"]
         if isinstance(milliseconds, bool) or not isinstance(milliseconds, int | float):
-            raise Unreadable(f"computation must be milliseconds a sample, not {milliseconds!r}")
+            raise TraceFormatError(f"computation must be the milliseconds per sample, not {milliseconds!r}")
         sections["devices"] = {"seconds_per_sample": milliseconds / 1000}
         sections["links"] = {"down_kbps": record["communication"]}
     if not sections:
-        raise Unreadable("expected are active, inactive and finish_time, or computation and communication")
+        raise TraceFormatError("active, inactive and finish_time, or computation and communication, are required")
     return sections
 
 
 def _scalar(value: Any) -> Any:
-    """What is neither a number nor a word is told as it stands, and refused as no number."""
+    """Returns numbers and strings unchanged and the representation of other values, which validation then rejects."""
     return value if isinstance(value, str | int | float) and not isinstance(value, bool) else repr(value)

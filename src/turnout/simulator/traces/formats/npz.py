@@ -1,4 +1,4 @@
-"""Traces as npz: the same columns as arrays, without pickle; `ptr` says which rows belong to which client."""
+"""npz trace files: the same columns as arrays, without pickle; `ptr` states which rows belong to which client."""
 
 from __future__ import annotations
 
@@ -13,118 +13,128 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.kernel.arrays import IntArray
-from turnout.simulator.traces.data import PARTS, Traces, owners
+from turnout.simulator.traces.data import PARTS, Traces, row_owners
 from turnout.simulator.traces.formats.columns import (
     ROW_COLUMNS,
     Columns,
-    Unreadable,
+    TraceFormatError,
+    detect_part,
     expected_columns,
-    numbered,
+    generated_ids,
     part_arrays,
-    part_named,
-    refuse_missing,
+    reject_missing_columns,
 )
-from turnout.simulator.traces.formats.tables import KNOWN_COLUMNS, Layout, Problem, Rows, part_of
+from turnout.simulator.traces.formats.tables import KNOWN_COLUMNS, Layout, Problem, Rows, part_for
 
 
-def npz_parts(path: Path, layout: Layout, problems: list[Problem]) -> dict[str, Rows]:
-    """Arrays named part.column; or plain names of columns, which tell one part."""
-    arrays = _arrays(path)
+def read_npz(path: Path, layout: Layout, problems: list[Problem]) -> dict[str, Rows]:
+    """Reads arrays named part.column, or arrays with plain column names, which describe one part."""
+    arrays = _load_arrays(path)
     sections: dict[str, dict[str, npt.NDArray[Any]]] = {}
     for key, array in arrays.items():
         part, dot, column = key.partition(".")
         if dot and part in PARTS and column in KNOWN_COLUMNS:
             sections.setdefault(part, {})[column] = array
     if not sections:
-        refuse_missing(layout, list(arrays))
-        columns = {ours: arrays[layout.theirs(ours)] for ours in KNOWN_COLUMNS if layout.theirs(ours) in arrays}
-        sections = {part_named(columns, list(arrays), "array"): columns}
-    return {part: _npz_rows(path, part, columns, problems) for part, columns in sections.items()}
+        reject_missing_columns(layout, list(arrays))
+        columns = {
+            column: arrays[layout.file_column(column)]
+            for column in KNOWN_COLUMNS
+            if layout.file_column(column) in arrays
+        }
+        sections = {detect_part(columns, list(arrays), "array"): columns}
+    return {part: _read_part(path, part, columns, problems) for part, columns in sections.items()}
 
 
-def _npz_rows(path: Path, part: str, columns: dict[str, npt.NDArray[Any]], problems: list[Problem]) -> Rows:
-    if part_of(list(columns)) != part:
-        raise Unreadable(expected_columns(list(columns), "array"), part)
+def _read_part(path: Path, part: str, columns: dict[str, npt.NDArray[Any]], problems: list[Problem]) -> Rows:
+    if part_for(list(columns)) != part:
+        raise TraceFormatError(expected_columns(list(columns), "array"), part)
     for name, array in columns.items():
         if array.ndim != 1 or array.dtype.kind not in ("iu" if name == "ptr" else "iufbU"):
-            raise Unreadable(
-                f"must be a list of numbers or words, not {array.dtype} of shape {array.shape}", f"array {name}"
+            raise TraceFormatError(
+                f"must be a list of numbers or strings, not {array.dtype} of shape {array.shape}", f"array {name}"
             )
     columns = dict(columns)
     names, ptr = columns.pop("client", None), columns.pop("ptr", None)
-    by_row = {name: len(columns[name]) for name in ROW_COLUMNS[part] if name in columns}
-    rows = next(iter(by_row.values()))
+    row_counts = {name: len(columns[name]) for name in ROW_COLUMNS[part] if name in columns}
+    rows = next(iter(row_counts.values()))
     if ptr is None:
         if {"time", "start"} & set(columns):
-            raise Unreadable("there is no array 'ptr', which says whose rows these are: client i owns ptr[i]:ptr[i+1]")
+            raise TraceFormatError(
+                "the array 'ptr' is missing, which states that client i owns the rows ptr[i]:ptr[i+1]"
+            )
         ptr = np.arange(rows + 1)
     ptr = ptr.astype(np.int64)
     if len(ptr) < 2 or ptr[0] != 0 or ptr[-1] != rows or (np.diff(ptr) < 0).any():
-        raise Unreadable(f"must rise from 0 to {rows}, the number of rows", "array ptr")
+        raise TraceFormatError(f"must increase from 0 to {rows}, the number of rows", "array ptr")
     clients = len(ptr) - 1
-    owner = owners(ptr)
-    spread: Columns = {}
+    owner = row_owners(ptr)
+    by_row_columns: Columns = {}
     for name, array in columns.items():
-        whose = array[owner] if name not in ROW_COLUMNS[part] and len(array) == clients else array
-        if len(whose) != rows:
-            raise Unreadable(f"has {len(array)} numbers, but there are {rows} rows", f"array {name}")
-        spread[name] = whose
-    ids = numbered(part, clients) if names is None else [str(name).strip() for name in names.tolist()]
-    _different(path, ids, clients, problems)
+        values = array[owner] if name not in ROW_COLUMNS[part] and len(array) == clients else array
+        if len(values) != rows:
+            raise TraceFormatError(f"has {len(array)} values, but there are {rows} rows", f"array {name}")
+        by_row_columns[name] = values
+    ids = generated_ids(part, clients) if names is None else [str(name).strip() for name in names.tolist()]
+    _check_ids(path, ids, clients, problems)
     if part == "links":
-        silent = np.flatnonzero(np.diff(ptr) == 0).tolist()
-        problems.extend(Problem(str(path), f"client {ids[one]!r}", "has no rows: leave it out") for one in silent)
+        without_rows = np.flatnonzero(np.diff(ptr) == 0).tolist()
+        problems.extend(
+            Problem(str(path), f"client {ids[client]!r}", "has no rows: omit it") for client in without_rows
+        )
     if part == "availability":
-        owner, spread = _with_empty_records(ptr, owner, spread, columns)
+        owner, by_row_columns = _with_empty_records(ptr, owner, by_row_columns, columns)
     return Rows(
-        str(path), ids, owner, spread, lambda row: f"row {row}" if row < rows else f"client {ids[owner[row]]!r}"
+        str(path), ids, owner, by_row_columns, lambda row: f"row {row}" if row < rows else f"client {ids[owner[row]]!r}"
     )
 
 
 def _with_empty_records(
-    ptr: IntArray, owner: IntArray, spread: Columns, columns: Mapping[str, npt.NDArray[Any]]
+    ptr: IntArray, owner: IntArray, by_row_columns: Columns, columns: Mapping[str, npt.NDArray[Any]]
 ) -> tuple[IntArray, Columns]:
-    """A client without rows exists all the same: an interval of no length says so."""
+    """Adds an interval of length zero for each client without rows, so that it is not lost."""
     empty = np.flatnonzero(np.diff(ptr) == 0)
     if not len(empty):
-        return owner, spread
-    more = {
+        return owner, by_row_columns
+    extra = {
         name: columns[name][empty] if name == "end" and len(columns[name]) == len(ptr) - 1 else np.zeros(len(empty))
-        for name in spread
+        for name in by_row_columns
     }
-    return np.concatenate([owner, empty]), {name: np.concatenate([spread[name], more[name]]) for name in spread}
+    return np.concatenate([owner, empty]), {
+        name: np.concatenate([by_row_columns[name], extra[name]]) for name in by_row_columns
+    }
 
 
-def _different(path: Path, ids: Sequence[str], clients: int, problems: list[Problem]) -> None:
+def _check_ids(path: Path, ids: Sequence[str], clients: int, problems: list[Problem]) -> None:
     if len(ids) != clients:
-        raise Unreadable(f"has {len(ids)} names, but there are {clients} clients", "array client")
+        raise TraceFormatError(f"has {len(ids)} ids, but there are {clients} clients", "array client")
     first: dict[str, int] = {}
-    for place, name in enumerate(ids):
+    for index, name in enumerate(ids):
         if not name:
-            problems.append(Problem(str(path), f"client[{place}]", "client is missing"))
+            problems.append(Problem(str(path), f"client[{index}]", "client is missing"))
         elif name in first:
-            why = f"client {name!r} stands there already (client[{first[name]}]): give each client once"
-            problems.append(Problem(str(path), f"client[{place}]", why))
-        first.setdefault(name, place)
+            message = f"client {name!r} is already defined (client[{first[name]}]): define each client once"
+            problems.append(Problem(str(path), f"client[{index}]", message))
+        first.setdefault(name, index)
 
 
-def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    # Opened here, as NumPy does not close what it finds damaged.
+def _load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    # NumPy does not close a damaged file that it opened itself.
     with path.open("rb") as file:
         try:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise Unreadable("is a single array, not an npz file")
+                raise TraceFormatError("the file is a single array, not an npz file")
             with archive:
                 return {name: archive[name] for name in archive.files}
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as damaged:
-            raise Unreadable(f"is damaged: {damaged}") from damaged
-        except ValueError as refused:
-            raise Unreadable("is not an npz file of plain arrays; pickles are never read") from refused
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+            raise TraceFormatError(f"the file is damaged: {error}") from error
+        except ValueError as error:
+            raise TraceFormatError("the file is not an npz file of plain arrays; pickles are never read") from error
 
 
-def as_npz(traces: Traces) -> bytes:
-    """All parts, each array named part.column."""
+def write_npz(traces: Traces) -> bytes:
+    """Returns all parts as npz bytes; each array is named part.column."""
     arrays: dict[str, Any] = {
         f"{name}.{column}": np.array(value) if column == "client" else value
         for name, part in traces.parts.items()

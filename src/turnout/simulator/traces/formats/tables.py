@@ -1,10 +1,10 @@
-"""From rows as files give them to traces: what is told by a rule, and what is refused with its place.
+"""Validation of the rows of trace files, and their conversion to traces.
 
-Rules: rows may come in any order. Intervals that overlap or touch become one; one of no length says only that its
-client exists. Of states or throughputs of one moment the last row counts; each holds until the next. A client is
-unavailable before its first state. A record without an `end` ends with the latest moment of its file, for all clients
-alike, and if that is longer than a day, with the whole day; the last throughput of a series without one holds as long
-as the one before it.
+Rules: rows can be in any order. Overlapping and touching intervals are merged; an interval of length zero only states
+that its client exists. If a client has several states or throughputs for the same moment, the last row counts; each
+holds until the next one. A client is unavailable before its first state. Without an `end`, all records end at the
+latest moment of the file, rounded up to whole days if that is longer than a day. Without an `end`, the last throughput
+of a series holds as long as the previous one.
 """
 
 from __future__ import annotations
@@ -27,36 +27,38 @@ from turnout.simulator.traces.data import (
     DeviceTrace,
     LinkTrace,
     Traces,
-    merged,
-    offsets,
+    merge_intervals,
+    row_offsets,
 )
 
-ON, OFF = ("1", "on", "true"), ("0", "off", "false")
-#: Within these the arithmetic of the simulator is exact enough: thirty years.
+ON_STATES, OFF_STATES = ("1", "on", "true"), ("0", "off", "false")
+#: The largest number in a file, about thirty years in seconds; keeps the arithmetic of the simulator exact enough.
 LARGEST = 1e9
-#: A deviation of more than ten times the mean is no measurement.
+#: The largest credible ratio of standard deviation to mean.
 LARGEST_DEVIATION = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong with a file, and where."""
+    """A problem of a file and its location."""
 
     file: str
-    place: str
-    what: str
+    location: str
+    description: str
 
     def __str__(self) -> str:
-        return f"{self.file}, {self.place}: {self.what}" if self.place else f"{self.file}: {self.what}"
+        return (
+            f"{self.file}, {self.location}: {self.description}" if self.location else f"{self.file}: {self.description}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a file that is not in our format says the same.
+    """The layout of a file with other column names or state values than the standard ones.
 
-    `columns`: its word for each of ours, such as {"score": "CPU_F_AI_Score"}. `on`: the states that mean available; all
-    others then do not. `drop_before` and `end`: availability before and from these seconds on is left out, and records
-    end there.
+    `columns`: the name in the file for each standard column, such as {"score": "CPU_F_AI_Score"}. `on`: the states that
+    mean available; all other states then mean unavailable. `drop_before` and `end`: availability before the first and
+    after the second of these seconds is dropped, and records end at `end`.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -65,33 +67,33 @@ class Layout:
     end: float | None = None
 
     def __post_init__(self) -> None:
-        for ours in self.columns:
-            if ours not in KNOWN_COLUMNS:
-                raise SettingError(f"there is no column {ours!r}; there are {', '.join(KNOWN_COLUMNS)}")
+        for column in self.columns:
+            if column not in KNOWN_COLUMNS:
+                raise SettingError(f"there is no column {column!r}; there are {', '.join(KNOWN_COLUMNS)}")
         as_number("drop_before", self.drop_before, SettingError, least=0, most=LARGEST)
         if self.end is not None:
             as_number("end", self.end, SettingError, above=self.drop_before, most=LARGEST)
 
-    def theirs(self, column: str) -> str:
-        """What the file calls it."""
+    def file_column(self, column: str) -> str:
+        """Returns the name in the file of a standard column."""
         return self.columns.get(column, column)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """One part of a file: the clients it names, whom each row belongs to, and the columns.
+    """One part of a file: its clients, the owner of each row, and the columns.
 
-    `place` says where a row stands, for whoever must mend it.
+    `location` returns the location of a row in the file, for error messages.
     """
 
     file: str
     ids: Sequence[str]
     owner: IntArray
     columns: Mapping[str, npt.NDArray[Any] | Sequence[Any]]
-    place: Callable[[int], str]
+    location: Callable[[int], str]
 
     def name(self, row: int) -> str:
-        """The client of a row, as messages call it."""
+        """Returns the client of a row, quoted for messages."""
         return repr(self.ids[self.owner[row]])
 
 
@@ -104,144 +106,149 @@ KNOWN_COLUMNS = (
     "end",
     "seconds_per_sample",
     "score",
-    *(f"{way}{word}_{unit}" for unit in ("mbps", "kbps") for word in ("", "_deviation") for way in ("down", "up")),
+    *(
+        f"{direction}{suffix}_{unit}"
+        for unit in ("mbps", "kbps")
+        for suffix in ("", "_deviation")
+        for direction in ("down", "up")
+    ),
     "ptr",
 )
 
 
-def part_of(columns: Sequence[str]) -> str | None:
-    """Which part of the traces these columns tell, or None."""
-    found = set(columns)
-    if {"start", "stop"} <= found or {"time", "state"} <= found:
+def part_for(columns: Sequence[str]) -> str | None:
+    """Returns the part that these columns describe, or None."""
+    names = set(columns)
+    if {"start", "stop"} <= names or {"time", "state"} <= names:
         return "availability"
-    if found & {"seconds_per_sample", "score"}:
+    if names & {"seconds_per_sample", "score"}:
         return "devices"
-    return "links" if found & {"down_mbps", "down_kbps"} else None
+    return "links" if names & {"down_mbps", "down_kbps"} else None
 
 
-def traces_from(parts: Mapping[str, Rows], layout: Layout, problems: list[Problem]) -> Traces:
-    """Every part built, with what is wrong added to `problems` and left out."""
+def build_traces(parts: Mapping[str, Rows], layout: Layout, problems: list[Problem]) -> Traces:
+    """Builds every part from its valid rows, and adds the invalid ones to `problems`."""
     build = {"availability": _availability, "devices": _devices, "links": _links}
     return Traces(**{part: build[part](_Reader(rows, problems), layout) for part, rows in parts.items()})  # type: ignore[arg-type]
 
 
 class _Reader:
-    """Columns as numbers; rows with a problem are told once and sorted out."""
+    """Reads columns as numbers; reports each invalid row once and marks it as invalid."""
 
     def __init__(self, rows: Rows, problems: list[Problem]) -> None:
         self.rows, self._problems = rows, problems
-        self.good: BoolArray = np.ones(len(rows.owner), dtype=np.bool_)
+        self.valid: BoolArray = np.ones(len(rows.owner), dtype=np.bool_)
         self.clients = len(rows.ids)
 
     def has(self, column: str) -> bool:
         return column in self.rows.columns
 
     def numbers(self, column: str, *, above: float | None = None) -> FloatArray:
-        """Finite, not negative, or above a bound."""
-        given = self.rows.columns[column]
-        values = _as_floats(given)
+        """Returns finite numbers that are not negative, or above a bound."""
+        values_in_file = self.rows.columns[column]
+        values = _as_floats(values_in_file)
         largest = f", and at most {LARGEST:g}"
         if above is None:
-            wrong, expected = ~((values >= 0) & (values <= LARGEST)), f"a number, not negative{largest}"
+            invalid, expected = ~((values >= 0) & (values <= LARGEST)), f"a number, not negative{largest}"
         else:
-            wrong, expected = ~((values > above) & (values <= LARGEST)), f"a number above {above:g}{largest}"
-        self.refuse(wrong, lambda row: f"{column} must be {expected}, not {_told(given[row])}")
+            invalid, expected = ~((values > above) & (values <= LARGEST)), f"a number above {above:g}{largest}"
+        self.reject(invalid, lambda row: f"{column} must be {expected}, not {_format_value(values_in_file[row])}")
         return values
 
     def rates(self, column: str) -> FloatArray | None:
-        """Megabits a second, from either unit."""
+        """Returns megabits per second from a column in either unit."""
         if self.has(f"{column}_mbps"):
             return self.numbers(f"{column}_mbps")
         return self.numbers(f"{column}_kbps") / 1000 if self.has(f"{column}_kbps") else None
 
-    def each(self, column: str, values: FloatArray) -> FloatArray:
-        """One number a client, of a column that must say the same in all its rows; NaN where no row is good."""
+    def per_client(self, column: str, values: FloatArray) -> FloatArray:
+        """Returns one number per client from a column that is constant for each client; NaN without a valid row."""
         owner = self.rows.owner
-        some = np.full(self.clients, np.nan)
-        some[owner[self.good][::-1]] = values[self.good][::-1]
-        self.refuse(
-            values != some[owner],
+        client_values = np.full(self.clients, np.nan)
+        client_values[owner[self.valid][::-1]] = values[self.valid][::-1]
+        self.reject(
+            values != client_values[owner],
             lambda row: (
-                f"{column} of client {self.rows.name(row)} is {values[row]:g} here and {some[owner[row]]:g} before: "
-                "it must be the same in all rows of a client"
+                f"{column} of client {self.rows.name(row)} is {values[row]:g} here and {client_values[owner[row]]:g} "
+                "before: it must be the same in all rows of a client"
             ),
         )
-        return some
+        return client_values
 
-    def refuse(self, wrong: BoolArray, what: Callable[[int], str]) -> None:
-        """Tell of each row that is wrong and was not told of before."""
-        for row in np.flatnonzero(wrong & self.good):
-            self._problems.append(Problem(self.rows.file, self.rows.place(int(row)), what(int(row))))
-        self.good &= ~wrong
+    def reject(self, invalid: BoolArray, description: Callable[[int], str]) -> None:
+        """Reports each row that is invalid and was not reported before."""
+        for row in np.flatnonzero(invalid & self.valid):
+            self._problems.append(Problem(self.rows.file, self.rows.location(int(row)), description(int(row))))
+        self.valid &= ~invalid
 
-    def once(self) -> None:
-        """Refuse the second row of a client."""
+    def reject_duplicates(self) -> None:
+        """Rejects all but the first row of a client."""
         _, first = np.unique(self.rows.owner, return_index=True)
-        again = np.ones(len(self.rows.owner), dtype=np.bool_)
-        again[first] = False
-        at = np.zeros(self.clients, dtype=np.int64)
-        at[self.rows.owner[first]] = first
-        self.refuse(
-            again,
+        is_duplicate = np.ones(len(self.rows.owner), dtype=np.bool_)
+        is_duplicate[first] = False
+        first_row = np.zeros(self.clients, dtype=np.int64)
+        first_row[self.rows.owner[first]] = first
+        self.reject(
+            is_duplicate,
             lambda row: (
-                f"client {self.rows.name(row)} stands there already "
-                f"({self.rows.place(int(at[self.rows.owner[row]]))}): give each client once"
+                f"client {self.rows.name(row)} is already defined "
+                f"({self.rows.location(int(first_row[self.rows.owner[row]]))}): define each client once"
             ),
         )
 
 
 def _availability(reader: _Reader, layout: Layout) -> AvailabilityTrace:
     by_states = reader.has("state")
-    begins = reader.numbers("time" if by_states else "start")
-    stops = begins if by_states else reader.numbers("stop")
-    reader.refuse(stops < begins, lambda row: f"stop {stops[row]:g} lies before start {begins[row]:g}")
-    states = _states(reader, layout) if by_states else None
+    starts = reader.numbers("time" if by_states else "start")
+    stops = starts if by_states else reader.numbers("stop")
+    reader.reject(stops < starts, lambda row: f"stop {stops[row]:g} lies before start {starts[row]:g}")
+    states = _parse_states(reader, layout) if by_states else None
     ends = _record_ends(reader, layout, stops)
-    reader.refuse(
+    reader.reject(
         (stops > ends[reader.rows.owner]) & (layout.end is None),
         lambda row: (
             f"{'time' if by_states else 'stop'} {stops[row]:g} lies after {ends[reader.rows.owner[row]]:g}, "
             "the end of its client's record"
         ),
     )
-    owner, begins, stops = reader.rows.owner[reader.good], begins[reader.good], stops[reader.good]
+    owner, starts, stops = reader.rows.owner[reader.valid], starts[reader.valid], stops[reader.valid]
     if states is not None:
-        owner, begins, stops = _intervals(owner, begins, states[reader.good], ends)
-    begins, stops = np.maximum(begins, layout.drop_before), np.minimum(stops, ends[owner])
-    return AvailabilityTrace(tuple(reader.rows.ids), *merged(owner, begins, stops, reader.clients), ends)
+        owner, starts, stops = _intervals(owner, starts, states[reader.valid], ends)
+    starts, stops = np.maximum(starts, layout.drop_before), np.minimum(stops, ends[owner])
+    return AvailabilityTrace(tuple(reader.rows.ids), *merge_intervals(owner, starts, stops, reader.clients), ends)
 
 
-def _states(reader: _Reader, layout: Layout) -> BoolArray:
-    words, which = np.unique(np.asarray(reader.rows.columns["state"]), return_inverse=True)
-    plain = [_plain_state(word) for word in words.tolist()]
-    on = [_plain_state(word) for word in layout.on] or ON
-    known = np.array([bool(layout.on) or word in ON + OFF for word in plain], dtype=np.bool_)
-    reader.refuse(
-        ~known[which],
+def _parse_states(reader: _Reader, layout: Layout) -> BoolArray:
+    states, index = np.unique(np.asarray(reader.rows.columns["state"]), return_inverse=True)
+    normalised = [_normalise_state(state) for state in states.tolist()]
+    on = [_normalise_state(state) for state in layout.on] or ON_STATES
+    known = np.array([bool(layout.on) or state in ON_STATES + OFF_STATES for state in normalised], dtype=np.bool_)
+    reader.reject(
+        ~known[index],
         lambda row: (
-            f"state {_told(reader.rows.columns['state'][row])} is not known: write {', '.join(ON)} or "
-            f"{', '.join(OFF)}, or say which states mean available (--on)"
+            f"state {_format_value(reader.rows.columns['state'][row])} is not known: write {', '.join(ON_STATES)} or "
+            f"{', '.join(OFF_STATES)}, or list the states that mean available in `on` of a Layout"
         ),
     )
-    return np.array([word in on for word in plain], dtype=np.bool_)[which]
+    return np.array([state in on for state in normalised], dtype=np.bool_)[index]
 
 
 def _record_ends(reader: _Reader, layout: Layout, moments: FloatArray) -> FloatArray:
     if layout.end is not None:
         return np.full(reader.clients, float(layout.end))
-    latest = float(moments[reader.good].max(initial=0.0))
-    otherwise = math.ceil(latest / DAY) * DAY if latest > DAY else latest or DAY
+    latest = float(moments[reader.valid].max(initial=0.0))
+    default = math.ceil(latest / DAY) * DAY if latest > DAY else latest or DAY
     if not reader.has("end"):
-        return np.full(reader.clients, otherwise)
-    ends = reader.each("end", reader.numbers("end", above=0))
-    return np.where(np.isnan(ends), otherwise, ends)
+        return np.full(reader.clients, default)
+    ends = reader.per_client("end", reader.numbers("end", above=0))
+    return np.where(np.isnan(ends), default, ends)
 
 
 def _intervals(
     owner: IntArray, times: FloatArray, on: BoolArray, ends: FloatArray
 ) -> tuple[IntArray, FloatArray, FloatArray]:
-    """From each state that means available to the next state of the same client."""
-    owner, times, on = _last_of_each_moment(owner, times, on)
+    """Returns intervals from each state that means available to the next state of the same client."""
+    owner, times, on = _last_row_per_moment(owner, times, on)
     until = np.append(times[1:], 0.0)
     last = np.append(owner[1:] != owner[:-1], True)[: len(owner)]
     until = np.where(last, ends[owner], until[: len(owner)])
@@ -250,96 +257,104 @@ def _intervals(
 
 def _devices(reader: _Reader, layout: Layout) -> DeviceTrace:  # noqa: ARG001
     unit = "score" if reader.has("score") else "seconds_per_sample"
-    reader.refuse(
-        np.full(len(reader.good), reader.has("score") and reader.has("seconds_per_sample")),
-        lambda row: "there is a score and seconds_per_sample: give one of them",  # noqa: ARG005
+    reader.reject(
+        np.full(len(reader.valid), reader.has("score") and reader.has("seconds_per_sample")),
+        lambda row: "score and seconds_per_sample exclude each other: give one of them",  # noqa: ARG005
     )
     values = reader.numbers(unit, above=0)
-    reader.once()
-    owner = reader.rows.owner[reader.good]
-    return DeviceTrace(tuple(reader.rows.ids[row] for row in owner), values[reader.good], unit)  # type: ignore[arg-type]
+    reader.reject_duplicates()
+    owner = reader.rows.owner[reader.valid]
+    return DeviceTrace(tuple(reader.rows.ids[row] for row in owner), values[reader.valid], unit)  # type: ignore[arg-type]
 
 
 def _links(reader: _Reader, layout: Layout) -> LinkTrace:  # noqa: ARG001
     down = reader.rates("down")
-    assert down is not None  # it is what made this a part of links
+    assert down is not None  # the column that identifies this part
     up = reader.rates("up")
     up = down if up is None else up
-    nothing = np.zeros(len(down))
-    given = [reader.rates(f"{way}_deviation") for way in ("down", "up")]
-    down_spread, up_spread = (nothing if one is None else one for one in given)
-    times = reader.numbers("time") if reader.has("time") else nothing
-    ends = reader.each("end", reader.numbers("end", above=0)) if reader.has("end") else np.full(reader.clients, np.nan)
+    zeros = np.zeros(len(down))
+    deviations = [reader.rates(f"{direction}_deviation") for direction in ("down", "up")]
+    down_spread, up_spread = (zeros if column is None else column for column in deviations)
+    times = reader.numbers("time") if reader.has("time") else zeros
+    ends = (
+        reader.per_client("end", reader.numbers("end", above=0))
+        if reader.has("end")
+        else np.full(reader.clients, np.nan)
+    )
     until = ends[reader.rows.owner]
-    reader.refuse(
+    reader.reject(
         until <= times, lambda row: f"time {times[row]:g} must lie before {until[row]:g}, the end of its series"
     )
     if not reader.has("time"):
-        reader.once()
+        reader.reject_duplicates()
     in_series = np.bincount(reader.rows.owner, minlength=reader.clients)[reader.rows.owner] > 1
-    reader.refuse(
+    reader.reject(
         in_series & ((down_spread > 0) | (up_spread > 0)),
         lambda row: f"client {reader.rows.name(row)} has a series and a deviation: a deviation is for constants only",
     )
-    rows = np.flatnonzero(reader.good)
-    owner, times, rows = _last_of_each_moment(reader.rows.owner[rows], times[rows], rows)
-    kept = np.unique(owner)
-    ptr = offsets(np.searchsorted(kept, owner), len(kept))
+    rows = np.flatnonzero(reader.valid)
+    owner, times, rows = _last_row_per_moment(reader.rows.owner[rows], times[rows], rows)
+    clients = np.unique(owner)
+    ptr = row_offsets(np.searchsorted(clients, owner), len(clients))
     first = rows[ptr[:-1]]
     trace = LinkTrace(
-        tuple(reader.rows.ids[one] for one in kept),
+        tuple(reader.rows.ids[client] for client in clients),
         ptr,
         times,
         down[rows],
         up[rows],
-        _series_ends(ptr, times, ends[kept]),
+        _series_ends(ptr, times, ends[clients]),
         down_spread[first],
         up_spread[first],
     )
-    return trace.take(_credible(reader, trace, first))
+    return trace.take(_credible_links(reader, trace, first))
 
 
-def _series_ends(ptr: IntArray, times: FloatArray, given: FloatArray) -> FloatArray:
+def _series_ends(ptr: IntArray, times: FloatArray, stated_ends: FloatArray) -> FloatArray:
     last = ptr[1:] - 1
     step = np.where(last > ptr[:-1], times[last] - times[np.maximum(last - 1, 0)], 1.0)
-    return np.where(np.isnan(given), times[last] + step, given)
+    return np.where(np.isnan(stated_ends), times[last] + step, stated_ends)
 
 
-def _credible(reader: _Reader, trace: LinkTrace, first: IntArray) -> IntArray:
-    """The links that carry something; the others are told of at their `first` row."""
-    for way, values, deviations in (
+def _credible_links(reader: _Reader, trace: LinkTrace, first: IntArray) -> IntArray:
+    """Returns the links with a credible throughput; the others are reported at their first row."""
+    for direction, values, deviations in (
         ("down", trace.down, trace.down_deviations),
         ("up", trace.up, trace.up_deviations),
     ):
-        means, spreads = np.zeros(len(reader.good)), np.zeros(len(reader.good))
+        means, spreads = np.zeros(len(reader.valid)), np.zeros(len(reader.valid))
         means[first], spreads[first] = trace.means(values), deviations
-        here = np.isin(np.arange(len(reader.good)), first)
-        reader.refuse(here & (means < LEAST_MBPS), partial(_too_slow, reader, way, means))
-        reader.refuse(here & (spreads > LARGEST_DEVIATION * means), partial(_too_wide, reader, way))
-    return np.flatnonzero(reader.good[first])
+        is_first_row = np.isin(np.arange(len(reader.valid)), first)
+        reader.reject(is_first_row & (means < LEAST_MBPS), partial(_slow_link_message, reader, direction, means))
+        reader.reject(
+            is_first_row & (spreads > LARGEST_DEVIATION * means), partial(_deviation_message, reader, direction)
+        )
+    return np.flatnonzero(reader.valid[first])
 
 
-def _too_slow(reader: _Reader, way: str, means: FloatArray, row: int) -> str:
+def _slow_link_message(reader: _Reader, direction: str, means: FloatArray, row: int) -> str:
     return (
-        f"client {reader.rows.name(row)} has {means[row]:g} Mbps {way} on average: at least {LEAST_MBPS:g} is "
-        "expected; is the unit right?"
+        f"client {reader.rows.name(row)} has {means[row]:g} Mbps {direction} on average: at least {LEAST_MBPS:g} is "
+        "expected; check the unit"
     )
 
 
-def _too_wide(reader: _Reader, way: str, row: int) -> str:
-    return f"the {way} deviation of client {reader.rows.name(row)} is more than {LARGEST_DEVIATION:g} times its mean"
+def _deviation_message(reader: _Reader, direction: str, row: int) -> str:
+    return (
+        f"the {direction} deviation of client {reader.rows.name(row)} is more than {LARGEST_DEVIATION:g} times its mean"
+    )
 
 
-def _last_of_each_moment(owner: IntArray, times: FloatArray, *columns: npt.NDArray[Any]) -> tuple[Any, ...]:
-    """Sorted by client and time; of the rows of one moment the last."""
-    order = np.lexsort((times, owner))  # stable: rows of one moment keep their order
+def _last_row_per_moment(owner: IntArray, times: FloatArray, *columns: npt.NDArray[Any]) -> tuple[Any, ...]:
+    """Returns rows sorted by client and time, with the last row of each moment."""
+    order = np.lexsort((times, owner))  # a stable sort keeps the order of rows of the same moment
     owner, times = owner[order], times[order]
     last = np.append((owner[1:] != owner[:-1]) | (times[1:] != times[:-1]), True)[: len(owner)]
     return owner[last], times[last], *(column[order][last] for column in columns)
 
 
 def _as_floats(values: npt.NDArray[Any] | Sequence[Any]) -> FloatArray:
-    """NaN for whatever is no number."""
+    """Returns NaN for values that are not numbers."""
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -353,12 +368,12 @@ def _as_float(value: Any) -> float:
         return math.nan
 
 
-def _plain_state(word: object) -> str:
-    text = str(word).strip().lower()
+def _normalise_state(state: object) -> str:
+    text = str(state).strip().lower()
     return text.removesuffix(".0")
 
 
-def _told(value: Any) -> str:
-    """As its writer knows it."""
+def _format_value(value: Any) -> str:
+    """Returns the value as it is written in the file."""
     value = value.item() if isinstance(value, np.generic) else value
     return "missing" if value in ("", None) else f"{value:g}" if isinstance(value, float) else repr(value)
