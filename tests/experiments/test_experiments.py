@@ -15,7 +15,7 @@ from turnout.experiments.framework.claims import Claim
 from turnout.experiments.framework.experiment import Findings, Runs
 from turnout.experiments.framework.report import render_report
 from turnout.experiments.framework.reproduce import Result, plans_of, reproduce, verdict_counts, write_results
-from turnout.experiments.paper.catalogue import EXPERIMENTS, GROUPS, experiments_named
+from turnout.experiments.paper.catalogue import EXPERIMENTS, GROUPS, find_experiments
 from turnout.experiments.paper.comparison import Queues, weight_label
 from turnout.kernel.fairness import FairnessQueues
 from turnout.store import RunStore
@@ -31,7 +31,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunStore]:
 
 @pytest.fixture(scope="module")
 def results(store: RunStore) -> list[Result]:
-    return reproduce(experiments_named("numerical"), store, seeds=SEEDS, rounds=ROUNDS, workers=1)
+    return reproduce(find_experiments("numerical"), store, seeds=SEEDS, rounds=ROUNDS, workers=1)
 
 
 def result_of(results: list[Result], name: str) -> Result:
@@ -124,10 +124,10 @@ def test_a_folder_that_cannot_be_written_is_refused(results: list[Result], tmp_p
 
 
 def test_names_and_groups_are_known_and_near_ones_suggested() -> None:
-    assert [one.name for one in experiments_named("queues")] == ["queues"]
-    assert tuple(one.name for one in experiments_named("numerical")) == GROUPS["numerical"]
+    assert [one.name for one in find_experiments("queues")] == ["queues"]
+    assert tuple(one.name for one in find_experiments("numerical")) == GROUPS["numerical"]
     with pytest.raises(SettingError, match=r"unknown experiment 'queus' \(did you mean 'queues'\?\)"):
-        experiments_named("queus")
+        find_experiments("queus")
 
 
 class Page(HTMLParser):

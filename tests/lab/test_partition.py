@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import IntArray
-from turnout.lab.partition import Partition, partition, whole_numbers
+from turnout.lab.partition import Partition, partition, round_shares
 
 CLASSES = 10
 LABELS: IntArray = np.random.default_rng(0).permutation(np.repeat(np.arange(CLASSES), 600))
@@ -161,7 +161,7 @@ def test_wrong_settings_are_refused(labels: Any, settings: dict[str, Any], why: 
 )
 def test_whole_numbers_add_up_and_stay_within_one_of_the_exact(weights: list[float], total: int) -> None:
     shares = np.array(weights) / np.sum(weights)
-    counts = whole_numbers(shares, total)
+    counts = round_shares(shares, total)
     assert counts.sum() == total
     assert (counts >= 0).all()
     assert (np.abs(counts - shares * total) < 1).all()
@@ -170,9 +170,9 @@ def test_whole_numbers_add_up_and_stay_within_one_of_the_exact(weights: list[flo
 @given(weights=st.lists(st.integers(1, 50), min_size=2, max_size=12))
 def test_shares_that_are_whole_already_stay(weights: list[int]) -> None:
     total = sum(weights)
-    assert whole_numbers(np.array(weights) / total, total).tolist() == weights
+    assert round_shares(np.array(weights) / total, total).tolist() == weights
 
 
 def test_the_largest_remainders_are_rounded_up() -> None:
-    assert whole_numbers(np.array([0.14, 0.18, 0.68]), 10).tolist() == [1, 2, 7]
-    assert whole_numbers(np.array([0.25, 0.25, 0.25, 0.25]), 2).tolist() == [1, 1, 0, 0]
+    assert round_shares(np.array([0.14, 0.18, 0.68]), 10).tolist() == [1, 2, 7]
+    assert round_shares(np.array([0.25, 0.25, 0.25, 0.25]), 2).tolist() == [1, 1, 0, 0]

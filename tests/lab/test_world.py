@@ -11,7 +11,7 @@ from turnout import RoundOffer, RoundReport, Selection, make_policy
 from turnout.errors import SettingError, StateError
 from turnout.lab import Federation, Learner, NumpyLearner, Training, TrainingWorld, load_dataset, partition
 from turnout.lab.learner_cache import LearnerCache, training_world
-from turnout.lab.world import play_side_by_side
+from turnout.lab.world import play_batched
 from turnout.policies.small_fleet import SmallFleet
 from turnout.simulator import PaperWorld, RunPlan, make_world, play, play_into, play_plan, sweep
 from turnout.store import RoundColumns, RunStore
@@ -129,7 +129,7 @@ def test_worlds_side_by_side_play_as_each_plays_alone() -> None:
         offers = [world.offer(round_) for world, round_ in zip(together, rounds, strict=True)]
         chosen = [np.flatnonzero(offer.available)[:count] for offer, count in zip(offers, (3, 0, 2), strict=True)]
         selections = [Selection(round_, rows) for round_, rows in zip(rounds, chosen, strict=True)]
-        reports = play_side_by_side(together, offers, selections)
+        reports = play_batched(together, offers, selections)
         for world, offer, selection, report in zip(alone, offers, selections, reports, strict=True):
             assert report == world.play(offer, selection)
             assert ("accuracy" in report.metrics) == (report.round % 2 == 0)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw_holdings(counts: IntArray, classes: Sequence[str], title: str) -> Figure:
+def draw_partition(counts: IntArray, classes: Sequence[str], title: str) -> Figure:
     """One row a class, one column a client; the brighter, the more items."""
     with figure(8.0, 3.2) as drawn:
         axes = drawn.subplots()

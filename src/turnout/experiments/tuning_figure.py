@@ -18,7 +18,7 @@ KNEE_RULE = (
 )
 
 
-def told_trial(trial: Trial, goal: Goal) -> dict[str, Any]:
+def trial_to_dict(trial: Trial, goal: Goal) -> dict[str, Any]:
     """Its settings, every figure as mean and half-width of its confidence interval, and how often it met the goal."""
     told: dict[str, Any] = {"settings": dict(trial.settings)}
     for name in Played._fields:
@@ -27,19 +27,19 @@ def told_trial(trial: Trial, goal: Goal) -> dict[str, Any]:
     return {**told, "met": trial.met(goal), "of": len(trial.figures)}
 
 
-def told_tuned(found: Tuned) -> dict[str, Any]:
+def tuning_to_dict(found: Tuned) -> dict[str, Any]:
     """All of it, for JSON."""
     goal, chosen = found.goal, found.chosen
     return {
         "goal": goal.words,
         "possible": chosen is not None,
         "settings": None if chosen is None else dict(chosen.settings),
-        "expected": None if chosen is None else told_trial(chosen, goal),
-        "horizon": None if found.horizon is None else told_trial(found.horizon, goal),
+        "expected": None if chosen is None else trial_to_dict(chosen, goal),
+        "horizon": None if found.horizon is None else trial_to_dict(found.horizon, goal),
         "horizon_is_better": found.horizon_is_better,
-        "best_possible": {**told_trial(found.best, goal), "bound": found.best.bound(goal)},
+        "best_possible": {**trial_to_dict(found.best, goal), "bound": found.best.bound(goal)},
         "remedy": found.remedy,
-        "curve": [{**told_trial(one, goal), "likely_to_meet": one.meets(goal)} for one in found.curve],
+        "curve": [{**trial_to_dict(one, goal), "likely_to_meet": one.meets(goal)} for one in found.curve],
         "knee": None if found.knee is None else found.curve[found.knee].weight,
         "knee_rule": KNEE_RULE,
     }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab.learner_cache import LearnerCache
-from turnout.lab.world import TrainingWorld, play_side_by_side
+from turnout.lab.world import TrainingWorld, play_batched
 from turnout.policies.base import prefixed, subset
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.sweep import kept_columns, missing_plans, run_of, sweep, told_plan
@@ -131,7 +131,7 @@ def _one_round(runs: Sequence[_Run]) -> list[RoundRecord]:
         run.policy.ask(offer if run.policy.requires_expected_times else offer.without_truth())
         for run, offer in zip(runs, offers, strict=True)
     ]
-    reports = play_side_by_side([run.world for run in runs], offers, selections)
+    reports = play_batched([run.world for run in runs], offers, selections)
     records = [RoundRecord(selection, report) for selection, report in zip(selections, reports, strict=True)]
     for run, record in zip(runs, records, strict=True):
         run.took(record)

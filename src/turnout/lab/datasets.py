@@ -74,12 +74,12 @@ def load_dataset(name: str, folder: Path | None = None) -> Dataset:
     >>> digits.train_images.shape, digits.test_images.shape
     ((1437, 8, 8, 1), (360, 8, 8, 1))
     """
-    source = source_named(name)
+    source = find_source(name)
     contents = {} if source.files is None else read_checked(source.files, folder)
     return Dataset(source.name, source.classes, *source.parse(contents), brightest=source.brightest)
 
 
-def source_named(name: str) -> Source:
+def find_source(name: str) -> Source:
     """What is known of this dataset."""
     if name not in SOURCES:
         raise SettingError(f"unknown dataset {name!r}{suggestion(name, SOURCES)}; there are {', '.join(SOURCES)}")

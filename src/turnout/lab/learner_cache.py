@@ -134,11 +134,11 @@ def training_world(
     how = Training(epochs, batch, rate, momentum, weight_decay, proximal)
     learner = workshop.learner(dataset, folder, model, hidden, how)
     labels = workshop.dataset(dataset, folder).train_labels
-    holdings = partition(labels, clients=inner.clients, items=items, gamma=as_gamma(gamma), seed=seed)
+    holdings = partition(labels, clients=inner.clients, items=items, gamma=parse_gamma(gamma), seed=seed)
     return TrainingWorld(inner, Federation(learner, holdings, seed, evaluate_every))
 
 
-def as_gamma(gamma: float | str) -> float:
+def parse_gamma(gamma: float | str) -> float:
     """A number, or "iid" for infinity."""
     if gamma == "iid":
         return math.inf

@@ -52,7 +52,7 @@ def partition(
     for client in range(clients):
         # Each client has draws of its own: more clients leave those there were as they were.
         rng = round_rng(seed, "partition", client)
-        counts[client] = whole_numbers(softmax(dirichlet_logs(rng, classes, gamma)), items)
+        counts[client] = round_shares(softmax(dirichlet_logs(rng, classes, gamma)), items)
         drawn = [
             rng.choice(pool, count, replace=bool(count > len(pool)))
             for pool, count in zip(pools, counts[client].tolist(), strict=True)
@@ -61,10 +61,10 @@ def partition(
     return Partition(held, counts)
 
 
-def whole_numbers(shares: FloatArray, total: int) -> IntArray:
+def round_shares(shares: FloatArray, total: int) -> IntArray:
     """Shares of `total` as whole numbers that add up to it: the largest remainders are rounded up.
 
-    >>> whole_numbers(np.array([0.5, 0.26, 0.24]), 10)
+    >>> round_shares(np.array([0.5, 0.26, 0.24]), 10)
     array([5, 3, 2])
     """
     exact = shares * total

@@ -81,7 +81,7 @@ class TrainingWorld:
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
         """Let the chosen train, average those that arrived, and tell how good the model is now."""
-        return play_side_by_side([self], [offer], [selection])[0]
+        return play_batched([self], [offer], [selection])[0]
 
     def state(self) -> dict[str, Any]:
         """The model, and what the inner world remembers."""
@@ -110,7 +110,7 @@ class TrainingWorld:
         return replace(report, losses=losses, metrics=metrics)
 
 
-def play_side_by_side(
+def play_batched(
     worlds: Sequence[TrainingWorld], offers: Sequence[RoundOffer], selections: Sequence[Selection]
 ) -> list[RoundReport]:
     """One round of several worlds that share a learner, which trains the chosen of all of them at once."""

@@ -38,7 +38,7 @@ from turnout.experiments.leaderboard.leaderboard import (
     with_costs,
     write_leaderboard,
 )
-from turnout.experiments.leaderboard.suites import SUITES, Contender, Suite, suite_named
+from turnout.experiments.leaderboard.suites import SUITES, Contender, Suite, find_suite
 from turnout.kernel.fairness import FairnessQueues
 from turnout.policies.registry import POLICIES, WRAPPERS
 from turnout.simulator import play
@@ -55,7 +55,7 @@ ROUNDS = {"numerical": 40, "traces": 60, "training": 30}
 
 
 def small(name: str) -> Suite:
-    suite = suite_named(name)
+    suite = find_suite(name)
     own = tuple(one for one in suite.contenders if one.label in LABELS[name])
     assert len(own) == len(LABELS[name])
     return replace(suite, contenders=own)
@@ -132,7 +132,7 @@ def test_everyone_meets_the_same_seeds() -> None:
 
 def test_bad_names_and_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"unknown suite 'numeric' .did you mean 'numerical'"):
-        suite_named("numeric")
+        find_suite("numeric")
     with pytest.raises(SettingError, match="the suite numerical plays no traces"):
         SUITES["numerical"].on_traces([tmp_path / "phones.csv"])
     with pytest.raises(TurnoutError, match=r"nowhere\.csv"):

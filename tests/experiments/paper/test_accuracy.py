@@ -17,9 +17,9 @@ from turnout.experiments.paper.accuracy import (
     AccuracyExperiment,
     AccuracyRounds,
     AccuracyTime,
-    tasks_named,
+    find_tasks,
 )
-from turnout.experiments.paper.catalogue import GROUPS, experiments_named
+from turnout.experiments.paper.catalogue import GROUPS, find_experiments
 from turnout.experiments.paper.comparison import CONTENDERS, RBCSF_LABELS, WEIGHTS
 from turnout.experiments.paper.fairness_impact import FROM_UNFAIR_TO_FAIR, FairnessImpact
 from turnout.experiments.paper.learning_curves import LearningCurve
@@ -82,7 +82,7 @@ TIME_CLAIMS = ("FedCS(3) first at low accuracy", "RBCS-F ahead of random", "weig
     [(as_the_paper_says, "holds"), (the_other_way_round, "does not hold"), (all_alike, "not decided")],
 )
 def test_the_claims_about_rounds_are_judged(how: Any, verdict: str) -> None:
-    experiment = AccuracyRounds(tasks_named(BOTH))
+    experiment = AccuracyRounds(find_tasks(BOTH))
     claims = experiment.claims(every_panel(experiment, how))
     assert len(claims) == 6 * len(ROUNDS_CLAIMS) == len({(claim.name, claim.panel) for claim in claims})
     for name in ROUNDS_CLAIMS:
@@ -94,7 +94,7 @@ def test_the_claims_about_rounds_are_judged(how: Any, verdict: str) -> None:
     [(as_the_paper_says, "holds"), (the_other_way_round, "does not hold"), (all_alike, "not decided")],
 )
 def test_the_claims_about_time_are_judged(how: Any, verdict: str) -> None:
-    experiment = AccuracyTime(tasks_named(BOTH))
+    experiment = AccuracyTime(find_tasks(BOTH))
     claims = experiment.claims(every_panel(experiment, how))
     assert [claim.panel for claim in claims if claim.name == "weight 20 beats 50"] == [
         f"{dataset}, {split}" for dataset in BOTH for split in ("gamma 10", "iid")
@@ -149,7 +149,7 @@ def fairer_is_worse(panel: Panel, label: str, seed: int) -> dict[str, float]:
     ("how", "verdict"), [(fairer_is_better, "holds"), (fairer_is_worse, "does not hold"), (all_alike, "not decided")]
 )
 def test_the_claims_about_fairness_are_judged(how: Any, verdict: str) -> None:
-    experiment = FairnessImpact(tasks_named(BOTH))
+    experiment = FairnessImpact(find_tasks(BOTH))
     claims = experiment.claims(every_panel(experiment, how))
     assert len(claims) == 6 + 2 * 2 + 1 == len({(claim.name, claim.panel) for claim in claims})
     for name in {claim.name for claim in claims}:
@@ -160,7 +160,7 @@ def test_the_claims_about_fairness_are_judged(how: Any, verdict: str) -> None:
 
 
 def test_one_dataset_is_not_compared_with_another() -> None:
-    experiment = FairnessImpact(tasks_named(["cifar-10"]))
+    experiment = FairnessImpact(find_tasks(["cifar-10"]))
     claims = experiment.claims(every_panel(experiment, fairer_is_better))
     assert [claim.panel for claim in claims] == [
         "cifar-10, gamma 1",
@@ -172,7 +172,7 @@ def test_one_dataset_is_not_compared_with_another() -> None:
 
 
 def test_tables_tell_every_contender_of_every_panel() -> None:
-    experiment = AccuracyTime(tasks_named(BOTH))
+    experiment = AccuracyTime(find_tasks(BOTH))
     curves = every_panel(experiment, as_the_paper_says)
     table = {name: np.asarray(column) for name, column in curves_table(curves, "minutes").items()}
     assert len(table) == 1 + 2 * 6 * 6
@@ -197,7 +197,7 @@ def test_rounds_of_different_length_share_a_table() -> None:
 
 
 def test_plans_have_the_settings_of_their_task_and_labels_of_their_own() -> None:
-    plans = AccuracyRounds(tasks_named(BOTH)).plans(2)
+    plans = AccuracyRounds(find_tasks(BOTH)).plans(2)
     assert len(plans) == 2 * 3 * 6
     assert "fashion-mnist, gamma 1, random" in plans
     assert "cifar-10, iid, RBCS-F, weight 20" in plans
@@ -213,50 +213,50 @@ def test_plans_have_the_settings_of_their_task_and_labels_of_their_own() -> None
 
 
 def test_even_selection_is_random_and_its_runs_are_shared() -> None:
-    assert len(plans_of(experiments_named("accuracy"))) == 3 * (6 * 5 + 3 * 3)
-    assert len(plans_of(experiments_named("accuracy"), 2)) == 3 * (6 + 3) * 2
-    assert {plan.rounds for plan in plans_of(experiments_named("accuracy"))} == {TASKS["digits"].rounds}
+    assert len(plans_of(find_experiments("accuracy"))) == 3 * (6 * 5 + 3 * 3)
+    assert len(plans_of(find_experiments("accuracy"), 2)) == 3 * (6 + 3) * 2
+    assert {plan.rounds for plan in plans_of(find_experiments("accuracy"))} == {TASKS["digits"].rounds}
 
 
 def test_each_experiment_has_its_own_number_of_seeds() -> None:
-    assert {one.name: one.seeds for one in experiments_named("accuracy")} == {
+    assert {one.name: one.seeds for one in find_experiments("accuracy")} == {
         "fairness-impact": 3,
         "accuracy-rounds": 5,
         "accuracy-time": 5,
     }
-    assert {one.seeds for one in experiments_named("numerical")} == {20}
-    assert len(plans_of(experiments_named("queues"))) == 6 * 20
+    assert {one.seeds for one in find_experiments("numerical")} == {20}
+    assert len(plans_of(find_experiments("queues"))) == 6 * 20
 
 
 def test_datasets_are_chosen_by_name_each_once() -> None:
-    (experiment,) = experiments_named("accuracy-time", ["cifar-10", "digits", "cifar-10"])
+    (experiment,) = find_experiments("accuracy-time", ["cifar-10", "digits", "cifar-10"])
     assert isinstance(experiment, AccuracyTime)
     assert [task.dataset for task in experiment.tasks] == ["cifar-10", "digits"]
     assert GROUPS["accuracy"] == ("fairness-impact", "accuracy-rounds", "accuracy-time")
     with pytest.raises(
         SettingError, match=r"unknown dataset 'cifar10' \(did you mean 'cifar-10'\?\); there are digits"
     ):
-        experiments_named("accuracy", ["cifar10"])
+        find_experiments("accuracy", ["cifar10"])
     with pytest.raises(SettingError, match="queues trains no model: it cannot be played on digits"):
-        experiments_named("queues", ["digits"])
+        find_experiments("queues", ["digits"])
     with pytest.raises(SettingError, match="overview trains no model"):
-        experiments_named("numerical", ["digits"])
+        find_experiments("numerical", ["digits"])
 
 
 def test_a_device_is_for_training_only(tmp_path: Path) -> None:
     with RunStore(tmp_path / "runs.turnout") as store:
         with pytest.raises(SettingError, match="no model is trained here: the device must be cpu, not cuda"):
-            reproduce(experiments_named("queues"), store, seeds=1, rounds=10, device="cuda")
-        assert store.find(plans_of(experiments_named("queues"), 1, 10)[0].key) is None
+            reproduce(find_experiments("queues"), store, seeds=1, rounds=10, device="cuda")
+        assert store.find(plans_of(find_experiments("queues"), 1, 10)[0].key) is None
 
 
 def test_the_digits_are_learned_and_a_second_time_nothing_is_played(tmp_path: Path) -> None:
-    experiments = experiments_named("accuracy-rounds")
+    experiments = find_experiments("accuracy-rounds")
     played: list[int] = []
     with RunStore(tmp_path / "runs.turnout") as store:
         results = reproduce(experiments, store, seeds=1, rounds=20, workers=1, watch=played.append)
         assert sum(played) == 3 * 6 * 20
-        reproduce(experiments_named("accuracy-time"), store, seeds=1, rounds=20, workers=1, watch=played.append)
+        reproduce(find_experiments("accuracy-time"), store, seeds=1, rounds=20, workers=1, watch=played.append)
         assert sum(played) == 3 * 6 * 20
     assert {claim.verdict for claim in results[0].findings.claims} == {"not decided"}  # of a single seed
     means = np.asarray(results[0].findings.tables["accuracy-rounds"]["digits, iid, random mean"])
@@ -266,7 +266,7 @@ def test_the_digits_are_learned_and_a_second_time_nothing_is_played(tmp_path: Pa
 
 @pytest.mark.parametrize("kind", [AccuracyRounds, AccuracyTime, FairnessImpact])
 def test_figures_have_a_row_a_dataset_and_one_legend(kind: type[AccuracyExperiment]) -> None:
-    experiment = kind(tasks_named(BOTH))
+    experiment = kind(find_tasks(BOTH))
     curves = every_panel(experiment, all_alike)
     drawn = experiment.draw(Findings([], {experiment.name: curves_table(curves, experiment.clock)}))
     assert [axes.get_title(loc="left") for axes in drawn.axes] == ["gamma 1", "gamma 10", "iid"] * 2

@@ -104,7 +104,7 @@ class Suite:
         return {**self.world_settings, **told}
 
 
-def suite_named(name: str) -> Suite:
+def find_suite(name: str) -> Suite:
     """One of the suites."""
     if name not in SUITES:
         raise SettingError(f"unknown suite {name!r}{suggestion(name, SUITES)}; there are {', '.join(SUITES)}")

@@ -57,7 +57,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
 GAMMAS: tuple[float | str, ...] = (1, 10, "iid")
 
 
-def tasks_named(datasets: Sequence[str]) -> tuple[Task, ...]:
+def find_tasks(datasets: Sequence[str]) -> tuple[Task, ...]:
     """The tasks on these datasets, each once."""
     for name in datasets:
         if name not in TASKS:
@@ -84,7 +84,7 @@ class AccuracyExperiment(Experiment):
 
     def on(self, datasets: Sequence[str]) -> AccuracyExperiment:
         """The same figure for other datasets."""
-        return type(self)(tasks_named(datasets))
+        return type(self)(find_tasks(datasets))
 
     def plans(self, seeds: int, rounds: int | None = None) -> Plans:
         """Every contender in every panel."""

@@ -30,7 +30,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
-def experiments_named(name: str, datasets: Sequence[str] = ()) -> list[Experiment]:
+def find_experiments(name: str, datasets: Sequence[str] = ()) -> list[Experiment]:
     """One experiment, or those of a group; on these datasets in place of their own."""
     if name not in EXPERIMENTS and name not in GROUPS:
         known = [*EXPERIMENTS, *GROUPS]
