@@ -1,4 +1,4 @@
-"""The processes of learners, told from those that others of this test session have."""
+"""Helpers that find the worker processes of learners among those of the test session."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 
 def trainers() -> set[int]:
-    """Processes that train for us now; those of joblib, which stay for the next sweep, are not among them."""
+    """Returns the process ids of running training workers; joblib's workers, which are reused, are not included."""
     children = multiprocessing.active_children()
     return {child.pid for child in children if child.pid is not None and child.name.startswith("ForkProcess")}
 
 
 def gone(pid: int) -> bool:
-    """Whether this process has ended; one that nobody has fetched yet has, too."""
+    """Returns whether this process has ended; a zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -23,9 +23,9 @@ def gone(pid: int) -> bool:
 
 
 def all_gone_soon(pids: Iterable[int]) -> bool:
-    """Whether all of them end, without anybody's doing."""
-    left, patience = set(pids), time.monotonic() + 20
-    while left and time.monotonic() < patience:
-        left = {pid for pid in left if not gone(pid)}
+    """Waits until all these processes have ended; returns False if one is still running after 20 seconds."""
+    remaining, deadline = set(pids), time.monotonic() + 20
+    while remaining and time.monotonic() < deadline:
+        remaining = {pid for pid in remaining if not gone(pid)}
         time.sleep(0.02)
-    return not left
+    return not remaining

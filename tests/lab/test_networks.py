@@ -135,6 +135,6 @@ def test_a_dataset_the_paper_has_no_network_for_is_refused() -> None:
 def test_weights_of_another_network_are_told_from_ones_own() -> None:
     network, other = Network((8, 8, 1), (3,), (4,), 10), Network((8, 8, 1), (3,), (5,), 10)
     weights = network.initial_weights(0)
-    assert np.array_equal(network.checked(weights), weights)
+    assert np.array_equal(network.check_weights(weights), weights)
     with pytest.raises(StateError, match=f"this network has {other.parameters} numbers"):
-        other.checked(weights)
+        other.check_weights(weights)

@@ -113,11 +113,11 @@ def check_against_a_plain_loop(learner: Learner, data: Dataset, cohorts: Sequenc
 
 TRAININGS = [
     {},
-    {"momentum": 0.9, "batch": 4},
-    {"weight_decay": 0.1, "batch": 6},
-    {"proximal": 0.7, "batch": 3},
-    {"epochs": 2, "batch": 4},
-    {"epochs": 2, "batch": 5, "rate": 0.1, "momentum": 0.5, "weight_decay": 0.01, "proximal": 0.2},
+    {"momentum": 0.9, "batch_size": 4},
+    {"weight_decay": 0.1, "batch_size": 6},
+    {"proximal_mu": 0.7, "batch_size": 3},
+    {"epochs": 2, "batch_size": 4},
+    {"epochs": 2, "batch_size": 5, "learning_rate": 0.1, "momentum": 0.5, "weight_decay": 0.01, "proximal_mu": 0.2},
 ]
 
 
@@ -135,13 +135,13 @@ def test_the_papers_networks_train_as_a_plain_loop_does(name: str, maker: str) -
         pytest.skip("there is no GPU here")
     whole = noise(name)
     data = replace(whole, train_images=whole.train_images[:20].copy(), train_labels=whole.train_labels[:20].copy())
-    with closing(ALL[maker](data, paper_network(data), Training(batch=3, rate=0.1))) as learner:
+    with closing(ALL[maker](data, paper_network(data), Training(batch_size=3, learning_rate=0.1))) as learner:
         check_against_a_plain_loop(learner, data, [cohort(learner, 2, held=5, data=data)])
 
 
 @every_learner
 def test_cohorts_of_any_size_train_at_once(make: Maker) -> None:
-    with digits(make, batch=8) as learner:
+    with digits(make, batch_size=8) as learner:
         sizes = [5, 0, 1, 13, 2]
         check_against_a_plain_loop(learner, DIGITS, [cohort(learner, size, seed=size) for size in sizes])
 
@@ -226,7 +226,7 @@ def test_training_leaves_the_weights_it_was_given_as_they_were(make: Maker) -> N
 
 #: A step of 1e200 is the end, unless there is nothing to step for: a model that is sure of class 0 has no slope on
 #: images of that class, and decays.
-EXTREME = {"rate": 1e200, "weight_decay": 1e-201, "batch": 2}
+EXTREME = {"learning_rate": 1e200, "weight_decay": 1e-201, "batch_size": 2}
 
 
 def sure_of_class_0(learner: Learner) -> Any:
@@ -272,7 +272,7 @@ def test_where_everyone_diverges_the_weights_stay(make: Maker) -> None:
 @every_learner
 def test_a_client_whose_very_last_step_is_too_long_is_told_too(make: Maker) -> None:
     """Its loss was measured before the step, and is a number."""
-    with digits(make, rate=1e308, weight_decay=1.0) as learner:
+    with digits(make, learning_rate=1e308, weight_decay=1.0) as learner:
         start = sure_of_class_0(learner)
         (taught,) = learner.train([Cohort(start, holding(0, 0), np.ones(1))])
         assert taught.finite.tolist() == [False]
@@ -287,7 +287,7 @@ def test_a_client_whose_very_last_step_is_too_long_is_told_too(make: Maker) -> N
 def test_accuracy_is_the_share_of_images_that_are_told_right(make: Maker) -> None:
     """So many test images that they are looked at in several parts, and so many models that they are too."""
     data = replace(DIGITS, test_images=DIGITS.train_images, test_labels=DIGITS.train_labels)
-    with closing(make(data, NETWORK, Training(batch=10, rate=0.1))) as learner:
+    with closing(make(data, NETWORK, Training(batch_size=10, learning_rate=0.1))) as learner:
         fresh = [learner.initial_weights(seed) for seed in range(9)]
         trained = learner.train([cohort(learner, 2, held=100)])[0].weights
         by_hand = []
@@ -310,7 +310,7 @@ def test_products_in_bfloat16_lead_nearly_where_those_in_float32_do() -> None:
     ends = {}
     precisions: tuple[Precision, Precision] = ("float32", "bfloat16")
     for precision in precisions:
-        learner = StackedLearner(DIGITS, NETWORK, Training(batch=8), precision=precision)
+        learner = StackedLearner(DIGITS, NETWORK, Training(batch_size=8), precision=precision)
         asked = cohort(learner, 4, held=80)
         (taught,) = learner.train([asked])
         ends[precision] = learner.saved(taught.weights)

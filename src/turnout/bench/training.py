@@ -60,7 +60,7 @@ def measure_training(dataset: str, *, device: str = "cpu", batch: int = 10, repe
     The images are noise: what they show changes nothing about the time.
     """
     kind = usable_device(device)
-    data, how = noise(dataset), Training(batch=batch, rate=0.001)
+    data, how = noise(dataset), Training(batch_size=batch, learning_rate=0.001)
     network = paper_network(data)
     learner, exact = _learners(data, network, how, device, kind)
     middle, width = data.brightness

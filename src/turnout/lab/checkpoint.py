@@ -21,7 +21,7 @@ def write_model(path: Path, network: Network, weights: npt.NDArray[np.floating])
     Arrays weight1, bias1, weight2, …: matrices are (inputs, outputs), those of a convolution (row, column, channel,
     outputs).
     """
-    layers = network.layers(network.checked(weights))
+    layers = network.layers(network.check_weights(weights))
     with atomic_write(path) as file:
         np.savez(file, **layers)  # type: ignore[arg-type]
 
@@ -36,7 +36,7 @@ def read_model(path: Path, network: Network) -> npt.NDArray[np.floating]:
     wanted = network.layers(np.zeros(network.parameters))
     if {name: layer.shape for name, layer in layers.items()} != {name: layer.shape for name, layer in wanted.items()}:
         raise SettingError(f"{path} has the arrays {_told(layers)}, expected are {_told(wanted)}")
-    return network.checked(np.concatenate([layers[name].ravel() for name in wanted]))
+    return network.check_weights(np.concatenate([layers[name].ravel() for name in wanted]))
 
 
 def _told(layers: Mapping[str, npt.NDArray[Any]]) -> str:

@@ -56,11 +56,11 @@ def descend(
         for place, (layer, slope) in enumerate(zip(layers, slopes, strict=True)):
             if how.weight_decay:
                 slope = slope.add(layer, alpha=how.weight_decay)
-            if how.proximal:
-                slope = slope.add(layer - start[place], alpha=how.proximal)
+            if how.proximal_mu:
+                slope = slope.add(layer - start[place], alpha=how.proximal_mu)
             if how.momentum:
                 slope = momenta[place].mul_(how.momentum).add_(slope)
-            layer.sub_(slope, alpha=how.rate)
+            layer.sub_(slope, alpha=how.learning_rate)
 
 
 class Patches(torch.autograd.Function):

@@ -87,7 +87,7 @@ class Network:
         ]
         return np.concatenate(parts)
 
-    def checked(self, array: npt.ArrayLike) -> npt.NDArray[np.floating]:
+    def check_weights(self, array: npt.ArrayLike) -> npt.NDArray[np.floating]:
         """Saved weights, if they are of this network."""
         weights = np.asarray(array)
         if weights.shape != (self.parameters,) or weights.dtype.kind != "f":

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.lab.datasets import Dataset
-from turnout.lab.learners.base import Cohort, Training, TrainingResult, averaged
+from turnout.lab.learners.base import Cohort, Training, TrainingResult, average_models
 from turnout.lab.learners.networks import perceptron
 
 
@@ -37,7 +37,7 @@ class NumpyLearner:
         taught = []
         for cohort in cohorts:
             models, losses = self.train_clients(cohort.weights, cohort.orders)
-            taught.append(averaged(cohort.weights, models, losses, cohort.shares))
+            taught.append(average_models(cohort.weights, models, losses, cohort.shares))
         return taught
 
     def train_clients(self, weights: FloatArray, orders: IntArray) -> tuple[FloatArray, FloatArray]:
@@ -49,12 +49,12 @@ class NumpyLearner:
         total, batches = np.zeros(clients), 0
         with np.errstate(over="ignore", invalid="ignore"):  # a model that diverges is told by its weights
             for epoch in range(epochs):
-                for first in range(0, held, how.batch):
-                    items = orders[:, epoch, first : first + how.batch]
+                for first in range(0, held, how.batch_size):
+                    items = orders[:, epoch, first : first + how.batch_size]
                     losses, slopes = self._slopes(models, self._train[items], self._labels[items])
-                    slopes += how.weight_decay * models + how.proximal * (models - start)
+                    slopes += how.weight_decay * models + how.proximal_mu * (models - start)
                     momentum = how.momentum * momentum + slopes
-                    models = models - how.rate * momentum
+                    models = models - how.learning_rate * momentum
                     total += losses
                     batches += 1
         return models, total / max(batches, 1)
@@ -74,7 +74,7 @@ class NumpyLearner:
 
     def loaded(self, array: npt.ArrayLike) -> FloatArray:
         """A copy, if it is of this network."""
-        return self.network.checked(array).astype(np.float64)
+        return self.network.check_weights(array).astype(np.float64)
 
     def close(self) -> None:
         """There is nothing to let go of."""

@@ -117,7 +117,7 @@ class StackedLearner:
 
     def loaded(self, array: npt.ArrayLike) -> Tensor:
         """A copy on the device, if it is of this network."""
-        return torch.tensor(self.network.checked(array), dtype=self.kept, device=self.device)
+        return torch.tensor(self.network.check_weights(array), dtype=self.kept, device=self.device)
 
     def close(self) -> None:
         """Let go of the captured rounds and their memory."""
@@ -204,8 +204,8 @@ class _Round:
         total = torch.zeros(len(self._owner), dtype=learner.kept, device=learner.device)
         batches = 0
         for epoch in range(self._orders.shape[1]):
-            for first in range(0, self._orders.shape[2], how.batch):
-                items = self._orders[:, epoch, first : first + how.batch]
+            for first in range(0, self._orders.shape[2], how.batch_size):
+                items = self._orders[:, epoch, first : first + how.batch_size]
                 losses, slopes = learner.slopes(layers, items)
                 total += losses
                 batches += 1

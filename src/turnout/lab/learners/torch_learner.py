@@ -24,7 +24,7 @@ from torch.nn import functional
 from turnout.errors import SettingError, TrainingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count
 from turnout.lab.datasets import Dataset
-from turnout.lab.learners.base import Cohort, Training, TrainingResult, averaged
+from turnout.lab.learners.base import Cohort, Training, TrainingResult, average_models
 from turnout.lab.learners.cnn import descend, scores
 from turnout.lab.learners.networks import Network
 
@@ -82,7 +82,7 @@ class TorchLearner:
             taught, first = [], 0
             for cohort in cohorts:
                 own = slice(first, first + len(cohort.orders))
-                taught.append(averaged(cohort.weights, back[own], losses[own], cohort.shares))
+                taught.append(average_models(cohort.weights, back[own], losses[own], cohort.shares))
                 first = own.stop
             return taught
 
@@ -104,7 +104,7 @@ class TorchLearner:
 
     def loaded(self, array: npt.ArrayLike) -> npt.NDArray[np.floating]:
         """A copy, if it is of this network."""
-        return self.network.checked(array).astype(self._numbers)
+        return self.network.check_weights(array).astype(self._numbers)
 
     def close(self) -> None:
         """Send the workers home."""
@@ -133,7 +133,9 @@ class TorchLearner:
         layers = [layer.clone().requires_grad_() for layer in start]
         momenta = [torch.zeros_like(layer) for layer in layers] if how.momentum else []
         losses = []
-        for items in (epoch[first : first + how.batch] for epoch in order for first in range(0, len(epoch), how.batch)):
+        for items in (
+            epoch[first : first + how.batch_size] for epoch in order for first in range(0, len(epoch), how.batch_size)
+        ):
             labels = torch.from_numpy(data.train_labels[items].astype(np.int64))
             loss = functional.cross_entropy(
                 scores(self.network, layers, self._scaled(data.train_images[items])), labels
