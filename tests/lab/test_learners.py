@@ -221,7 +221,7 @@ def test_saving_and_loading_copy_the_weights() -> None:
     ids=lambda wrong: f"{wrong.dtype}{wrong.shape}",
 )
 def test_weights_of_another_model_are_rejected(wrong: npt.NDArray[Any]) -> None:
-    with pytest.raises(StateError, match="this network has 385 numbers: they are of another model"):
+    with pytest.raises(StateError, match="385 floating-point parameters: they belong to another model"):
         learner().loaded(wrong)
 
 

@@ -155,7 +155,7 @@ def test_a_resumed_run_equals_an_uninterrupted_run() -> None:
 def test_a_state_that_does_not_fit_is_rejected_and_changes_nothing() -> None:
     world, larger = training_world(items=50, hidden=4), training_world(items=50, hidden=5)
     before = world.weights.copy()
-    with pytest.raises(StateError, match="they are of another model"):
+    with pytest.raises(StateError, match="they belong to another model"):
         world.restore(larger.state())
     with pytest.raises(StateError, match="has no 'weights'"):
         world.restore({})
