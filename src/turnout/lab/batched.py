@@ -43,7 +43,7 @@ def train_plans(
             would take more than a twentieth of the time.
         keep_models: Whether the store keeps the final state of each run, with its model.
         watch: Called with the number of rounds that were just played.
-        on_round: Called with the plan and the record of each round; small models then are not distributed over processes.
+        on_round: Called with the plan and the record of each round; small models then run in this process.
     """
     requested = list(plans)
     small = [plan for plan in requested if plan.world_settings.get("model", "mlp") == "mlp"]
