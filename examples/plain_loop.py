@@ -21,7 +21,7 @@ folder = Path(sys.argv[1] if len(sys.argv) > 1 else "my-fleet")
 rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 40
 folder.mkdir(exist_ok=True)
 digits = load_dataset("digits")
-learner = NumpyLearner(digits, Training(rate=0.3, batch=10))
+learner = NumpyLearner(digits, Training(learning_rate=0.3, batch_size=10))
 held = {f"phone-{n:02}": items for n, items in enumerate(partition(digits.train_labels, clients=12, items=100).items)}
 slowness = {client: 0.006 * (1 + n) for n, client in enumerate(held)}  # the scheduler is not told: it finds out
 

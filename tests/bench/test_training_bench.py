@@ -108,7 +108,7 @@ def test_a_plain_round_of_two_is_the_mean_of_each_alone() -> None:
     data = noise("digits")
     network = paper_network(data)
     images, labels = torch.tensor(data.train_images).double() / 16, torch.tensor(data.train_labels).long()
-    plain = PlainRound(network, Training(batch=4, momentum=0.9), images, labels)
+    plain = PlainRound(network, Training(batch_size=4, momentum=0.9), images, labels)
     start = torch.from_numpy(network.initial_weights(0))
     orders = np.arange(20).reshape(2, 1, 10)
     both, losses = plain.train(start, orders)

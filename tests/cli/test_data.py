@@ -164,7 +164,7 @@ def test_a_dataset_is_fetched_from_another_address_into_a_folder(
     (folder / "apples.gz").write_bytes(gzip.compress(b"red and green"))
     files = Files("fruit", (DataFile("apples", hashlib.sha256(b"red and green").hexdigest()),), "http://fruit.invalid/")
     fruit = replace(SOURCES["fashion-mnist"], name="fruit", files=files)
-    monkeypatch.setattr(turnout.cli.studies.data, "source_named", {"fruit": fruit}.__getitem__)
+    monkeypatch.setattr(turnout.cli.studies.data, "find_source", {"fruit": fruit}.__getitem__)
     target = tmp_path / "basket"
     arguments = ("fetch", "fruit", "--address", address, "--folder", str(target))
     assert run(*arguments, data=tmp_path) == (f"fruit is whole, in {target}\n", "", 0)

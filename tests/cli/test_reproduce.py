@@ -54,5 +54,5 @@ def test_datasets_and_devices_are_refused_where_they_make_no_sense(tmp_path: Pat
     out = ("--out", str(tmp_path / "out"))
     assert "unknown dataset 'digit' (did you mean 'digits'?)" in refused("accuracy", "--dataset", "digit", *out)
     assert "queues trains no model: it cannot be played on digits" in refused("queues", "--dataset", "digits", *out)
-    assert "no model is trained here: the device must be cpu, not cuda" in refused("queues", "--device", "cuda", *out)
+    assert "these runs train no model: the device must be cpu, not cuda" in refused("queues", "--device", "cuda", *out)
     assert not (tmp_path / "out").exists()

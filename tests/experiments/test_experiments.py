@@ -15,7 +15,7 @@ from turnout.experiments.framework.claims import Claim
 from turnout.experiments.framework.experiment import Findings, Runs
 from turnout.experiments.framework.report import render_report
 from turnout.experiments.framework.reproduce import Result, plans_of, reproduce, verdict_counts, write_results
-from turnout.experiments.paper.catalogue import EXPERIMENTS, GROUPS, experiments_named
+from turnout.experiments.paper.catalogue import EXPERIMENTS, GROUPS, find_experiments
 from turnout.experiments.paper.comparison import Queues, weight_label
 from turnout.kernel.fairness import FairnessQueues
 from turnout.store import RunStore
@@ -31,14 +31,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunStore]:
 
 @pytest.fixture(scope="module")
 def results(store: RunStore) -> list[Result]:
-    return reproduce(experiments_named("numerical"), store, seeds=SEEDS, rounds=ROUNDS, workers=1)
+    return reproduce(find_experiments("numerical"), store, seeds=SEEDS, rounds=ROUNDS, workers=1)
 
 
 def result_of(results: list[Result], name: str) -> Result:
     return next(result for result in results if result.experiment.name == name)
 
 
-def test_the_three_figures_of_the_paper_share_their_runs() -> None:
+def test_the_papers_three_figures_share_their_runs() -> None:
     shared = [EXPERIMENTS[name] for name in ("queues", "training-time", "pull-record")]
     assert len(plans_of(shared, 20)) == 6 * 20
     assert {plan.rounds for plan in plans_of(shared, 20)} == {500}
@@ -46,13 +46,13 @@ def test_the_three_figures_of_the_paper_share_their_runs() -> None:
     assert weights == {1.0, 5.0, 20.0, 50.0, None}
 
 
-def test_long_runs_are_as_long_as_the_study_says() -> None:
+def test_long_runs_have_the_documented_length() -> None:
     assert {plan.rounds for plan in plans_of([EXPERIMENTS["theory"]], 1)} == {20_000, 500}
     assert {plan.rounds for plan in plans_of([EXPERIMENTS["trade-off"]], 1)} == {5000}
 
 
 @pytest.mark.parametrize("name", GROUPS["numerical"])
-def test_every_experiment_finds_something(results: list[Result], name: str) -> None:
+def test_every_experiment_has_tables_and_claims(results: list[Result], name: str) -> None:
     findings = result_of(results, name).findings
     assert findings.tables
     assert len(findings.claims) == {"overview": 0, "horizon": 4}.get(name, 3)
@@ -63,7 +63,7 @@ def test_every_experiment_finds_something(results: list[Result], name: str) -> N
         assert len({len(np.asarray(column)) for column in table.values()}) == 1
 
 
-def test_the_queues_are_those_that_the_kernel_keeps(results: list[Result], store: RunStore) -> None:
+def test_the_mean_owed_equals_that_of_the_kernels_queues(results: list[Result], store: RunStore) -> None:
     label = weight_label(20)
     means = []
     for columns in Runs(Queues().plans(SEEDS, ROUNDS), store).of(label):
@@ -76,7 +76,7 @@ def test_the_queues_are_those_that_the_kernel_keeps(results: list[Result], store
     np.testing.assert_allclose(np.asarray(table[f"{label} mean"]), np.mean(means, axis=0), rtol=1e-12)
 
 
-def test_random_is_slower_and_fedcs_faster_even_in_a_short_run(results: list[Result]) -> None:
+def test_random_is_slowest_and_fedcs_fastest_in_a_short_run(results: list[Result]) -> None:
     claims = {claim.name: claim for claim in result_of(results, "training-time").findings.claims}
     assert claims["random slowest"].verdict in ("holds", "not decided")
     table = result_of(results, "training-time").findings.tables["training-time-totals"]
@@ -85,13 +85,13 @@ def test_random_is_slower_and_fedcs_faster_even_in_a_short_run(results: list[Res
 
 
 def test_a_second_reproduction_plays_nothing(store: RunStore, results: list[Result]) -> None:
-    again: list[int] = []
-    reproduce([EXPERIMENTS["queues"]], store, seeds=SEEDS, rounds=ROUNDS, watch=again.append)
-    assert again == []
+    played: list[int] = []
+    reproduce([EXPERIMENTS["queues"]], store, seeds=SEEDS, rounds=ROUNDS, watch=played.append)
+    assert played == []
     assert results
 
 
-def test_findings_of_runs_that_were_not_played_are_refused(store: RunStore) -> None:
+def test_findings_of_missing_runs_are_rejected(store: RunStore) -> None:
     experiment = EXPERIMENTS["queues"]
     with pytest.raises(SettingError, match="seed 0, is not in the store: play it first"):
         experiment.findings(Runs(experiment.plans(1, 77), store))
@@ -111,34 +111,34 @@ def test_results_are_written_as_figures_data_and_claims(results: list[Result], t
     assert set(claims[0]) == {"experiment", "name", "statement", "verdict", "numbers", "panel"}
 
 
-def test_a_figure_drawn_twice_is_the_same_to_the_byte(results: list[Result], tmp_path: Path) -> None:
+def test_drawing_a_figure_is_deterministic(results: list[Result], tmp_path: Path) -> None:
     for folder in ("one", "two"):
         write_results([result_of(results, "pull-record")], tmp_path / folder)
     assert (tmp_path / "one" / "pull-record.svg").read_bytes() == (tmp_path / "two" / "pull-record.svg").read_bytes()
 
 
-def test_a_folder_that_cannot_be_written_is_refused(results: list[Result], tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_rejected(results: list[Result], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingError, match="cannot write"):
         write_results(results[:1], tmp_path / "file" / "results")
 
 
-def test_names_and_groups_are_known_and_near_ones_suggested() -> None:
-    assert [one.name for one in experiments_named("queues")] == ["queues"]
-    assert tuple(one.name for one in experiments_named("numerical")) == GROUPS["numerical"]
+def test_experiments_are_found_by_name_or_group() -> None:
+    assert [experiment.name for experiment in find_experiments("queues")] == ["queues"]
+    assert tuple(experiment.name for experiment in find_experiments("numerical")) == GROUPS["numerical"]
     with pytest.raises(SettingError, match=r"unknown experiment 'queus' \(did you mean 'queues'\?\)"):
-        experiments_named("queus")
+        find_experiments("queus")
 
 
 class Page(HTMLParser):
-    """What a browser would fetch, run or find twice."""
+    """Collects tags, ids, links and text of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[str] = []
         self.ids: list[str] = []
         self.links: list[str] = []
-        self.words: list[str] = []
+        self.texts: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -150,14 +150,14 @@ class Page(HTMLParser):
                 self.links.append(value or "")
 
     def handle_data(self, data: str) -> None:
-        self.words.append(data)
+        self.texts.append(data)
 
 
 def page_of(results: list[Result], title: str = "Title") -> str:
     return render_report(
         results,
         title=title,
-        lead="What was done.",
+        lead="A summary.",
         headings=("policy", "mean round"),
         rows=[("rbcsf", "7.6 s")],
         settings={"rounds": ROUNDS},
@@ -165,7 +165,7 @@ def page_of(results: list[Result], title: str = "Title") -> str:
     )
 
 
-def test_the_report_stands_on_its_own(results: list[Result]) -> None:
+def test_the_report_is_self_contained(results: list[Result]) -> None:
     page = Page(page_of(results))
     assert "script" not in page.tags
     assert page.tags.count("svg") == len(results)
@@ -173,19 +173,19 @@ def test_the_report_stands_on_its_own(results: list[Result]) -> None:
     assert all(link.startswith(("#", "data:image/png;base64,")) for link in page.links)
     assert len(set(page.ids)) == len(page.ids)
     assert inside <= set(page.ids)
-    words = " ".join(page.words)
+    text = " ".join(page.texts)
     for result in results:
-        assert result.experiment.title in words
+        assert result.experiment.title in text
         for claim in result.findings.claims:
-            assert claim.statement in words
-    assert re.search(r"Claims: .*holds", words)
+            assert claim.statement in text
+    assert re.search(r"Claims: .*holds", text)
 
 
-def test_words_of_others_do_no_harm_in_the_report(results: list[Result]) -> None:
-    wicked = Claim("x", "<img src=x onerror=alert(1)>", "holds", {"<b>": "<script>"})
+def test_the_report_escapes_foreign_text(results: list[Result]) -> None:
+    malicious = Claim("x", "<img src=x onerror=alert(1)>", "holds", {"<b>": "<script>"})
     experiment = result_of(results, "queues")
     page = page_of(
-        [Result(experiment.experiment, Findings([wicked], experiment.findings.tables))], "<script>1</script>"
+        [Result(experiment.experiment, Findings([malicious], experiment.findings.tables))], "<script>1</script>"
     )
     assert "<img" not in page
     assert "<script" not in page

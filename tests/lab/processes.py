@@ -1,4 +1,4 @@
-"""The processes of learners, told from those that others of this test session have."""
+"""Helpers that find the worker processes of learners among those of the test session."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from waiting import wait_until
 
 
 def trainers() -> set[int]:
-    """Processes that train for us now; those of joblib, which stay for the next sweep, are not among them."""
+    """Returns the process ids of running training workers; joblib's workers, which are reused, are not included."""
     children = multiprocessing.active_children()
     return {child.pid for child in children if child.pid is not None and child.name.startswith("ForkProcess")}
 
 
 def gone(pid: int) -> bool:
-    """Whether this process has ended; one that nobody has fetched yet has, too."""
+    """Returns whether this process has ended; a zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -24,17 +24,17 @@ def layers() -> dict[str, Any]:
     return dict(NETWORK.layers(WEIGHTS))
 
 
-def test_a_model_comes_back_to_the_bit(path: Path) -> None:
+def test_a_written_model_is_read_back_exactly(path: Path) -> None:
     write_model(path, NETWORK, WEIGHTS)
     again = read_model(path, NETWORK)
     assert again.dtype == np.float32
     assert again.tobytes() == WEIGHTS.tobytes()
 
 
-def test_others_read_a_model_without_us(path: Path) -> None:
+def test_a_model_file_can_be_read_with_numpy_alone(path: Path) -> None:
     write_model(path, NETWORK, WEIGHTS)
-    with np.load(path, allow_pickle=False) as saved:
-        assert {name: saved[name].shape for name in saved.files} == {
+    with np.load(path, allow_pickle=False) as archive:
+        assert {name: archive[name].shape for name in archive.files} == {
             "weight1": (5, 5, 2, 3),
             "bias1": (3,),
             "weight2": (12, 4),
@@ -42,25 +42,25 @@ def test_others_read_a_model_without_us(path: Path) -> None:
             "weight3": (4, 10),
             "bias3": (10,),
         }
-        assert np.array_equal(saved["bias3"], WEIGHTS[-10:])
+        assert np.array_equal(archive["bias3"], WEIGHTS[-10:])
 
 
-def test_a_newer_model_takes_the_place_of_an_older(path: Path) -> None:
+def test_writing_replaces_an_existing_model(path: Path) -> None:
     write_model(path, NETWORK, WEIGHTS)
     write_model(path, NETWORK, 2 * WEIGHTS)
     assert np.array_equal(read_model(path, NETWORK), 2 * WEIGHTS)
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_model_that_does_not_fit_is_not_written(path: Path) -> None:
+def test_weights_that_do_not_fit_the_network_are_not_written(path: Path) -> None:
     write_model(path, NETWORK, WEIGHTS)
-    with pytest.raises(StateError, match="they are of another model"):
+    with pytest.raises(StateError, match="they belong to another model"):
         write_model(path, NETWORK, WEIGHTS[1:])
     assert np.array_equal(read_model(path, NETWORK), WEIGHTS)
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_place_that_cannot_be_written_to_is_refused_and_left_clean(path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_rejected_and_leaves_no_files(path: Path) -> None:
     with pytest.raises(SettingError, match=r"cannot write .*nowhere/model.npz: No such file or directory"):
         write_model(path.parent / "nowhere" / "model.npz", NETWORK, WEIGHTS)
     path.mkdir()
@@ -69,31 +69,31 @@ def test_a_place_that_cannot_be_written_to_is_refused_and_left_clean(path: Path)
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_missing_model_is_told(path: Path) -> None:
+def test_a_missing_model_is_reported(path: Path) -> None:
     with pytest.raises(SettingError, match=r"cannot read a model from .*model.npz: .*No such file"):
         read_model(path, NETWORK)
 
 
 @pytest.mark.parametrize("kept", [0, 3, 100, 0.5, 0.99])
-def test_a_truncated_model_is_refused(path: Path, kept: float) -> None:
+def test_a_truncated_model_is_rejected(path: Path, kept: float) -> None:
     write_model(path, NETWORK, WEIGHTS)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(kept if kept >= 1 else kept * len(whole))])
+    content = path.read_bytes()
+    path.write_bytes(content[: int(kept if kept >= 1 else kept * len(content))])
     with pytest.raises(SettingError, match="cannot read a model from"):
         read_model(path, NETWORK)
 
 
-def test_a_damaged_model_is_refused(path: Path) -> None:
+def test_a_damaged_model_is_rejected(path: Path) -> None:
     write_model(path, NETWORK, WEIGHTS)
-    whole = bytearray(path.read_bytes())
-    whole[whole.index(WEIGHTS[:4].tobytes())] ^= 1
-    path.write_bytes(bytes(whole))
+    content = bytearray(path.read_bytes())
+    content[content.index(WEIGHTS[:4].tobytes())] ^= 1
+    path.write_bytes(bytes(content))
     with pytest.raises(SettingError, match="cannot read a model from"):
         read_model(path, NETWORK)
 
 
-def test_what_is_no_npz_file_is_refused(path: Path) -> None:
-    path.write_bytes(b"weights, one a line\n" * 50)
+def test_a_file_that_is_not_npz_is_rejected(path: Path) -> None:
+    path.write_bytes(b"weights, one per line\n" * 50)
     with pytest.raises(SettingError, match="cannot read a model from"):
         read_model(path, NETWORK)
     with path.open("wb") as file:
@@ -102,7 +102,7 @@ def test_what_is_no_npz_file_is_refused(path: Path) -> None:
         read_model(path, NETWORK)
 
 
-def test_nothing_pickled_is_read(path: Path) -> None:
+def test_pickled_arrays_are_rejected(path: Path) -> None:
     np.savez(path, **{**layers(), "bias1": np.array([{}] * 3)})
     with pytest.raises(SettingError, match=r"cannot read a model from .*allow_pickle"):
         read_model(path, NETWORK)
@@ -119,15 +119,18 @@ def test_nothing_pickled_is_read(path: Path) -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_a_model_with_other_layers_is_refused(path: Path, change: dict[str, Any]) -> None:
-    """Even of as many numbers: a matrix that lies on its side would be read without a word."""
+def test_a_model_with_other_layers_is_rejected(path: Path, change: dict[str, Any]) -> None:
+    """Also with an equal number of parameters: a transposed matrix would otherwise be read silently."""
     changed = {name: layer for name, layer in {**layers(), **change}.items() if layer is not None}
     np.savez(path, **changed)
-    with pytest.raises(SettingError, match=r"model.npz has the arrays .*, expected are weight1 \(5, 5, 2, 3\), bias1"):
+    with pytest.raises(
+        SettingError,
+        match=r"model.npz does not fit this network: it has the arrays .*, expected are weight1 \(5, 5, 2, 3\), bias1",
+    ):
         read_model(path, NETWORK)
 
 
-def test_a_model_of_whole_numbers_is_refused(path: Path) -> None:
+def test_a_model_of_integers_is_rejected(path: Path) -> None:
     np.savez(path, **{name: layer.astype(np.int64) for name, layer in layers().items()})
     with pytest.raises(StateError, match="the saved weights are int64"):
         read_model(path, NETWORK)

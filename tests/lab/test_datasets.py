@@ -23,13 +23,13 @@ def idx(array: ByteArray) -> bytes:
 
 
 def with_checksums_of(source: Source, contents: dict[str, bytes]) -> Source:
-    """The same dataset, as if these were its official files."""
+    """Returns the same dataset with the checksums of these contents."""
     assert source.files is not None
-    files = tuple(DataFile(one.name, hashlib.sha256(contents[one.name]).hexdigest()) for one in source.files.files)
+    files = tuple(DataFile(file.name, hashlib.sha256(contents[file.name]).hexdigest()) for file in source.files.files)
     return replace(source, files=replace(source.files, files=files))
 
 
-def put(folder: Path, contents: dict[str, bytes]) -> None:
+def write_files(folder: Path, contents: dict[str, bytes]) -> None:
     for name, content in contents.items():
         (folder / name).write_bytes(content)
 
@@ -42,7 +42,7 @@ def digits() -> Dataset:
     return load_dataset("digits")
 
 
-def test_the_digits_are_always_here(digits: Dataset) -> None:
+def test_the_digits_come_with_the_package(digits: Dataset) -> None:
     assert digits.name == "digits"
     assert digits.train_images.shape == (1437, 8, 8, 1)
     assert digits.train_labels.shape == (1437,)
@@ -56,43 +56,43 @@ def test_digits_are_bytes_from_0_to_16(digits: Dataset) -> None:
         assert (images.min(), images.max()) == (0, digits.brightest) == (0, 16)
 
 
-def test_every_fifth_digit_is_for_testing(digits: Dataset) -> None:
+def test_every_fifth_digit_belongs_to_the_test_set(digits: Dataset) -> None:
     with resources.files("turnout.lab").joinpath("data/digits.npz").open("rb") as opened:
         arrays = np.load(opened, allow_pickle=False)
         images, labels = arrays["images"], arrays["labels"]
     assert (digits.test_images[..., 0] == images[::5]).all()
     assert (digits.test_labels == labels[::5]).all()
-    rest = np.delete(np.arange(len(labels)), np.s_[::5])
-    assert (digits.train_images[..., 0] == images[rest]).all()
-    assert (digits.train_labels == labels[rest]).all()
+    training = np.delete(np.arange(len(labels)), np.s_[::5])
+    assert (digits.train_images[..., 0] == images[training]).all()
+    assert (digits.train_labels == labels[training]).all()
 
 
-def test_both_parts_hold_all_digits(digits: Dataset) -> None:
+def test_training_and_test_set_contain_all_digits(digits: Dataset) -> None:
     assert digits.classes == tuple("0123456789")
     assert np.bincount(digits.train_labels, minlength=10).min() > 120
     assert np.bincount(digits.test_labels, minlength=10).min() > 20
     assert digits.train_labels.max() == digits.test_labels.max() == 9
 
 
-def test_nobody_can_change_a_dataset(digits: Dataset) -> None:
+def test_the_arrays_of_a_dataset_are_read_only(digits: Dataset) -> None:
     for array in (digits.train_images, digits.train_labels, digits.test_images, digits.test_labels):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
 
 
-def test_the_bundle_is_small_and_names_its_licence() -> None:
+def test_the_bundled_file_is_small_and_its_licence_is_stated() -> None:
     folder = resources.files("turnout.lab").joinpath("data")
     assert len(folder.joinpath("digits.npz").read_bytes()) < 100_000
     attribution = folder.joinpath("ATTRIBUTION.md").read_text(encoding="utf-8")
-    for word in ("digits.npz", "CC BY 4.0", "https://creativecommons.org/licenses/by/4.0/", "Alpaydin"):
-        assert word in attribution
+    for fragment in ("digits.npz", "CC BY 4.0", "https://creativecommons.org/licenses/by/4.0/", "Alpaydin"):
+        assert fragment in attribution
     assert SOURCES["digits"].licence == "CC BY 4.0"
 
 
 # The idx format
 
 
-def test_idx_bytes_become_an_array_of_their_shape() -> None:
+def test_an_idx_file_is_parsed_into_an_array() -> None:
     array = read_idx(bytes([0, 0, 8, 3]) + struct.pack(">3I", 2, 1, 3) + bytes([1, 2, 3, 4, 5, 255]))
     assert array.tolist() == [[[1, 2, 3]], [[4, 5, 255]]]
     assert array.dtype == np.uint8
@@ -103,24 +103,24 @@ def test_idx_sizes_are_big_endian() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
+    ("content", "message"),
     [
         (b"", "not an idx file"),
         (b"\x00\x00\x08", "not an idx file"),
         (b"\x1f\x8b\x08\x00rest", "not an idx file"),
         (bytes([0, 0, 13, 1, 0, 0, 0, 1]) + bytes(4), "not an idx file of bytes"),
-        (bytes([0, 0, 8, 2, 0, 0, 0, 1]), "ends within its head"),
-        (bytes([0, 0, 8, 1, 0, 0, 0, 3, 1, 2]), "but holds 2"),
-        (bytes([0, 0, 8, 1, 0, 0, 0, 1, 1, 2]), "but holds 2"),
-        (bytes([0, 0, 8, 3]) + struct.pack(">3I", 2**31, 2**31, 4), "but holds 0"),
+        (bytes([0, 0, 8, 2, 0, 0, 0, 1]), "is truncated: its header has 12 bytes, the file 8"),
+        (bytes([0, 0, 8, 1, 0, 0, 0, 3, 1, 2]), "but contains 2"),
+        (bytes([0, 0, 8, 1, 0, 0, 0, 1, 1, 2]), "but contains 2"),
+        (bytes([0, 0, 8, 3]) + struct.pack(">3I", 2**31, 2**31, 4), "but contains 0"),
     ],
 )
-def test_what_is_no_idx_file_is_refused(content: bytes, why: str) -> None:
-    with pytest.raises(DatasetError, match=why):
+def test_invalid_idx_files_are_rejected(content: bytes, message: str) -> None:
+    with pytest.raises(DatasetError, match=message):
         read_idx(content)
 
 
-# Fashion-MNIST and CIFAR-10, from files made here
+# Fashion-MNIST and CIFAR-10, from generated files
 
 
 def fashion_files() -> dict[str, bytes]:
@@ -135,19 +135,19 @@ def fashion_files() -> dict[str, bytes]:
 
 
 def cifar_files() -> dict[str, bytes]:
-    """Two images a file: the first with three known pixels, the second of one value in each channel."""
+    """Two images per file: the first with three known pixels, the second with a constant value in each channel."""
     contents = {}
-    for number, one in enumerate(CIFAR10.files):
+    for number, file in enumerate(CIFAR10.files):
         known = np.zeros((3, 32, 32), dtype=np.uint8)
         known[0, 0, 1], known[1, 31, 0], known[2, 5, 7] = 11, 22, 33
         plain = np.repeat(np.array([100, 150, 200], dtype=np.uint8), 1024)
-        contents[one.name] = bytes([number]) + known.tobytes() + bytes([9]) + plain.tobytes()
+        contents[file.name] = bytes([number]) + known.tobytes() + bytes([9]) + plain.tobytes()
     return contents
 
 
 def test_fashion_mnist_is_read_from_its_four_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contents = fashion_files()
-    put(tmp_path, contents)
+    write_files(tmp_path, contents)
     monkeypatch.setattr(datasets, "SOURCES", {"fashion-mnist": with_checksums_of(SOURCES["fashion-mnist"], contents)})
     loaded = load_dataset("fashion-mnist", tmp_path)
     assert loaded.train_images.shape == (12, 28, 28, 1)
@@ -159,9 +159,9 @@ def test_fashion_mnist_is_read_from_its_four_files(tmp_path: Path, monkeypatch: 
     assert not loaded.train_images.flags.writeable
 
 
-def test_cifar_rows_are_a_label_and_three_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cifar_rows_consist_of_a_label_and_three_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contents = cifar_files()
-    put(tmp_path, contents)
+    write_files(tmp_path, contents)
     monkeypatch.setattr(datasets, "SOURCES", {"cifar-10": with_checksums_of(SOURCES["cifar-10"], contents)})
     loaded = load_dataset("cifar-10", tmp_path)
     assert loaded.train_images.shape == (10, 32, 32, 3)
@@ -178,26 +178,26 @@ def test_cifar_rows_are_a_label_and_three_channels(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("name", ["fashion-mnist", "cifar-10"])
-def test_other_files_under_the_official_names_are_refused(tmp_path: Path, name: str) -> None:
-    put(tmp_path, fashion_files() if name == "fashion-mnist" else cifar_files())
+def test_files_with_wrong_content_are_rejected(tmp_path: Path, name: str) -> None:
+    write_files(tmp_path, fashion_files() if name == "fashion-mnist" else cifar_files())
     with pytest.raises(DatasetError, match="is damaged: its SHA-256 is"):
         load_dataset(name, tmp_path)
 
 
 @pytest.mark.skipif(not DEBIAN.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
-def test_the_real_fashion_mnist_is_whole() -> None:
+def test_the_real_fashion_mnist_is_complete() -> None:
     loaded = load_dataset("fashion-mnist", DEBIAN)
     assert loaded.train_images.shape == (60_000, 28, 28, 1)
     assert loaded.test_images.shape == (10_000, 28, 28, 1)
     assert np.bincount(loaded.train_labels).tolist() == [6000] * 10
     assert np.bincount(loaded.test_labels).tolist() == [1000] * 10
-    assert math.isclose(float(loaded.train_images.mean()) / 255, 0.2860, abs_tol=1e-4)  # a number known to many
+    assert math.isclose(float(loaded.train_images.mean()) / 255, 0.2860, abs_tol=1e-4)  # the published mean
 
 
-# What is known of them
+# Descriptions
 
 
-def test_an_unknown_dataset_suggests_the_near_one() -> None:
+def test_an_unknown_dataset_gets_a_suggestion() -> None:
     with pytest.raises(SettingError, match=r"'fashion-mnits' \(did you mean 'fashion-mnist'\?\); there are digits"):
         load_dataset("fashion-mnits")
 
@@ -209,11 +209,11 @@ def test_every_dataset_has_ten_classes_and_a_licence() -> None:
         assert source.licence
 
 
-def test_every_file_has_a_checksum_of_its_own() -> None:
+def test_checksums_are_distinct() -> None:
     files = [*FASHION_MNIST.files, *CIFAR10.files]
-    assert len({one.sha256 for one in files}) == len({one.name for one in files}) == len(files)
-    for one in files:
-        assert len(bytes.fromhex(one.sha256)) == 32
+    assert len({file.sha256 for file in files}) == len({file.name for file in files}) == len(files)
+    for file in files:
+        assert len(bytes.fromhex(file.sha256)) == 32
 
 
 @pytest.mark.parametrize(
@@ -224,9 +224,9 @@ def test_every_file_has_a_checksum_of_its_own() -> None:
         (np.zeros((2, 4, 4, 1), dtype=np.uint8), np.array([0, 2], dtype=np.uint8)),
     ],
 )
-def test_images_and_labels_that_do_not_fit_are_refused(images: ByteArray, labels: ByteArray) -> None:
+def test_images_and_labels_that_do_not_match_are_rejected(images: ByteArray, labels: ByteArray) -> None:
     good = np.zeros((1, 4, 4, 1), dtype=np.uint8), np.zeros(1, dtype=np.uint8)
-    with pytest.raises(DatasetError, match="do not fit together"):
+    with pytest.raises(DatasetError, match="do not match"):
         Dataset("mine", ("a", "b"), images, labels, *good)
-    with pytest.raises(DatasetError, match="do not fit together"):
+    with pytest.raises(DatasetError, match="do not match"):
         Dataset("mine", ("a", "b"), *good, images, labels)

@@ -1,4 +1,4 @@
-"""Devices that cannot be used are refused in words that help; and torch is needed by those only who ask for it."""
+"""Unusable devices are rejected with a helpful message, and torch is imported only if it is needed."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from turnout.lab.learner_cache import LearnerCache, torch_device, training_world
 from turnout.lab.learners.devices import device_name, usable_device
 from turnout.lab.learners.torch_learner import TorchLearner
 
-without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 
 
-def test_a_cpu_can_always_be_used() -> None:
+def test_the_cpu_can_always_be_used() -> None:
     assert usable_device("cpu") == torch_device("cpu") == "cpu"
     assert device_name("cpu") == "CPU"
 
 
 @without_gpu
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:7"])
-def test_a_gpu_that_is_not_there_is_refused(name: str) -> None:
+def test_a_missing_gpu_is_rejected(name: str) -> None:
     with pytest.raises(SettingError, match=rf"the device '{name}' cannot be used: .*\. Use cpu, or a machine"):
         usable_device(name)
 
 
 @without_gpu
-def test_a_torch_that_knows_no_gpu_is_told_from_a_machine_that_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_distinguishes_torch_without_cuda_from_a_machine_without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(SettingError, match="this torch was built without CUDA"):
         usable_device("cuda")
@@ -40,8 +40,8 @@ def test_a_torch_that_knows_no_gpu_is_told_from_a_machine_that_has_none(monkeypa
         usable_device("cuda")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
-def test_one_gpu_too_many_is_refused() -> None:
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
+def test_an_index_beyond_the_last_gpu_is_rejected() -> None:
     count = torch.cuda.device_count()
     assert usable_device("cuda") == usable_device(f"cuda:{count - 1}") == "cuda"
     with pytest.raises(SettingError, match=f"there is no device 'cuda:{count}': this machine has {count} GPUs"):
@@ -49,25 +49,25 @@ def test_one_gpu_too_many_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["tpu", "nonsense", "", "cuda:many", "cuda:-1", "cpu cuda"])
-def test_a_name_that_is_no_device_is_refused(name: str) -> None:
+def test_an_unknown_device_name_is_rejected(name: str) -> None:
     with pytest.raises(SettingError, match=f"there is no device '{name}': use cpu, cuda, or cuda:1 for the second GPU"):
         usable_device(name)
 
 
 @pytest.mark.parametrize("name", ["mps", "meta", "xpu:0"])
-def test_a_device_nobody_trains_on_here_is_refused(name: str) -> None:
+def test_an_unsupported_device_type_is_rejected(name: str) -> None:
     with pytest.raises(SettingError, match=f"turnout trains on cpu and on cuda, not on '{name}'"):
         usable_device(name)
 
 
 @without_gpu
 @pytest.mark.parametrize("name", ["cuda", "cuda:7", "tpu"])
-def test_a_workshop_is_not_opened_on_a_device_that_is_not_there(name: str) -> None:
+def test_a_learner_cache_rejects_an_unusable_device(name: str) -> None:
     with pytest.raises(SettingError, match=f"device '{name}'"):
         LearnerCache(name)
 
 
-def test_on_a_cpu_numpy_trains_the_small_model_and_torch_the_large() -> None:
+def test_on_a_cpu_numpy_trains_the_mlp_and_torch_the_cnn() -> None:
     with LearnerCache("cpu", workers=1):
         assert isinstance(training_world(items=30).federation.learner, NumpyLearner)
         learner = training_world(items=30, model="cnn").federation.learner
@@ -75,16 +75,19 @@ def test_on_a_cpu_numpy_trains_the_small_model_and_torch_the_large() -> None:
         assert learner.workers == 1
 
 
-def test_the_small_model_is_not_trained_on_a_gpu() -> None:
-    workshop = LearnerCache()
-    workshop.device = "cuda"  # as on a machine that has one
-    with workshop, pytest.raises(SettingError, match="the model mlp is trained by NumPy on the cpu, not on 'cuda'"):
+def test_the_mlp_is_not_trained_on_a_gpu() -> None:
+    cache = LearnerCache()
+    cache.device = "cuda"  # simulates a machine with a GPU
+    with (
+        cache,
+        pytest.raises(SettingError, match="the model mlp is trained by NumPy on the cpu, not on 'cuda'"),
+    ):
         training_world(items=30)
 
 
 @pytest.fixture
 def torch_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where it was never installed."""
+    """Simulates an environment without torch."""
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "turnout.lab.learners.devices")
 
@@ -93,7 +96,7 @@ NEEDED = r"convolutional networks need torch: pip install 'turnout\[lab\]'"
 
 
 @pytest.mark.usefixtures("torch_is_missing")
-def test_without_torch_it_is_told_how_to_get_it() -> None:
+def test_without_torch_the_error_states_how_to_install_it() -> None:
     with pytest.raises(SettingError, match=NEEDED):
         training_world(items=30, model="cnn")
     with pytest.raises(SettingError, match=NEEDED):
@@ -101,7 +104,7 @@ def test_without_torch_it_is_told_how_to_get_it() -> None:
 
 
 @pytest.mark.usefixtures("torch_is_missing")
-def test_without_torch_the_small_model_trains() -> None:
+def test_the_mlp_trains_without_torch() -> None:
     world: Any = training_world(items=30, hidden=4)
     assert world.federation.learner.evaluate([world.weights])[0] < 0.5
 
@@ -114,5 +117,5 @@ from turnout.simulator import RunPlan, play_plan
 play_plan(RunPlan("random", 2, world="training", world_settings={"items": 30, "hidden": 0}))
 print([name for name in sys.modules if name.split(".")[0] in ("torch", "triton")])
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout == "[]\n"
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert completed.stdout == "[]\n"

@@ -23,12 +23,12 @@ def checksum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def fruit(*, archive: str | None = None, places: tuple[str, ...] = ()) -> Files:
+def fruit(*, archive: str | None = None, system_folders: tuple[str, ...] = ()) -> Files:
     files = tuple(DataFile(name, checksum(content)) for name, content in CONTENTS.items())
-    return Files("fruit", files, "http://fruit.invalid/", archive, places)
+    return Files("fruit", files, "http://fruit.invalid/", archive, system_folders)
 
 
-def put(folder: Path, *, packed: bool = False) -> Path:
+def write_files(folder: Path, *, packed: bool = False) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in CONTENTS.items():
         if packed:
@@ -38,11 +38,11 @@ def put(folder: Path, *, packed: bool = False) -> Path:
     return folder
 
 
-def everything_under(folder: Path) -> dict[str, bytes | None]:
+def read_tree(folder: Path) -> dict[str, bytes | None]:
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-def packed_tar(*members: tuple[str, bytes]) -> bytes:
+def make_tar(*members: tuple[str, bytes]) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for name, content in members:
@@ -53,31 +53,31 @@ def packed_tar(*members: tuple[str, bytes]) -> bytes:
 
 
 @pytest.fixture(autouse=True)
-def _nobody_elses_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _isolated_data_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TURNOUT_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "*")
 
 
 class Server:
-    """A web server on this machine: what it offers, what it was asked for, and how it misbehaves."""
+    """A local web server that records requests and can simulate faults."""
 
     def __init__(self) -> None:
-        self.offered: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.files: dict[str, bytes] = {}
+        self.requests: list[str] = []
         self.fault = ""
         server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 name = self.path.lstrip("/")
-                server.asked.append(name)
+                server.requests.append(name)
                 if server.fault == "silent":
                     return
-                if name not in server.offered:
+                if name not in server.files:
                     self.send_error(404)
                     return
-                content = server.offered[name]
+                content = server.files[name]
                 self.send_response(200)
                 if server.fault == "broken chunk":
                     self.send_header("Transfer-Encoding", "chunked")
@@ -98,7 +98,7 @@ class Server:
 @pytest.fixture
 def server() -> Iterator[Server]:
     started = Server()
-    started.offered = {f"{name}.gz": gzip.compress(content) for name, content in CONTENTS.items()}
+    started.files = {f"{name}.gz": gzip.compress(content) for name, content in CONTENTS.items()}
     thread = threading.Thread(target=started.http.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield started
@@ -107,79 +107,79 @@ def server() -> Iterator[Server]:
     thread.join()
 
 
-# Where they are
+# Finding files
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_files_are_found_in_the_folder_that_is_given(tmp_path: Path, packed: bool) -> None:
-    folder = put(tmp_path / "mine", packed=packed)
+def test_files_are_found_in_a_given_folder(tmp_path: Path, packed: bool) -> None:
+    folder = write_files(tmp_path / "mine", packed=packed)
     assert find_folder(fruit(), folder) == folder
     assert read_checked(fruit(), folder) == CONTENTS
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_files_are_found_where_turnout_data_points(
+def test_files_are_found_in_the_folder_of_turnout_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool
 ) -> None:
     monkeypatch.setenv("TURNOUT_DATA", str(tmp_path / "data"))
-    folder = put(tmp_path / "data" / "fruit", packed=packed)
+    folder = write_files(tmp_path / "data" / "fruit", packed=packed)
     assert find_folder(fruit()) == folder == data_folder("fruit")
     assert read_checked(fruit()) == CONTENTS
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_files_are_found_in_the_users_cache(tmp_path: Path, packed: bool) -> None:
-    folder = put(tmp_path / "cache" / "turnout" / "fruit", packed=packed)
+    folder = write_files(tmp_path / "cache" / "turnout" / "fruit", packed=packed)
     assert find_folder(fruit()) == folder == data_folder("fruit")
     assert read_checked(fruit()) == CONTENTS
 
 
-def test_without_any_setting_the_cache_is_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_cache_is_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert data_folder("fruit") == tmp_path / ".cache" / "turnout" / "fruit"
 
 
-def test_an_empty_setting_is_no_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_environment_variable_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNOUT_DATA", "")
     assert data_folder("fruit") == tmp_path / "cache" / "turnout" / "fruit"
 
 
-def test_what_the_system_put_somewhere_is_found_last(tmp_path: Path) -> None:
-    known = fruit(places=(str(put(tmp_path / "system", packed=True)),))
-    assert find_folder(known) == tmp_path / "system"
-    own = put(tmp_path / "cache" / "turnout" / "fruit")
-    assert find_folder(known) == own
+def test_system_folders_are_searched_last(tmp_path: Path) -> None:
+    files = fruit(system_folders=(str(write_files(tmp_path / "system", packed=True)),))
+    assert find_folder(files) == tmp_path / "system"
+    own = write_files(tmp_path / "cache" / "turnout" / "fruit")
+    assert find_folder(files) == own
 
 
 def test_a_given_folder_is_the_only_one_searched(tmp_path: Path) -> None:
-    put(tmp_path / "cache" / "turnout" / "fruit")
-    with pytest.raises(DatasetError, match="fruit is not here"):
+    write_files(tmp_path / "cache" / "turnout" / "fruit")
+    with pytest.raises(DatasetError, match="fruit was not found in"):
         read_checked(fruit(), tmp_path / "elsewhere")
 
 
-# Whether they are whole
+# Verifying files
 
 
 def test_a_missing_dataset_names_the_folders_the_files_and_the_command(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError) as told:
-        read_checked(fruit(places=("/nowhere/fruit",)))
-    for word in (str(data_folder("fruit")), "/nowhere/fruit", "turnout data fetch fruit", "apples", "pears"):
-        assert word in str(told.value)
-    assert everything_under(tmp_path) == {}
+    with pytest.raises(DatasetError) as raised:
+        read_checked(fruit(system_folders=("/nowhere/fruit",)))
+    for fragment in (str(data_folder("fruit")), "/nowhere/fruit", "turnout data fetch fruit", "apples", "pears"):
+        assert fragment in str(raised.value)
+    assert read_tree(tmp_path) == {}
 
 
-def test_one_missing_file_is_named(tmp_path: Path) -> None:
-    put(tmp_path)
+def test_the_error_names_the_missing_file(tmp_path: Path) -> None:
+    write_files(tmp_path)
     (tmp_path / "pears").unlink()
-    with pytest.raises(DatasetError) as told:
+    with pytest.raises(DatasetError) as raised:
         read_checked(fruit(), tmp_path)
-    for word in ("pears", str(tmp_path), "turnout data fetch fruit"):
-        assert word in str(told.value)
-    assert "apples" not in str(told.value)
+    for fragment in ("pears", str(tmp_path), "turnout data fetch fruit"):
+        assert fragment in str(raised.value)
+    assert "apples" not in str(raised.value)
 
 
-def flipped(content: bytes) -> bytes:
+def flip_bit(content: bytes) -> bytes:
     middle = len(content) // 2
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
@@ -187,77 +187,84 @@ def flipped(content: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        pytest.param("pears", flipped(CONTENTS["pears"]), id="a flipped bit"),
+        pytest.param("pears", flip_bit(CONTENTS["pears"]), id="a flipped bit"),
         pytest.param("pears", CONTENTS["pears"][:-1], id="a lost byte"),
         pytest.param("pears", b"", id="an empty file"),
         pytest.param("pears.gz", gzip.compress(CONTENTS["pears"])[:-20], id="a truncated gz"),
-        pytest.param("pears.gz", flipped(gzip.compress(CONTENTS["pears"])), id="a flipped bit in a gz"),
+        pytest.param("pears.gz", flip_bit(gzip.compress(CONTENTS["pears"])), id="a flipped bit in a gz"),
         pytest.param("pears.gz", gzip.compress(b"plums"), id="other content in a gz"),
         pytest.param("pears.gz", CONTENTS["pears"], id="no gz at all"),
     ],
 )
-def test_damage_is_told_with_the_file_its_checksum_and_what_to_do(tmp_path: Path, name: str, content: bytes) -> None:
-    put(tmp_path)
+def test_the_error_for_damage_names_the_file_the_checksum_and_the_remedy(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    write_files(tmp_path)
     (tmp_path / "pears").unlink()
     (tmp_path / name).write_bytes(content)
-    before = everything_under(tmp_path)
-    with pytest.raises(DatasetError) as told:
+    before = read_tree(tmp_path)
+    with pytest.raises(DatasetError) as raised:
         read_checked(fruit(), tmp_path)
-    for word in (str(tmp_path / name), checksum(CONTENTS["pears"]), "delete it", "turnout data fetch fruit"):
-        assert word in str(told.value)
-    assert everything_under(tmp_path) == before
+    for fragment in (str(tmp_path / name), checksum(CONTENTS["pears"]), "delete it", "turnout data fetch fruit"):
+        assert fragment in str(raised.value)
+    assert read_tree(tmp_path) == before
 
 
-# How to get them
+# Downloading files
 
 
-def test_files_are_fetched_one_by_one(tmp_path: Path, server: Server) -> None:
+def test_files_are_downloaded_one_by_one(tmp_path: Path, server: Server) -> None:
     assert fetch(fruit(), tmp_path / "new" / "fruit", address=server.address) == tmp_path / "new" / "fruit"
-    assert everything_under(tmp_path / "new" / "fruit") == CONTENTS
-    assert server.asked == ["apples.gz", "pears.gz"]
+    assert read_tree(tmp_path / "new" / "fruit") == CONTENTS
+    assert server.requests == ["apples.gz", "pears.gz"]
 
 
-def test_files_are_fetched_into_the_users_cache_and_found_there(server: Server) -> None:
+def test_files_are_downloaded_into_the_users_cache_and_found_there(server: Server) -> None:
     assert fetch(fruit(), address=server.address) == data_folder("fruit")
     assert read_checked(fruit()) == CONTENTS
 
 
-def test_the_official_home_is_asked_unless_another_is_given(tmp_path: Path, server: Server) -> None:
-    at_home = Files("fruit", fruit().files, server.address)
-    assert everything_under(fetch(at_home, tmp_path)) == CONTENTS
+def test_the_default_address_is_that_of_the_dataset(tmp_path: Path, server: Server) -> None:
+    files = Files("fruit", fruit().files, server.address)
+    assert read_tree(fetch(files, tmp_path)) == CONTENTS
 
 
-def test_an_address_may_end_without_a_slash(tmp_path: Path, server: Server) -> None:
-    assert everything_under(fetch(fruit(), tmp_path, address=server.address.rstrip("/"))) == CONTENTS
+def test_an_address_may_omit_the_final_slash(tmp_path: Path, server: Server) -> None:
+    assert read_tree(fetch(fruit(), tmp_path, address=server.address.rstrip("/"))) == CONTENTS
 
 
-def test_whoever_watches_hears_of_every_byte(tmp_path: Path, server: Server) -> None:
-    heard: list[int] = []
-    fetch(fruit(), tmp_path, address=server.address, watch=heard.append)
-    assert sum(heard) == sum(map(len, server.offered.values()))
+def test_the_callback_receives_the_size_of_every_chunk(tmp_path: Path, server: Server) -> None:
+    sizes: list[int] = []
+    fetch(fruit(), tmp_path, address=server.address, watch=sizes.append)
+    assert sum(sizes) == sum(map(len, server.files.values()))
 
 
-def test_an_archive_is_fetched_once_and_its_subfolder_does_not_matter(tmp_path: Path, server: Server) -> None:
+def test_an_archive_is_downloaded_once_and_its_subfolders_are_ignored(tmp_path: Path, server: Server) -> None:
     members = [(f"fruit-1.0/deep/{name}", content) for name, content in CONTENTS.items()]
-    server.offered["fruit.tar.gz"] = packed_tar(*members)
+    server.files["fruit.tar.gz"] = make_tar(*members)
     fetch(fruit(archive="fruit.tar.gz"), tmp_path, address=server.address)
-    assert everything_under(tmp_path) == CONTENTS
-    assert server.asked == ["fruit.tar.gz"]
+    assert read_tree(tmp_path) == CONTENTS
+    assert server.requests == ["fruit.tar.gz"]
 
 
-def test_only_what_is_expected_is_unpacked(tmp_path: Path, server: Server) -> None:
-    evil = [("../evil", b"evil"), ("/tmp/turnout-evil", b"evil"), ("fruit/extra", b"extra"), ("../../apples.sh", b"")]
+def test_only_expected_members_are_extracted(tmp_path: Path, server: Server) -> None:
+    malicious = [
+        ("../evil", b"evil"),
+        ("/tmp/turnout-evil", b"evil"),
+        ("fruit/extra", b"extra"),
+        ("../../apples.sh", b""),
+    ]
     members = [(f"../fruit/{name}", content) for name, content in CONTENTS.items()]
-    server.offered["fruit.tar.gz"] = packed_tar(*evil, *members)
+    server.files["fruit.tar.gz"] = make_tar(*malicious, *members)
     fetch(fruit(archive="fruit.tar.gz"), tmp_path / "outer" / "inner", address=server.address)
-    assert everything_under(tmp_path / "outer" / "inner") == CONTENTS
+    assert read_tree(tmp_path / "outer" / "inner") == CONTENTS
     assert {path.name for path in (tmp_path / "outer").iterdir()} == {"inner"}
     assert {path.name for path in tmp_path.iterdir()} == {"outer"}
     assert not Path("/tmp/turnout-evil").exists()
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
-def test_a_member_that_is_no_plain_file_is_not_followed(tmp_path: Path, server: Server, kind: bytes) -> None:
+def test_members_that_are_not_regular_files_are_ignored(tmp_path: Path, server: Server, kind: bytes) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         hidden = tarfile.TarInfo("hidden")
@@ -269,141 +276,143 @@ def test_a_member_that_is_no_plain_file_is_not_followed(tmp_path: Path, server: 
         pears = tarfile.TarInfo("pears")
         pears.size = len(CONTENTS["pears"])
         archive.addfile(pears, io.BytesIO(CONTENTS["pears"]))
-    server.offered["fruit.tar.gz"] = packed.getvalue()
-    with pytest.raises(DatasetError, match="holds no apples: nothing was kept"):
+    server.files["fruit.tar.gz"] = packed.getvalue()
+    with pytest.raises(DatasetError, match="contains no file apples: nothing was kept"):
         fetch(fruit(archive="fruit.tar.gz"), tmp_path, address=server.address)
-    assert everything_under(tmp_path) == {}
+    assert read_tree(tmp_path) == {}
 
 
-def test_a_link_that_lies_in_the_folder_is_replaced_and_not_written_through(tmp_path: Path, server: Server) -> None:
-    precious = tmp_path / "precious"
-    precious.write_bytes(b"precious")
+def test_a_symlink_in_the_folder_is_replaced_and_not_followed(tmp_path: Path, server: Server) -> None:
+    outside = tmp_path / "precious"
+    outside.write_bytes(b"precious")
     folder = tmp_path / "fruit"
     folder.mkdir()
-    (folder / "apples").symlink_to(precious)
+    (folder / "apples").symlink_to(outside)
     fetch(fruit(), folder, address=server.address)
-    assert precious.read_bytes() == b"precious"
-    assert everything_under(folder) == CONTENTS
+    assert outside.read_bytes() == b"precious"
+    assert read_tree(folder) == CONTENTS
 
 
-def test_an_archive_with_other_content_is_not_kept(tmp_path: Path, server: Server) -> None:
-    server.offered["fruit.tar.gz"] = packed_tar(("apples", b"plums"), ("pears", b"plums"))
-    with pytest.raises(DatasetError) as told:
+def test_an_archive_with_wrong_content_is_not_kept(tmp_path: Path, server: Server) -> None:
+    server.files["fruit.tar.gz"] = make_tar(("apples", b"plums"), ("pears", b"plums"))
+    with pytest.raises(DatasetError) as raised:
         fetch(fruit(archive="fruit.tar.gz"), tmp_path, address=server.address)
-    for word in ("apples", checksum(b"plums"), checksum(CONTENTS["apples"]), "not kept"):
-        assert word in str(told.value)
-    assert everything_under(tmp_path) == {}
+    for fragment in ("apples", checksum(b"plums"), checksum(CONTENTS["apples"]), "not kept"):
+        assert fragment in str(raised.value)
+    assert read_tree(tmp_path) == {}
 
 
 @pytest.mark.parametrize("archive", [b"", b"no archive", gzip.compress(b"no archive", mtime=0), b"cut short"])
-def test_a_damaged_archive_is_told_and_nothing_kept(tmp_path: Path, server: Server, archive: bytes) -> None:
-    whole = packed_tar(*CONTENTS.items())
-    server.offered["fruit.tar.gz"] = whole[: len(whole) // 2] if archive == b"cut short" else archive
+def test_a_damaged_archive_is_reported_and_not_kept(tmp_path: Path, server: Server, archive: bytes) -> None:
+    whole = make_tar(*CONTENTS.items())
+    server.files["fruit.tar.gz"] = whole[: len(whole) // 2] if archive == b"cut short" else archive
     with pytest.raises(DatasetError, match="nothing was kept"):
         fetch(fruit(archive="fruit.tar.gz"), tmp_path, address=server.address)
-    assert everything_under(tmp_path) == {}
+    assert read_tree(tmp_path) == {}
 
 
 def test_a_file_with_a_wrong_checksum_is_not_kept(tmp_path: Path, server: Server) -> None:
-    server.offered["apples.gz"] = gzip.compress(b"plums")
-    with pytest.raises(DatasetError) as told:
+    server.files["apples.gz"] = gzip.compress(b"plums")
+    with pytest.raises(DatasetError) as raised:
         fetch(fruit(), tmp_path, address=server.address)
-    for word in ("apples", server.address, checksum(b"plums"), checksum(CONTENTS["apples"]), "not kept"):
-        assert word in str(told.value)
-    assert everything_under(tmp_path) == {}
+    for fragment in ("apples", server.address, checksum(b"plums"), checksum(CONTENTS["apples"]), "not kept"):
+        assert fragment in str(raised.value)
+    assert read_tree(tmp_path) == {}
 
 
-def test_what_is_no_gzip_file_is_not_kept(tmp_path: Path, server: Server) -> None:
-    server.offered["apples.gz"] = b"<html>Please log in</html>"
+def test_a_response_that_is_not_gzip_is_not_kept(tmp_path: Path, server: Server) -> None:
+    server.files["apples.gz"] = b"<html>Please log in</html>"
     with pytest.raises(DatasetError, match=r"apples\.gz is not a gzip file .*: nothing was kept"):
         fetch(fruit(), tmp_path, address=server.address)
-    assert everything_under(tmp_path) == {}
+    assert read_tree(tmp_path) == {}
 
 
 @pytest.mark.parametrize(
-    ("fault", "why"),
+    ("fault", "reason"),
     [("short", "bytes too early"), ("broken chunk", "IncompleteRead"), ("silent", "without response")],
 )
-def test_an_interrupted_download_is_told_and_nothing_kept(tmp_path: Path, server: Server, fault: str, why: str) -> None:
+def test_an_interrupted_download_is_reported_and_not_kept(
+    tmp_path: Path, server: Server, fault: str, reason: str
+) -> None:
     server.fault = fault
-    with pytest.raises(DatasetError, match=f"cannot download {server.address}apples.gz: .*{why}"):
+    with pytest.raises(DatasetError, match=f"cannot download {server.address}apples.gz: .*{reason}"):
         fetch(fruit(), tmp_path, address=server.address)
-    assert everything_under(tmp_path) == {}
+    assert read_tree(tmp_path) == {}
     server.fault = ""
-    assert everything_under(fetch(fruit(), tmp_path, address=server.address)) == CONTENTS
+    assert read_tree(fetch(fruit(), tmp_path, address=server.address)) == CONTENTS
 
 
-def test_a_page_that_is_not_there_is_told(tmp_path: Path, server: Server) -> None:
-    server.offered.clear()
-    with pytest.raises(DatasetError, match=r"cannot download http://.*/apples\.gz: Not Found.*by hand") as told:
+def test_a_missing_page_is_reported(tmp_path: Path, server: Server) -> None:
+    server.files.clear()
+    with pytest.raises(DatasetError, match=r"cannot download http://.*/apples\.gz: Not Found.*by hand") as raised:
         fetch(fruit(), tmp_path, address=server.address)
-    assert everything_under(tmp_path) == {}
-    reply = told.value.__cause__
-    assert isinstance(reply, HTTPError)
-    assert reply.fp.closed
+    assert read_tree(tmp_path) == {}
+    cause = raised.value.__cause__
+    assert isinstance(cause, HTTPError)
+    assert cause.fp.closed
 
 
-def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with socket.socket() as taken:  # bound but not listening: the system refuses whoever comes
-        taken.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{taken.getsockname()[1]}/"
+def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
+    with socket.socket() as unused:  # bound but not listening: connections are refused
+        unused.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{unused.getsockname()[1]}/"
         with pytest.raises(DatasetError, match=r"cannot download .*refused.*by hand"):
             fetch(fruit(), tmp_path, address=address)
-    assert everything_under(tmp_path) == {}
+    assert read_tree(tmp_path) == {}
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:port/", "http://127.0.0.1/a b/", "http://[::1/"])
-def test_a_malformed_address_is_told(tmp_path: Path, address: str) -> None:
+def test_a_malformed_address_is_reported(tmp_path: Path, address: str) -> None:
     with pytest.raises(DatasetError, match="cannot download"):
         fetch(fruit(), tmp_path, address=address)
 
 
 @pytest.mark.parametrize("scheme", ["file://", "ftp://", "data:", ""])
-def test_only_web_addresses_are_followed(tmp_path: Path, scheme: str) -> None:
-    folder = put(tmp_path / "source", packed=True)
+def test_only_web_addresses_are_accepted(tmp_path: Path, scheme: str) -> None:
+    folder = write_files(tmp_path / "source", packed=True)
     with pytest.raises(DatasetError, match="is not a web address"):
         fetch(fruit(), tmp_path / "target", address=f"{scheme}{folder}/")
-    assert everything_under(tmp_path / "target") == {}
+    assert read_tree(tmp_path / "target") == {}
 
 
 def test_a_second_fetch_downloads_nothing(tmp_path: Path, server: Server) -> None:
     fetch(fruit(), tmp_path, address=server.address)
-    server.asked.clear()
+    server.requests.clear()
     assert fetch(fruit(), tmp_path, address=server.address) == tmp_path
-    assert server.asked == []
+    assert server.requests == []
 
 
-def test_what_was_put_there_by_hand_is_not_fetched_again(tmp_path: Path, server: Server) -> None:
-    put(tmp_path, packed=True)
+def test_files_copied_by_hand_are_not_downloaded(tmp_path: Path, server: Server) -> None:
+    write_files(tmp_path, packed=True)
     fetch(fruit(), tmp_path, address=server.address)
-    assert server.asked == []
+    assert server.requests == []
 
 
 @pytest.mark.parametrize("name", ["pears", "pears.gz"])
-def test_only_what_is_damaged_is_fetched_again(tmp_path: Path, server: Server, name: str) -> None:
-    put(tmp_path)
+def test_only_damaged_files_are_downloaded_again(tmp_path: Path, server: Server, name: str) -> None:
+    write_files(tmp_path)
     (tmp_path / "pears").unlink()
     (tmp_path / name).write_bytes(b"plums")
     fetch(fruit(), tmp_path, address=server.address)
-    assert server.asked == ["pears.gz"]
+    assert server.requests == ["pears.gz"]
     assert read_checked(fruit(), tmp_path) == CONTENTS
 
 
-def test_what_an_interrupted_fetch_left_does_no_harm(tmp_path: Path, server: Server) -> None:
+def test_a_partial_file_of_an_interrupted_download_is_replaced(tmp_path: Path, server: Server) -> None:
     (tmp_path / "apples.part").write_bytes(b"half an app")
     fetch(fruit(), tmp_path, address=server.address)
-    assert everything_under(tmp_path) == CONTENTS
+    assert read_tree(tmp_path) == CONTENTS
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path, server: Server) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path, server: Server) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DatasetError, match="cannot write into"):
         fetch(fruit(), tmp_path / "file" / "fruit", address=server.address)
-    assert server.asked == []
+    assert server.requests == []
 
 
-def test_a_file_that_cannot_be_written_is_told_and_no_part_of_it_stays(tmp_path: Path, server: Server) -> None:
+def test_a_file_that_cannot_be_written_is_reported_and_leaves_no_partial_file(tmp_path: Path, server: Server) -> None:
     (tmp_path / "apples").mkdir()
     with pytest.raises(DatasetError, match=f"cannot write {tmp_path / 'apples'}"):
         fetch(fruit(), tmp_path, address=server.address)
-    assert everything_under(tmp_path) == {"apples": None}
+    assert read_tree(tmp_path) == {"apples": None}

@@ -1,7 +1,7 @@
-"""Every GPU kernel gives what its twin in plain torch gives.
+"""Compares every GPU kernel with its reference implementation in plain torch.
 
-On a machine with a GPU they run on it; elsewhere, where triton is installed, its interpreter runs them on the CPU. It
-must be asked for before triton is imported, and so has a process of its own.
+The kernels run on a GPU if there is one, otherwise in triton's interpreter on the CPU, if triton is installed. The
+interpreter must be enabled before triton is imported and therefore runs in a separate process.
 """
 
 from __future__ import annotations
@@ -23,117 +23,118 @@ from turnout.lab.learners.networks import KERNEL
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
 
-here = pytest.mark.skipif(
-    not (INTERPRETED or torch.cuda.is_available()), reason="there is no GPU here; triton's interpreter runs them apart"
+needs_kernels = pytest.mark.skipif(
+    not (INTERPRETED or torch.cuda.is_available()),
+    reason="this machine has no GPU; triton's interpreter runs these tests",
 )
 
-#: Items, height, width, channels: of the digits, of CIFAR-10 and its second layer, and no square.
+#: (items, height, width, channels) of the digits, of both layers for CIFAR-10, and a non-square image.
 IMAGES = [(3, 8, 8, 1), (1, 32, 32, 3), (1, 14, 14, 64), (2, 6, 10, 5)]
-NUMBERS = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2**-7}
+TOLERANCES = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2**-7}
 
 every_shape = pytest.mark.parametrize("shape", IMAGES, ids=str)
-every_kind = pytest.mark.parametrize("kind", NUMBERS, ids=str)
+every_dtype = pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 
 
-def drawn(shape: tuple[int, ...], kind: torch.dtype, seed: int = 0) -> Tensor:
+def random_tensor(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
     numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return numbers.to(kind).to(DEVICE)
+    return numbers.to(dtype).to(DEVICE)
 
 
 def context(*saved: Tensor, **known: int) -> Any:
-    """What autograd carries from the way there to the way back."""
-    one = SimpleNamespace(saved_tensors=saved, **known)
-    one.save_for_backward = lambda *tensors: setattr(one, "saved_tensors", tensors)
-    return one
+    """Returns a stand-in for the autograd context."""
+    stand_in = SimpleNamespace(saved_tensors=saved, **known)
+    stand_in.save_for_backward = lambda *tensors: setattr(stand_in, "saved_tensors", tensors)
+    return stand_in
 
 
-def twin_patches(images: Tensor) -> Tensor:
+def reference_patches(images: Tensor) -> Tensor:
     return Patches.forward(context(), images.cpu())
 
 
-def twin_pooled(maps: Tensor) -> Tensor:
+def reference_pooled(maps: Tensor) -> Tensor:
     return PoolRelu.forward(context(), maps.cpu())
 
 
-@here
-@every_kind
+@needs_kernels
+@every_dtype
 @every_shape
-def test_patches_are_what_each_place_sees(shape: tuple[int, ...], kind: torch.dtype) -> None:
+def test_patches_equal_the_reference(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     from turnout.lab.learners import gpu_kernels
 
-    images = drawn(shape, kind)
-    given = gpu_kernels.patches(images, KERNEL).cpu()
-    assert torch.equal(given, twin_patches(images))
+    images = random_tensor(shape, dtype)
+    actual = gpu_kernels.patches(images, KERNEL).cpu()
+    assert torch.equal(actual, reference_patches(images))
     _, _, width, channels = shape
-    assert given.shape == (shape[0], shape[1] - 4, width - 4, 25 * channels)
-    assert torch.equal(given[0, 1, 0, 7 * channels : 8 * channels], images[0, 2, 2].cpu())
+    assert actual.shape == (shape[0], shape[1] - 4, width - 4, 25 * channels)
+    assert torch.equal(actual[0, 1, 0, 7 * channels : 8 * channels], images[0, 2, 2].cpu())
 
 
-@here
-@every_kind
+@needs_kernels
+@every_dtype
 @every_shape
-def test_folding_adds_up_all_patches_that_see_a_pixel(shape: tuple[int, ...], kind: torch.dtype) -> None:
+def test_folding_sums_all_patches_that_contain_a_pixel(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     from turnout.lab.learners import gpu_kernels
 
     _, height, width, _ = shape
-    slopes = drawn(tuple(twin_patches(drawn(shape, kind)).shape), kind)
-    given = gpu_kernels.folded(slopes, height, width, KERNEL).cpu()
-    expected = Patches.backward(context(height=height, width=width), slopes.cpu().double())
-    assert given.dtype == kind
-    assert given.shape == shape
-    assert (given.double() - expected).abs().max() <= NUMBERS[kind] * expected.abs().max()
+    gradients = random_tensor(tuple(reference_patches(random_tensor(shape, dtype)).shape), dtype)
+    actual = gpu_kernels.folded(gradients, height, width, KERNEL).cpu()
+    expected = Patches.backward(context(height=height, width=width), gradients.cpu().double())
+    assert actual.dtype == dtype
+    assert actual.shape == shape
+    assert (actual.double() - expected).abs().max() <= TOLERANCES[dtype] * expected.abs().max()
 
 
-@here
-@every_kind
+@needs_kernels
+@every_dtype
 @every_shape
-def test_pooling_takes_the_largest_of_four_or_nothing(shape: tuple[int, ...], kind: torch.dtype) -> None:
+def test_pooling_takes_the_maximum_of_each_block_or_zero(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     from turnout.lab.learners import gpu_kernels
 
-    maps = drawn(shape, kind) - 1
-    given = gpu_kernels.pooled(maps).cpu()
-    assert torch.equal(given, twin_pooled(maps))
-    assert (given == 0).any()
-    assert (given > 0).any()
-    assert (given >= 0).all()
+    maps = random_tensor(shape, dtype) - 1
+    actual = gpu_kernels.pooled(maps).cpu()
+    assert torch.equal(actual, reference_pooled(maps))
+    assert (actual == 0).any()
+    assert (actual > 0).any()
+    assert (actual >= 0).all()
 
 
-@here
-@every_kind
-def test_what_is_not_a_number_stays_one(kind: torch.dtype) -> None:
-    """A model that diverged must be seen to have."""
+@needs_kernels
+@every_dtype
+def test_pooling_propagates_nan(dtype: torch.dtype) -> None:
+    """Otherwise a diverged model would not be detected."""
     from turnout.lab.learners import gpu_kernels
 
-    maps = drawn((4, 8, 8, 3), kind)
+    maps = random_tensor((4, 8, 8, 3), dtype)
     for item, (row, column) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
         maps[item, row, column, 1] = float("nan")
-    given = gpu_kernels.pooled(maps).cpu()
-    assert given.isnan().sum() == 4
-    assert given[:, 0, 0, 1].isnan().all()
-    assert torch.equal(given.nan_to_num(7), twin_pooled(maps).nan_to_num(7))
+    actual = gpu_kernels.pooled(maps).cpu()
+    assert actual.isnan().sum() == 4
+    assert actual[:, 0, 0, 1].isnan().all()
+    assert torch.equal(actual.nan_to_num(7), reference_pooled(maps).nan_to_num(7))
 
 
-@here
-@every_kind
+@needs_kernels
+@every_dtype
 @every_shape
-def test_the_way_back_goes_to_the_first_of_the_largest(shape: tuple[int, ...], kind: torch.dtype) -> None:
+def test_the_gradient_of_pooling_goes_to_the_first_maximum(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     from turnout.lab.learners import gpu_kernels
 
-    maps = drawn(shape, kind).round()  # so that there are many equals, and zeros
-    slopes = drawn((shape[0], shape[1] // 2, shape[2] // 2, shape[3]), kind, seed=1)
-    given = gpu_kernels.unpooled(slopes, maps).cpu()
-    assert torch.equal(given, PoolRelu.backward(context(maps.cpu()), slopes.cpu()))
-    assert (given != 0).sum() == (twin_pooled(maps) > 0).sum()
+    maps = random_tensor(shape, dtype).round()  # gives many ties and zeros
+    gradients = random_tensor((shape[0], shape[1] // 2, shape[2] // 2, shape[3]), dtype, seed=1)
+    actual = gpu_kernels.unpooled(gradients, maps).cpu()
+    assert torch.equal(actual, PoolRelu.backward(context(maps.cpu()), gradients.cpu()))
+    assert (actual != 0).sum() == (reference_pooled(maps) > 0).sum()
 
 
 @pytest.mark.skipif(
     INTERPRETED or torch.cuda.is_available() or importlib.util.find_spec("triton") is None,
-    reason="they run here already, or triton is not installed, without which there are no kernels",
+    reason="the kernels run in this process already, or triton is not installed",
 )
-def test_the_interpreter_finds_all_kernels_right() -> None:
+def test_all_kernels_pass_in_the_interpreter() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:benchmark", "-p", "no:cacheprovider", __file__]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     environment.pop("PYTEST_ADDOPTS", None)
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout
-    assert " passed, 1 skipped" in ended.stdout
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout
+    assert " passed, 1 skipped" in completed.stdout

@@ -10,36 +10,36 @@ from hypothesis import strategies as st
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import IntArray
-from turnout.lab.partition import Partition, partition, whole_numbers
+from turnout.lab.partition import Partition, partition, round_shares
 
 CLASSES = 10
 LABELS: IntArray = np.random.default_rng(0).permutation(np.repeat(np.arange(CLASSES), 600))
 
 
-def counted(split: Partition, labels: IntArray = LABELS) -> IntArray:
+def count_classes(split: Partition, labels: IntArray = LABELS) -> IntArray:
     classes = int(labels.max()) + 1
     return np.array([np.bincount(labels[held], minlength=classes) for held in split.items])
 
 
 @pytest.mark.parametrize("gamma", [1e-3, 0.1, 1.0, 10.0, math.inf])
-def test_every_client_holds_exactly_what_it_should(gamma: float) -> None:
+def test_every_client_holds_the_requested_number_of_items(gamma: float) -> None:
     split = partition(LABELS, clients=30, items=123, gamma=gamma)
     assert split.clients == 30
     assert split.items.shape == (30, 123)
     assert split.counts.shape == (30, CLASSES)
     assert (split.counts.sum(axis=1) == 123).all()
-    assert (split.counts == counted(split)).all()
+    assert (split.counts == count_classes(split)).all()
 
 
 def test_the_papers_split_is_the_default() -> None:
     assert partition(LABELS).items.shape == (40, 500)
 
 
-def test_without_skew_every_class_has_the_same_share() -> None:
+def test_with_infinite_gamma_every_class_has_the_same_share() -> None:
     assert (partition(LABELS, items=500, gamma=math.inf).counts == 50).all()
 
 
-def test_without_skew_a_remainder_is_spread_one_by_one() -> None:
+def test_with_infinite_gamma_counts_differ_by_at_most_one() -> None:
     counts = partition(LABELS, items=503, gamma=math.inf).counts
     assert set(np.unique(counts)) == {50, 51}
 
@@ -54,20 +54,20 @@ def test_shares_have_the_mean_and_the_variance_of_a_dirichlet(gamma: float) -> N
     np.testing.assert_allclose(shares.var(), variance, rtol=0.08)
 
 
-def test_a_tiny_gamma_gives_most_clients_one_class_and_every_class_somebody() -> None:
+def test_a_tiny_gamma_gives_most_clients_a_single_class() -> None:
     counts = partition(LABELS, clients=300, items=50, gamma=1e-3).counts
     assert ((counts == 50).any(axis=1)).mean() > 0.95
     assert (counts.max(axis=0) == 50).all()
 
 
-def test_no_client_holds_an_item_twice_while_the_class_has_enough() -> None:
+def test_items_of_a_client_are_distinct_while_the_class_has_enough() -> None:
     split = partition(LABELS, clients=50, items=500, gamma=0.1)
     assert split.counts.max() > 300
     for held in split.items:
         assert len(np.unique(held)) == 500
 
 
-def test_a_class_can_be_held_whole() -> None:
+def test_a_client_can_hold_all_items_of_a_class() -> None:
     labels = np.zeros(20, dtype=np.int64)
     split = partition(labels, clients=3, items=20)
     for held in split.items:
@@ -77,7 +77,7 @@ def test_a_class_can_be_held_whole() -> None:
 def test_a_class_that_is_too_small_is_drawn_with_replacement() -> None:
     labels = np.array([0, 0, 0, 1, 1, 1, 1, 1])
     split = partition(labels, clients=5, items=100, gamma=math.inf)
-    assert (counted(split, labels) == 50).all()
+    assert (count_classes(split, labels) == 50).all()
     assert set(np.unique(split.items)) == set(range(8))
 
 
@@ -90,7 +90,7 @@ def test_the_items_of_a_class_are_drawn_uniformly() -> None:
     assert np.abs(held - clients * 0.2).max() < 4.5 * deviation
 
 
-def test_items_do_not_lie_sorted_by_class() -> None:
+def test_items_are_not_sorted_by_class() -> None:
     split = partition(LABELS, clients=2000, items=20, gamma=math.inf)
     first = np.bincount(LABELS[split.items[:, 0]], minlength=CLASSES)
     assert np.abs(first - 200).max() < 4.5 * math.sqrt(2000 * 0.1 * 0.9)
@@ -101,38 +101,38 @@ def test_two_clients_may_hold_the_same_item() -> None:
     assert set(split.items[0]) == set(split.items[1])
 
 
-def test_the_same_seed_gives_the_same_partition_and_another_another() -> None:
+def test_the_partition_is_determined_by_the_seed() -> None:
     first, again, other = (partition(LABELS, clients=5, seed=seed) for seed in (3, 3, 4))
     assert (first.items == again.items).all()
     assert (first.counts == again.counts).all()
     assert (first.counts != other.counts).any(axis=1).all()
 
 
-def test_no_global_chance_is_read_or_changed() -> None:
+def test_the_global_random_generator_is_neither_read_nor_changed() -> None:
     before = np.random.get_state(legacy=False)  # noqa: NPY002
     partition(LABELS, clients=2)
     after = np.random.get_state(legacy=False)  # noqa: NPY002
     assert str(before) == str(after)
 
 
-def test_more_clients_leave_the_first_as_they_were() -> None:
+def test_adding_clients_does_not_change_the_items_of_the_others() -> None:
     few, many = partition(LABELS, clients=4), partition(LABELS, clients=9)
     assert (many.items[:4] == few.items).all()
     assert (many.counts[:4] == few.counts).all()
 
 
-def test_clients_differ() -> None:
+def test_clients_have_different_class_counts() -> None:
     split = partition(LABELS, clients=20)
     assert len({tuple(counts) for counts in split.counts.tolist()}) == 20
 
 
 @pytest.mark.parametrize("labels", [LABELS.astype(np.uint8), LABELS.tolist()])
-def test_labels_of_any_whole_kind_mean_the_same(labels: Any) -> None:
+def test_labels_may_have_any_integer_type(labels: Any) -> None:
     assert (partition(labels, clients=3).items == partition(LABELS, clients=3).items).all()
 
 
 @pytest.mark.parametrize(
-    ("labels", "settings", "why"),
+    ("labels", "settings", "message"),
     [
         (LABELS, {"clients": 0}, "clients must be at least 1"),
         (LABELS, {"clients": 2.5}, "clients must be a whole number"),
@@ -141,17 +141,17 @@ def test_labels_of_any_whole_kind_mean_the_same(labels: Any) -> None:
         (LABELS, {"gamma": 0.0}, "gamma must be at least 1e-06"),
         (LABELS, {"gamma": -1.0}, "gamma must be at least 1e-06"),
         (LABELS, {"gamma": math.nan}, "gamma must be at least 1e-06"),
-        ([], {}, "labels must be whole numbers"),
-        ([0.0, 1.0], {}, "labels must be whole numbers"),
-        ([True, False], {}, "labels must be whole numbers"),
-        ([[0, 1]], {}, "labels must be whole numbers"),
-        ([-1, 0, 1], {}, "labels must be whole numbers"),
-        ([-1, -1], {}, "labels must be whole numbers"),
+        ([], {}, "labels must be a non-empty sequence of whole numbers"),
+        ([0.0, 1.0], {}, "labels must be a non-empty sequence of whole numbers"),
+        ([True, False], {}, "labels must be a non-empty sequence of whole numbers"),
+        ([[0, 1]], {}, "labels must be a non-empty sequence of whole numbers"),
+        ([-1, 0, 1], {}, "labels must be a non-empty sequence of whole numbers"),
+        ([-1, -1], {}, "labels must be a non-empty sequence of whole numbers"),
         ([0, 2], {}, "no training items of class 1"),
     ],
 )
-def test_wrong_settings_are_refused(labels: Any, settings: dict[str, Any], why: str) -> None:
-    with pytest.raises(SettingError, match=why):
+def test_invalid_settings_are_rejected(labels: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
         partition(labels, **settings)
 
 
@@ -159,20 +159,20 @@ def test_wrong_settings_are_refused(labels: Any, settings: dict[str, Any], why: 
     weights=st.lists(st.floats(0, 1e6), min_size=1, max_size=30).filter(lambda weights: sum(weights) > 1e-3),
     total=st.integers(0, 100_000),
 )
-def test_whole_numbers_add_up_and_stay_within_one_of_the_exact(weights: list[float], total: int) -> None:
+def test_rounded_shares_sum_to_the_total_and_differ_by_less_than_one(weights: list[float], total: int) -> None:
     shares = np.array(weights) / np.sum(weights)
-    counts = whole_numbers(shares, total)
+    counts = round_shares(shares, total)
     assert counts.sum() == total
     assert (counts >= 0).all()
     assert (np.abs(counts - shares * total) < 1).all()
 
 
 @given(weights=st.lists(st.integers(1, 50), min_size=2, max_size=12))
-def test_shares_that_are_whole_already_stay(weights: list[int]) -> None:
+def test_integer_shares_are_not_changed(weights: list[int]) -> None:
     total = sum(weights)
-    assert whole_numbers(np.array(weights) / total, total).tolist() == weights
+    assert round_shares(np.array(weights) / total, total).tolist() == weights
 
 
 def test_the_largest_remainders_are_rounded_up() -> None:
-    assert whole_numbers(np.array([0.14, 0.18, 0.68]), 10).tolist() == [1, 2, 7]
-    assert whole_numbers(np.array([0.25, 0.25, 0.25, 0.25]), 2).tolist() == [1, 1, 0, 0]
+    assert round_shares(np.array([0.14, 0.18, 0.68]), 10).tolist() == [1, 2, 7]
+    assert round_shares(np.array([0.25, 0.25, 0.25, 0.25]), 2).tolist() == [1, 1, 0, 0]

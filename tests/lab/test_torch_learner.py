@@ -1,4 +1,4 @@
-"""Both torch learners against a plain loop over torch's own modules; and what becomes of the processes of one."""
+"""Compares both torch learners with a plain loop over torch's own modules, and tests their worker processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from turnout.kernel.arrays import IntArray
 from turnout.lab import Cohort, Dataset, Learner, Training, TrainingResult, load_dataset
 from turnout.lab.learners.networks import Network, paper_network
 from turnout.lab.learners.stacked_learner import Precision, StackedLearner
-from turnout.lab.learners.torch_learner import SMALLEST_ROOM, TorchLearner
+from turnout.lab.learners.torch_learner import MIN_RESULT_SLOTS, TorchLearner
 
 DIGITS = load_dataset("digits")
 NETWORK = paper_network(DIGITS)
@@ -34,294 +34,300 @@ NETWORK = paper_network(DIGITS)
 Maker = Callable[[Dataset, Network, Training], Learner]
 
 
-def by_torch(workers: int) -> Maker:
-    return lambda data, network, how: TorchLearner(data, network, how, workers=workers, precision="float64")
+def torch_learner(workers: int) -> Maker:
+    return lambda data, network, training: TorchLearner(data, network, training, workers=workers, precision="float64")
 
 
-def stacked(device: str, stack: int = 128) -> Maker:
-    return lambda data, network, how: StackedLearner(
-        data, network, how, device=device, precision="float64", stack=stack
+def stacked_learner(device: str, stack: int = 128) -> Maker:
+    return lambda data, network, training: StackedLearner(
+        data, network, training, device=device, precision="float64", stack=stack
     )
 
 
-ALL: dict[str, Maker] = {
-    "one worker": by_torch(1),
-    "stacked": stacked("cpu"),
-    "in turns": stacked("cpu", stack=8),
+MAKERS: dict[str, Maker] = {
+    "one worker": torch_learner(1),
+    "stacked": stacked_learner("cpu"),
+    "several stacks": stacked_learner("cpu", stack=8),
 }
 if torch.cuda.is_available():
-    ALL |= {"on a GPU": stacked("cuda"), "on a GPU in turns": stacked("cuda", stack=8)}
+    MAKERS |= {"on a GPU": stacked_learner("cuda"), "several stacks on a GPU": stacked_learner("cuda", stack=8)}
 else:
-    ALL |= {"two workers": by_torch(2)}
+    MAKERS |= {"two workers": torch_learner(2)}
 
-forking = pytest.mark.skipif(torch.cuda.is_available(), reason="torch forks no more once a plain loop ran beside a GPU")
-every_learner = pytest.mark.parametrize("make", ALL.values(), ids=ALL)
+forking = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="torch refuses to train in forked processes once a GPU is in use"
+)
+every_learner = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Threads that wait for each other take turns badly with the tests beside them."""
+    """Uses one thread: several would compete with tests in other processes."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
 
-def assert_alike(given: npt.ArrayLike, expected: npt.ArrayLike) -> None:
-    np.testing.assert_allclose(np.asarray(given, float), np.asarray(expected, float), rtol=1e-11, atol=1e-12)
+def assert_close(actual: npt.ArrayLike, expected: npt.ArrayLike) -> None:
+    np.testing.assert_allclose(np.asarray(actual, float), np.asarray(expected, float), rtol=1e-11, atol=1e-12)
 
 
 def digits(make: Maker, **training: Any) -> closing[Learner]:
-    """A learner of the digits, closed in the end."""
+    """Returns a learner for the digits that is closed at the end of a `with` block."""
     return closing(make(DIGITS, NETWORK, Training(**training)))
 
 
-def drawn(clients: int, *, epochs: int = 1, held: int = 11, seed: int = 0, data: Dataset = DIGITS) -> IntArray:
+def random_orders(clients: int, *, epochs: int = 1, held: int = 11, seed: int = 0, data: Dataset = DIGITS) -> IntArray:
     rng = np.random.default_rng(seed)
     orders = [[rng.permutation(len(data.train_labels))[:held] for _ in range(epochs)] for _ in range(clients)]
     return np.array(orders, dtype=np.int64).reshape(clients, epochs, held)
 
 
-def cohort(learner: Learner, clients: int, *, seed: int = 0, **drawing: Any) -> Cohort:
-    """Clients with fresh weights of this seed, each of another share."""
-    orders = drawn(clients, seed=seed, epochs=learner.training.epochs, **drawing)
+def cohort(learner: Learner, clients: int, *, seed: int = 0, **order_settings: Any) -> Cohort:
+    """Returns a cohort with new weights of this seed; all shares are different."""
+    orders = random_orders(clients, seed=seed, epochs=learner.training.epochs, **order_settings)
     return Cohort(learner.initial_weights(seed), orders, np.arange(1.0, clients + 1))
 
 
-def scaled(data: Dataset) -> torch.Tensor:
+def scale_images(data: Dataset) -> torch.Tensor:
     images = data.train_images
     return torch.from_numpy((images - images.mean()) / images.std())
 
 
 def check_against_a_plain_loop(learner: Learner, data: Dataset, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
-    """Client by client: a plain round of one client is its model."""
-    plain = PlainRound(learner.network, learner.training, scaled(data), torch.tensor(data.train_labels).long())
-    given = learner.train(cohorts)
-    assert len(given) == len(cohorts)
-    for taught, asked in zip(given, cohorts, strict=True):
-        start = torch.from_numpy(learner.saved(asked.weights))
-        alone = [plain.train(start, asked.orders[place : place + 1]) for place in range(len(asked.orders))]
+    """Compares every client with a plain round of that client alone."""
+    plain = PlainRound(learner.network, learner.training, scale_images(data), torch.tensor(data.train_labels).long())
+    results = learner.train(cohorts)
+    assert len(results) == len(cohorts)
+    for result, trained in zip(results, cohorts, strict=True):
+        start = torch.from_numpy(learner.saved(trained.weights))
+        alone = [plain.train(start, trained.orders[index : index + 1]) for index in range(len(trained.orders))]
         expected = start.numpy()
         if alone:
-            expected = np.average([model.numpy() for model, _ in alone], axis=0, weights=asked.shares)
+            expected = np.average([model.numpy() for model, _ in alone], axis=0, weights=trained.shares)
             assert np.abs(expected - start.numpy()).max() > 1e-4
-        assert_alike(learner.saved(taught.weights), expected)
-        assert_alike(taught.losses, [loss for _, (loss,) in alone])
-        assert taught.finite.tolist() == [True] * len(alone)
-    return given
+        assert_close(learner.saved(result.weights), expected)
+        assert_close(result.losses, [loss for _, (loss,) in alone])
+        assert result.finite.tolist() == [True] * len(alone)
+    return results
 
 
 TRAININGS = [
     {},
-    {"momentum": 0.9, "batch": 4},
-    {"weight_decay": 0.1, "batch": 6},
-    {"proximal": 0.7, "batch": 3},
-    {"epochs": 2, "batch": 4},
-    {"epochs": 2, "batch": 5, "rate": 0.1, "momentum": 0.5, "weight_decay": 0.01, "proximal": 0.2},
+    {"momentum": 0.9, "batch_size": 4},
+    {"weight_decay": 0.1, "batch_size": 6},
+    {"proximal_mu": 0.7, "batch_size": 3},
+    {"epochs": 2, "batch_size": 4},
+    {"epochs": 2, "batch_size": 5, "learning_rate": 0.1, "momentum": 0.5, "weight_decay": 0.01, "proximal_mu": 0.2},
 ]
 
 
 @every_learner
-@pytest.mark.parametrize("how", TRAININGS, ids=str)
-def test_a_round_is_what_a_plain_loop_gives(make: Maker, how: dict[str, Any]) -> None:
-    with digits(make, **how) as learner:
+@pytest.mark.parametrize("training", TRAININGS, ids=str)
+def test_a_round_equals_a_plain_loop(make: Maker, training: dict[str, Any]) -> None:
+    with digits(make, **training) as learner:
         check_against_a_plain_loop(learner, DIGITS, [cohort(learner, 3)])
 
 
 @pytest.mark.parametrize("name", ["fashion-mnist", "cifar-10"])
 @pytest.mark.parametrize("maker", ["one worker", "stacked", "on a GPU"])
-def test_the_papers_networks_train_as_a_plain_loop_does(name: str, maker: str) -> None:
-    if maker not in ALL:
-        pytest.skip("there is no GPU here")
+def test_training_of_the_papers_networks_equals_a_plain_loop(name: str, maker: str) -> None:
+    if maker not in MAKERS:
+        pytest.skip("this machine has no GPU")
     whole = noise(name)
     data = replace(whole, train_images=whole.train_images[:20].copy(), train_labels=whole.train_labels[:20].copy())
-    with closing(ALL[maker](data, paper_network(data), Training(batch=3, rate=0.1))) as learner:
+    with closing(MAKERS[maker](data, paper_network(data), Training(batch_size=3, learning_rate=0.1))) as learner:
         check_against_a_plain_loop(learner, data, [cohort(learner, 2, held=5, data=data)])
 
 
 @every_learner
-def test_cohorts_of_any_size_train_at_once(make: Maker) -> None:
-    with digits(make, batch=8) as learner:
+def test_cohorts_of_different_sizes_train_in_one_call(make: Maker) -> None:
+    with digits(make, batch_size=8) as learner:
         sizes = [5, 0, 1, 13, 2]
         check_against_a_plain_loop(learner, DIGITS, [cohort(learner, size, seed=size) for size in sizes])
 
 
 @every_learner
-def test_a_learner_trains_once_many_and_then_few(make: Maker) -> None:
-    """What is left from a larger round, of other clients, is not counted in a smaller one."""
+def test_a_smaller_round_after_a_larger_one_is_correct(make: Maker) -> None:
+    """Data of other clients from the larger round must not affect the smaller one."""
     with digits(make) as learner:
         for sizes in ([12], [3], [9, 1], [3]):
             check_against_a_plain_loop(learner, DIGITS, [cohort(learner, size, seed=size) for size in sizes])
 
 
 @every_learner
-def test_without_clients_or_cohorts_nothing_changes(make: Maker) -> None:
+def test_without_clients_or_cohorts_the_weights_stay_the_same(make: Maker) -> None:
     with digits(make) as learner:
         assert learner.train([]) == []
-        nobody = cohort(learner, 0)
-        (taught,) = learner.train([nobody])
-        assert np.array_equal(learner.saved(taught.weights), learner.saved(nobody.weights))
-        assert len(taught.losses) == len(taught.finite) == 0
+        empty = cohort(learner, 0)
+        (result,) = learner.train([empty])
+        assert np.array_equal(learner.saved(result.weights), learner.saved(empty.weights))
+        assert len(result.losses) == len(result.finite) == 0
 
 
 @every_learner
-def test_who_else_trains_changes_nothing(make: Maker) -> None:
+def test_a_result_does_not_depend_on_other_cohorts(make: Maker) -> None:
     with digits(make) as learner:
-        mine, others = cohort(learner, 3), [cohort(learner, size, seed=size) for size in (7, 0, 4)]
-        alone = learner.train([mine])[0]
-        beside = learner.train([*others[:2], mine, others[2]])[2]
-        np.testing.assert_allclose(learner.saved(beside.weights), learner.saved(alone.weights), rtol=0, atol=1e-14)
-        np.testing.assert_allclose(beside.losses, alone.losses, rtol=1e-14)
+        tested, others = cohort(learner, 3), [cohort(learner, size, seed=size) for size in (7, 0, 4)]
+        alone = learner.train([tested])[0]
+        batched = learner.train([*others[:2], tested, others[2]])[2]
+        np.testing.assert_allclose(learner.saved(batched.weights), learner.saved(alone.weights), rtol=0, atol=1e-14)
+        np.testing.assert_allclose(batched.losses, alone.losses, rtol=1e-14)
 
 
 @forking
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_the_number_of_workers_changes_not_a_bit(precision: str) -> None:
+def test_the_result_does_not_depend_on_the_number_of_workers(precision: str) -> None:
     results = []
     for workers in (1, 2, 3):
         learner = TorchLearner(DIGITS, NETWORK, Training(momentum=0.9), workers=workers, precision=precision)
         with closing(learner):
-            taught = learner.train([cohort(learner, 5), cohort(learner, 0), cohort(learner, 2, seed=1)])
-            accuracies = learner.evaluate([one.weights for one in taught])
-            results.append([(one.weights.tobytes(), one.losses.tobytes()) for one in taught] + [tuple(accuracies)])
+            trained = learner.train([cohort(learner, 5), cohort(learner, 0), cohort(learner, 2, seed=1)])
+            accuracies = learner.evaluate([result.weights for result in trained])
+            results.append(
+                [(result.weights.tobytes(), result.losses.tobytes()) for result in trained] + [tuple(accuracies)]
+            )
     assert results[0] == results[1] == results[2]
 
 
 @forking
-def test_by_torch_who_else_trains_changes_not_a_bit() -> None:
+def test_a_result_with_workers_is_exactly_independent_of_other_cohorts() -> None:
     with closing(TorchLearner(DIGITS, NETWORK, workers=2)) as learner:
-        mine = cohort(learner, 3)
-        alone = learner.train([mine])[0]
-        beside = learner.train([cohort(learner, 70, seed=1), mine])[1]
-        assert beside.weights.tobytes() == alone.weights.tobytes()
-        assert beside.losses.tobytes() == alone.losses.tobytes()
+        tested = cohort(learner, 3)
+        alone = learner.train([tested])[0]
+        batched = learner.train([cohort(learner, 70, seed=1), tested])[1]
+        assert batched.weights.tobytes() == alone.weights.tobytes()
+        assert batched.losses.tobytes() == alone.losses.tobytes()
 
 
 @forking
-def test_more_clients_than_there_was_room_for_are_given_more() -> None:
-    with closing(by_torch(2)(DIGITS, NETWORK, Training())) as learner:
-        first = workers_of(learner)
+def test_shared_memory_grows_with_the_number_of_clients() -> None:
+    with closing(torch_learner(2)(DIGITS, NETWORK, Training())) as learner:
+        first = start_workers(learner)
         check_against_a_plain_loop(learner, DIGITS, [cohort(learner, 2, held=4)])
         assert not any(gone(worker) for worker in first)
-        check_against_a_plain_loop(learner, DIGITS, [cohort(learner, SMALLEST_ROOM + 1, held=4)])
+        check_against_a_plain_loop(learner, DIGITS, [cohort(learner, MIN_RESULT_SLOTS + 1, held=4)])
         assert len(first) == 2
         assert all(gone(worker) for worker in first)
-        assert workers_of(learner) == []  # the new ones stay
+        assert start_workers(learner) == []  # the new workers are reused
         check_against_a_plain_loop(learner, DIGITS, [cohort(learner, 3, held=4)])
 
 
 @every_learner
-def test_training_leaves_the_weights_it_was_given_as_they_were(make: Maker) -> None:
+def test_training_does_not_modify_its_input_weights(make: Maker) -> None:
     with digits(make, momentum=0.9) as learner:
-        asked = cohort(learner, 2)
-        before = learner.saved(asked.weights)
-        first = learner.train([asked])[0]
+        trained = cohort(learner, 2)
+        before = learner.saved(trained.weights)
+        first = learner.train([trained])[0]
         kept = learner.saved(first.weights)
-        assert np.array_equal(learner.saved(asked.weights), before)
+        assert np.array_equal(learner.saved(trained.weights), before)
         learner.train([cohort(learner, 5, seed=1)])
         assert np.array_equal(learner.saved(first.weights), kept)
 
 
 # Divergence.
 
-#: A step of 1e200 is the end, unless there is nothing to step for: a model that is sure of class 0 has no slope on
-#: images of that class, and decays.
-EXTREME = {"rate": 1e200, "weight_decay": 1e-201, "batch": 2}
+#: A learning rate of 1e200 makes a model diverge unless its gradient is 0: a model that is certain of class 0 has no
+#: gradient on images of that class, and only decays.
+EXTREME = {"learning_rate": 1e200, "weight_decay": 1e-201, "batch_size": 2}
 
 
-def sure_of_class_0(learner: Learner) -> Any:
+def certain_of_class_0(learner: Learner) -> Any:
     weights = NETWORK.initial_weights(0)
     weights[-10] = 1e6
     return learner.loaded(weights)
 
 
-def holding(label: int, place: int) -> IntArray:
-    """One client that holds six images of this class and no others."""
-    return np.flatnonzero(label == DIGITS.train_labels)[None, None, 6 * place : 6 * place + 6]
+def orders_of_class(label: int, group: int) -> IntArray:
+    """Returns the orders of one client that holds six images of this class only."""
+    return np.flatnonzero(label == DIGITS.train_labels)[None, None, 6 * group : 6 * group + 6]
 
 
 @every_learner
-def test_a_client_that_diverges_is_not_averaged(make: Maker) -> None:
+def test_a_diverged_client_is_excluded_from_the_average(make: Maker) -> None:
     with digits(make, **EXTREME) as learner:
-        start = sure_of_class_0(learner)
-        orders = np.concatenate([holding(0, 0), holding(3, 0), holding(0, 1), holding(5, 0)])
-        beside = cohort(learner, 3, held=6)
-        asked = Cohort(start, orders, np.array([1.0, 5.0, 2.0, 5.0]))
-        taught, lost, again = learner.train([asked, beside, asked])
-        assert taught.finite.tolist() == again.finite.tolist() == [True, False, True, False]
-        assert np.isnan(taught.losses).tolist() == [False, True, False, True]
-        assert not lost.finite.any()
+        start = certain_of_class_0(learner)
+        orders = np.concatenate(
+            [orders_of_class(0, 0), orders_of_class(3, 0), orders_of_class(0, 1), orders_of_class(5, 0)]
+        )
+        other = cohort(learner, 3, held=6)
+        mixed = Cohort(start, orders, np.array([1.0, 5.0, 2.0, 5.0]))
+        result, diverged, again = learner.train([mixed, other, mixed])
+        assert result.finite.tolist() == again.finite.tolist() == [True, False, True, False]
+        assert np.isnan(result.losses).tolist() == [False, True, False, True]
+        assert not diverged.finite.any()
         without = learner.train([Cohort(start, orders[[0, 2]], np.array([1.0, 2.0]))])[0]
         assert without.finite.all()
-        weights = learner.saved(taught.weights)
-        assert_alike(weights, learner.saved(without.weights))
-        assert_alike(learner.saved(again.weights), weights)
-        assert_alike(weights, 0.9**3 * learner.saved(start))
+        weights = learner.saved(result.weights)
+        assert_close(weights, learner.saved(without.weights))
+        assert_close(learner.saved(again.weights), weights)
+        assert_close(weights, 0.9**3 * learner.saved(start))
 
 
 @every_learner
-def test_where_everyone_diverges_the_weights_stay(make: Maker) -> None:
+def test_if_all_clients_diverge_the_weights_stay_the_same(make: Maker) -> None:
     with digits(make, **EXTREME) as learner:
-        asked = cohort(learner, 4, held=8)
-        (taught,) = learner.train([asked])
-        assert taught.finite.tolist() == [False] * 4
-        assert np.isnan(taught.losses).all()
-        assert np.array_equal(learner.saved(taught.weights), learner.saved(asked.weights))
+        diverging = cohort(learner, 4, held=8)
+        (result,) = learner.train([diverging])
+        assert result.finite.tolist() == [False] * 4
+        assert np.isnan(result.losses).all()
+        assert np.array_equal(learner.saved(result.weights), learner.saved(diverging.weights))
 
 
 @every_learner
-def test_a_client_whose_very_last_step_is_too_long_is_told_too(make: Maker) -> None:
-    """Its loss was measured before the step, and is a number."""
-    with digits(make, rate=1e308, weight_decay=1.0) as learner:
-        start = sure_of_class_0(learner)
-        (taught,) = learner.train([Cohort(start, holding(0, 0), np.ones(1))])
-        assert taught.finite.tolist() == [False]
-        assert np.isnan(taught.losses).tolist() == [True]
-        assert np.array_equal(learner.saved(taught.weights), learner.saved(start))
+def test_a_client_that_diverges_in_its_last_step_is_detected(make: Maker) -> None:
+    """The loss is computed before the step and is finite."""
+    with digits(make, learning_rate=1e308, weight_decay=1.0) as learner:
+        start = certain_of_class_0(learner)
+        (result,) = learner.train([Cohort(start, orders_of_class(0, 0), np.ones(1))])
+        assert result.finite.tolist() == [False]
+        assert np.isnan(result.losses).tolist() == [True]
+        assert np.array_equal(learner.saved(result.weights), learner.saved(start))
 
 
 # Accuracy.
 
 
 @every_learner
-def test_accuracy_is_the_share_of_images_that_are_told_right(make: Maker) -> None:
-    """So many test images that they are looked at in several parts, and so many models that they are too."""
+def test_accuracy_is_the_share_of_correct_predictions(make: Maker) -> None:
+    """Uses enough images and models to need several computations."""
     data = replace(DIGITS, test_images=DIGITS.train_images, test_labels=DIGITS.train_labels)
-    with closing(make(data, NETWORK, Training(batch=10, rate=0.1))) as learner:
-        fresh = [learner.initial_weights(seed) for seed in range(9)]
+    with closing(make(data, NETWORK, Training(batch_size=10, learning_rate=0.1))) as learner:
+        untrained = [learner.initial_weights(seed) for seed in range(9)]
         trained = learner.train([cohort(learner, 2, held=100)])[0].weights
-        by_hand = []
-        for weights in (*fresh, trained):
+        expected = []
+        for weights in (*untrained, trained):
             module = plain_module(NETWORK).double()
             put_weights(module, NETWORK, torch.from_numpy(learner.saved(weights)))
             with torch.no_grad():
-                likeliest = module(scaled(data).permute(0, 3, 1, 2)).argmax(dim=1).numpy()
-            by_hand.append(float((likeliest == data.test_labels).sum() / len(data.test_labels)))
-        assert learner.evaluate([*fresh, trained]) == by_hand
-        assert by_hand[-1] > max(by_hand[:-1])
-        assert len(set(by_hand)) > 3
+                predicted = module(scale_images(data).permute(0, 3, 1, 2)).argmax(dim=1).numpy()
+            expected.append(float((predicted == data.test_labels).sum() / len(data.test_labels)))
+        assert learner.evaluate([*untrained, trained]) == expected
+        assert expected[-1] > max(expected[:-1])
+        assert len(set(expected)) > 3
         assert learner.evaluate([]) == []
 
 
 # Precision, settings, checkpoints.
 
 
-def test_products_in_bfloat16_lead_nearly_where_those_in_float32_do() -> None:
+def test_products_in_bfloat16_give_nearly_the_result_of_float32() -> None:
     ends = {}
     precisions: tuple[Precision, Precision] = ("float32", "bfloat16")
     for precision in precisions:
-        learner = StackedLearner(DIGITS, NETWORK, Training(batch=8), precision=precision)
-        asked = cohort(learner, 4, held=80)
-        (taught,) = learner.train([asked])
-        ends[precision] = learner.saved(taught.weights)
+        learner = StackedLearner(DIGITS, NETWORK, Training(batch_size=8), precision=precision)
+        trained = cohort(learner, 4, held=80)
+        (result,) = learner.train([trained])
+        ends[precision] = learner.saved(result.weights)
         assert ends[precision].dtype == np.float32
-        assert taught.losses.dtype == np.float64
-    apart = np.linalg.norm(ends["bfloat16"] - ends["float32"])
-    assert 0 < apart < 0.1 * np.linalg.norm(ends["float32"] - learner.saved(asked.weights))
+        assert result.losses.dtype == np.float64
+    distance = np.linalg.norm(ends["bfloat16"] - ends["float32"])
+    assert 0 < distance < 0.1 * np.linalg.norm(ends["float32"] - learner.saved(trained.weights))
 
 
 @every_learner
-def test_saved_weights_come_back_as_copies(make: Maker) -> None:
+def test_saving_and_loading_copy_the_weights(make: Maker) -> None:
     with digits(make) as learner:
         weights = learner.initial_weights(0)
         saved = learner.saved(weights)
@@ -333,22 +339,22 @@ def test_saved_weights_come_back_as_copies(make: Maker) -> None:
 
 
 @every_learner
-def test_weights_of_another_model_are_refused(make: Maker) -> None:
+def test_weights_of_another_model_are_rejected(make: Maker) -> None:
     with digits(make) as learner:
         for wrong in (np.zeros(NETWORK.parameters - 1), np.zeros(NETWORK.parameters, dtype=np.int64)):
-            with pytest.raises(StateError, match=f"this network has {NETWORK.parameters} numbers"):
+            with pytest.raises(StateError, match=f"this network has {NETWORK.parameters} floating-point"):
                 learner.loaded(wrong)
 
 
 @pytest.mark.parametrize("make", [TorchLearner, StackedLearner])
-def test_weights_are_kept_in_float32_unless_asked_otherwise(make: Any) -> None:
+def test_weights_are_float32_by_default(make: Any) -> None:
     learner = make(DIGITS, NETWORK)
     assert learner.saved(learner.initial_weights(0)).dtype == np.float32
     assert learner.training == Training()
 
 
 @pytest.mark.parametrize(
-    ("make", "wrong", "complaint"),
+    ("make", "settings", "message"),
     [
         (TorchLearner, {"workers": 0}, "workers must be at least 1, not 0"),
         (TorchLearner, {"precision": "bfloat16"}, "precision on a CPU must be float32 or float64, not 'bfloat16'"),
@@ -358,14 +364,14 @@ def test_weights_are_kept_in_float32_unless_asked_otherwise(make: Any) -> None:
     ],
     ids=str,
 )
-def test_a_learner_that_cannot_be_is_refused(make: Any, wrong: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(SettingError, match=complaint):
-        make(DIGITS, NETWORK, **wrong)
+def test_invalid_learner_settings_are_rejected(make: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        make(DIGITS, NETWORK, **settings)
 
 
-def test_training_here_gives_torch_its_threads_back() -> None:
+def test_training_in_this_process_restores_the_number_of_threads() -> None:
     torch.set_num_threads(2)
-    with digits(ALL["one worker"]) as learner:
+    with digits(MAKERS["one worker"]) as learner:
         learner.train([cohort(learner, 1)])
         learner.evaluate([learner.initial_weights(0)])
     assert torch.get_num_threads() == 2
@@ -374,15 +380,15 @@ def test_training_here_gives_torch_its_threads_back() -> None:
 # Processes.
 
 
-def workers_of(learner: Learner) -> list[int]:
-    """The processes it has, once it has worked."""
+def start_workers(learner: Learner) -> list[int]:
+    """Makes the learner start its workers, and returns the ids of new processes."""
     before = trainers()
     learner.evaluate([learner.initial_weights(0)])
     return sorted(trainers() - before)
 
 
 @every_learner
-def test_a_learner_may_be_closed_twice_and_used_again(make: Maker) -> None:
+def test_a_learner_can_be_closed_twice_and_used_again(make: Maker) -> None:
     with digits(make) as learner:
         learner.close()
         first = learner.train([cohort(learner, 2)])[0]
@@ -394,8 +400,8 @@ def test_a_learner_may_be_closed_twice_and_used_again(make: Maker) -> None:
 
 @forking
 def test_a_closed_learner_has_no_processes() -> None:
-    with digits(by_torch(2)) as learner:
-        workers = workers_of(learner)
+    with digits(torch_learner(2)) as learner:
+        workers = start_workers(learner)
         assert len(workers) == 2
         assert not any(gone(worker) for worker in workers)
         learner.close()
@@ -403,10 +409,10 @@ def test_a_closed_learner_has_no_processes() -> None:
 
 
 @forking
-def test_a_learner_that_is_forgotten_has_no_processes_either() -> None:
-    learner: Learner | None = by_torch(2)(DIGITS, NETWORK, Training())
+def test_a_garbage_collected_learner_has_no_processes() -> None:
+    learner: Learner | None = torch_learner(2)(DIGITS, NETWORK, Training())
     assert learner is not None
-    workers = workers_of(learner)
+    workers = start_workers(learner)
     assert len(workers) == 2
     learner = None
     gc.collect()
@@ -414,14 +420,14 @@ def test_a_learner_that_is_forgotten_has_no_processes_either() -> None:
 
 
 @forking
-def test_a_worker_that_is_killed_is_told_and_the_learner_goes_on_with_others() -> None:
-    with digits(by_torch(2)) as learner:
+def test_a_killed_worker_is_reported_and_the_learner_can_be_used_again() -> None:
+    with digits(torch_learner(2)) as learner:
         expected = learner.train([cohort(learner, 2)])[0]
         learner.close()
-        workers = workers_of(learner)
+        workers = start_workers(learner)
         killer = threading.Timer(0.2, os.kill, (workers[0], signal.SIGKILL))
         killer.start()
-        orders = np.tile(drawn(2, held=1400), (1, 1000, 1))
+        orders = np.tile(random_orders(2, held=1400), (1, 1000, 1))
         endless = Cohort(learner.initial_weights(0), orders, np.ones(2))
         with pytest.raises(TrainingError, match=r"a training process ended abruptly .* start again with fewer workers"):
             learner.train([endless])
@@ -435,10 +441,10 @@ def test_a_worker_that_is_killed_is_told_and_the_learner_goes_on_with_others() -
 
 
 @forking
-def test_an_interrupt_is_for_the_parent_alone() -> None:
-    """Ctrl-C reaches every process of a terminal, and a worker that died of it would tell so at length."""
-    with digits(by_torch(2)) as learner:
-        workers = workers_of(learner)
+def test_workers_ignore_an_interrupt() -> None:
+    """Ctrl-C reaches every process of a terminal; a worker that died of it would print a traceback."""
+    with digits(torch_learner(2)) as learner:
+        workers = start_workers(learner)
         for worker in workers:
             os.kill(worker, signal.SIGINT)
         check_against_a_plain_loop(learner, DIGITS, [cohort(learner, 4)])
@@ -465,7 +471,7 @@ while True:
 def test_workers_do_not_outlive_a_killed_parent() -> None:
     with subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        workers = [int(word) for word in parent.stdout.readline().split()]
+        workers = [int(pid) for pid in parent.stdout.readline().split()]
         try:
             assert len(workers) == 4
             assert not any(gone(worker) for worker in workers)
@@ -480,16 +486,16 @@ def test_workers_do_not_outlive_a_killed_parent() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["autograd's threading in combination with fork-based multiprocessing", "other trouble"]
+    "message", ["autograd's threading in combination with fork-based multiprocessing", "another failure"]
 )
-def test_where_torch_refuses_forked_processes_the_message_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, words: str
+def test_if_torch_refuses_forked_processes_the_error_states_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, message: str
 ) -> None:
     def refuse(*_: Any) -> None:
-        raise RuntimeError(words)
+        raise RuntimeError(message)
 
     monkeypatch.setattr(torch.autograd, "grad", refuse)
-    with digits(by_torch(2)) as learner:
-        expected = (TrainingError, "give workers=1") if "fork" in words else (RuntimeError, words)
+    with digits(torch_learner(2)) as learner:
+        expected = (TrainingError, "Use workers=1") if "fork" in message else (RuntimeError, message)
         with pytest.raises(expected[0], match=expected[1]):
             learner.train([cohort(learner, 2)])

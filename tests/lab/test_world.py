@@ -11,7 +11,7 @@ from turnout import RoundOffer, RoundReport, Selection, make_policy
 from turnout.errors import SettingError, StateError
 from turnout.lab import Federation, Learner, NumpyLearner, Training, TrainingWorld, load_dataset, partition
 from turnout.lab.learner_cache import LearnerCache, training_world
-from turnout.lab.world import play_side_by_side
+from turnout.lab.world import play_batched
 from turnout.policies.small_fleet import SmallFleet
 from turnout.simulator import PaperWorld, RunPlan, make_world, play, play_into, play_plan, sweep
 from turnout.store import RoundColumns, RunStore
@@ -20,9 +20,9 @@ DIGITS = load_dataset("digits")
 
 
 def small_world(*, gamma: float = 1.0, seed: int = 0, rate: float = 0.1, every: int = 1) -> TrainingWorld:
-    holdings = partition(DIGITS.train_labels, items=100, gamma=gamma, seed=seed)
-    learner = NumpyLearner(DIGITS, Training(rate=rate), hidden=16)
-    return TrainingWorld(PaperWorld(seed), Federation(learner, holdings, seed, every))
+    split = partition(DIGITS.train_labels, items=100, gamma=gamma, seed=seed)
+    learner = NumpyLearner(DIGITS, Training(learning_rate=rate), hidden=16)
+    return TrainingWorld(PaperWorld(seed), Federation(learner, split, seed, every))
 
 
 def test_the_model_learns_the_digits() -> None:
@@ -34,20 +34,20 @@ def test_the_model_learns_the_digits() -> None:
     assert losses[-1] < losses[0] / 3
 
 
-def test_the_clock_is_the_inner_worlds() -> None:
+def test_exchange_times_are_those_of_the_inner_world() -> None:
     trained = [record.report for record in play(make_policy("rbcsf", 40), small_world(), 20)]
     plain = [record.report for record in play(make_policy("rbcsf", 40), PaperWorld(0), 20)]
-    for one, other in zip(trained, plain, strict=True):
-        assert one.clients.tolist() == other.clients.tolist()
-        assert one.exchange_times.tolist() == other.exchange_times.tolist()
+    for ours, inner in zip(trained, plain, strict=True):
+        assert ours.clients.tolist() == inner.clients.tolist()
+        assert ours.exchange_times.tolist() == inner.exchange_times.tolist()
 
 
-def test_clients_of_a_single_class_train_too() -> None:
+def test_clients_that_hold_a_single_class_can_train() -> None:
     records = list(play(make_policy("random", 40), small_world(gamma=1e-3), 10))
     assert all(record.report.metrics["diverged"] == 0 for record in records)
 
 
-def test_diverged_models_are_told_and_not_averaged() -> None:
+def test_diverged_models_are_reported_and_not_averaged() -> None:
     world = small_world(rate=1e200)
     before = world.weights.copy()
     (record,) = play(make_policy("random", 40), world, 1)
@@ -57,12 +57,12 @@ def test_diverged_models_are_told_and_not_averaged() -> None:
     np.testing.assert_array_equal(world.weights, before)
 
 
-def test_accuracy_is_measured_as_often_as_wanted() -> None:
+def test_accuracy_is_measured_in_every_nth_round() -> None:
     records = list(play(make_policy("random", 40), small_world(every=3), 7))
     assert ["accuracy" in record.report.metrics for record in records] == [False, False, True] * 2 + [False]
 
 
-def test_a_round_without_anybody_changes_nothing() -> None:
+def test_an_empty_selection_leaves_the_model_unchanged() -> None:
     world = small_world()
     before = world.weights.copy()
     offer = world.offer(1)
@@ -72,8 +72,8 @@ def test_a_round_without_anybody_changes_nothing() -> None:
     assert "accuracy" in report.metrics
 
 
-class HalfLost:
-    """A world in which every second client is late, or all of them."""
+class LateWorld:
+    """A world in which every second client is late, or every client."""
 
     def __init__(self, *, all_late: bool = False) -> None:
         self.all_late = all_late
@@ -86,7 +86,7 @@ class HalfLost:
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
         chosen = selection.clients
-        outcomes = ["arrived" if place % 2 and not self.all_late else "late" for place in range(len(chosen))]
+        outcomes = ["arrived" if index % 2 and not self.all_late else "late" for index in range(len(chosen))]
         return RoundReport(offer.round, chosen, offer.contexts[chosen], np.ones(len(chosen)), outcomes=outcomes)
 
     def state(self) -> dict[str, Any]:
@@ -96,10 +96,10 @@ class HalfLost:
         pass
 
 
-def test_only_those_who_arrived_are_averaged() -> None:
-    holdings = partition(DIGITS.train_labels, items=50)
+def test_only_clients_that_arrived_are_averaged() -> None:
+    split = partition(DIGITS.train_labels, items=50)
     learner = NumpyLearner(DIGITS, hidden=0)
-    world = TrainingWorld(HalfLost(), Federation(learner, holdings))
+    world = TrainingWorld(LateWorld(), Federation(learner, split))
     start = world.weights.copy()
     offer = world.offer(1)
     report = world.play(offer, Selection(1, np.array([3, 7, 11, 19])))
@@ -111,9 +111,9 @@ def test_only_those_who_arrived_are_averaged() -> None:
     assert report.losses[[1, 3]].tolist() == losses.tolist()
 
 
-def test_a_round_in_which_nobody_arrives_changes_nothing() -> None:
-    holdings = partition(DIGITS.train_labels, items=50)
-    world = TrainingWorld(HalfLost(all_late=True), Federation(NumpyLearner(DIGITS, hidden=4), holdings))
+def test_a_round_without_arrivals_leaves_the_model_unchanged() -> None:
+    split = partition(DIGITS.train_labels, items=50)
+    world = TrainingWorld(LateWorld(all_late=True), Federation(NumpyLearner(DIGITS, hidden=4), split))
     before = world.weights.copy()
     report = world.play(world.offer(1), Selection(1, np.array([3, 7])))
     np.testing.assert_array_equal(world.weights, before)
@@ -122,22 +122,22 @@ def test_a_round_in_which_nobody_arrives_changes_nothing() -> None:
     assert report.metrics["diverged"] == 0
 
 
-def test_worlds_side_by_side_play_as_each_plays_alone() -> None:
+def test_a_batched_round_equals_separate_rounds() -> None:
     with LearnerCache():
-        together, alone = ([training_world(seed, items=50, evaluate_every=2) for seed in range(3)] for _ in range(2))
+        batched, alone = ([training_world(seed, items=50, evaluate_every=2) for seed in range(3)] for _ in range(2))
     for rounds in ((1, 1, 1), (2, 3, 4)):
-        offers = [world.offer(round_) for world, round_ in zip(together, rounds, strict=True)]
+        offers = [world.offer(round_) for world, round_ in zip(batched, rounds, strict=True)]
         chosen = [np.flatnonzero(offer.available)[:count] for offer, count in zip(offers, (3, 0, 2), strict=True)]
         selections = [Selection(round_, rows) for round_, rows in zip(rounds, chosen, strict=True)]
-        reports = play_side_by_side(together, offers, selections)
+        reports = play_batched(batched, offers, selections)
         for world, offer, selection, report in zip(alone, offers, selections, reports, strict=True):
             assert report == world.play(offer, selection)
             assert ("accuracy" in report.metrics) == (report.round % 2 == 0)
-    for one, other in zip(together, alone, strict=True):
-        np.testing.assert_array_equal(one.weights, other.weights)
+    for world, separate in zip(batched, alone, strict=True):
+        np.testing.assert_array_equal(world.weights, separate.weights)
 
 
-def test_a_resumed_run_is_the_run_it_would_have_been() -> None:
+def test_a_resumed_run_equals_an_uninterrupted_run() -> None:
     policy, world = make_policy("rbcsf", 40), small_world()
     whole = list(play(policy, world, 30))
     first_policy, first_world = make_policy("rbcsf", 40), small_world()
@@ -152,10 +152,10 @@ def test_a_resumed_run_is_the_run_it_would_have_been() -> None:
     )
 
 
-def test_a_world_keeps_what_it_had_where_a_saved_state_does_not_fit() -> None:
+def test_a_state_that_does_not_fit_is_rejected_and_changes_nothing() -> None:
     world, larger = training_world(items=50, hidden=4), training_world(items=50, hidden=5)
     before = world.weights.copy()
-    with pytest.raises(StateError, match="they are of another model"):
+    with pytest.raises(StateError, match="they belong to another model"):
         world.restore(larger.state())
     with pytest.raises(StateError, match="has no 'weights'"):
         world.restore({})
@@ -165,15 +165,15 @@ def test_a_world_keeps_what_it_had_where_a_saved_state_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize("setting", [{"evaluate_every": 0}, {"seed": -1}])
-def test_a_federation_that_cannot_be_is_refused(setting: dict[str, int]) -> None:
+def test_invalid_federation_settings_are_rejected(setting: dict[str, int]) -> None:
     with pytest.raises(SettingError, match=next(iter(setting))):
         Federation(NumpyLearner(DIGITS), partition(DIGITS.train_labels, items=50), **setting)
 
 
-def test_data_for_another_number_of_clients_is_refused() -> None:
-    holdings = partition(DIGITS.train_labels, clients=10, items=50)
+def test_a_partition_for_another_number_of_clients_is_rejected() -> None:
+    split = partition(DIGITS.train_labels, clients=10, items=50)
     with pytest.raises(SettingError, match="split over 10 clients, the world has 40"):
-        TrainingWorld(PaperWorld(), Federation(NumpyLearner(DIGITS), holdings))
+        TrainingWorld(PaperWorld(), Federation(NumpyLearner(DIGITS), split))
 
 
 SETTINGS = {"dataset": "digits", "gamma": 0.5, "items": 60, "hidden": 4, "world": {"clients": 20}}
@@ -183,7 +183,7 @@ def a_plan(seed: int = 0) -> RunPlan:
     return RunPlan("random", 12, seed, {"cohort_size": 4}, world="training", world_settings=SETTINGS)
 
 
-def test_a_training_run_is_planned_saved_resumed_and_swept_like_any_other(tmp_path: Path) -> None:
+def test_a_training_run_can_be_planned_saved_resumed_and_swept(tmp_path: Path) -> None:
     class Stop(Exception):
         pass
 
@@ -198,51 +198,61 @@ def test_a_training_run_is_planned_saved_resumed_and_swept_like_any_other(tmp_pa
         assert store.columns(run).to_bytes() == play_plan(a_plan()).to_bytes()
         swept = sweep([a_plan(0), a_plan(1), a_plan(2)], store, workers=2)
         assert swept[0] == run
-        for number, seed in zip(swept, range(3), strict=True):
-            assert store.columns(number).to_bytes() == play_plan(a_plan(seed)).to_bytes()
+        for run_id, seed in zip(swept, range(3), strict=True):
+            assert store.columns(run_id).to_bytes() == play_plan(a_plan(seed)).to_bytes()
 
 
-def test_iid_is_a_gamma_and_nonsense_is_not() -> None:
+def test_gamma_is_a_number_or_iid() -> None:
     world = training_world(gamma="iid", items=50, hidden=0)
-    assert (world.federation.holdings.counts == 5).all()
+    assert (world.federation.partition.counts == 5).all()
     with pytest.raises(SettingError, match="gamma must be a number or 'iid', not 'even'"):
         training_world(gamma="even")
 
 
-def test_the_settings_of_a_world_are_those_of_its_clients_training() -> None:
-    how = {"epochs": 2, "batch": 7, "rate": 0.3, "momentum": 0.5, "weight_decay": 0.01, "proximal": 0.2}
-    world = make_world("training", 4, items=50, hidden=3, evaluate_every=6, world={"clients": 20}, **how)
+def test_the_settings_of_a_training_world_reach_its_federation() -> None:
+    training = {"epochs": 2, "batch": 7, "rate": 0.3, "momentum": 0.5, "weight_decay": 0.01, "proximal": 0.2}
+    world = make_world("training", 4, items=50, hidden=3, evaluate_every=6, world={"clients": 20}, **training)
     assert isinstance(world, TrainingWorld)
     federation = world.federation
     assert federation.learner.training == Training(2, 7, 0.3, 0.5, 0.01, 0.2)
     assert federation.learner.network.hidden == (3,)
     assert (federation.seed, federation.evaluate_every) == (4, 6)
-    assert world.clients == federation.holdings.clients == len(world.availability) == 20
-    assert np.array_equal(federation.holdings.items, partition(DIGITS.train_labels, clients=20, items=50, seed=4).items)
+    assert world.clients == federation.partition.clients == len(world.availability) == 20
+    assert np.array_equal(
+        federation.partition.items, partition(DIGITS.train_labels, clients=20, items=50, seed=4).items
+    )
     assert np.array_equal(world.weights, federation.learner.initial_weights(4))
 
 
-def test_an_unknown_model_is_refused() -> None:
+def test_an_unknown_model_is_rejected() -> None:
     with pytest.raises(SettingError, match="model must be one of mlp, cnn, not 'resnet'"):
         training_world(model="resnet")
 
 
-def test_worlds_that_train_alike_share_a_learner_while_a_workshop_is_open() -> None:
-    def a_learner(**settings: Any) -> Learner:
+def test_worlds_with_equal_training_share_a_learner_while_a_cache_is_open() -> None:
+    def build_learner(**settings: Any) -> Learner:
         return training_world(items=50, **settings).federation.learner
 
     with LearnerCache():
-        first = a_learner(seed=0, gamma=0.5)
-        assert a_learner(seed=1, gamma=2.0) is first
-        assert a_learner(rate=0.2) is not first
-        assert a_learner(hidden=7) is not first
+        first = build_learner(seed=0, gamma=0.5)
+        assert build_learner(seed=1, gamma=2.0) is first
+        assert build_learner(rate=0.2) is not first
+        assert build_learner(hidden=7) is not first
         with LearnerCache():
-            assert a_learner() is not first
-        assert a_learner() is first
-    assert a_learner() is not first
-    assert a_learner() is not a_learner()
+            assert build_learner() is not first
+        assert build_learner() is first
+    assert build_learner() is not first
+    assert build_learner() is not build_learner()
 
 
-def test_settings_of_the_training_world_are_known_by_name() -> None:
+def test_an_unknown_setting_of_the_training_world_is_rejected() -> None:
     with pytest.raises(SettingError, match=r"the world training has no setting 'datset' \(did you mean 'dataset'\?\)"):
         make_world("training", 0, datset="digits")
+
+
+def test_the_former_name_of_the_partition_still_works() -> None:
+    split = partition(DIGITS.train_labels, items=50)
+    former: dict[str, Any] = {"holdings": split}
+    federation = Federation(NumpyLearner(DIGITS), **former)
+    assert federation.partition is split
+    assert federation.holdings is split

@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord
 from turnout.lab import NumpyLearner, Training, load_dataset, partition
 
 DIGITS = load_dataset("digits")
-LEARNER = NumpyLearner(DIGITS, Training(batch=10, rate=0.5), hidden=0)
+LEARNER = NumpyLearner(DIGITS, Training(batch_size=10, learning_rate=0.5), hidden=0)
 HELD = partition(DIGITS.train_labels, clients=5, items=150).items
 
 

@@ -20,7 +20,7 @@ def data(name: str) -> Dataset:
 @cache
 def learner(name: str) -> NumpyLearner:
     """One hidden layer, trained without torch."""
-    return NumpyLearner(data(name), Training(batch=10, rate=0.2), hidden=16)
+    return NumpyLearner(data(name), Training(batch_size=10, learning_rate=0.2), hidden=16)
 
 
 @cache

@@ -28,16 +28,16 @@ class PlainRound:
             put_weights(self.model, self.network, weights)
             start = [parameter.detach().clone() for parameter in self.model.parameters()]
             descent = torch.optim.SGD(
-                self.model.parameters(), lr=how.rate, momentum=how.momentum, weight_decay=how.weight_decay
+                self.model.parameters(), lr=how.learning_rate, momentum=how.momentum, weight_decay=how.weight_decay
             )
             losses = []
-            for items in (items for epoch in order for items in epoch.split(how.batch)):
+            for items in (items for epoch in order for items in epoch.split(how.batch_size)):
                 descent.zero_grad()
                 loss = functional.cross_entropy(self.model(self.images[items]), self.labels[items])
                 losses.append(loss.detach())
-                if how.proximal:
+                if how.proximal_mu:
                     pairs = zip(self.model.parameters(), start, strict=True)
-                    loss = loss + how.proximal / 2 * sum(((now - then) ** 2).sum() for now, then in pairs)
+                    loss = loss + how.proximal_mu / 2 * sum(((now - then) ** 2).sum() for now, then in pairs)
                 loss.backward()  # type: ignore[no-untyped-call]
                 descent.step()
             total += got_weights(self.model, self.network)

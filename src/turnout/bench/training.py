@@ -9,7 +9,7 @@ import torch
 
 from turnout.bench.plain_training import PlainRound
 from turnout.bench.timing import in_turns
-from turnout.lab.datasets import Dataset, source_named
+from turnout.lab.datasets import Dataset, find_source
 from turnout.lab.learners.base import Cohort, Learner, Training
 from turnout.lab.learners.devices import device_name, usable_device
 from turnout.lab.learners.networks import Network, paper_network
@@ -60,7 +60,7 @@ def measure_training(dataset: str, *, device: str = "cpu", batch: int = 10, repe
     The images are noise: what they show changes nothing about the time.
     """
     kind = usable_device(device)
-    data, how = noise(dataset), Training(batch=batch, rate=0.001)
+    data, how = noise(dataset), Training(batch_size=batch, learning_rate=0.001)
     network = paper_network(data)
     learner, exact = _learners(data, network, how, device, kind)
     middle, width = data.brightness
@@ -99,7 +99,7 @@ def _learners(data: Dataset, network: Network, how: Training, device: str, kind:
 
 def noise(dataset: str) -> Dataset:
     """Images of the dataset's shape with nothing on them."""
-    source, rng = source_named(dataset), np.random.default_rng(0)
+    source, rng = find_source(dataset), np.random.default_rng(0)
     images = rng.integers(0, source.brightest + 1, (ITEMS, *SHAPES[dataset]), dtype=np.uint8)
     labels = rng.integers(0, len(source.classes), ITEMS, dtype=np.uint8)
     return Dataset(dataset, source.classes, images, labels, images[:10], labels[:10], brightest=source.brightest)

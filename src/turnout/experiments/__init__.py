@@ -1,1 +1,1 @@
-"""The paper's figures and claims, computed again: plans, findings, drawings, reports."""
+"""Reproducible experiments: run plans, findings with computed verdicts, figures and reports."""

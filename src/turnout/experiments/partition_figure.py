@@ -1,4 +1,4 @@
-"""A picture of who holds what."""
+"""A figure of the partition of a dataset over clients."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw_holdings(counts: IntArray, classes: Sequence[str], title: str) -> Figure:
-    """One row a class, one column a client; the brighter, the more items."""
+def draw_partition(counts: IntArray, classes: Sequence[str], title: str) -> Figure:
+    """Draws the number of items of each class (rows) at each client (columns); brighter means more items."""
     with figure(8.0, 3.2) as drawn:
         axes = drawn.subplots()
         image = axes.imshow(counts.T, aspect="auto", cmap="cividis", interpolation="nearest", vmin=0)

@@ -1,4 +1,4 @@
-"""The trade-off that a tuned weight stands in, as rows and as a figure."""
+"""The results of tuning: as a dict for JSON, and as a figure of the trade-off."""
 
 from __future__ import annotations
 
@@ -14,44 +14,45 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KNEE_RULE = (
-    "the weight furthest below the straight line between the fairest and the fastest, both axes scaled from 0 to 1"
+    "the weight furthest below the straight line between the fairest and the fastest weight, with both axes scaled to "
+    "the range from 0 to 1"
 )
 
 
-def told_trial(trial: Trial, goal: Goal) -> dict[str, Any]:
-    """Its settings, every figure as mean and half-width of its confidence interval, and how often it met the goal."""
-    told: dict[str, Any] = {"settings": dict(trial.settings)}
+def trial_to_dict(trial: Trial, goal: Goal) -> dict[str, Any]:
+    """Returns the settings, every measure as mean and half-width, and the number of runs that met the goal."""
+    data: dict[str, Any] = {"settings": dict(trial.settings)}
     for name in RunFigures._fields:
         mean, half_width = trial.interval(name)
-        told[name] = {"mean": float(mean), "half_width": float(half_width)}
-    return {**told, "met": trial.runs_meeting(goal), "of": len(trial.figures)}
+        data[name] = {"mean": float(mean), "half_width": float(half_width)}
+    return {**data, "met": trial.runs_meeting(goal), "of": len(trial.figures)}
 
 
-def told_tuned(found: TuningResult) -> dict[str, Any]:
-    """All of it, for JSON."""
+def tuning_to_dict(found: TuningResult) -> dict[str, Any]:
+    """Returns the result of tuning as a dict for JSON."""
     goal, chosen = found.goal, found.chosen
     return {
         "goal": goal.description,
         "possible": chosen is not None,
         "settings": None if chosen is None else dict(chosen.settings),
-        "expected": None if chosen is None else told_trial(chosen, goal),
-        "horizon": None if found.horizon is None else told_trial(found.horizon, goal),
+        "expected": None if chosen is None else trial_to_dict(chosen, goal),
+        "horizon": None if found.horizon is None else trial_to_dict(found.horizon, goal),
         "horizon_is_better": found.horizon_is_better,
-        "best_possible": {**told_trial(found.best, goal), "bound": found.best.bound(goal)},
+        "best_possible": {**trial_to_dict(found.best, goal), "bound": found.best.bound(goal)},
         "remedy": found.remedy,
-        "curve": [{**told_trial(one, goal), "likely_to_meet": one.meets(goal)} for one in found.curve],
+        "curve": [{**trial_to_dict(trial, goal), "likely_to_meet": trial.meets(goal)} for trial in found.curve],
         "knee": None if found.knee is None else found.curve[found.knee].weight,
         "knee_rule": KNEE_RULE,
     }
 
 
 def draw_trade_off(found: TuningResult) -> Figure:
-    """Round time against how short the worst-off client falls; the weights at the points, the knee ringed."""
+    """Draws round time against the shortfall of the worst-off client, with weights at the points and a ringed knee."""
     goal = found.goal
     time = "p95_round" if goal.figure == "p95_round" else "mean_round"
     with figure(7.5, 4.6) as drawn:
         axes = drawn.subplots()
-        _curve(axes, found, time)
+        _draw_curve(axes, found, time)
         if found.knee is not None:
             knee = found.curve[found.knee]
             axes.plot(
@@ -66,7 +67,7 @@ def draw_trade_off(found: TuningResult) -> Figure:
             )
         for trial, marker, colour, label in (
             (found.answer, "*", OTHERS[3], "meets the goal: weight {:g}"),
-            (found.horizon, "D", OTHERS[4], "meets it with a horizon: weight {:g}"),
+            (found.horizon, "D", OTHERS[4], "meets the goal with a horizon: weight {:g}"),
         ):
             if trial is not None:
                 axes.plot(
@@ -79,20 +80,20 @@ def draw_trade_off(found: TuningResult) -> Figure:
                     label=label.format(trial.weight),
                 )
         line = axes.axvline if goal.is_fairness else axes.axhline
-        line(goal.most, color="black", linestyle=":", linewidth=1, label="the goal")
+        line(goal.most, color="black", linestyle=":", linewidth=1, label="goal")
         axes.set(
             title=f"Round time against fairness after {goal.rounds} rounds (speed weights at the points)",
-            xlabel="turns that the worst-off client is short of its promise",
-            ylabel="95 % of rounds within, seconds" if time == "p95_round" else "mean round, seconds",
+            xlabel="turns missing to the worst-off client",
+            ylabel="95th percentile of round time, seconds" if time == "p95_round" else "mean round time, seconds",
         )
         axes.legend()
         return drawn
 
 
-def _curve(axes: Axes, found: TuningResult, time: str) -> None:
+def _draw_curve(axes: Axes, found: TuningResult, time: str) -> None:
     bands = {name: [trial.interval(name) for trial in found.curve] for name in ("shortfall", time)}
-    means = {name: np.array([float(one.mean) for one in own]) for name, own in bands.items()}
-    widths = {name: np.array([float(one.half_width) for one in own]) for name, own in bands.items()}
+    means = {name: np.array([float(band.mean) for band in own]) for name, own in bands.items()}
+    widths = {name: np.array([float(band.half_width) for band in own]) for name, own in bands.items()}
     axes.errorbar(
         means["shortfall"],
         means[time],

@@ -1,4 +1,4 @@
-"""Real training: datasets, who holds what, learners, and a world in which the chosen train."""
+"""Real federated training: datasets, partitions, learners, and a world in which the selected clients train."""
 
 from turnout.lab.datasets import Dataset, load_dataset
 from turnout.lab.learners.base import Cohort, Learner, Training, TrainingResult

@@ -1,4 +1,4 @@
-"""Many training runs at once: those that train alike take every round side by side, in one computation."""
+"""Plays many training runs at once: runs that share a learner advance round by round, each round in one computation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab.learner_cache import LearnerCache
-from turnout.lab.world import TrainingWorld, play_side_by_side
+from turnout.lab.world import TrainingWorld, play_batched
 from turnout.policies.base import prefixed, subset
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.sweep import columns_to_store, missing_plans, run_id, stored_plan, sweep
@@ -15,7 +15,7 @@ from turnout.store import RoundColumns, RunStore
 
 Watcher = Callable[[int], None]
 RoundWatcher = Callable[[RunPlan, RoundRecord], None]
-SAVING_COSTS = 20.0  # at least so many times longer is played than saved
+MIN_PLAY_TO_SAVE_RATIO = 20.0  # playing takes at least this many times longer than saving
 
 
 def train_plans(
@@ -29,32 +29,40 @@ def train_plans(
     watch: Watcher | None = None,
     on_round: RoundWatcher | None = None,
 ) -> list[int]:
-    """Play every plan of the world "training" that the store does not hold yet; the ids of all, in order.
+    """Plays every plan of the world "training" that is missing from the store; returns the run ids in plan order.
 
-    Convolutional networks train side by side on `device`; small models, which NumPy trains, are swept over processes.
-    Every so many seconds (less often where that would take more than a twentieth of the time) all runs are saved with
-    their models; a sweep that was stopped goes on from there. With `keep_models` the last state of each run
-    stays in the store. `watch` is told how many rounds were just played, and `on_round` each of those that are
-    played side by side.
+    Convolutional networks train in batches on `device`; small models, which NumPy trains, are distributed over
+    processes. Interrupted runs resume from their last snapshot.
+
+    Args:
+        plans: The plans of the runs.
+        store: The store that holds finished runs and receives new ones.
+        device: The torch device on which convolutional networks train.
+        workers: The number of CPU processes, by default one per core.
+        save_every: The interval in seconds between snapshots of all runs with their models. It is extended if saving
+            would take more than a twentieth of the time.
+        keep_models: Whether the store keeps the final state of each run, with its model.
+        watch: Called with the number of rounds that were just played.
+        on_round: Called with the plan and the record of each round; small models then run in this process.
     """
-    asked = list(plans)
-    small = [plan for plan in asked if plan.world_settings.get("model", "mlp") == "mlp"]
-    with LearnerCache(device, workers=workers) as shop:
+    requested = list(plans)
+    small = [plan for plan in requested if plan.world_settings.get("model", "mlp") == "mlp"]
+    with LearnerCache(device, workers=workers) as cache:
         if small and not keep_models and on_round is None and device == "cpu":
             sweep(small, store, workers=workers, watch=None if watch is None else lambda plan: watch(plan.rounds))
-        runs = [_Run(plan, store, shop.made_by) for plan in missing_plans(asked, store)]
+        runs = [_Run(plan, store, cache.made_by) for plan in missing_plans(requested, store)]
         learners = {id(run.world.federation.learner): run.world.federation.learner for run in runs}
         for learner in learners.values():
-            alike = [run for run in runs if run.world.federation.learner is learner]
-            saved = _train(alike, save_every, keep_models, watch, on_round)
+            batch = [run for run in runs if run.world.federation.learner is learner]
+            has_snapshots = _play_runs(batch, save_every, keep_models, watch, on_round)
             learner.close()
-            if saved and not keep_models:
+            if has_snapshots and not keep_models:
                 store.compact()
-    return [run_id(store, plan) for plan in asked]
+    return [run_id(store, plan) for plan in requested]
 
 
 class _Run:
-    """A run on its way: as far as the store has it, and the rounds since."""
+    """A run in progress: its policy and world, and the rounds that are not stored yet."""
 
     def __init__(self, plan: RunPlan, store: RunStore, made_by: str) -> None:
         self.plan, self._store = plan, store
@@ -62,77 +70,85 @@ class _Run:
         assert isinstance(world, TrainingWorld)
         self.world = world
         self.id = store.begin(plan.key, stored_plan(store, plan), clients=world.clients, code_version=made_by)
-        self.done = 0
-        saved = store.snapshot(self.id)
-        if saved is not None:
-            self.done, state = saved
+        self.rounds_done = 0
+        snapshot = store.snapshot(self.id)
+        if snapshot is not None:
+            self.rounds_done, state = snapshot
             self.policy.restore(subset(state, "policy"))
             self.world.restore(subset(state, "world"))
-        self._fresh: list[RoundRecord] = []
+        self._unsaved: list[RoundRecord] = []
 
     @property
-    def over(self) -> bool:
-        """Whether all its rounds are played."""
-        return self.done >= self.plan.rounds
+    def finished(self) -> bool:
+        """Whether all rounds were played."""
+        return self.rounds_done >= self.plan.rounds
 
-    def took(self, record: RoundRecord) -> None:
-        """One more round."""
+    def append(self, record: RoundRecord) -> None:
+        """Adds a round that was played."""
         self.policy.tell(record.report)
-        self._fresh.append(record)
-        self.done += 1
+        self._unsaved.append(record)
+        self.rounds_done += 1
 
     def save(self, *, with_state: bool) -> None:
-        """Everything up to now, in one transaction."""
-        columns = columns_to_store(self.plan, RoundColumns.from_records(self._fresh, clients=self.world.clients))
+        """Stores all unsaved rounds, and with `with_state` a snapshot, in one transaction."""
+        columns = columns_to_store(self.plan, RoundColumns.from_records(self._unsaved, clients=self.world.clients))
         state = (
             {**prefixed("policy", self.policy.state()), **prefixed("world", self.world.state())} if with_state else None
         )
-        self._store.append(self.id, columns, snapshot=state, finish=self.over)
-        self._fresh.clear()
+        self._store.append(self.id, columns, snapshot=state, finish=self.finished)
+        self._unsaved.clear()
 
 
-def _train(
+def _play_runs(
     runs: Sequence[_Run],
     save_every: float,
     keep_models: bool,
     watch: Watcher | None,
     on_round: RoundWatcher | None,
 ) -> bool:
-    """Whether models were saved on the way, this time or before."""
-    due, saved = time.monotonic() + save_every, any(run.done for run in runs)
+    """Plays all runs to their end; returns whether snapshots were saved, now or by an interrupted call.
+
+    Args:
+        runs: Runs that share a learner.
+        save_every: The interval between snapshots, in seconds.
+        keep_models: Whether a finished run keeps its state.
+        watch: Called with the number of rounds that were just played.
+        on_round: Called with the plan and the record of each round.
+    """
+    next_save, has_snapshots = time.monotonic() + save_every, any(run.rounds_done for run in runs)
     for run in runs:
-        if run.over:  # it was stopped after its last round, before it was finished
+        if run.finished:  # interrupted after its last round, before it was marked as finished
             run.save(with_state=keep_models)
-    going = [run for run in runs if not run.over]
-    while going:
-        for run, record in zip(going, _one_round(going), strict=True):
+    active = [run for run in runs if not run.finished]
+    while active:
+        for run, record in zip(active, _play_round(active), strict=True):
             if on_round is not None:
                 on_round(run.plan, record)
-        for run in going:
-            if run.over:
+        for run in active:
+            if run.finished:
                 run.save(with_state=keep_models)
         if watch is not None:
-            watch(len(going))
-        going = [run for run in going if not run.over]
-        if going and time.monotonic() >= due:
-            begun = time.monotonic()
-            for run in going:
+            watch(len(active))
+        active = [run for run in active if not run.finished]
+        if active and time.monotonic() >= next_save:
+            start = time.monotonic()
+            for run in active:
                 run.save(with_state=True)
-            saved = True
+            has_snapshots = True
             now = time.monotonic()
-            due = now + max(save_every, SAVING_COSTS * (now - begun))
-    return saved
+            next_save = now + max(save_every, MIN_PLAY_TO_SAVE_RATIO * (now - start))
+    return has_snapshots
 
 
-def _one_round(runs: Sequence[_Run]) -> list[RoundRecord]:
-    """Each run's own next round."""
-    offers = [run.world.offer(run.done + 1) for run in runs]
+def _play_round(runs: Sequence[_Run]) -> list[RoundRecord]:
+    """Plays the next round of each run."""
+    offers = [run.world.offer(run.rounds_done + 1) for run in runs]
     selections = [
         run.policy.ask(offer if run.policy.requires_expected_times else offer.without_truth())
         for run, offer in zip(runs, offers, strict=True)
     ]
-    reports = play_side_by_side([run.world for run in runs], offers, selections)
+    reports = play_batched([run.world for run in runs], offers, selections)
     records = [RoundRecord(selection, report) for selection, report in zip(selections, reports, strict=True)]
     for run, record in zip(runs, records, strict=True):
-        run.took(record)
+        run.append(record)
     return records

@@ -1,4 +1,4 @@
-"""The datasets: Fashion-MNIST, CIFAR-10, and a small one that is always here."""
+"""The datasets: Fashion-MNIST, CIFAR-10, and the small UCI digits that come with the package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ ByteArray = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Images (items, height, width, channels), bytes as they come, of values up to `brightest`, and labels from 0."""
+    """Training and test images with their labels.
+
+    Images have the shape (items, height, width, channels) and pixel values from 0 to `brightest`; labels are indices
+    into `classes`.
+    """
 
     name: str
     classes: tuple[str, ...]
@@ -39,13 +43,16 @@ class Dataset:
                 or labels.shape != (len(images),)
                 or (len(labels) and labels.max() >= len(self.classes))
             ):
-                raise DatasetError(f"{self.name}: images {images.shape} and labels {labels.shape} do not fit together")
+                raise DatasetError(
+                    f"{self.name}: images {images.shape} and labels {labels.shape} do not match: images must have 4 "
+                    f"dimensions, and each image one label below {len(self.classes)}"
+                )
             images.setflags(write=False)
             labels.setflags(write=False)
 
     @property
     def brightness(self) -> tuple[float, float]:
-        """Mean and standard deviation of all values of the training images."""
+        """The mean and the standard deviation of all pixel values of the training images."""
         counts = np.zeros(256, dtype=np.int64)
         for first in range(0, len(self.train_images), 1000):
             counts += np.bincount(self.train_images[first : first + 1000].ravel(), minlength=256)
@@ -56,7 +63,7 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is known of a dataset without loading it; `files` is None for the one that comes with the package."""
+    """The description of a dataset; `files` is None if it comes with the package."""
 
     name: str
     title: str
@@ -68,45 +75,47 @@ class Source:
 
 
 def load_dataset(name: str, folder: Path | None = None) -> Dataset:
-    """A dataset by its name; its files are checked before they are used.
+    """Loads a dataset by name, after comparing the checksums of its files.
 
     >>> digits = load_dataset("digits")
     >>> digits.train_images.shape, digits.test_images.shape
     ((1437, 8, 8, 1), (360, 8, 8, 1))
     """
-    source = source_named(name)
+    source = find_source(name)
     contents = {} if source.files is None else read_checked(source.files, folder)
     return Dataset(source.name, source.classes, *source.parse(contents), brightest=source.brightest)
 
 
-def source_named(name: str) -> Source:
-    """What is known of this dataset."""
+def find_source(name: str) -> Source:
+    """Returns the description of a dataset."""
     if name not in SOURCES:
         raise SettingError(f"unknown dataset {name!r}{suggestion(name, SOURCES)}; there are {', '.join(SOURCES)}")
     return SOURCES[name]
 
 
 def read_idx(content: bytes) -> ByteArray:
-    """The idx format of MNIST and its kin: a magic number, the sizes, the bytes.
+    """Parses an idx file of bytes (the format of MNIST): a magic number, the sizes, the data.
 
     >>> read_idx(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]))
     array([7, 9], dtype=uint8)
     """
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
-        raise DatasetError("this is not an idx file of bytes")
+        raise DatasetError("this is not an idx file of bytes: it must start with the bytes 0, 0, 8")
     dimensions = content[3]
     start = 4 + 4 * dimensions
     if len(content) < start:
-        raise DatasetError("this idx file ends within its head")
+        raise DatasetError(f"this idx file is truncated: its header has {start} bytes, the file {len(content)}")
     shape = struct.unpack(f">{dimensions}I", content[4:start])
     body = np.frombuffer(content, dtype=np.uint8, offset=start)
     if len(body) != math.prod(shape):
-        raise DatasetError(f"this idx file should hold {shape} bytes, but holds {len(body)}")
+        raise DatasetError(
+            f"this idx file should contain {math.prod(shape)} bytes of shape {shape}, but contains {len(body)}"
+        )
     return body.reshape(shape).copy()
 
 
 def _parse_digits(_: Mapping[str, bytes]) -> tuple[ByteArray, ByteArray, ByteArray, ByteArray]:
-    """Every fifth item is for testing: both parts hold all classes alike."""
+    """Every fifth item belongs to the test set, which keeps the class proportions of both sets equal."""
     with resources.files("turnout.lab").joinpath("data/digits.npz").open("rb") as opened:
         arrays: Any = np.load(opened, allow_pickle=False)
         images, labels = arrays["images"][..., None], arrays["labels"]
@@ -125,14 +134,14 @@ def _parse_fashion_mnist(contents: Mapping[str, bytes]) -> tuple[ByteArray, Byte
 
 
 def _parse_cifar10(contents: Mapping[str, bytes]) -> tuple[ByteArray, ByteArray, ByteArray, ByteArray]:
-    """Rows of one label and 3 × 32 × 32 bytes, channel by channel."""
+    """Each row consists of a label and 3 × 32 × 32 bytes, channel by channel."""
 
-    def parsed(names: list[str]) -> tuple[ByteArray, ByteArray]:
+    def parse_rows(names: list[str]) -> tuple[ByteArray, ByteArray]:
         rows = np.concatenate([np.frombuffer(contents[name], dtype=np.uint8).reshape(-1, 3073) for name in names])
         images = np.ascontiguousarray(rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
         return images, rows[:, 0].copy()
 
-    return *parsed([f"data_batch_{number}.bin" for number in range(1, 6)]), *parsed(["test_batch.bin"])
+    return *parse_rows([f"data_batch_{number}.bin" for number in range(1, 6)]), *parse_rows(["test_batch.bin"])
 
 
 FASHION_MNIST = Files(
@@ -144,7 +153,7 @@ FASHION_MNIST = Files(
         DataFile("t10k-labels-idx1-ubyte", "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),
     ),
     address="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-    places=("/usr/share/datasets/fashion-mnist",),  # Debian's dataset-fashion-mnist
+    system_folders=("/usr/share/datasets/fashion-mnist",),  # Debian's dataset-fashion-mnist
 )
 
 CIFAR10 = Files(

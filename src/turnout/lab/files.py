@@ -1,4 +1,4 @@
-"""Dataset files: where they are, whether they are whole, how to get them."""
+"""Files of datasets: finding, verifying and downloading them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Watcher = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file by its name and the SHA-256 of its content, decompressed."""
+    """The name of a file and the SHA-256 checksum of its decompressed content."""
 
     name: str
     sha256: str
@@ -32,20 +32,21 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files of a dataset, the address they come from, and folders where a system may have put them.
+    """The files of a dataset, and where they can be obtained.
 
-    `archive`: the name of the one archive at that address that holds them all; None where each lies there as NAME.gz.
+    `address`: the URL that the file names are appended to. `archive`: the name of an archive at that URL that contains
+    all files; None if each file is available there as NAME.gz. `system_folders`: where system packages install them.
     """
 
     dataset: str
     files: tuple[DataFile, ...]
     address: str
     archive: str | None = None
-    places: tuple[str, ...] = ()
+    system_folders: tuple[str, ...] = ()
 
 
 def data_folder(dataset: str) -> Path:
-    """Where a fetched dataset is kept: in $TURNOUT_DATA, or in the user's cache."""
+    """Returns the folder for downloads of a dataset: in $TURNOUT_DATA, or in the user's cache folder."""
     root = os.environ.get("TURNOUT_DATA")
     if root:
         return Path(root) / dataset
@@ -54,110 +55,115 @@ def data_folder(dataset: str) -> Path:
 
 
 def find_folder(files: Files, folder: Path | None = None) -> Path:
-    """The folder that holds the files: the one given, else the first of the known ones that has any of them."""
-    candidates = [folder] if folder is not None else [data_folder(files.dataset), *map(Path, files.places)]
+    """Returns the first folder that contains any of the files; searches only `folder` if it is given."""
+    candidates = [folder] if folder is not None else [data_folder(files.dataset), *map(Path, files.system_folders)]
     for candidate in candidates:
-        if any(_path_of(candidate, one) is not None for one in files.files):
+        if any(_find_file(candidate, file) is not None for file in files.files):
             return candidate
-    looked = ", ".join(str(candidate) for candidate in candidates)
+    searched = ", ".join(str(candidate) for candidate in candidates)
     raise DatasetError(
-        f"{files.dataset} is not here; looked in {looked}. Get it with `turnout data fetch {files.dataset}`, or put "
-        f"{', '.join(one.name for one in files.files)} into one of these folders"
+        f"{files.dataset} was not found in {searched}. Download it with `turnout data fetch {files.dataset}`, or put "
+        f"{', '.join(file.name for file in files.files)} into one of these folders"
     )
 
 
 def read_checked(files: Files, folder: Path | None = None) -> dict[str, bytes]:
-    """The content of every file, each checked by its checksum before anybody uses it."""
-    found = find_folder(files, folder)
-    return {one.name: _read(files, found, one) for one in files.files}
+    """Returns the decompressed content of every file by name, after comparing its checksum."""
+    source = find_folder(files, folder)
+    return {file.name: _read(files, source, file) for file in files.files}
 
 
 def fetch(
     files: Files, folder: Path | None = None, *, address: str | None = None, watch: Watcher | None = None
 ) -> Path:
-    """Download what is missing or damaged; a file takes its name only after its checksum was found right."""
+    """Downloads the files that are missing or damaged, and returns their folder.
+
+    A file appears under its name only after its checksum was verified. `watch` is called with the size of each
+    downloaded chunk in bytes.
+    """
     target = folder or data_folder(files.dataset)
-    missing = [one for one in files.files if not _is_whole(files, target, one)]
+    missing = [file for file in files.files if not _is_intact(files, target, file)]
     source = (address or files.address).rstrip("/") + "/"
     try:
         target.mkdir(parents=True, exist_ok=True)
-    except OSError as refused:
-        raise DatasetError(f"cannot write into {target}: {refused.strerror or refused}") from refused
+    except OSError as error:
+        raise DatasetError(f"cannot write into {target}: {error.strerror or error}") from error
     if not missing:
         return target
     contents: Mapping[str, bytes]
     if files.archive is None:
-        contents = {one.name: _decompressed(f"{source}{one.name}.gz", watch) for one in missing}
+        contents = {file.name: _download_gzip(f"{source}{file.name}.gz", watch) for file in missing}
     else:
-        contents = _members(_downloaded(f"{source}{files.archive}", watch), [one.name for one in missing], source)
-    for one in missing:
-        _write_checked(target, one, contents[one.name], source)
+        archive = _download(f"{source}{files.archive}", watch)
+        contents = _extract_members(archive, [file.name for file in missing], source)
+    for file in missing:
+        _write_checked(target, file, contents[file.name], source)
     return target
 
 
-def _read(files: Files, folder: Path, one: DataFile) -> bytes:
-    path = _path_of(folder, one)
-    again = f"delete it and run `turnout data fetch {files.dataset}`"
+def _read(files: Files, folder: Path, file: DataFile) -> bytes:
+    path = _find_file(folder, file)
+    remedy = f"delete it and run `turnout data fetch {files.dataset}`"
     if path is None:
-        raise DatasetError(f"{one.name} is missing from {folder}; run `turnout data fetch {files.dataset}`")
+        raise DatasetError(f"{file.name} is missing from {folder}; run `turnout data fetch {files.dataset}`")
     try:
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as damaged:
+    except (OSError, EOFError, zlib.error) as error:
         raise DatasetError(
-            f"{path} cannot be read ({damaged}), expected is content with the SHA-256 {one.sha256}; {again}"
-        ) from damaged
-    found = hashlib.sha256(content).hexdigest()
-    if found != one.sha256:
-        raise DatasetError(f"{path} is damaged: its SHA-256 is {found}, expected is {one.sha256}; {again}")
+            f"{path} cannot be read ({error}), expected is content with the SHA-256 {file.sha256}; {remedy}"
+        ) from error
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != file.sha256:
+        raise DatasetError(f"{path} is damaged: its SHA-256 is {actual}, expected is {file.sha256}; {remedy}")
     return content
 
 
-def _is_whole(files: Files, folder: Path, one: DataFile) -> bool:
+def _is_intact(files: Files, folder: Path, file: DataFile) -> bool:
     try:
-        _read(files, folder, one)
+        _read(files, folder, file)
     except DatasetError:
         return False
     return True
 
 
-def _path_of(folder: Path, one: DataFile) -> Path | None:
-    for path in (folder / one.name, folder / f"{one.name}.gz"):
+def _find_file(folder: Path, file: DataFile) -> Path | None:
+    for path in (folder / file.name, folder / f"{file.name}.gz"):
         if path.is_file():
             return path
     return None
 
 
-def _write_checked(folder: Path, one: DataFile, content: bytes, source: str) -> None:
-    found = hashlib.sha256(content).hexdigest()
-    if found != one.sha256:
+def _write_checked(folder: Path, file: DataFile, content: bytes, source: str) -> None:
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != file.sha256:
         raise DatasetError(
-            f"{one.name} from {source} has the SHA-256 {found}, expected is {one.sha256}: it was not kept. "
-            "Try again later, or get the file from elsewhere"
+            f"{file.name} from {source} has the SHA-256 {actual}, expected is {file.sha256}: it was not kept. "
+            "Try again later, or obtain the file from another source"
         )
-    part = folder / f"{one.name}.part"
+    part = folder / f"{file.name}.part"
     try:
         with part.open("wb") as opened:
             opened.write(content)
             opened.flush()
             os.fsync(opened.fileno())
-        part.replace(folder / one.name)
-    except OSError as refused:
+        part.replace(folder / file.name)
+    except OSError as error:
         with suppress(OSError):
             part.unlink()
-        raise DatasetError(f"cannot write {folder / one.name}: {refused.strerror or refused}") from refused
+        raise DatasetError(f"cannot write {folder / file.name}: {error.strerror or error}") from error
 
 
-def _decompressed(address: str, watch: Watcher | None) -> bytes:
+def _download_gzip(address: str, watch: Watcher | None) -> bytes:
     try:
-        return gzip.decompress(_downloaded(address, watch))
-    except (OSError, EOFError, zlib.error) as damaged:
-        raise DatasetError(f"what came from {address} is not a gzip file ({damaged}): nothing was kept") from damaged
+        return gzip.decompress(_download(address, watch))
+    except (OSError, EOFError, zlib.error) as error:
+        raise DatasetError(f"the response from {address} is not a gzip file ({error}): nothing was kept") from error
 
 
-def _members(archive: bytes, names: Sequence[str], source: str) -> Mapping[str, bytes]:
-    """Only the members that are wanted, by their last name; nothing else is unpacked."""
+def _extract_members(archive: bytes, names: Sequence[str], source: str) -> Mapping[str, bytes]:
+    """Extracts the regular files with these base names only, so that no member can write outside the folder."""
     contents: dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as opened:
@@ -166,32 +172,32 @@ def _members(archive: bytes, names: Sequence[str], source: str) -> Mapping[str, 
                 reader = opened.extractfile(member) if name in names and member.isfile() else None
                 if reader is not None:
                     contents[name] = reader.read()
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as damaged:
-        raise DatasetError(f"the archive from {source} is damaged ({damaged}): nothing was kept") from damaged
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise DatasetError(f"the archive from {source} is damaged ({error}): nothing was kept") from error
     for name in names:
         if name not in contents:
-            raise DatasetError(f"the archive from {source} holds no {name}: nothing was kept")
+            raise DatasetError(f"the archive from {source} contains no file {name}: nothing was kept")
     return contents
 
 
-def _downloaded(address: str, watch: Watcher | None) -> bytes:
+def _download(address: str, watch: Watcher | None) -> bytes:
     if not address.startswith(("https://", "http://")):
-        raise DatasetError(f"{address} is not a web address")
+        raise DatasetError(f"{address} is not a web address: it must start with https:// or http://")
     content = bytearray()
     try:
-        with urllib.request.urlopen(address, timeout=60) as reply:
-            while chunk := reply.read(CHUNK):
+        with urllib.request.urlopen(address, timeout=60) as response:
+            while chunk := response.read(CHUNK):
                 content += chunk
                 if watch is not None:
                     watch(len(chunk))
-            if reply.length:
-                raise OSError(f"the connection ended {reply.length} bytes too early")
-    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as failed:
-        why = getattr(failed, "reason", failed)
-        if isinstance(failed, urllib.error.HTTPError):
-            failed.close()  # it holds the connection open
+            if response.length:
+                raise OSError(f"the connection ended {response.length} bytes too early")
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it holds the connection open
         raise DatasetError(
-            f"cannot download {address}: {why}. Is this machine on the net? The files may also be put into the folder "
-            "by hand"
-        ) from failed
+            f"cannot download {address}: {reason}. Check the network connection, or copy the files into the folder by "
+            "hand"
+        ) from error
     return bytes(content)

@@ -1,4 +1,4 @@
-"""Where learners are made: on which device, and one for all runs that train alike."""
+"""Creates learners on a device, and shares each between all runs with equal training settings."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MODELS = ("mlp", "cnn")
 
 
 class LearnerCache:
-    """While it is open (`with`), worlds that train alike share a dataset and a learner on its device.
+    """While it is open (`with`), training worlds with equal settings share a dataset and a learner on its device.
 
-    `workers`: processes that train on a CPU, by default one a core.
+    `workers` is the number of processes that train on a CPU, by default one per core.
     """
 
     def __init__(self, device: str = "cpu", *, workers: int | None = None) -> None:
@@ -38,7 +38,7 @@ class LearnerCache:
 
     @property
     def made_by(self) -> str:
-        """What a store writes beside its runs: the version, and the device if it is not the CPU."""
+        """The `code_version` of runs in a store: the version, and the device unless it is the CPU."""
         if self.device == "cpu":
             return __version__
         from turnout.lab.learners.devices import device_name
@@ -46,40 +46,49 @@ class LearnerCache:
         return f"{__version__} on {device_name(self.device)}"
 
     def dataset(self, name: str, folder: str | None) -> Dataset:
-        """Read and checked once."""
+        """Returns the dataset, which is read and verified once."""
         key = (name, folder)
         if key not in self._datasets:
             self._datasets[key] = load_dataset(name, None if folder is None else Path(folder))
         return self._datasets[key]
 
     def learner(self, name: str, folder: str | None, model: str, hidden: int, training: Training) -> Learner:
-        """One for each way of training."""
+        """Returns the learner for these settings, which is created once.
+
+        Args:
+            name: The name of the dataset.
+            folder: The folder of its files, or None to search the default folders.
+            model: "mlp" or "cnn".
+            hidden: The number of hidden units of an mlp.
+            training: The settings of local training.
+        """
         key = (name, folder, model, hidden if model == "mlp" else None, training)
         if key not in self._learners:
-            self._learners[key] = self._made(self.dataset(name, folder), model, hidden, training)
+            self._learners[key] = self._create_learner(self.dataset(name, folder), model, hidden, training)
         return self._learners[key]
 
     def close(self) -> None:
-        """Let go of what learners hold."""
+        """Closes all learners."""
         for learner in self._learners.values():
             learner.close()
 
     def __enter__(self) -> LearnerCache:
-        self._token = _OPEN.set(self)
+        self._token = _ACTIVE.set(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._token is not None:
-            _OPEN.reset(self._token)
+            _ACTIVE.reset(self._token)
         self.close()
 
-    def _made(self, dataset: Dataset, model: str, hidden: int, training: Training) -> Learner:
+    def _create_learner(self, dataset: Dataset, model: str, hidden: int, training: Training) -> Learner:
         if model == "mlp":
             if self.device != "cpu":
                 raise SettingError(
-                    f"the model mlp is trained by NumPy on the cpu, not on {self.device!r}: use model=cnn"
+                    f"the model mlp is trained by NumPy on the cpu, not on {self.device!r}: use the device cpu, or the "
+                    "model cnn"
                 )
             return NumpyLearner(dataset, training, hidden=hidden)
         if model != "cnn":
@@ -94,15 +103,15 @@ class LearnerCache:
         return StackedLearner(dataset, network, training, device=self.device)
 
 
-_OPEN: ContextVar[LearnerCache | None] = ContextVar("workshop", default=None)
+_ACTIVE: ContextVar[LearnerCache | None] = ContextVar("learner_cache", default=None)
 
 
 def torch_device(name: str) -> Literal["cpu", "cuda"]:
-    """The kind of a device that can be used here; says what to do where torch or the device is missing."""
+    """Returns the type of a device; raises SettingError if torch is not installed or cannot use the device."""
     try:
         from turnout.lab.learners.devices import usable_device
-    except ImportError as missing:
-        raise SettingError("convolutional networks need torch: pip install 'turnout[lab]'") from missing
+    except ImportError as error:
+        raise SettingError("convolutional networks need torch: pip install 'turnout[lab]'") from error
     return usable_device(name)
 
 
@@ -124,22 +133,38 @@ def training_world(
     evaluate_every: int = 1,
     world: Mapping[str, Any] | None = None,
 ) -> TrainingWorld:
-    """The world "training" of plans and stores: a dataset, split, and trained on in the paper's world.
+    """Builds the world "training" of run plans: a model trained on a partitioned dataset in the paper's world.
 
-    `gamma`: a number, or "iid". `model`: "mlp" (one hidden layer, NumPy) or "cnn" (the paper's network, torch).
-    `world`: settings of the paper's world inside. The seed also draws the split, the first weights and the batches.
+    The keywords are the names of the settings in stored plans and TOML files.
+
+    Args:
+        seed: The seed of the paper's world, the partition, the initial weights and the batches.
+        dataset: The name of the dataset.
+        folder: The folder of its files, or None to search the default folders.
+        gamma: The concentration of the class proportions: a number, or "iid" for equal proportions.
+        items: The number of training items of each client.
+        model: "mlp" (one hidden layer, NumPy) or "cnn" (the paper's convolutional network, torch).
+        hidden: The number of hidden units of an mlp; 0 gives softmax regression.
+        epochs: The number of local epochs in each round.
+        batch: The batch size (`Training.batch_size`).
+        rate: The learning rate (`Training.learning_rate`).
+        momentum: The momentum of the descent.
+        weight_decay: The weight decay of the descent.
+        proximal: The FedProx coefficient (`Training.proximal_mu`).
+        evaluate_every: The test accuracy is measured every `evaluate_every` rounds.
+        world: Settings of the paper's world.
     """
-    workshop = _OPEN.get() or LearnerCache()
+    cache = _ACTIVE.get() or LearnerCache()
     inner = PaperWorld(seed, **(world or {}))
-    how = Training(epochs, batch, rate, momentum, weight_decay, proximal)
-    learner = workshop.learner(dataset, folder, model, hidden, how)
-    labels = workshop.dataset(dataset, folder).train_labels
-    holdings = partition(labels, clients=inner.clients, items=items, gamma=as_gamma(gamma), seed=seed)
-    return TrainingWorld(inner, Federation(learner, holdings, seed, evaluate_every))
+    training = Training(epochs, batch, rate, momentum, weight_decay, proximal)
+    learner = cache.learner(dataset, folder, model, hidden, training)
+    labels = cache.dataset(dataset, folder).train_labels
+    split = partition(labels, clients=inner.clients, items=items, gamma=parse_gamma(gamma), seed=seed)
+    return TrainingWorld(inner, Federation(learner, split, seed, evaluate_every))
 
 
-def as_gamma(gamma: float | str) -> float:
-    """A number, or "iid" for infinity."""
+def parse_gamma(gamma: float | str) -> float:
+    """Converts a number, or "iid" for infinity, to a float."""
     if gamma == "iid":
         return math.inf
     try:

@@ -1,4 +1,4 @@
-"""A world in which the chosen really train."""
+"""A world in which the selected clients train a model."""
 
 from __future__ import annotations
 
@@ -12,18 +12,24 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count, saved_value
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.lab.aliases import accepts_former_names
 from turnout.lab.learners.base import Cohort, Learner, TrainingResult
 from turnout.lab.partition import Partition
 from turnout.policies.base import prefixed, subset
 from turnout.simulator.world import World
 
 
+@accepts_former_names(holdings="partition")
 @dataclass(frozen=True, slots=True)
 class Federation:
-    """Who holds what, and how they learn; accuracy is measured every so many rounds."""
+    """A learner, and the partition of its training data over clients.
+
+    `seed` determines the initial weights and the order of the batches. The test accuracy is measured in every
+    `evaluate_every`-th round. `holdings` is the former name of `partition`, still accepted as an argument.
+    """
 
     learner: Learner
-    holdings: Partition
+    partition: Partition
     seed: int = 0
     evaluate_every: int = 1
 
@@ -31,101 +37,111 @@ class Federation:
         as_count("seed", self.seed, SettingError, least=0)
         as_count("evaluate_every", self.evaluate_every, SettingError)
 
+    @property
+    def holdings(self) -> Partition:
+        """Former name of `partition`."""
+        return self.partition
+
     def orders(self, clients: IntArray, round: int) -> IntArray:
-        """The items of each client, shuffled for it and this round alone, once an epoch: (clients, epochs, items)."""
+        """Returns the items of each client, shuffled for every epoch: (clients, epochs, items).
+
+        The order depends on the seed, the client, the epoch and the round only.
+        """
         epochs = self.learner.training.epochs
-        orders = np.empty((len(clients), epochs, self.holdings.items.shape[1]), dtype=np.int64)
-        for place, client in enumerate(clients.tolist()):
+        orders = np.empty((len(clients), epochs, self.partition.items.shape[1]), dtype=np.int64)
+        for index, client in enumerate(clients.tolist()):
             for epoch in range(epochs):
                 rng = round_rng(self.seed, f"batches of {client}, epoch {epoch}", round)
-                orders[place, epoch] = rng.permutation(self.holdings.items[client])
+                orders[index, epoch] = rng.permutation(self.partition.items[client])
         return orders
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Begun:
-    """A round whose clients are about to train: what the inner world told, and those that will be averaged."""
+class _StartedRound:
+    """A round before training: the report of the inner world, and the cohort of clients that arrived."""
 
     report: RoundReport
     cohort: Cohort
 
 
 class TrainingWorld:
-    """Wraps a world: it says who volunteers and how long each takes, here the chosen train and are averaged.
+    """Wraps a world: the inner world determines availability and exchange times, this one trains and averages.
 
-    Reports gain each client's mean training `losses`, and as metrics the test `accuracy` and how many models
-    `diverged`: those are not averaged, and their loss is NaN. Only clients that arrived are averaged; the loss of the
-    others is NaN too. The clock is the inner world's.
+    A report gains the mean training loss of each client in `losses`, and two metrics: the test `accuracy`, and the
+    number of models that `diverged`. Only models of clients that arrived and did not diverge are averaged; the loss of
+    every other client is NaN.
     """
 
     def __init__(self, inner: World, federation: Federation) -> None:
-        holdings = federation.holdings
-        if holdings.clients != inner.clients:
-            raise SettingError(f"the data is split over {holdings.clients} clients, the world has {inner.clients}")
+        clients = federation.partition.clients
+        if clients != inner.clients:
+            raise SettingError(f"the data is split over {clients} clients, the world has {inner.clients}")
         self.inner, self.federation = inner, federation
         self.weights = federation.learner.initial_weights(federation.seed)
 
     @property
     def clients(self) -> int:
-        """How many clients live here."""
+        """The number of clients."""
         return self.inner.clients
 
     @property
     def availability(self) -> FloatArray:
-        """In what share of the rounds each client volunteers, in the long run."""
+        """The long-run share of rounds in which each client is available."""
         return self.inner.availability
 
     def offer(self, round: int) -> RoundOffer:
-        """Who volunteers, and in what condition."""
+        """Returns the offer of the inner world."""
         return self.inner.offer(round)
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
-        """Let the chosen train, average those that arrived, and tell how good the model is now."""
-        return play_side_by_side([self], [offer], [selection])[0]
+        """Trains the selected clients, averages those that arrived, and evaluates the new model."""
+        return play_batched([self], [offer], [selection])[0]
 
     def state(self) -> dict[str, Any]:
-        """The model, and what the inner world remembers."""
+        """Returns the weights of the model and the state of the inner world."""
         weights = self.federation.learner.saved(self.weights)
         return {"weights": weights, **prefixed("inner", self.inner.state())}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take them back."""
+        """Restores what `state` returned; changes nothing if the state does not fit."""
         weights = self.federation.learner.loaded(saved_value(state, "weights"))
         self.inner.restore(subset(state, "inner"))
         self.weights = weights
 
-    def _begin(self, offer: RoundOffer, selection: Selection) -> _Begun:
+    def _start_round(self, offer: RoundOffer, selection: Selection) -> _StartedRound:
         report = self.inner.play(offer, selection)
-        back = report.clients[report.with_outcome("arrived")]
-        orders = self.federation.orders(back, offer.round)
-        return _Begun(report, Cohort(self.weights, orders, np.full(len(back), float(orders.shape[2]))))
+        arrived = report.clients[report.with_outcome("arrived")]
+        orders = self.federation.orders(arrived, offer.round)
+        return _StartedRound(report, Cohort(self.weights, orders, np.full(len(arrived), float(orders.shape[2]))))
 
-    def _finish(self, begun: _Begun, taught: TrainingResult, accuracy: float | None) -> RoundReport:
-        report = begun.report
-        metrics = {**report.metrics, "diverged": float((~taught.finite).sum())}
+    def _complete_report(self, report: RoundReport, result: TrainingResult, accuracy: float | None) -> RoundReport:
+        metrics = {**report.metrics, "diverged": float((~result.finite).sum())}
         if accuracy is not None:
             metrics["accuracy"] = accuracy
         losses = np.full(len(report.clients), np.nan)
-        losses[report.with_outcome("arrived")] = taught.losses
+        losses[report.with_outcome("arrived")] = result.losses
         return replace(report, losses=losses, metrics=metrics)
 
 
-def play_side_by_side(
+def play_batched(
     worlds: Sequence[TrainingWorld], offers: Sequence[RoundOffer], selections: Sequence[Selection]
 ) -> list[RoundReport]:
-    """One round of several worlds that share a learner, which trains the chosen of all of them at once."""
+    """Plays one round in each of several worlds that share a learner, and trains all their cohorts in one call."""
     learner = worlds[0].federation.learner
-    begun = [world._begin(offer, one) for world, offer, one in zip(worlds, offers, selections, strict=True)]
-    taught = learner.train([one.cohort for one in begun])
-    for world, result in zip(worlds, taught, strict=True):
+    started = [
+        world._start_round(offer, selection) for world, offer, selection in zip(worlds, offers, selections, strict=True)
+    ]
+    results = learner.train([start.cohort for start in started])
+    for world, result in zip(worlds, results, strict=True):
         world.weights = result.weights
-    due = [
-        place
-        for place, (world, offer) in enumerate(zip(worlds, offers, strict=True))
+    evaluated = [
+        index
+        for index, (world, offer) in enumerate(zip(worlds, offers, strict=True))
         if offer.round % world.federation.evaluate_every == 0
     ]
-    accuracies = dict(zip(due, learner.evaluate([worlds[place].weights for place in due]), strict=True))
+    models = [worlds[index].weights for index in evaluated]
+    accuracies = dict(zip(evaluated, learner.evaluate(models), strict=True))
     return [
-        world._finish(one, result, accuracies.get(place))
-        for place, (world, one, result) in enumerate(zip(worlds, begun, taught, strict=True))
+        world._complete_report(start.report, result, accuracies.get(index))
+        for index, (world, start, result) in enumerate(zip(worlds, started, results, strict=True))
     ]

@@ -29,7 +29,7 @@ from turnout.experiments.leaderboard.forecasts import (
     forecasts,
     relative_errors,
 )
-from turnout.experiments.leaderboard.front import on_front, places
+from turnout.experiments.leaderboard.front import classify, on_front
 from turnout.experiments.leaderboard.leaderboard import (
     LEAST_PRESENCE,
     Leaderboard,
@@ -39,7 +39,7 @@ from turnout.experiments.leaderboard.leaderboard import (
     with_costs,
     write_leaderboard,
 )
-from turnout.experiments.leaderboard.suites import SUITES, Contender, Suite, suite_named
+from turnout.experiments.leaderboard.suites import SUITES, Contender, Suite, find_suite
 from turnout.kernel.fairness import FairnessQueues
 from turnout.policies.registry import POLICIES, WRAPPERS
 from turnout.simulator import play
@@ -56,13 +56,13 @@ ROUNDS = {"numerical": 40, "traces": 60, "training": 30}
 
 
 def small(name: str) -> Suite:
-    suite = suite_named(name)
-    own = tuple(one for one in suite.contenders if one.label in LABELS[name])
-    assert len(own) == len(LABELS[name])
-    return replace(suite, contenders=own)
+    suite = find_suite(name)
+    contenders = tuple(contender for contender in suite.contenders if contender.label in LABELS[name])
+    assert len(contenders) == len(LABELS[name])
+    return replace(suite, contenders=contenders)
 
 
-class Played:
+class RunFigures:
     def __init__(self, name: str, folder: Path) -> None:
         self.board, self.rounds = Leaderboard(small(name)), ROUNDS[name]
         self.store = RunStore(folder / f"{name}.turnout")
@@ -76,71 +76,72 @@ class Played:
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Played]]:
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunFigures]]:
     folder = tmp_path_factory.mktemp("leaderboard")
-    every = {name: Played(name, folder) for name in SUITES}
-    yield every
-    for one in every.values():
-        one.store.close()
+    suites = {name: RunFigures(name, folder) for name in SUITES}
+    yield suites
+    for suite in suites.values():
+        suite.store.close()
 
 
-# Rosters
+# Contenders
 
 
 @pytest.mark.parametrize("name", list(SUITES))
-def test_every_policy_plays_or_is_left_out_with_a_reason(name: str) -> None:
+def test_every_policy_takes_part_or_is_excluded_with_a_reason(name: str) -> None:
     suite = SUITES[name]
-    inside = {one.settings.get("policy", one.policy) for one in suite.contenders}
-    assert inside | set(suite.left_out) == set(POLICIES)
-    assert not inside & set(suite.left_out)
-    labels = [one.label for one in suite.contenders]
+    policies = {contender.settings.get("policy", contender.policy) for contender in suite.contenders}
+    assert policies | set(suite.left_out) == set(POLICIES)
+    assert not policies & set(suite.left_out)
+    labels = [contender.label for contender in suite.contenders]
     assert len(set(labels)) == len(labels)
 
 
 @pytest.mark.parametrize("name", list(SUITES))
-def test_every_contender_can_be_built_and_who_is_told_the_truth_is_marked(name: str) -> None:
+def test_every_contender_can_be_built_and_is_marked_if_it_knows_true_times(name: str) -> None:
     suite = SUITES[name]
-    for one, plans in zip(suite.contenders, suite.plans(1, 10).values(), strict=True):
+    for contender, plans in zip(suite.contenders, suite.plans(1, 10).values(), strict=True):
         policy, world = plans[0].build()
-        assert policy.requires_expected_times == one.told_truth, one.label
-        assert (world.offer(1).expected_times is not None) or not one.told_truth
-        assert hasattr(policy, "certificate") or one.promised is None
-        assert "max_owed" not in one.settings, "the certificate is computed without a cap"
+        assert policy.requires_expected_times == contender.knows_truth, contender.label
+        assert (world.offer(1).expected_times is not None) or not contender.knows_truth
+        assert hasattr(policy, "certificate") or contender.promised is None
+        assert "max_owed" not in contender.settings, "the certificate is computed without a cap"
 
 
 def test_only_the_training_suite_has_policies_that_need_losses() -> None:
     for name, suite in SUITES.items():
-        policies = {one.settings.get("policy", one.policy) for one in suite.contenders}
+        policies = {contender.settings.get("policy", contender.policy) for contender in suite.contenders}
         assert ({"power-of-choice", "active-fl", "ucb-cs"} <= policies) == (name == "training")
 
 
-def test_who_promises_by_the_end_has_the_last_round_as_its_horizon() -> None:
+def test_the_horizon_of_a_promise_by_the_end_is_the_last_round() -> None:
     suite = SUITES["numerical"]
-    (late,) = [one for one in suite.contenders if one.by_the_end]
-    assert suite.plans(1)[late.label][0].settings["horizon"] == suite.rounds
-    assert suite.plans(1, 30)[late.label][0].settings["horizon"] == 30
+    (contender,) = [contender for contender in suite.contenders if contender.by_the_end]
+    assert suite.plans(1)[contender.label][0].settings["horizon"] == suite.rounds
+    assert suite.plans(1, 30)[contender.label][0].settings["horizon"] == 30
 
 
-def test_a_guarantee_goes_around_others() -> None:
+def test_every_suite_wraps_another_policy_in_a_guarantee() -> None:
     for suite in SUITES.values():
-        assert any(one.policy in WRAPPERS and one.settings["policy"] == "oort" for one in suite.contenders)
+        wrapped = [contender for contender in suite.contenders if contender.policy in WRAPPERS]
+        assert any(contender.settings["policy"] == "oort" for contender in wrapped)
 
 
-def test_everyone_meets_the_same_seeds() -> None:
+def test_all_contenders_have_the_same_seeds() -> None:
     for suite in SUITES.values():
-        assert {tuple(plan.seed for plan in own) for own in suite.plans(4, 5).values()} == {(0, 1, 2, 3)}
+        assert {tuple(plan.seed for plan in by_seed) for by_seed in suite.plans(4, 5).values()} == {(0, 1, 2, 3)}
 
 
-def test_bad_names_and_files_are_refused(tmp_path: Path) -> None:
+def test_unknown_suites_and_unsuitable_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"unknown suite 'numeric' .did you mean 'numerical'"):
-        suite_named("numeric")
+        find_suite("numeric")
     with pytest.raises(SettingError, match="the suite numerical plays no traces"):
         SUITES["numerical"].on_traces([tmp_path / "phones.csv"])
     with pytest.raises(TurnoutError, match=r"nowhere\.csv"):
         SUITES["traces"].on_traces([tmp_path / "nowhere.csv"])
 
 
-def test_recorded_clients_are_known_by_what_the_files_hold(tmp_path: Path) -> None:
+def test_plans_with_recorded_clients_depend_on_the_content_of_the_files(tmp_path: Path) -> None:
     phones = tmp_path / "phones.csv"
     phones.write_text("client,start,stop,end\nanna,0,5000,9000\nben,100,8000,9000\n")
     first = SUITES["traces"].on_traces([phones])
@@ -150,114 +151,116 @@ def test_recorded_clients_are_known_by_what_the_files_hold(tmp_path: Path) -> No
     assert SUITES["traces"].on_traces([phones]).plans(1, 5)["random"][0].key != key
 
 
-# Figures
+# Measurements
 
 
 @pytest.mark.parametrize("name", list(SUITES))
-def test_figures_are_those_of_the_records(played: dict[str, Played], name: str) -> None:
-    one = played[name]
+def test_measurements_equal_those_of_a_literal_evaluation(played: dict[str, RunFigures], name: str) -> None:
+    suite = played[name]
     for label in LABELS[name]:
         by_seed: dict[str, list[float]] = {}
-        for plan in one.plans[label]:
-            for word, value in literal_figures(plan).items():
-                by_seed.setdefault(word, []).append(value)
-        for word, values in by_seed.items():
+        for plan in suite.plans[label]:
+            for measure, value in literal_measurements(plan).items():
+                by_seed.setdefault(measure, []).append(value)
+        for measure, values in by_seed.items():
             mean, band = mean_confidence_interval(values)
-            assert one.rows[label][word] == pytest.approx(float(mean), abs=1e-5), (label, word)
-            assert one.rows[label][f"{word}_band"] == pytest.approx(float(band), abs=1e-5), (label, word)
+            assert suite.rows[label][measure] == pytest.approx(float(mean), abs=1e-5), (label, measure)
+            assert suite.rows[label][f"{measure}_band"] == pytest.approx(float(band), abs=1e-5), (label, measure)
         share = "least_share_of_available" if name == "traces" else "least_share_of_all"
-        assert one.rows[label]["least_share"] == one.rows[label][share]
+        assert suite.rows[label]["least_share"] == suite.rows[label][share]
 
 
-def literal_figures(plan: RunPlan) -> dict[str, float]:
-    """Round by round, client by client, from records that are played anew."""
+def literal_measurements(plan: RunPlan) -> dict[str, float]:
+    """Measures a run that is played again, round by round and client by client."""
     policy, world = plan.build()
-    turns, there, durations, chosen, arrived = [0] * world.clients, [0] * world.clients, [], 0, 0
+    turns, available, durations, chosen, arrived = [0] * world.clients, [0] * world.clients, [], 0, 0
     for record in play(policy, world, plan.rounds):
         report = record.report
         durations.append(report.duration)
         assert report.available is not None
         for client in range(world.clients):
-            there[client] += bool(report.available[client])
+            available[client] += bool(report.available[client])
         for client in report.clients.tolist():
             turns[client] += 1
         chosen += len(report.clients)
         arrived += int(report.with_outcome("arrived").sum())
-    counted = [t / n for t, n in zip(turns, there, strict=True) if n and n >= LEAST_PRESENCE * plan.rounds]
+    shares = [t / n for t, n in zip(turns, available, strict=True) if n and n >= LEAST_PRESENCE * plan.rounds]
     return {
         "mean_round": sum(durations) / plan.rounds,
         "least_share_of_all": min(turns) / plan.rounds,
-        "least_share_of_available": min(counted),
+        "least_share_of_available": min(shares),
         "jain": jain_index(turns),
         "chosen": chosen / plan.rounds,
         "arrived": arrived / chosen,
     }
 
 
-def test_accuracy_is_told_where_models_are_trained(played: dict[str, Played]) -> None:
-    one = played["training"]
-    finals = {label: [c.metrics["accuracy"] for c in one.columns(label)] for label in LABELS["training"]}
-    last = {label: [own[~np.isnan(own)][-1] for own in runs] for label, runs in finals.items()}
+def test_accuracy_is_measured_if_models_are_trained(played: dict[str, RunFigures]) -> None:
+    suite = played["training"]
+    accuracies = {
+        label: [columns.metrics["accuracy"] for columns in suite.columns(label)] for label in LABELS["training"]
+    }
+    last = {label: [run[~np.isnan(run)][-1] for run in runs] for label, runs in accuracies.items()}
     target = 0.9 * float(np.mean(last["random"]))
-    for label, row in one.rows.items():
+    for label, row in suite.rows.items():
         assert row["final_accuracy"] == pytest.approx(np.mean(last[label]), abs=1e-5)
         assert row["target"] == pytest.approx(target, abs=1e-5)
         minutes = []
-        for columns in one.columns(label):
+        for columns in suite.columns(label):
             clock = np.cumsum(columns.durations) / 60
-            there = np.flatnonzero(np.nan_to_num(columns.metrics["accuracy"]) >= target)
-            minutes.append(clock[there[0]] if len(there) else clock[-1])
+            reached = np.flatnonzero(np.nan_to_num(columns.metrics["accuracy"]) >= target)
+            minutes.append(clock[reached[0]] if len(reached) else clock[-1])
         assert row["minutes_to_target"] == pytest.approx(np.mean(minutes), abs=1e-5)
     assert "minutes_to_target" not in played["numerical"].rows["random"]
 
 
-def test_the_certificate_is_that_of_queues_that_were_told_the_same_rounds(played: dict[str, Played]) -> None:
+def test_the_certificate_equals_that_of_queues_with_the_same_rounds(played: dict[str, RunFigures]) -> None:
     for name, label in (("numerical", "Oort + guarantee"), ("traces", "CS-UCB-Q")):
-        (contender,) = [one for one in played[name].board.suite.contenders if one.label == label]
+        (contender,) = [contender for contender in played[name].board.suite.contenders if contender.label == label]
         worst = []
         for columns in played[name].columns(label):
             queues = FairnessQueues(columns.clients, contender.promised or 0.0, accrual=contender.accrual)
             for record in columns.records():
                 queues.advance(record.report.clients, record.report.available)
-            literal, ours = queues.certificate(columns.turns), certificate_of(columns, contender)
-            for word in ("promised_units", "owed_units", "turns"):
-                np.testing.assert_array_equal(getattr(literal, word), getattr(ours, word))
-            assert ours.holds
-            worst.append((literal.promised - columns.turns).max())
+            expected, computed = queues.certificate(columns.turns), certificate_of(columns, contender)
+            for field in ("promised_units", "owed_units", "turns"):
+                np.testing.assert_array_equal(getattr(expected, field), getattr(computed, field))
+            assert computed.holds
+            worst.append((expected.promised - columns.turns).max())
         row = played[name].rows[label]
         assert row["certificate"] == "holds"
         assert row["worst_missing"] == pytest.approx(max(worst), abs=1e-5)
     assert played["numerical"].rows["random"]["promised"] is None
 
 
-def test_who_is_hardly_there_does_not_count_as_the_least_chosen() -> None:
+def test_rarely_available_clients_are_excluded_from_the_least_share() -> None:
     columns = play_plan(RunPlan("random", 40, world="traces", world_settings={"clients": 40}))
-    every, some = available_rates(columns), available_rates(columns, least=0.2)
+    all_rates, rates = available_rates(columns), available_rates(columns, least=0.2)
     assert columns.available is not None
-    there = columns.available.sum(axis=0)
-    assert np.isnan(every).tolist() == (there == 0).tolist()
-    assert np.isnan(some).tolist() == (there < 8).tolist()
+    available = columns.available.sum(axis=0)
+    assert np.isnan(all_rates).tolist() == (available == 0).tolist()
+    assert np.isnan(rates).tolist() == (available < 8).tolist()
 
 
 # The front
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
-def test_the_front_is_whom_nobody_beats(points: list[tuple[int, int]]) -> None:
-    found = on_front([time for time, _ in points], [share for _, share in points])
-    for (time, share), best in zip(points, found.tolist(), strict=True):
-        beaten = any(t <= time and s >= share and (t, s) != (time, share) for t, s in points)
-        assert best != beaten
+def test_the_front_contains_the_points_that_are_not_dominated(points: list[tuple[int, int]]) -> None:
+    front = on_front([time for time, _ in points], [share for _, share in points])
+    for (time, share), best in zip(points, front.tolist(), strict=True):
+        dominated = any(t <= time and s >= share and (t, s) != (time, share) for t, s in points)
+        assert best != dominated
 
 
-def test_near_the_front_is_who_is_not_beaten_for_certain() -> None:
+def test_near_the_front_means_not_dominated_with_confidence() -> None:
     times = {"a": np.array([1.0, 1.1, 0.9]), "b": np.array([1.0, 1.3, 0.9]), "c": np.array([5.0, 5.1, 4.9])}
     shares = {label: np.full(3, 0.1) for label in times}
-    assert places(times, shares) == {"a": "front", "b": "near", "c": "behind"}
-    assert places({}, {}) == {}
+    assert classify(times, shares) == {"a": "front", "b": "near", "c": "behind"}
+    assert classify({}, {}) == {}
 
 
-def test_the_front_leaves_out_the_truth_and_small_cohorts(played: dict[str, Played]) -> None:
+def test_the_front_excludes_oracles_and_small_cohorts(played: dict[str, RunFigures]) -> None:
     rows = played["numerical"].rows
     assert rows["fastest"]["front"] == ""
     assert rows["fastest"]["told_truth"] is True
@@ -265,129 +268,129 @@ def test_the_front_leaves_out_the_truth_and_small_cohorts(played: dict[str, Play
     assert (fast["front"] == "") == (fast["chosen"] < 0.9 * rows["random"]["chosen"])
     eligible = {label: row for label, row in rows.items() if row["front"]}
     for label, row in eligible.items():
-        beaten = any(
+        dominated = any(
             other["mean_round"] <= row["mean_round"]
             and other["least_share"] >= row["least_share"]
             and (other["mean_round"], other["least_share"]) != (row["mean_round"], row["least_share"])
             for name, other in eligible.items()
             if name != label
         )
-        assert (row["front"] == "front") != beaten
+        assert (row["front"] == "front") != dominated
 
 
 # Forecasts
 
 
-def test_the_plain_forecast_is_the_models_own(played: dict[str, Played]) -> None:
+def test_the_plain_forecast_equals_that_of_the_time_model(played: dict[str, RunFigures]) -> None:
     for columns in played["traces"].columns("RBCS-F, weight 0.1"):
         predicted, _ = replayed_estimates(columns)
         np.testing.assert_allclose(forecasts(columns, PLAIN), predicted, rtol=1e-6, atol=1e-8)
-        faded = Variant("faded", forgetting=0.9)
+        forgetting = Variant("forgetting", forgetting=0.9)
         predicted, _ = replayed_estimates(columns, forgetting=0.9)
-        np.testing.assert_allclose(forecasts(columns, faded), predicted, rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(forecasts(columns, forgetting), predicted, rtol=1e-6, atol=1e-8)
 
 
-def test_no_forecast_knows_the_round_it_is_about(played: dict[str, Played]) -> None:
+def test_a_forecast_does_not_depend_on_the_round_it_predicts(played: dict[str, RunFigures]) -> None:
     (columns, _) = played["traces"].columns("RBCS-F, weight 0.1")
     last = columns.starts[-2]
     other = columns.exchange_times.copy()
     other[last:] *= 10
     changed = replace(columns, exchange_times=other)
-    for one in VARIANTS:
-        np.testing.assert_array_equal(forecasts(columns, one), forecasts(changed, one))
+    for variant in VARIANTS:
+        np.testing.assert_array_equal(forecasts(columns, variant), forecasts(changed, variant))
 
 
-def test_errors_are_of_the_second_half_and_of_those_that_came_back(played: dict[str, Played]) -> None:
+def test_errors_cover_observed_times_of_the_second_half(played: dict[str, RunFigures]) -> None:
     (columns, _) = played["traces"].columns("random")
     errors = relative_errors(columns, 2 * columns.exchange_times)
-    literal = 0
-    for place, record in enumerate(columns.records()):
-        if 2 * place >= len(columns):
-            literal += int((~record.report.with_outcome("failed")).sum())
-    assert len(errors) == literal
+    expected = 0
+    for index, record in enumerate(columns.records()):
+        if 2 * index >= len(columns):
+            expected += int((~record.report.with_outcome("failed")).sum())
+    assert len(errors) == expected
     np.testing.assert_allclose(errors, 1.0)
 
 
-def test_forecasts_have_a_row_a_variant_and_one_of_the_truth(played: dict[str, Played]) -> None:
+def test_forecasts_have_one_row_per_variant_and_one_for_the_truth(played: dict[str, RunFigures]) -> None:
     rows = {row["forecast"]: row for row in rows_of(played["traces"].findings.tables["forecasts"])}
-    assert list(rows) == [*(one.label for one in VARIANTS), TRUTH]
+    assert list(rows) == [*(variant.label for variant in VARIANTS), TRUTH]
     assert rows[PLAIN.label]["better_by"] == 0.0
     assert rows[TRUTH]["better_by"] is None
     assert rows[TRUTH]["mean_error"] < rows[PLAIN.label]["mean_error"]
     runs = played["traces"].columns("RBCS-F, weight 0.1")
-    mean = np.mean([relative_errors(one, forecasts(one, PLAIN)).mean() for one in runs])
+    mean = np.mean([relative_errors(columns, forecasts(columns, PLAIN)).mean() for columns in runs])
     assert rows[PLAIN.label]["mean_error"] == pytest.approx(mean, abs=1e-5)
     assert forecast_table(runs, played["traces"].columns("fair oracle, weight 0.1")).keys() >= {"median_error"}
     assert "forecasts" not in played["numerical"].findings.tables
 
 
-# Playing, writing
+# Playing and writing
 
 
-def test_what_the_store_holds_is_not_played_again(played: dict[str, Played], monkeypatch: pytest.MonkeyPatch) -> None:
-    one = played["numerical"]
+def test_stored_runs_are_not_played_again(played: dict[str, RunFigures], monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = played["numerical"]
 
     def never(*_: Any) -> None:
         raise AssertionError("played again")
 
     monkeypatch.setattr(sys.modules["turnout.simulator.sweep"], "play_plan", never)
-    (again,) = reproduce([one.board], one.store, seeds=2, rounds=one.rounds, workers=1)
-    assert rows_of(again.findings.tables["leaderboard"]) == list(one.rows.values())
+    (again,) = reproduce([suite.board], suite.store, seeds=2, rounds=suite.rounds, workers=1)
+    assert rows_of(again.findings.tables["leaderboard"]) == list(suite.rows.values())
     with pytest.raises(AssertionError, match="played again"):
-        reproduce([one.board], one.store, seeds=3, rounds=one.rounds, workers=1)
+        reproduce([suite.board], suite.store, seeds=3, rounds=suite.rounds, workers=1)
 
 
-def test_what_is_not_in_the_store_is_not_made_up(played: dict[str, Played]) -> None:
-    one = played["numerical"]
+def test_findings_of_missing_runs_are_rejected(played: dict[str, RunFigures]) -> None:
+    suite = played["numerical"]
     with pytest.raises(SettingError, match="not in the store: play it first"):
-        one.board.findings(Runs(one.board.plans(2, 7), one.store))
+        suite.board.findings(Runs(suite.board.plans(2, 7), suite.store))
 
 
-def test_costs_are_measured_for_everyone_and_stand_beside_the_figures(played: dict[str, Played]) -> None:
-    one = played["numerical"]
+def test_costs_are_measured_for_every_contender_and_added_to_the_table(played: dict[str, RunFigures]) -> None:
+    suite = played["numerical"]
     measured: list[int] = []
-    costs = choosing_costs(one.board.plans(2, 5), measured.append)
+    costs = choosing_costs(suite.board.plans(2, 5), measured.append)
     assert set(costs) == set(LABELS["numerical"])
     assert sum(measured) == 2 * len(costs)
-    assert all(len(own) == 2 and (own > 0).all() for own in costs.values())
-    rows = rows_of(with_costs(one.findings, costs).tables["leaderboard"])
+    assert all(len(values) == 2 and (values > 0).all() for values in costs.values())
+    rows = rows_of(with_costs(suite.findings, costs).tables["leaderboard"])
     for row in rows:
         assert row["microseconds"] == pytest.approx(costs[row["contender"]].mean(), abs=0.1)
-    assert "microseconds" not in one.findings.tables["leaderboard"]
+    assert "microseconds" not in suite.findings.tables["leaderboard"]
 
 
 @pytest.mark.parametrize("name", list(SUITES))
-def test_what_is_written_says_it_all(played: dict[str, Played], name: str, tmp_path: Path) -> None:
-    one = played[name]
-    findings = with_costs(one.findings, choosing_costs(one.board.plans(2, 5)))
-    told = as_json(one.board, findings, seeds=2, rounds=one.rounds, assumed=["a guess"])
-    written = {path.name for path in write_leaderboard(one.board, findings, told, tmp_path)}
+def test_the_written_files_are_complete(played: dict[str, RunFigures], name: str, tmp_path: Path) -> None:
+    suite = played[name]
+    findings = with_costs(suite.findings, choosing_costs(suite.board.plans(2, 5)))
+    data = as_json(suite.board, findings, seeds=2, rounds=suite.rounds, assumed=["an assumption"])
+    written = {path.name for path in write_leaderboard(suite.board, findings, data, tmp_path)}
     assert {"leaderboard.csv", "leaderboard.json", "leaderboard.svg", "front.svg"} <= written
     assert ("forecasts.csv" in written) == (name == "traces")
-    assert json.loads((tmp_path / "leaderboard.json").read_text()) == told
-    assert told["left_out"] == dict(SUITES[name].left_out)
-    assert told["machine_dependent"] == ["microseconds"]
-    for picture in ("leaderboard.svg", "front.svg"):
-        text = (tmp_path / picture).read_text()
+    assert json.loads((tmp_path / "leaderboard.json").read_text()) == data
+    assert data["left_out"] == dict(SUITES[name].left_out)
+    assert data["machine_dependent"] == ["microseconds"]
+    for figure in ("leaderboard.svg", "front.svg"):
+        text = (tmp_path / figure).read_text()
         assert all(label.replace("&", "&amp;") in text for label in LABELS[name])
 
 
-def test_data_is_written_also_where_nothing_can_be_drawn(
-    played: dict[str, Played], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_data_is_written_even_if_figures_cannot_be_drawn(
+    played: dict[str, RunFigures], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(*_: object) -> None:
         raise SettingError("figures need matplotlib: pip install 'turnout[plots]'")
 
     monkeypatch.setattr(leaderboard, "draw_front", missing)
-    one = played["numerical"]
-    told = as_json(one.board, one.findings, seeds=2, rounds=one.rounds, assumed=[])
+    suite = played["numerical"]
+    data = as_json(suite.board, suite.findings, seeds=2, rounds=suite.rounds, assumed=[])
     with pytest.raises(SettingError, match=r"turnout\[plots\]"):
-        write_leaderboard(one.board, one.findings, told, tmp_path)
+        write_leaderboard(suite.board, suite.findings, data, tmp_path)
     assert (tmp_path / "leaderboard.csv").exists()
     assert (tmp_path / "leaderboard.json").exists()
 
 
-def test_rows_are_plain() -> None:
+def test_rows_contain_plain_values() -> None:
     rows = rows_of({"a": ["x", "y"], "b": [1.0, math.nan]})
     assert rows == [{"a": "x", "b": 1.0}, {"a": "y", "b": None}]
     assert Contender("x", "random").promised is None

@@ -17,9 +17,9 @@ from turnout.experiments.paper.accuracy import (
     AccuracyExperiment,
     AccuracyRounds,
     AccuracyTime,
-    tasks_named,
+    find_tasks,
 )
-from turnout.experiments.paper.catalogue import GROUPS, experiments_named
+from turnout.experiments.paper.catalogue import GROUPS, find_experiments
 from turnout.experiments.paper.comparison import CONTENDERS, RBCSF_LABELS, WEIGHTS
 from turnout.experiments.paper.fairness_impact import FROM_UNFAIR_TO_FAIR, FairnessImpact
 from turnout.experiments.paper.learning_curves import LearningCurve
@@ -30,10 +30,10 @@ SEEDS = 4
 BOTH = ["fashion-mnist", "cifar-10"]
 
 
-def learned(
+def learning_curve(
     seed: int, *, end: float = 0.8, slowness: float = 20.0, seconds: float = 10.0, noise: float = 0.0, rounds: int = 200
 ) -> LearningCurve:
-    """A run of 200 rounds that learns as exp does; a little different for every seed."""
+    """Returns an exponential learning curve that differs slightly by seed."""
     when = np.arange(5, rounds + 1, 5)
     accuracies = (end + 0.002 * np.sin(seed)) * (1 - np.exp(-when / slowness))
     accuracies = accuracies + noise * np.where(np.arange(len(when)) % 2, 1, -1) * (1 + 0.1 * seed)
@@ -41,12 +41,12 @@ def learned(
 
 
 def every_panel(
-    experiment: AccuracyExperiment, how: Callable[[Panel, str, int], Mapping[str, Any]]
+    experiment: AccuracyExperiment, shape: Callable[[Panel, str, int], Mapping[str, Any]]
 ) -> dict[Panel, dict[str, list[LearningCurve]]]:
-    """Curves of all panels and contenders; `how` a contender learns in a panel with a seed."""
+    """Returns curves of all panels and contenders; `shape` gives the arguments of `learning_curve`."""
     return {
         panel: {
-            label: [learned(seed, **how(panel, label, seed)) for seed in range(SEEDS)]
+            label: [learning_curve(seed, **shape(panel, label, seed)) for seed in range(SEEDS)]
             for label in experiment.contenders
         }
         for panel in experiment.panels
@@ -57,19 +57,19 @@ def verdicts(claims: list[Claim], name: str) -> set[str]:
     return {claim.verdict for claim in claims if claim.name == name}
 
 
-def as_the_paper_says(_: Panel, label: str, seed: int) -> dict[str, float]:
-    """Random ends highest and is slowest, FedCS(3) the reverse; weights lie between, in order."""
-    place = ["random", *RBCSF_LABELS, "FedCS(3)"].index(label)
-    seconds = [15, 8, 7, 6, 5.8, 2][place] + 0.01 * seed
-    return {"end": 0.9 - 0.005 * place, "slowness": 20.0 + 4 * place, "seconds": seconds}
+def as_the_paper_claims(_: Panel, label: str, seed: int) -> dict[str, float]:
+    """Random has the highest final accuracy and is slowest, FedCS(3) the reverse; weights are in between, in order."""
+    rank = ["random", *RBCSF_LABELS, "FedCS(3)"].index(label)
+    seconds = [15, 8, 7, 6, 5.8, 2][rank] + 0.01 * seed
+    return {"end": 0.9 - 0.005 * rank, "slowness": 20.0 + 4 * rank, "seconds": seconds}
 
 
-def the_other_way_round(panel: Panel, label: str, seed: int) -> dict[str, float]:
-    told = as_the_paper_says(panel, label, seed)
-    return {"end": 1.7 - told["end"], "slowness": 60 - told["slowness"], "seconds": 20 - told["seconds"]}
+def the_opposite(panel: Panel, label: str, seed: int) -> dict[str, float]:
+    claimed = as_the_paper_claims(panel, label, seed)
+    return {"end": 1.7 - claimed["end"], "slowness": 60 - claimed["slowness"], "seconds": 20 - claimed["seconds"]}
 
 
-def all_alike(*_: object) -> dict[str, float]:
+def all_equal(*_: object) -> dict[str, float]:
     return {}
 
 
@@ -78,24 +78,24 @@ TIME_CLAIMS = ("FedCS(3) first at low accuracy", "RBCS-F ahead of random", "weig
 
 
 @pytest.mark.parametrize(
-    ("how", "verdict"),
-    [(as_the_paper_says, "holds"), (the_other_way_round, "does not hold"), (all_alike, "not decided")],
+    ("shape", "verdict"),
+    [(as_the_paper_claims, "holds"), (the_opposite, "does not hold"), (all_equal, "not decided")],
 )
-def test_the_claims_about_rounds_are_judged(how: Any, verdict: str) -> None:
-    experiment = AccuracyRounds(tasks_named(BOTH))
-    claims = experiment.claims(every_panel(experiment, how))
+def test_the_verdicts_about_rounds_are_correct(shape: Any, verdict: str) -> None:
+    experiment = AccuracyRounds(find_tasks(BOTH))
+    claims = experiment.claims(every_panel(experiment, shape))
     assert len(claims) == 6 * len(ROUNDS_CLAIMS) == len({(claim.name, claim.panel) for claim in claims})
     for name in ROUNDS_CLAIMS:
         assert verdicts(claims, name) == {verdict}, name
 
 
 @pytest.mark.parametrize(
-    ("how", "verdict"),
-    [(as_the_paper_says, "holds"), (the_other_way_round, "does not hold"), (all_alike, "not decided")],
+    ("shape", "verdict"),
+    [(as_the_paper_claims, "holds"), (the_opposite, "does not hold"), (all_equal, "not decided")],
 )
-def test_the_claims_about_time_are_judged(how: Any, verdict: str) -> None:
-    experiment = AccuracyTime(tasks_named(BOTH))
-    claims = experiment.claims(every_panel(experiment, how))
+def test_the_verdicts_about_time_are_correct(shape: Any, verdict: str) -> None:
+    experiment = AccuracyTime(find_tasks(BOTH))
+    claims = experiment.claims(every_panel(experiment, shape))
     assert [claim.panel for claim in claims if claim.name == "weight 20 beats 50"] == [
         f"{dataset}, {split}" for dataset in BOTH for split in ("gamma 10", "iid")
     ]
@@ -103,16 +103,16 @@ def test_the_claims_about_time_are_judged(how: Any, verdict: str) -> None:
         assert verdicts(claims, name) == {verdict}, name
 
 
-def test_who_never_reaches_the_target_is_not_ahead_of_random() -> None:
-    """Its whole run is shorter than the time that random needs, and yet it was not there first."""
+def test_a_policy_that_never_reaches_the_target_is_not_ahead_of_random() -> None:
+    """Even if its whole run is shorter than the time that random needs."""
     experiment = AccuracyTime()
 
-    def how(_: Panel, label: str, seed: int) -> dict[str, float]:
+    def shape(_: Panel, label: str, seed: int) -> dict[str, float]:
         fails = label == RBCSF_LABELS[-1] and seed == 1
         return {"end": 0.5 if fails else 0.8, "seconds": (100 if label == "random" else 3) + 0.1 * seed}
 
     claims = {
-        claim.name: claim for claim in experiment.claims(every_panel(experiment, how)) if claim.panel.endswith("iid")
+        claim.name: claim for claim in experiment.claims(every_panel(experiment, shape)) if claim.panel.endswith("iid")
     }
     ahead = claims["RBCS-F ahead of random"]
     assert ahead.verdict == "not decided"
@@ -120,37 +120,37 @@ def test_who_never_reaches_the_target_is_not_ahead_of_random() -> None:
     assert list(ahead.numbers) == ["random", *RBCSF_LABELS]
 
 
-def test_who_never_reaches_the_target_needs_the_most_rounds() -> None:
+def test_a_policy_that_never_reaches_the_target_needs_the_most_rounds() -> None:
     experiment = AccuracyRounds()
 
-    def how(_: Panel, label: str, seed: int) -> dict[str, float]:
+    def shape(_: Panel, label: str, seed: int) -> dict[str, float]:
         weight = RBCSF_LABELS.index(label) if label in RBCSF_LABELS else 0
         return {"end": 0.5 if weight == 3 else 0.8, "slowness": 20 + 5 * weight + 0.1 * seed}
 
-    for claim in experiment.claims(every_panel(experiment, how)):
+    for claim in experiment.claims(every_panel(experiment, shape)):
         if claim.name == "larger weight, more rounds":
             assert claim.verdict == "holds"
             assert claim.numbers[RBCSF_LABELS[-1]] == "205 ± 0; 4 of 4 runs never"
 
 
 def fairer_is_better(panel: Panel, label: str, seed: int) -> dict[str, float]:
-    place, gamma = list(FROM_UNFAIR_TO_FAIR).index(label), GAMMAS.index(panel.gamma)
+    rank, gamma = list(FROM_UNFAIR_TO_FAIR).index(label), GAMMAS.index(panel.gamma)
     gain = (0.05 if panel.dataset == "cifar-10" else 0.02) + 0.0001 * seed
-    return {"end": 0.6 + gain * place, "slowness": 40 - 10 * gamma, "noise": 0.003 * (3 - gamma)}
+    return {"end": 0.6 + gain * rank, "slowness": 40 - 10 * gamma, "noise": 0.003 * (3 - gamma)}
 
 
 def fairer_is_worse(panel: Panel, label: str, seed: int) -> dict[str, float]:
-    place, gamma = list(FROM_UNFAIR_TO_FAIR).index(label), GAMMAS.index(panel.gamma)
+    rank, gamma = list(FROM_UNFAIR_TO_FAIR).index(label), GAMMAS.index(panel.gamma)
     gain = (-0.05 if panel.dataset == "cifar-10" else -0.02) + 0.0001 * seed
-    return {"end": 0.6 + gain * place, "slowness": 10 + 10 * gamma, "noise": 0.003 * gamma}
+    return {"end": 0.6 + gain * rank, "slowness": 10 + 10 * gamma, "noise": 0.003 * gamma}
 
 
 @pytest.mark.parametrize(
-    ("how", "verdict"), [(fairer_is_better, "holds"), (fairer_is_worse, "does not hold"), (all_alike, "not decided")]
+    ("shape", "verdict"), [(fairer_is_better, "holds"), (fairer_is_worse, "does not hold"), (all_equal, "not decided")]
 )
-def test_the_claims_about_fairness_are_judged(how: Any, verdict: str) -> None:
-    experiment = FairnessImpact(tasks_named(BOTH))
-    claims = experiment.claims(every_panel(experiment, how))
+def test_the_verdicts_about_fairness_are_correct(shape: Any, verdict: str) -> None:
+    experiment = FairnessImpact(find_tasks(BOTH))
+    claims = experiment.claims(every_panel(experiment, shape))
     assert len(claims) == 6 + 2 * 2 + 1 == len({(claim.name, claim.panel) for claim in claims})
     for name in {claim.name for claim in claims}:
         assert verdicts(claims, name) == {verdict}, name
@@ -159,8 +159,8 @@ def test_the_claims_about_fairness_are_judged(how: Any, verdict: str) -> None:
     assert list(stronger.numbers) == ["gamma 1", "gamma 10", "iid", "more than"]
 
 
-def test_one_dataset_is_not_compared_with_another() -> None:
-    experiment = FairnessImpact(tasks_named(["cifar-10"]))
+def test_a_single_dataset_has_no_claim_about_two_datasets() -> None:
+    experiment = FairnessImpact(find_tasks(["cifar-10"]))
     claims = experiment.claims(every_panel(experiment, fairer_is_better))
     assert [claim.panel for claim in claims] == [
         "cifar-10, gamma 1",
@@ -171,13 +171,13 @@ def test_one_dataset_is_not_compared_with_another() -> None:
     ]
 
 
-def test_tables_tell_every_contender_of_every_panel() -> None:
-    experiment = AccuracyTime(tasks_named(BOTH))
-    curves = every_panel(experiment, as_the_paper_says)
+def test_tables_contain_every_contender_of_every_panel() -> None:
+    experiment = AccuracyTime(find_tasks(BOTH))
+    curves = every_panel(experiment, as_the_paper_claims)
     table = {name: np.asarray(column) for name, column in curves_table(curves, "minutes").items()}
     assert len(table) == 1 + 2 * 6 * 6
     random, fedcs = (table[f"cifar-10, iid, {label} mean"] for label in ("random", "FedCS(3)"))
-    assert np.isnan(random).sum() == 5  # measured first after five rounds of 15 seconds, or a little more
+    assert np.isnan(random).sum() == 5  # first measured after five rounds of slightly more than 15 seconds
     last = table["minutes"][~np.isnan(fedcs)].max()
     assert last == 200 * 2 // 15 * 0.25
     summary = summary_table(curves, "random")
@@ -188,86 +188,88 @@ def test_tables_tell_every_contender_of_every_panel() -> None:
     )
 
 
-def test_rounds_of_different_length_share_a_table() -> None:
-    short, long = ([learned(seed, rounds=rounds) for seed in range(2)] for rounds in (50, 100))
+def test_runs_of_different_length_share_a_table() -> None:
+    short, long = ([learning_curve(seed, rounds=rounds) for seed in range(2)] for rounds in (50, 100))
     table = curves_table({Panel("a", 1): {"x": short}, Panel("b", "iid"): {"x": long}}, "rounds")
     assert np.asarray(table["rounds"]).tolist() == list(range(5, 101, 5))
     assert np.isnan(np.asarray(table["a, gamma 1, x mean"])).sum() == 10
     assert not np.isnan(np.asarray(table["b, iid, x mean"])).any()
 
 
-def test_plans_have_the_settings_of_their_task_and_labels_of_their_own() -> None:
-    plans = AccuracyRounds(tasks_named(BOTH)).plans(2)
+def test_plans_have_the_settings_of_their_task_and_distinct_labels() -> None:
+    plans = AccuracyRounds(find_tasks(BOTH)).plans(2)
     assert len(plans) == 2 * 3 * 6
     assert "fashion-mnist, gamma 1, random" in plans
     assert "cifar-10, iid, RBCS-F, weight 20" in plans
-    for label, own in plans.items():
-        assert [plan.seed for plan in own] == [0, 1]
-        assert {(plan.label, plan.world, plan.keep, plan.rounds) for plan in own} == {
+    for label, by_seed in plans.items():
+        assert [plan.seed for plan in by_seed] == [0, 1]
+        assert {(plan.label, plan.world, plan.keep, plan.rounds) for plan in by_seed} == {
             (label, "training", "choices", 500)
         }
-        assert own[0].world_settings["dataset"] == label.split(",")[0]
-        assert "folder" not in own[0].world_settings
-    weights = {plan.settings["speed_weight"] for own in plans.values() for plan in own if plan.policy == "rbcsf"}
+        assert by_seed[0].world_settings["dataset"] == label.split(",")[0]
+        assert "folder" not in by_seed[0].world_settings
+    weights = {
+        plan.settings["speed_weight"] for by_seed in plans.values() for plan in by_seed if plan.policy == "rbcsf"
+    }
     assert weights == set(WEIGHTS)
 
 
-def test_even_selection_is_random_and_its_runs_are_shared() -> None:
-    assert len(plans_of(experiments_named("accuracy"))) == 3 * (6 * 5 + 3 * 3)
-    assert len(plans_of(experiments_named("accuracy"), 2)) == 3 * (6 + 3) * 2
-    assert {plan.rounds for plan in plans_of(experiments_named("accuracy"))} == {TASKS["digits"].rounds}
+def test_even_selection_shares_its_runs_with_random() -> None:
+    assert len(plans_of(find_experiments("accuracy"))) == 3 * (6 * 5 + 3 * 3)
+    assert len(plans_of(find_experiments("accuracy"), 2)) == 3 * (6 + 3) * 2
+    assert {plan.rounds for plan in plans_of(find_experiments("accuracy"))} == {TASKS["digits"].rounds}
 
 
-def test_each_experiment_has_its_own_number_of_seeds() -> None:
-    assert {one.name: one.seeds for one in experiments_named("accuracy")} == {
+def test_each_experiment_has_a_default_number_of_seeds() -> None:
+    assert {experiment.name: experiment.seeds for experiment in find_experiments("accuracy")} == {
         "fairness-impact": 3,
         "accuracy-rounds": 5,
         "accuracy-time": 5,
     }
-    assert {one.seeds for one in experiments_named("numerical")} == {20}
-    assert len(plans_of(experiments_named("queues"))) == 6 * 20
+    assert {experiment.seeds for experiment in find_experiments("numerical")} == {20}
+    assert len(plans_of(find_experiments("queues"))) == 6 * 20
 
 
-def test_datasets_are_chosen_by_name_each_once() -> None:
-    (experiment,) = experiments_named("accuracy-time", ["cifar-10", "digits", "cifar-10"])
+def test_datasets_are_selected_by_name_without_repetitions() -> None:
+    (experiment,) = find_experiments("accuracy-time", ["cifar-10", "digits", "cifar-10"])
     assert isinstance(experiment, AccuracyTime)
     assert [task.dataset for task in experiment.tasks] == ["cifar-10", "digits"]
     assert GROUPS["accuracy"] == ("fairness-impact", "accuracy-rounds", "accuracy-time")
     with pytest.raises(
         SettingError, match=r"unknown dataset 'cifar10' \(did you mean 'cifar-10'\?\); there are digits"
     ):
-        experiments_named("accuracy", ["cifar10"])
+        find_experiments("accuracy", ["cifar10"])
     with pytest.raises(SettingError, match="queues trains no model: it cannot be played on digits"):
-        experiments_named("queues", ["digits"])
+        find_experiments("queues", ["digits"])
     with pytest.raises(SettingError, match="overview trains no model"):
-        experiments_named("numerical", ["digits"])
+        find_experiments("numerical", ["digits"])
 
 
-def test_a_device_is_for_training_only(tmp_path: Path) -> None:
+def test_a_device_is_rejected_without_training(tmp_path: Path) -> None:
     with RunStore(tmp_path / "runs.turnout") as store:
-        with pytest.raises(SettingError, match="no model is trained here: the device must be cpu, not cuda"):
-            reproduce(experiments_named("queues"), store, seeds=1, rounds=10, device="cuda")
-        assert store.find(plans_of(experiments_named("queues"), 1, 10)[0].key) is None
+        with pytest.raises(SettingError, match="these runs train no model: the device must be cpu, not cuda"):
+            reproduce(find_experiments("queues"), store, seeds=1, rounds=10, device="cuda")
+        assert store.find(plans_of(find_experiments("queues"), 1, 10)[0].key) is None
 
 
-def test_the_digits_are_learned_and_a_second_time_nothing_is_played(tmp_path: Path) -> None:
-    experiments = experiments_named("accuracy-rounds")
+def test_the_digits_are_learned_and_stored_runs_are_not_played_again(tmp_path: Path) -> None:
+    experiments = find_experiments("accuracy-rounds")
     played: list[int] = []
     with RunStore(tmp_path / "runs.turnout") as store:
         results = reproduce(experiments, store, seeds=1, rounds=20, workers=1, watch=played.append)
         assert sum(played) == 3 * 6 * 20
-        reproduce(experiments_named("accuracy-time"), store, seeds=1, rounds=20, workers=1, watch=played.append)
+        reproduce(find_experiments("accuracy-time"), store, seeds=1, rounds=20, workers=1, watch=played.append)
         assert sum(played) == 3 * 6 * 20
-    assert {claim.verdict for claim in results[0].findings.claims} == {"not decided"}  # of a single seed
+    assert {claim.verdict for claim in results[0].findings.claims} == {"not decided"}  # a single seed
     means = np.asarray(results[0].findings.tables["accuracy-rounds"]["digits, iid, random mean"])
     assert means[-1] > means[0] + 0.2
     assert {claim.panel for claim in results[0].findings.claims} == {panel.name for panel in AccuracyRounds().panels}
 
 
 @pytest.mark.parametrize("kind", [AccuracyRounds, AccuracyTime, FairnessImpact])
-def test_figures_have_a_row_a_dataset_and_one_legend(kind: type[AccuracyExperiment]) -> None:
-    experiment = kind(tasks_named(BOTH))
-    curves = every_panel(experiment, all_alike)
+def test_figures_have_one_row_per_dataset_and_one_legend(kind: type[AccuracyExperiment]) -> None:
+    experiment = kind(find_tasks(BOTH))
+    curves = every_panel(experiment, all_equal)
     drawn = experiment.draw(Findings([], {experiment.name: curves_table(curves, experiment.clock)}))
     assert [axes.get_title(loc="left") for axes in drawn.axes] == ["gamma 1", "gamma 10", "iid"] * 2
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == list(experiment.contenders)
@@ -275,7 +277,7 @@ def test_figures_have_a_row_a_dataset_and_one_legend(kind: type[AccuracyExperime
     assert 0 < bottom < 0.8 < top < 1
 
 
-def test_a_look_too_short_for_a_curve_is_still_drawn() -> None:
+def test_runs_too_short_for_a_curve_are_still_drawn() -> None:
     experiment = AccuracyTime()
     curves = every_panel(experiment, lambda *_: {"rounds": 5, "seconds": 1.1})
     drawn = experiment.draw(Findings([], {experiment.name: curves_table(curves, "minutes")}))

@@ -13,8 +13,8 @@ from rich.table import Table
 from turnout.cli.options import JsonOption, SeedOption, print_json, progress_bar
 from turnout.errors import DatasetError
 from turnout.experiments.framework.drawing import save_as
-from turnout.experiments.partition_figure import draw_holdings
-from turnout.lab.datasets import SOURCES, Source, load_dataset, source_named
+from turnout.experiments.partition_figure import draw_partition
+from turnout.lab.datasets import SOURCES, Source, find_source, load_dataset
 from turnout.lab.files import fetch as fetch_files
 from turnout.lab.files import find_folder
 from turnout.lab.partition import partition
@@ -48,7 +48,7 @@ def list_datasets(json: JsonOption = False) -> None:
 @data.command()
 def path(name: NameArgument, json: JsonOption = False) -> None:
     """The folder a dataset is read from."""
-    source = source_named(name)
+    source = find_source(name)
     folder = "with the package" if source.files is None else str(find_folder(source.files))
     if json:
         print_json({"name": name, "folder": folder})
@@ -82,7 +82,7 @@ def fetch(
     json: JsonOption = False,
 ) -> None:
     """Download a dataset from its official home; every file is checked before it is kept."""
-    source = source_named(name)
+    source = find_source(name)
     if source.files is None:
         raise DatasetError(f"{name} comes with the package: there is nothing to fetch")
     with progress_bar() as progress:
@@ -110,7 +110,7 @@ def holdings(
     split = partition(loaded.train_labels, clients=clients, items=items, gamma=gamma, seed=seed)
     if figure is not None:
         title = f"{name}, {'iid' if math.isinf(gamma) else f'gamma = {gamma:g}'}"
-        save_as(draw_holdings(split.counts, loaded.classes, title), figure)
+        save_as(draw_partition(split.counts, loaded.classes, title), figure)
     if json:
         print_json({"classes": list(loaded.classes), "counts": split.counts.tolist()})
         return

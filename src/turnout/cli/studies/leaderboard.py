@@ -16,7 +16,7 @@ from turnout.experiments.framework.experiment import Findings
 from turnout.experiments.framework.reproduce import reproduce
 from turnout.experiments.leaderboard.choosing_cost import choosing_costs
 from turnout.experiments.leaderboard.leaderboard import Leaderboard, as_json, with_costs, write_leaderboard
-from turnout.experiments.leaderboard.suites import Suite, suite_named
+from turnout.experiments.leaderboard.suites import Suite, find_suite
 from turnout.simulator.plans import make_world
 from turnout.simulator.sweep import missing_plans
 from turnout.simulator.traces.world import TraceWorld
@@ -37,7 +37,7 @@ def show_leaderboard(
     json: bool,
 ) -> None:
     """Play what is missing, print who stands where, and write it into a folder."""
-    suite = suite_named(name)
+    suite = find_suite(name)
     if traces:
         suite = suite.on_traces(traces)
     board, seeds, rounds = Leaderboard(suite), seeds or suite.seeds, rounds or suite.rounds

@@ -21,7 +21,7 @@ from turnout.experiments.framework.reproduce import (
 )
 from turnout.experiments.framework.reproduce import reproduce as reproduced
 from turnout.experiments.paper.accuracy import TASKS
-from turnout.experiments.paper.catalogue import EXPERIMENTS, GROUPS, experiments_named
+from turnout.experiments.paper.catalogue import EXPERIMENTS, GROUPS, find_experiments
 from turnout.simulator.sweep import missing_plans
 from turnout.store import RunStore
 
@@ -57,7 +57,7 @@ def reproduce(
 
     What the store holds is not played again: a sweep that was stopped goes on with the same command.
     """
-    experiments = experiments_named(name, dataset or ())
+    experiments = find_experiments(name, dataset or ())
     check_device(plans_of(experiments, 1, rounds), device)
     results = run_experiments(
         experiments, store or out / "runs.turnout", seeds=seeds, rounds=rounds, workers=workers, device=device

@@ -23,7 +23,7 @@ from turnout.cli.options import (
     resumable,
 )
 from turnout.errors import SettingError
-from turnout.experiments.paper.accuracy import tasks_named
+from turnout.experiments.paper.accuracy import find_tasks
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab.batched import train_plans
 from turnout.lab.checkpoint import write_model
@@ -108,7 +108,7 @@ def train(
 
 def _studied(dataset: str, model: str | None) -> dict[str, Any]:
     """The settings of the study, as far as they are for this model."""
-    settings = dict(tasks_named([dataset])[0].settings)
+    settings = dict(find_tasks([dataset])[0].settings)
     settings["evaluate_every"] = 1 if dataset == "digits" else settings["evaluate_every"]
     if model is not None and model != settings.get("model", "mlp"):
         return {"items": settings["items"], "evaluate_every": settings["evaluate_every"]}

@@ -26,7 +26,7 @@ from turnout.cli.options import (
 )
 from turnout.errors import SettingError
 from turnout.experiments.framework.drawing import save_as
-from turnout.experiments.tuning_figure import KNEE_RULE, draw_trade_off, told_tuned
+from turnout.experiments.tuning_figure import KNEE_RULE, draw_trade_off, tuning_to_dict
 from turnout.simulator.recorded import ASSUMPTIONS
 
 UNITS = {"mean_round": " s", "p95_round": " s", "least_share": "", "shortfall": "", "worst_debt": ""}
@@ -101,7 +101,7 @@ def tune(
     if json:
         chosen = found.chosen
         line = None if chosen is None else place.line(dict(chosen.settings), by, world or [])
-        print_json({**told_tuned(found), "world": place.words, "assumptions": place.assumptions, "line": line})
+        print_json({**tuning_to_dict(found), "world": place.words, "assumptions": place.assumptions, "line": line})
     else:
         _print(found, place, world or [])
     if found.chosen is None:

@@ -1,1 +1,1 @@
-"""What every experiment uses: claims, drawings, reports."""
+"""The framework of all experiments: claims, runs, figures and reports."""

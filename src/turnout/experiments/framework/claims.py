@@ -1,4 +1,4 @@
-"""A claim, what was measured for it, and a verdict that is computed, never chosen."""
+"""Claims: a statement, its measurements, and a verdict that is computed from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ Verdict = Literal["holds", "does not hold", "not decided"]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`numbers`: what the verdict was computed from, each with its name. `panel`: the part of a figure it is about."""
+    """A statement with its verdict.
+
+    `numbers` are the named measurements behind the verdict, `panel` is the part of a figure that the claim is about.
+    """
 
     name: str
     statement: str
@@ -28,10 +31,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One number a seed, of one contender; the same seeds in every group of a claim.
+    """One measurement per seed of one contender; all groups of a claim have the same seeds.
 
-    Where the numbers are times to something, `never` is in how many runs it did not happen; for these there stands the
-    least that it would have taken.
+    For times until an event, `never` is the number of runs in which the event did not occur; their values are lower
+    bounds.
     """
 
     label: str
@@ -39,51 +42,77 @@ class Group:
     never: int = 0
 
     @property
-    def told(self) -> str:
-        """Mean and half-width of its 95 % confidence interval."""
+    def summary(self) -> str:
+        """The mean and the half-width of its 95 % confidence interval, as text."""
         mean, band = mean_confidence_interval(self.values)
         never = f"; {self.never} of {len(self.values)} runs never" if self.never else ""
         return f"{float(mean):.4g} ± {float(band):.2g}{never}"
 
 
 def ascending(name: str, statement: str, groups: Sequence[Group], *, panel: str = "") -> Claim:
-    """Each group's mean is above that of the one before it, seed by seed.
+    """Claims that the mean of each group is above that of the previous group, in paired comparisons by seed.
 
-    It holds if every step up is clear, its 95 % confidence interval above zero; it does not if any step is clearly
-    down; otherwise, and where two are equal on every seed, it is not decided.
+    The claim holds if the 95 % confidence interval of every difference is above zero, does not hold if one interval is
+    below zero, and is not decided otherwise, nor if two groups are equal on every seed.
     """
     steps = [later.values - earlier.values for earlier, later in pairwise(groups)]
     verdict = all_above(steps, 0.0, strictly=True)
-    return Claim(name, statement, verdict, {group.label: group.told for group in groups}, panel)
+    return Claim(name, statement, verdict, {group.label: group.summary for group in groups}, panel)
 
 
 def highest(name: str, statement: str, best: Group, others: Sequence[Group], *, panel: str = "") -> Claim:
-    """The mean of one is above that of each other, seed by seed."""
-    return _apart(name, statement, best, others, [(best, one) for one in others], panel)
+    """Claims that the mean of `best` is above that of every other group, in paired comparisons by seed.
+
+    Args:
+        name: A short name of the claim.
+        statement: The claim as a sentence.
+        best: The group with the highest mean.
+        others: The groups that it is compared with.
+        panel: The part of the figure that the claim is about.
+    """
+    return _compare_pairs(name, statement, best, others, [(best, other) for other in others], panel)
 
 
 def lowest(name: str, statement: str, least: Group, others: Sequence[Group], *, panel: str = "") -> Claim:
-    """The mean of one is below that of each other, seed by seed."""
-    return _apart(name, statement, least, others, [(one, least) for one in others], panel)
+    """Claims that the mean of `least` is below that of every other group, in paired comparisons by seed.
+
+    Args:
+        name: A short name of the claim.
+        statement: The claim as a sentence.
+        least: The group with the lowest mean.
+        others: The groups that it is compared with.
+        panel: The part of the figure that the claim is about.
+    """
+    return _compare_pairs(name, statement, least, others, [(other, least) for other in others], panel)
 
 
 def above(name: str, statement: str, groups: Sequence[Group], least: float, *, strictly: bool = False) -> Claim:
-    """Every group's mean is above `least`, or, unless `strictly`, is just that on every seed."""
+    """Claims that the mean of every group is above `least`.
+
+    Args:
+        name: A short name of the claim.
+        statement: The claim as a sentence.
+        groups: The measurements.
+        least: The threshold.
+        strictly: Whether values equal to the threshold on every seed leave the claim undecided; otherwise they pass.
+    """
     verdict = all_above([group.values for group in groups], least, strictly=strictly)
-    told = {"more than" if strictly else "at least": f"{least:g}"}
-    return Claim(name, statement, verdict, {**{group.label: group.told for group in groups}, **told})
+    threshold = {"more than" if strictly else "at least": f"{least:g}"}
+    return Claim(name, statement, verdict, {**{group.label: group.summary for group in groups}, **threshold})
 
 
 def below(name: str, statement: str, groups: Sequence[Group], most: float) -> Claim:
-    """Every group's mean is below `most`, or is just that on every seed."""
+    """Claims that the mean of every group is below `most`, or equal to it on every seed."""
     verdict = all_above([-group.values for group in groups], -most)
-    return Claim(name, statement, verdict, {**{group.label: group.told for group in groups}, "at most": f"{most:g}"})
+    numbers = {**{group.label: group.summary for group in groups}, "at most": f"{most:g}"}
+    return Claim(name, statement, verdict, numbers)
 
 
 def all_above(samples: Sequence[FloatArray], least: float, *, strictly: bool = False) -> Verdict:
-    """Are all these means above `least`, as far as their confidence intervals tell?
+    """Decides whether the means of all samples are above `least`, by their 95 % confidence intervals.
 
-    A sample that is `least` on every seed passes a threshold, but shows no difference: `strictly` leaves it undecided.
+    A sample that equals `least` on every seed reaches a threshold but shows no difference: `strictly` leaves it
+    undecided.
     """
     lows, highs = [], []
     for sample in samples:
@@ -97,26 +126,36 @@ def all_above(samples: Sequence[FloatArray], least: float, *, strictly: bool = F
     return "not decided"
 
 
-def all_over(pairs: Sequence[tuple[Group, Group]]) -> Verdict:
-    """Is the first of each pair above the second, seed by seed?
+def all_greater(pairs: Sequence[tuple[Group, Group]]) -> Verdict:
+    """Decides whether the first group of each pair is above the second, in paired comparisons by seed.
 
-    Where runs never came there, their true times are longer than what stands for them: a second one of that kind
-    cannot make the claim hold, a first one cannot refute it.
+    Values of runs that never reached the event are lower bounds. Such a value in the second group therefore cannot make
+    the claim hold, and in the first group it cannot refute the claim.
     """
     verdict = all_above([upper.values - lower.values for upper, lower in pairs], 0.0, strictly=True)
-    sure = [upper.values - lower.values for upper, lower in pairs if not upper.never]
+    exact = [upper.values - lower.values for upper, lower in pairs if not upper.never]
     if verdict == "holds" and any(lower.never for _, lower in pairs):
         return "not decided"
-    if verdict == "does not hold" and (not sure or all_above(sure, 0.0, strictly=True) != verdict):
+    if verdict == "does not hold" and (not exact or all_above(exact, 0.0, strictly=True) != verdict):
         return "not decided"
     return verdict
 
 
-def _apart(
-    name: str, statement: str, one: Group, others: Sequence[Group], pairs: Sequence[tuple[Group, Group]], panel: str
+def _compare_pairs(
+    name: str, statement: str, group: Group, others: Sequence[Group], pairs: Sequence[tuple[Group, Group]], panel: str
 ) -> Claim:
-    numbers = {one.label: one.told}
+    """Builds the claim that the first group of each pair is above the second.
+
+    Args:
+        name: A short name of the claim.
+        statement: The claim as a sentence.
+        group: The group that is in every pair.
+        others: The other group of each pair.
+        pairs: The pairs (larger, smaller).
+        panel: The part of the figure that the claim is about.
+    """
+    numbers = {group.label: group.summary}
     for other, (upper, lower) in zip(others, pairs, strict=True):
-        gap = Group(other.label, upper.values - lower.values)
-        numbers[other.label] = f"{other.told} (apart {gap.told})"
-    return Claim(name, statement, all_over(pairs), numbers, panel)
+        difference = Group(other.label, upper.values - lower.values)
+        numbers[other.label] = f"{other.summary} (difference {difference.summary})"
+    return Claim(name, statement, all_greater(pairs), numbers, panel)

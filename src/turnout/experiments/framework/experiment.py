@@ -1,6 +1,6 @@
-"""What an experiment is: plans that are played, findings that are computed, a figure that is drawn.
+"""The base class of experiments: plans to play, findings to compute, a figure to draw.
 
-Drawing never runs anything; running never draws.
+Drawing never plays a run, and playing never draws.
 """
 
 from __future__ import annotations
@@ -28,46 +28,46 @@ Table = Mapping[str, npt.ArrayLike]
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What an experiment found: claims with their verdicts, and the data of its figure, one table a name."""
+    """The results of an experiment: claims with their verdicts, and the data of its figure as named tables."""
 
     claims: list[Claim]
     tables: dict[str, Table]
 
 
 class Runs:
-    """The finished runs of an experiment, read from the store one at a time."""
+    """The finished runs of an experiment, which are read from the store one at a time."""
 
     def __init__(self, plans: Plans, store: RunStore) -> None:
         self._plans, self._store = plans, store
 
     @property
     def labels(self) -> list[str]:
-        """The contenders."""
+        """The labels of the contenders."""
         return list(self._plans)
 
     def plans_of(self, label: str) -> list[RunPlan]:
-        """The plans of one contender, one a seed."""
+        """Returns the plans of a contender, one per seed."""
         return self._plans[label]
 
     def of(self, label: str) -> Iterator[RoundColumns]:
-        """The runs of one contender, one a seed."""
+        """Yields the runs of a contender, one per seed."""
         for plan in self._plans[label]:
-            found = self._store.find(plan.key)
-            if found is None or not found.finished:
+            run = self._store.find(plan.key)
+            if run is None or not run.finished:
                 raise SettingError(f"the run of {plan.name}, seed {plan.seed}, is not in the store: play it first")
-            yield self._store.columns(found.id)
+            yield self._store.columns(run.id)
 
     def each(self, label: str, measure: Callable[[RoundColumns], float]) -> Group:
-        """One number a seed."""
+        """Returns one measurement per seed."""
         return Group(label, np.array([measure(columns) for columns in self.of(label)]))
 
     def curves(self, label: str, measure: Callable[[RoundColumns], FloatArray]) -> FloatArray:
-        """One curve a seed, as rows."""
+        """Returns one curve per seed, as rows."""
         return np.stack([measure(columns) for columns in self.of(label)])
 
 
 class Experiment(ABC):
-    """One figure of the paper, or one of ours; `seeds` is how many it is played with unless somebody says otherwise."""
+    """A figure with its claims; `seeds` is the default number of seeds."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -75,17 +75,17 @@ class Experiment(ABC):
     seeds: ClassVar[int] = 20
 
     def on(self, datasets: Sequence[str]) -> Experiment:
-        """The same experiment with models trained on these datasets; most experiments train none."""
+        """Returns the same experiment on other datasets; most experiments train no model and reject this."""
         raise SettingError(f"{self.name} trains no model: it cannot be played on {', '.join(datasets)}")
 
     @abstractmethod
     def plans(self, seeds: int, rounds: int | None = None) -> Plans:
-        """The runs it needs, by contender, one a seed; `rounds` in place of its own number, for a quick look."""
+        """Returns the plans of each contender, one per seed; `rounds` replaces the default number of rounds."""
 
     @abstractmethod
     def findings(self, runs: Runs) -> Findings:
-        """Compute claims and tables from finished runs."""
+        """Computes claims and tables from finished runs."""
 
     @abstractmethod
     def draw(self, findings: Findings) -> Figure:
-        """Draw the figure from the tables."""
+        """Draws the figure from the tables."""

@@ -1,4 +1,4 @@
-"""One self-contained page: figures, claims with their verdicts, settings, and how to run it again."""
+"""A self-contained HTML report: figures, claims with their verdicts, settings, and the command to repeat it."""
 
 from __future__ import annotations
 
@@ -51,19 +51,29 @@ def render_report(
     settings: Mapping[str, Any],
     command: str,
 ) -> str:
-    """The page as text; it needs nothing from anywhere else."""
+    """Returns the report as HTML without external resources.
+
+    Args:
+        results: The experiments with their findings.
+        title: The heading of the page.
+        lead: The paragraph below the heading.
+        headings: The column headings of the summary table.
+        rows: The rows of the summary table.
+        settings: The settings of the runs.
+        command: The command that repeats the experiments.
+    """
     counts = verdict_counts(claim for result in results for claim in result.findings.claims)
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="lead">{escape(lead)}</p>',
         f"<section><h2>At a glance</h2>{_table(headings, rows)}</section>",
         *(_experiment(result) for result in results),
         f"<section><h2>Settings</h2>{_table(('setting', 'value'), [(k, str(v)) for k, v in settings.items()], ())}"
-        f"<h2>Run it again</h2><pre>{escape(command)}</pre></section>",
-        f"<footer>Claims: {escape(told)}. A verdict is computed from the seeds: a claim holds where the 95 % "
-        "confidence interval of every comparison lies on its side, does not hold where one lies on the other, and is "
-        f"otherwise not decided. turnout {escape(turnout.__version__)}.</footer>",
+        f"<h2>Repeat this run</h2><pre>{escape(command)}</pre></section>",
+        f"<footer>Claims: {escape(summary)}. Verdicts are computed from the seeds: a claim holds if the 95 % "
+        "confidence intervals of all its comparisons support it, does not hold if one contradicts it, and is otherwise "
+        f"not decided. turnout {escape(turnout.__version__)}.</footer>",
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -97,10 +107,10 @@ def _claims(claims: Sequence[Claim]) -> str:
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int] | None = None) -> str:
     right = range(1, len(headings)) if numeric is None else numeric
-    kind = ["n" if place in right else "" for place in range(len(headings))]
+    classes = ["n" if column in right else "" for column in range(len(headings))]
 
     def cells(tag: str, row: Sequence[str]) -> str:
-        return "".join(f'<{tag} class="{kind[i]}">{escape(cell)}</{tag}>' for i, cell in enumerate(row))
+        return "".join(f'<{tag} class="{classes[column]}">{escape(cell)}</{tag}>' for column, cell in enumerate(row))
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     return (
@@ -109,7 +119,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequ
 
 
 def _inline_svg(result: Result) -> str:
-    """The figure inside the page; its ids are made its own, so that figures do not borrow from each other."""
+    """Returns the figure as inline SVG; its ids get a prefix, because ids must be unique in the page."""
     svg = as_svg(result.experiment.draw(result.findings))
     svg = svg[svg.index("<svg") :]
     prefix = f"{result.experiment.name}-"

@@ -1,4 +1,4 @@
-"""From names to figures: play what is missing, compute, write."""
+"""Runs experiments: plays missing runs, computes findings, writes figures and data."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from turnout.store import RunStore
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An experiment and what it found."""
+    """An experiment and its findings."""
 
     experiment: Experiment
     findings: Findings
 
 
 def plans_of(experiments: Iterable[Experiment], seeds: int | None = None, rounds: int | None = None) -> list[RunPlan]:
-    """All runs that these experiments need, each with its own number of seeds unless told.
+    """Returns the plans of all runs that these experiments need; a plan that several need is listed once.
 
-    A run that several need stands there once.
+    `seeds` and `rounds` replace the defaults of each experiment.
     """
     plans = {
         plan.key: plan
@@ -55,10 +55,17 @@ def reproduce(
     device: str = "cpu",
     watch: Callable[[int], None] | None = None,
 ) -> list[Result]:
-    """Play what the store does not hold, then compute the findings of each experiment.
+    """Plays the runs that are missing from the store, then computes the findings of each experiment.
 
-    `seeds`: by default each experiment's own. `device`: where models are trained. `watch` is called with the number of
-    rounds newly played.
+    Args:
+        experiments: The experiments.
+        store: The store of the runs.
+        seeds: The number of seeds, by default that of each experiment.
+        rounds: The number of rounds, by default that of each experiment.
+        workers: The number of processes, by default one per core.
+        backend: The joblib backend that distributes the runs.
+        device: The torch device that trains models.
+        watch: Called with the number of rounds that were just played.
     """
     plans = plans_of(experiments, seeds, rounds)
     check_device(plans, device)
@@ -77,13 +84,13 @@ def reproduce(
 
 
 def check_device(plans: Iterable[RunPlan], device: str) -> None:
-    """Refuse a device on which nothing would be done."""
+    """Raises SettingError for a device other than the CPU if no plan trains a model."""
     if device != "cpu" and not any(_trains(plan) for plan in plans):
-        raise SettingError(f"no model is trained here: the device must be cpu, not {device}")
+        raise SettingError(f"these runs train no model: the device must be cpu, not {device}")
 
 
 def write_results(results: Sequence[Result], folder: Path) -> list[Path]:
-    """Figures as SVG and PNG, their data as CSV, all claims as one table (CSV and JSON)."""
+    """Writes figures as SVG and PNG, their data as CSV and all claims as JSON; returns the paths."""
     written: list[Path] = []
     for result in results:
         for name, table in result.findings.tables.items():
@@ -95,7 +102,7 @@ def write_results(results: Sequence[Result], folder: Path) -> list[Path]:
 
 
 def claims_of(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Every claim, with the experiment it belongs to."""
+    """Returns every claim as a dict, with the name of its experiment."""
     return [
         {"experiment": result.experiment.name, **asdict(claim)}
         for result in results
@@ -104,7 +111,7 @@ def claims_of(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def verdict_counts(claims: Iterable[Claim]) -> dict[str, int]:
-    """How many hold, do not hold, are not decided."""
+    """Counts the claims by verdict."""
     counts = {"holds": 0, "does not hold": 0, "not decided": 0}
     for claim in claims:
         counts[claim.verdict] += 1
@@ -112,7 +119,7 @@ def verdict_counts(claims: Iterable[Claim]) -> dict[str, int]:
 
 
 def as_csv(table: Table) -> str:
-    """One column a word."""
+    """Returns a table as CSV with a header line."""
     columns = {name: np.asarray(values) for name, values in table.items()}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -122,12 +129,12 @@ def as_csv(table: Table) -> str:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a file, or say why not."""
+    """Writes a file and its folder; raises SettingError if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    except OSError as refused:
-        raise SettingError(f"cannot write {path}: {refused.strerror or refused}") from refused
+    except OSError as error:
+        raise SettingError(f"cannot write {path}: {error.strerror or error}") from error
     return path
 
 

@@ -1,1 +1,1 @@
-"""The leaderboard of policies."""
+"""The leaderboard: every policy on the same worlds and seeds."""

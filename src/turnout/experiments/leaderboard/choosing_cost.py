@@ -1,4 +1,4 @@
-"""What choosing costs on this machine. It is measured, not stored: elsewhere and tomorrow it is another number."""
+"""Measures the CPU cost of selection on this machine. It is not stored, because it depends on the machine."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ SEEDS = 3
 def choosing_costs(
     plans: Mapping[str, Sequence[RunPlan]], watch: Callable[[int], None] | None = None
 ) -> dict[str, FloatArray]:
-    """Microseconds of CPU that one ask and one tell take, the median of the first rounds, one number a seed.
+    """Returns the CPU time in microseconds of one `ask` and one `tell`: the median of the first rounds, by seed.
 
-    Contenders take turns, so that a busy moment hits all alike. `watch` is told how many runs were just measured.
+    Contenders are measured alternately, so that load on the machine affects all of them. `watch` is called with the
+    number of runs that were just measured.
     """
-    seeds = min(SEEDS, *(len(own) for own in plans.values()))
+    seeds = min(SEEDS, *(len(by_seed) for by_seed in plans.values()))
     costs: dict[str, list[float]] = {label: [] for label in plans}
     for seed in range(seeds):
-        for label, own in plans.items():
-            policy, world = own[seed].build()
-            costs[label].append(_median_cost(policy, world, min(ROUNDS, own[seed].rounds)))
+        for label, by_seed in plans.items():
+            policy, world = by_seed[seed].build()
+            costs[label].append(_median_cost(policy, world, min(ROUNDS, by_seed[seed].rounds)))
             if watch is not None:
                 watch(1)
-    return {label: np.array(one) for label, one in costs.items()}
+    return {label: np.array(values) for label, values in costs.items()}
 
 
 def _median_cost(policy: SelectionPolicy, world: World, rounds: int) -> float:
-    spent = []
+    costs = []
     for round_ in range(1, rounds + 1):
         offer = world.offer(round_)
-        shown = offer if policy.requires_expected_times else offer.without_truth()
+        visible = offer if policy.requires_expected_times else offer.without_truth()
         before = time.thread_time()
-        selection = policy.ask(shown)
+        selection = policy.ask(visible)
         asked = time.thread_time()
         report = world.play(offer, selection)
         played = time.thread_time()
         policy.tell(report)
-        spent.append(asked - before + time.thread_time() - played)
-    return float(np.median(spent)) * 1e6
+        costs.append(asked - before + time.thread_time() - played)
+    return float(np.median(costs)) * 1e6

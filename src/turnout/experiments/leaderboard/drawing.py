@@ -1,4 +1,4 @@
-"""The leaderboard's two pictures: everyone's figures in rows, and time against the least share."""
+"""The two figures of the leaderboard: all measures in rows, and time against the least share."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 FAMILIES: Mapping[str, str] = {
     "RBCS-F": "#0072b2",
-    "with a guarantee around": "#009e73",
+    "with guarantee wrapper": "#009e73",
     "others": "#e69f00",
-    "told the truth": "#cc79a7",
+    "knows true times": "#cc79a7",
 }
 HEADINGS: Mapping[str, str] = {
-    "mean_round": "mean round, s",
+    "mean_round": "mean round time, s",
     "minutes_to_target": "minutes to target",
     "final_accuracy": "final accuracy",
     "least_share": "least share",
     "jain": "Jain index",
-    "microseconds": "choosing, µs *",
+    "microseconds": "selection, µs *",
 }
 
 
 def draw_front(table: Table, measure: str, suite: Suite) -> Figure:
-    """Time against the least-chosen client's share; the front is a line, numbers are those of the rows."""
+    """Draws time against the share of the least-selected client; points are numbered like the rows of the table."""
     share, time = _column(table, "least_share"), _column(table, measure)
-    # Who never came to the target took longer than the runs lasted: there is no point to draw.
+    # The time to a target that was never reached is unknown: there is no point to draw.
     shown = np.array([not never for never in table.get("never", np.zeros(len(time)))])  # type: ignore[union-attr]
     with figure(9.0, 5.2) as drawn:
         axes = drawn.subplots()
@@ -47,99 +47,102 @@ def draw_front(table: Table, measure: str, suite: Suite) -> Figure:
                 xerr=_column(table, "least_share_band")[number],
                 yerr=_column(table, f"{measure}_band")[number],
                 color=FAMILIES[family],
-                marker="o" if family != "told the truth" else "D",
+                marker="o" if family != "knows true times" else "D",
                 markerfacecolor=FAMILIES[family] if best else "white",
                 markersize=6,
                 elinewidth=0.8,
             )
-        _numbers(axes, share, time, shown)
-        best = np.array([place == "front" for place in _text(table, "front")]) & shown
+        _write_numbers(axes, share, time, shown)
+        best = np.array([position == "front" for position in _text(table, "front")]) & shown
         order = np.flatnonzero(best)[np.argsort(share[best])]
-        # A step: what lies between two contenders nobody has shown.
+        # A step line, because nothing is known about trade-offs between two contenders.
         axes.step(share[order], time[order], where="pre", color="#444444", linewidth=1, linestyle="--", zorder=0)
-        promised = [one for one in _column(table, "promised").tolist() if not np.isnan(one)]
+        promised = [rate for rate in _column(table, "promised").tolist() if not np.isnan(rate)]
         if promised:
             axes.axvline(promised[0], color="black", linestyle=":", linewidth=1)
-        of = "the rounds it was available for" if suite.share_of == "available" else "all rounds"
+        rounds = "its available rounds" if suite.share_of == "available" else "all rounds"
         axes.set(
             title=f"Pareto front (filled, dashed line): {suite.title}",
-            xlabel=f"share of {of} of the client chosen least (dotted: promised)",
+            xlabel=f"share of the least-selected client in {rounds} (dotted: promised)",
             ylabel=HEADINGS[measure],
         )
         axes.set_ylim(bottom=0)
-        _key(drawn, axes, table)
+        _draw_legends(drawn, axes, table)
         return drawn
 
 
 def draw_figures(table: Table, measure: str, suite: Suite) -> Figure:
-    """A row a contender, a panel a figure, each with its 95 % confidence interval; those of the front are filled."""
-    words = [word for word in HEADINGS if word in table]
+    """Draws one row per contender and one panel per measure, with 95 % confidence intervals."""
+    measures = [name for name in HEADINGS if name in table]
     labels = _text(table, "contender")
     heights = -np.arange(len(labels), dtype=np.float64)
-    with figure(2.4 + 1.75 * len(words), 1.2 + 0.24 * len(labels)) as drawn:
-        panels = drawn.subplots(1, len(words), squeeze=False, sharey=True)[0]
-        for axes, word in zip(panels, words, strict=True):
+    with figure(2.4 + 1.75 * len(measures), 1.2 + 0.24 * len(labels)) as drawn:
+        panels = drawn.subplots(1, len(measures), squeeze=False, sharey=True)[0]
+        for axes, name in zip(panels, measures, strict=True):
             for number, height in enumerate(heights.tolist()):
                 family, best = _family(table, number), _text(table, "front")[number] == "front"
                 axes.errorbar(
-                    _column(table, word)[number],
+                    _column(table, name)[number],
                     height,
-                    xerr=_column(table, f"{word}_band")[number],
+                    xerr=_column(table, f"{name}_band")[number],
                     color=FAMILIES[family],
-                    marker="o" if family != "told the truth" else "D",
+                    marker="o" if family != "knows true times" else "D",
                     markerfacecolor=FAMILIES[family] if best else "white",
                     markersize=5,
                     elinewidth=1,
                 )
-            axes.set_title(HEADINGS[word], fontsize=10)
-            if word != "final_accuracy":
+            axes.set_title(HEADINGS[name], fontsize=10)
+            if name != "final_accuracy":
                 axes.set_xlim(left=0)
             axes.grid(axis="y", color="#eeeeee")
             axes.set_axisbelow(True)
         panels[0].set_yticks(heights, [f"{number + 1}  {label}" for number, label in enumerate(labels)], fontsize=9)
         note = f"Filled: on the Pareto front of {HEADINGS[measure]} and least share."
         if suite.trains:
-            note += " Who never came to the target counts with its whole time."
+            note += " Runs that never reach the target count with their whole time."
         if "microseconds" in table:
-            note += " * on the machine it was measured on"
+            note += " * depends on the machine"
         drawn.supxlabel(note, fontsize=9)
         return drawn
 
 
-def _numbers(axes: Axes, share: FloatArray, time: FloatArray, shown: Any) -> None:
-    """Each point's number, put aside where another is already written."""
+def _write_numbers(axes: Axes, share: FloatArray, time: FloatArray, shown: Any) -> None:
+    """Writes the number of each point beside it, where it does not overlap another number."""
     width, height = max(float(share[shown].max()), 1e-9), max(float(time[shown].max()), 1e-9)
     written: list[tuple[float, float]] = []
     for number in np.flatnonzero(shown).tolist():
         x, y = share[number] / width, time[number] / height
-        steps = ((5, 4), (5, -11), (-14, 4), (-14, -11), (16, -4), (-25, -4), (16, 9), (-25, 9))
-        step = next((one for one in steps if _free(x + one[0] / 480, y + one[1] / 290, written)), steps[0])
-        written.append((x + step[0] / 480, y + step[1] / 290))
+        offsets = ((5, 4), (5, -11), (-14, 4), (-14, -11), (16, -4), (-25, -4), (16, 9), (-25, 9))
+        free = (step for step in offsets if _is_free(x + step[0] / 480, y + step[1] / 290, written))
+        offset = next(free, offsets[0])
+        written.append((x + offset[0] / 480, y + offset[1] / 290))
         axes.annotate(
-            str(number + 1), (share[number], time[number]), xytext=step, textcoords="offset points", fontsize=8
+            str(number + 1), (share[number], time[number]), xytext=offset, textcoords="offset points", fontsize=8
         )
 
 
-def _free(x: float, y: float, written: list[tuple[float, float]]) -> bool:
+def _is_free(x: float, y: float, written: list[tuple[float, float]]) -> bool:
     return all(abs(x - a) > 0.024 or abs(y - b) > 0.03 for a, b in written)
 
 
-def _key(drawn: Figure, axes: Axes, table: Table) -> None:
-    """Who is which number, coloured by family."""
+def _draw_legends(drawn: Figure, axes: Axes, table: Table) -> None:
+    """Draws a legend of the numbered contenders, coloured by family, and a legend of the families."""
     from matplotlib.lines import Line2D
 
     labels = _text(table, "contender")
     entries = [
         Line2D([], [], linestyle="", marker="", label=f"{number + 1}  {label}") for number, label in enumerate(labels)
     ]
-    listed = drawn.legend(
+    legend = drawn.legend(
         handles=entries, loc="outside right center", fontsize=8, handlelength=0, handletextpad=0, labelspacing=0.25
     )
-    for number, text in enumerate(listed.get_texts()):
+    for number, text in enumerate(legend.get_texts()):
         text.set_color(FAMILIES[_family(table, number)])
     families = [name for name in FAMILIES if name in {_family(table, number) for number in range(len(labels))}]
     points = [
-        Line2D([], [], linestyle="", marker="D" if name == "told the truth" else "o", color=FAMILIES[name], label=name)
+        Line2D(
+            [], [], linestyle="", marker="D" if name == "knows true times" else "o", color=FAMILIES[name], label=name
+        )
         for name in families
     ]
     axes.legend(handles=points, fontsize=8, loc="lower right")
@@ -148,13 +151,13 @@ def _key(drawn: Figure, axes: Axes, table: Table) -> None:
 def _family(table: Table, number: int) -> str:
     policy = _text(table, "policy")[number]
     if np.asarray(table["told_truth"])[number]:
-        return "told the truth"
-    return {"rbcsf": "RBCS-F", "with-guarantee": "with a guarantee around"}.get(policy, "others")
+        return "knows true times"
+    return {"rbcsf": "RBCS-F", "with-guarantee": "with guarantee wrapper"}.get(policy, "others")
 
 
-def _column(table: Table, word: str) -> FloatArray:
-    return np.asarray(table[word], dtype=np.float64)
+def _column(table: Table, name: str) -> FloatArray:
+    return np.asarray(table[name], dtype=np.float64)
 
 
-def _text(table: Table, word: str) -> list[str]:
-    return [str(one) for one in np.asarray(table[word]).tolist()]
+def _text(table: Table, name: str) -> list[str]:
+    return [str(value) for value in np.asarray(table[name]).tolist()]

@@ -1,7 +1,7 @@
-"""How well exchange times were foreseen, and what would have foreseen them better.
+"""Errors of exchange-time forecasts, for the model of RBCS-F and for variants of it.
 
-A what-if over recorded runs: each variant is told the rounds of a run in order, and forecasts every chosen client's
-time just before it learns it. Who was chosen stays as it was.
+The evaluation replays recorded runs: each variant processes the rounds of a run in order and forecasts the time of
+every selected client before it learns that time. The selections are those of the recorded run.
 """
 
 from __future__ import annotations
@@ -25,30 +25,31 @@ SHORTEST = 1e-3  # seconds, for logarithms
 
 
 def as_offered(contexts: FloatArray) -> FloatArray:
-    """What a policy is told: 1/free CPU, whether it starts cold, seconds of both transfers as last known."""
+    """Returns the features that a policy sees: 1/free CPU, cold start, last known seconds of both transfers."""
     return contexts
 
 
 def with_constant(contexts: FloatArray) -> FloatArray:
-    """And a constant: what a client takes however it is."""
+    """Adds a constant feature."""
     return np.column_stack([contexts, np.ones(len(contexts))])
 
 
 def with_interaction(contexts: FloatArray) -> FloatArray:
-    """And transfer seconds / free CPU."""
+    """Adds the feature transfer seconds / free CPU."""
     return np.column_stack([contexts, contexts[:, 0] * contexts[:, 2]])
 
 
 def logarithms(contexts: FloatArray) -> FloatArray:
-    """A constant, and the logarithms of 1/free CPU and of the transfer seconds: factors of the time."""
-    cpu, transfer = (np.log(np.maximum(contexts[:, place], SHORTEST)) for place in (0, 2))
+    """Returns a constant, the logarithms of 1/free CPU and of the transfer seconds, and the cold-start feature."""
+    cpu, transfer = (np.log(np.maximum(contexts[:, column], SHORTEST)) for column in (0, 2))
     return np.column_stack([np.ones(len(contexts)), cpu, contexts[:, 1], transfer])
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A way to forecast: `pooled` regressions shrink to that of the whole fleet instead of to 0; `log_time` fits log
-    seconds.
+    """A variant of the forecast.
+
+    `pooled` regressions shrink towards that of the whole fleet instead of towards 0; `log_time` fits log seconds.
     """
 
     label: str
@@ -73,73 +74,74 @@ TRUTH = "the truth (fair oracle's choices)"
 
 
 def forecasts(columns: RoundColumns, variant: Variant) -> FloatArray:
-    """What this variant says of each chosen client just before its round, in seconds, (R,)."""
+    """Returns the forecast in seconds for each selected client, made before its round; one value per row."""
     contexts = variant.features(columns.contexts)
     targets = np.log(np.maximum(columns.exchange_times, SHORTEST)) if variant.log_time else columns.exchange_times
     own = _Regressions(columns.clients, contexts.shape[1], variant.forgetting)
     fleet = _Regressions(1, contexts.shape[1])
-    teaches = taught(columns)
-    said = np.empty(len(columns.chosen))
+    informative = informative_rows(columns)
+    predicted = np.empty(len(columns.chosen))
     starts = columns.starts.tolist()
     for start, end in pairwise(starts):
         rows = columns.chosen[start:end]
         prior = fleet.coefficients(np.zeros(1, dtype=np.int64))[0] if variant.pooled else None
-        said[start:end] = (contexts[start:end] * own.coefficients(rows, prior)).sum(axis=1)
-        told = start + np.flatnonzero(teaches[start:end])
-        own.learn(columns.chosen[told], contexts[told], targets[told])
+        predicted[start:end] = (contexts[start:end] * own.coefficients(rows, prior)).sum(axis=1)
+        observed = start + np.flatnonzero(informative[start:end])
+        own.update(columns.chosen[observed], contexts[observed], targets[observed])
         if variant.pooled:
-            fleet.learn(np.zeros(len(told), dtype=np.int64), contexts[told], targets[told])
-    return np.exp(said) if variant.log_time else said
+            fleet.update(np.zeros(len(observed), dtype=np.int64), contexts[observed], targets[observed])
+    return np.exp(predicted) if variant.log_time else predicted
 
 
-def taught(columns: RoundColumns) -> BoolArray:
-    """The rows that tell how long a client takes: a failure does not."""
+def informative_rows(columns: RoundColumns) -> BoolArray:
+    """Returns which rows contain an observed exchange time; failures do not."""
     if columns.outcomes is None:
         return np.ones(len(columns.chosen), dtype=np.bool_)
-    told: BoolArray = columns.outcomes != OUTCOMES.index("failed")
-    return told
+    informative: BoolArray = columns.outcomes != OUTCOMES.index("failed")
+    return informative
 
 
-def relative_errors(columns: RoundColumns, said: FloatArray) -> FloatArray:
-    """|said − time| / time of who came back in the second half of the run."""
+def relative_errors(columns: RoundColumns, predicted: FloatArray) -> FloatArray:
+    """Returns |predicted − time| / time of all observed times in the second half of the run."""
     late = 2 * round_of_each_row(columns) >= len(columns)
-    counts = taught(columns) & late & (columns.exchange_times > 0)
-    times = columns.exchange_times[counts]
-    errors: FloatArray = np.abs(said[counts] - times) / times
+    rows = informative_rows(columns) & late & (columns.exchange_times > 0)
+    times = columns.exchange_times[rows]
+    errors: FloatArray = np.abs(predicted[rows] - times) / times
     return errors
 
 
 def forecast_table(
     runs: Iterable[RoundColumns], oracle: Iterable[RoundColumns], variants: Sequence[Variant] = VARIANTS
 ) -> Table:
-    """Mean and median relative error of each variant over the second half of runs, and that of the truth.
+    """Returns the mean and median relative errors of each variant and of the true expected times.
 
-    `better_by`: by how much its mean error is smaller than that of the first variant, seed by seed.
+    `runs` are those of RBCS-F, `oracle` those of the fair oracle. The column `better_by` is the reduction of the mean
+    error compared with the first variant, by seed.
     """
-    found: dict[str, list[tuple[float, float]]] = {one.label: [] for one in variants}
+    errors: dict[str, list[tuple[float, float]]] = {variant.label: [] for variant in variants}
     for columns in runs:
-        for one in variants:
-            found[one.label].append(_mean_and_median(relative_errors(columns, forecasts(columns, one))))
-    found[TRUTH] = [
+        for variant in variants:
+            errors[variant.label].append(_mean_and_median(relative_errors(columns, forecasts(columns, variant))))
+    errors[TRUTH] = [
         _mean_and_median(relative_errors(columns, columns.client_reasons["optimistic"])) for columns in oracle
     ]
-    plain = np.array(found[variants[0].label])[:, 0]
+    plain = np.array(errors[variants[0].label])[:, 0]
     rows: list[dict[str, Any]] = []
-    for label, pairs in found.items():
-        each = np.array(pairs)
-        measured = {"mean_error": each[:, 0], "median_error": each[:, 1]}
-        if label != TRUTH:  # measured on other choices: no difference seed by seed
-            measured["better_by"] = plain - each[:, 0]
-        rows.append({"forecast": label, **_told(measured)})
-    words = list(dict.fromkeys(word for row in rows for word in row))
-    return {word: [row.get(word, np.nan) for row in rows] for word in words}
+    for label, pairs in errors.items():
+        by_seed = np.array(pairs)
+        measured = {"mean_error": by_seed[:, 0], "median_error": by_seed[:, 1]}
+        if label != TRUTH:  # measured on other selections, hence not comparable by seed
+            measured["better_by"] = plain - by_seed[:, 0]
+        rows.append({"forecast": label, **_with_half_widths(measured)})
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return {name: [row.get(name, np.nan) for row in rows] for name in names}
 
 
-def _told(measured: dict[str, FloatArray]) -> dict[str, float]:
+def _with_half_widths(measured: dict[str, FloatArray]) -> dict[str, float]:
     row = {}
-    for word, values in measured.items():
+    for name, values in measured.items():
         mean, band = mean_confidence_interval(values)
-        row[word], row[f"{word}_band"] = round(float(mean), 6), round(float(band), 6)
+        row[name], row[f"{name}_band"] = round(float(mean), 6), round(float(band), 6)
     return row
 
 
@@ -148,7 +150,7 @@ def _mean_and_median(errors: FloatArray) -> tuple[float, float]:
 
 
 class _Regressions:
-    """One ridge regression a client, for targets of any sign; ExchangeTimeModel takes times only."""
+    """One ridge regression per client, for targets of any sign; ExchangeTimeModel accepts only positive times."""
 
     def __init__(self, clients: int, features: int, forgetting: float = 1.0, ridge: float = 1.0) -> None:
         self._squares = np.zeros((clients, features, features))
@@ -156,13 +158,13 @@ class _Regressions:
         self._forgetting, self._ridge = forgetting, ridge
 
     def coefficients(self, rows: IntArray, prior: FloatArray | None = None) -> FloatArray:
-        """Those of some clients, (rows, features)."""
+        """Returns the coefficients of these clients, (rows, features); they shrink towards `prior`, or towards 0."""
         sums = self._sums[rows] if prior is None else self._sums[rows] + self._ridge * prior
         squares = self._squares[rows] + self._ridge * np.eye(self._sums.shape[1])
         return np.asarray(np.linalg.solve(squares, sums[..., None])[..., 0], dtype=np.float64)
 
-    def learn(self, rows: IntArray, contexts: FloatArray, targets: FloatArray) -> None:
-        """Take in one target a row; what these clients taught before fades."""
+    def update(self, rows: IntArray, contexts: FloatArray, targets: FloatArray) -> None:
+        """Adds one target per row, after discounting earlier observations of these clients."""
         if self._forgetting < 1:
             self._squares[rows] *= self._forgetting
             self._sums[rows] *= self._forgetting

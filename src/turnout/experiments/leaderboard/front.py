@@ -1,4 +1,4 @@
-"""Who is not beaten: the Pareto front of time, to be short, and share, to be large."""
+"""The Pareto front of time, which should be small, and share, which should be large."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy.typing as npt
 from turnout.experiments.framework.claims import all_above
 from turnout.kernel.arrays import BoolArray, FloatArray
 
-Place = Literal["front", "near", "behind"]
+Position = Literal["front", "near", "behind"]
 
 
 def on_front(times: npt.ArrayLike, shares: npt.ArrayLike) -> BoolArray:
-    """Whom nobody beats: nobody is as good in both and better in one.
+    """Returns which points are not dominated: no other point is at least as good in both and better in one.
 
     >>> on_front([1.0, 2.0, 3.0], [0.0, 0.5, 0.4])
     array([ True,  True, False])
@@ -23,27 +23,30 @@ def on_front(times: npt.ArrayLike, shares: npt.ArrayLike) -> BoolArray:
     time, share = np.asarray(times, dtype=np.float64), np.asarray(shares, dtype=np.float64)
     as_good = (time[:, None] <= time) & (share[:, None] >= share)
     better = (time[:, None] < time) | (share[:, None] > share)
-    beaten: BoolArray = np.any(as_good & better, axis=0)
-    return ~beaten
+    dominated: BoolArray = np.any(as_good & better, axis=0)
+    return ~dominated
 
 
-def places(times: Mapping[str, FloatArray], shares: Mapping[str, FloatArray]) -> dict[str, Place]:
-    """Where each contender stands, from one number a seed: on the front of the means, near it, or behind.
+def classify(times: Mapping[str, FloatArray], shares: Mapping[str, FloatArray]) -> dict[str, Position]:
+    """Classifies contenders by their values per seed: on the front of the means, near it, or behind it.
 
-    Near: off the front, but nobody beats it for certain, seed by seed at 95 % confidence in both.
+    A contender off the front is near it if no other contender dominates it with 95 % confidence, in paired comparisons
+    by seed.
     """
     labels = list(times)
     if not labels:
         return {}
-    unbeaten = on_front([times[one].mean() for one in labels], [shares[one].mean() for one in labels])
-    found: dict[str, Place] = {}
-    for label, best in zip(labels, unbeaten.tolist(), strict=True):
-        others = [one for one in labels if one != label]
-        beaten = any(_surely([times[label] - times[one], shares[one] - shares[label]]) for one in others)
-        found[label] = "front" if best else "behind" if beaten else "near"
-    return found
+    undominated = on_front([times[label].mean() for label in labels], [shares[label].mean() for label in labels])
+    positions: dict[str, Position] = {}
+    for label, best in zip(labels, undominated.tolist(), strict=True):
+        others = [other for other in labels if other != label]
+        dominated = any(
+            _surely_dominates([times[label] - times[other], shares[other] - shares[label]]) for other in others
+        )
+        positions[label] = "front" if best else "behind" if dominated else "near"
+    return positions
 
 
-def _surely(gains: Sequence[FloatArray]) -> bool:
-    """Is none a loss and at least one a gain, as far as the seeds tell?"""
+def _surely_dominates(gains: Sequence[FloatArray]) -> bool:
+    """Returns whether, with 95 % confidence, no gain is negative and at least one is positive."""
     return all_above(gains, 0.0) == "holds" and any(all_above([gain], 0.0, strictly=True) == "holds" for gain in gains)

@@ -1,4 +1,4 @@
-"""What the leaderboard plays: three suites, and in each every policy that can play there."""
+"""The suites of the leaderboard: three worlds, each with every policy that can be used in it."""
 
 from __future__ import annotations
 
@@ -15,46 +15,47 @@ from turnout.kernel.fairness import Accrual
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.traces.formats.files import read_traces
 
-#: RBCS-F in suites whose exchanges take minutes: a second is worth fewer turns there.
+#: Speed weights of RBCS-F for exchange times of minutes, in which a second is worth fewer turns.
 SLOW_WEIGHTS = (0.005, 0.02, 0.1, 0.5)
-NO_LOSSES = "chooses by losses, which only the training suite has"
-EQUAL_SIZES = "all clients hold equally much data here, so that it is random choice"
+NO_LOSSES = "it selects by losses, which only the training suite reports"
+EQUAL_SIZES = "all clients have the same amount of data, which makes it equivalent to random"
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
     """A policy with its settings.
 
-    `told_truth`: it is told the expected times, which no server knows. `by_the_end`: its horizon is the last round.
+    `knows_truth`: it uses the true expected times, which are unknown to a real server. `by_the_end`: its horizon is the
+    last round.
     """
 
     label: str
     policy: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    told_truth: bool = False
+    knows_truth: bool = False
     by_the_end: bool = False
 
     @property
     def promised(self) -> float | None:
-        """The share of rounds that it guarantees, if any."""
+        """The guaranteed rate, if there is one."""
         return self.settings.get("guaranteed_rate") or None
 
     @property
     def accrual(self) -> Accrual:
-        """Of which rounds."""
+        """The rounds that the guaranteed rate refers to."""
         return "available" if self.settings.get("accrual") == "available" else "always"
 
     def settings_for(self, rounds: int) -> dict[str, Any]:
-        """Its settings in a run of so many rounds."""
+        """Returns the settings for a run with this number of rounds."""
         return {**self.settings, "horizon": rounds} if self.by_the_end else dict(self.settings)
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A world, its contenders, and what is counted.
+    """A world and its contenders.
 
-    `share_of`: the least-chosen client's share is taken of all rounds, or of those it was available for; as what is
-    promised there. `left_out`: the other policies, each with the reason.
+    `share_of`: whether the least share refers to all rounds ("always") or to the rounds in which the client was
+    available, like the guaranteed rate. `left_out`: the excluded policies, each with the reason.
     """
 
     name: str
@@ -69,49 +70,49 @@ class Suite:
 
     @property
     def trains(self) -> bool:
-        """Are models trained here?"""
+        """Whether this suite trains models."""
         return self.world == "training"
 
     def plans(self, seeds: int | None = None, rounds: int | None = None) -> dict[str, list[RunPlan]]:
-        """The runs of each contender, one a seed; all meet the same worlds."""
+        """Returns the plans of each contender, one per seed; all contenders get the same worlds."""
         return {
-            one.label: [
+            contender.label: [
                 RunPlan(
-                    one.policy,
+                    contender.policy,
                     rounds or self.rounds,
                     seed,
-                    one.settings_for(rounds or self.rounds),
+                    contender.settings_for(rounds or self.rounds),
                     world=self.world,
-                    world_settings=self._world_of(one),
-                    label=one.label,
+                    world_settings=self._world_settings_for(contender),
+                    label=contender.label,
                 )
                 for seed in range(seeds or self.seeds)
             ]
-            for one in self.contenders
+            for contender in self.contenders
         }
 
     def on_traces(self, files: Sequence[Path]) -> Suite:
-        """The same suite with recorded clients; the plans know the files by what they hold."""
+        """Returns the same suite with recorded clients; plans identify the files by a fingerprint of their content."""
         if self.world != "traces":
-            raise SettingError(f"the suite {self.name} plays no traces: leave --traces out, or take --suite traces")
-        recorded = {"traces": [str(one) for one in files], "fingerprint": read_traces(*files).fingerprint}
-        own = {word: value for word, value in self.world_settings.items() if word != "clients"}
-        return replace(self, title="recorded clients", world_settings={**own, **recorded})
+            raise SettingError(f"the suite {self.name} plays no traces: use the suite traces, or no trace files")
+        recorded = {"traces": [str(path) for path in files], "fingerprint": read_traces(*files).fingerprint}
+        settings = {name: value for name, value in self.world_settings.items() if name != "clients"}
+        return replace(self, title="recorded clients", world_settings={**settings, **recorded})
 
-    def _world_of(self, one: Contender) -> dict[str, Any]:
-        """Who is not told the truth needs a world that need not work it out."""
-        told = {"truth": one.told_truth} if self.world == "traces" else {}
-        return {**self.world_settings, **told}
+    def _world_settings_for(self, contender: Contender) -> dict[str, Any]:
+        """Computes true expected times only for contenders that use them, because that is slow."""
+        truth = {"truth": contender.knows_truth} if self.world == "traces" else {}
+        return {**self.world_settings, **truth}
 
 
-def suite_named(name: str) -> Suite:
-    """One of the suites."""
+def find_suite(name: str) -> Suite:
+    """Returns a suite by name."""
     if name not in SUITES:
         raise SettingError(f"unknown suite {name!r}{suggestion(name, SUITES)}; there are {', '.join(SUITES)}")
     return SUITES[name]
 
 
-def _roster(
+def _contenders(
     weights: Sequence[float],
     *,
     cohort_size: int,
@@ -121,14 +122,24 @@ def _roster(
     losses: bool,
     forgetting: bool = False,
 ) -> tuple[Contender, ...]:
-    """Every policy, with the settings of its paper where the suite does not say otherwise."""
+    """Returns every policy, with the settings of its paper unless the suite sets them.
+
+    Args:
+        weights: The speed weights of RBCS-F.
+        cohort_size: The cohort size.
+        rate: The guaranteed rate of policies with a guarantee.
+        accrual: The rounds that the guaranteed rate refers to.
+        deadline: The deadline of FedCS in seconds.
+        losses: Whether the suite reports losses.
+        forgetting: Whether RBCS-F with forgetting takes part.
+    """
     size = {"cohort_size": cohort_size}
     promise = {"guaranteed_rate": rate, "accrual": accrual}
     middle = sorted(weights)[len(weights) // 2]
     learned = {"deadline": deadline, "estimates": "learned"}
-    fast = {**size, "guaranteed_rate": 0, "speed_weight": 1.0}  # RBCS-F where nothing is owed to anybody
+    fast = {**size, "guaranteed_rate": 0, "speed_weight": 1.0}  # RBCS-F without a guarantee
 
-    def ours(weight: float, suffix: str = "", *, by_the_end: bool = False, **more: Any) -> Contender:
+    def rbcsf(weight: float, suffix: str = "", *, by_the_end: bool = False, **more: Any) -> Contender:
         settings = {**size, **promise, "speed_weight": float(weight), **more}
         return Contender(f"{weight_label(weight)}{suffix}", "rbcsf", settings, by_the_end=by_the_end)
 
@@ -137,14 +148,14 @@ def _roster(
             f"{label} + guarantee", "with-guarantee", {"policy": policy, "settings": dict(settings), **promise}
         )
 
-    found = [
-        *(ours(weight) for weight in weights),
-        ours(middle, ", fleet", prior="fleet"),
-        ours(middle, ", fleet, horizon", prior="fleet", by_the_end=True),
+    contenders = [
+        *(rbcsf(weight) for weight in weights),
+        rbcsf(middle, ", fleet", prior="fleet"),
+        rbcsf(middle, ", fleet, horizon", prior="fleet", by_the_end=True),
     ]
     if forgetting:
-        found.append(ours(middle, ", forgetting", forgetting=0.98))
-    found += [
+        contenders.append(rbcsf(middle, ", forgetting", forgetting=0.98))
+    contenders += [
         Contender("fastest, learned", "rbcsf", fast),
         Contender("random", "random", size),
         Contender("skewed", "skewed", size),
@@ -163,24 +174,24 @@ def _roster(
         guaranteed(f"FedCS({deadline:g}), learned", "fedcs", learned),
     ]
     if losses:
-        found += [
+        contenders += [
             Contender("Power-of-Choice", "power-of-choice", size),
             Contender("Active FL", "active-fl", size),
             Contender("UCB-CS", "ucb-cs", size),
             guaranteed("Power-of-Choice", "power-of-choice", size),
             guaranteed("UCB-CS", "ucb-cs", size),
         ]
-    found += [
-        Contender("fastest", "fastest", size, told_truth=True),
-        Contender(f"FedCS({deadline:g})", "fedcs", {"deadline": deadline}, told_truth=True),
+    contenders += [
+        Contender("fastest", "fastest", size, knows_truth=True),
+        Contender(f"FedCS({deadline:g})", "fedcs", {"deadline": deadline}, knows_truth=True),
         Contender(
             f"fair oracle, weight {middle:g}",
             "fair-oracle",
             {**size, **promise, "speed_weight": float(middle)},
-            told_truth=True,
+            knows_truth=True,
         ),
     ]
-    return tuple(found)
+    return tuple(contenders)
 
 
 _WITHOUT_LOSSES = MappingProxyType(
@@ -199,7 +210,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
                 ROUNDS,
                 20,
                 "always",
-                _roster(WEIGHTS, cohort_size=8, rate=0.15, accrual="always", deadline=3.0, losses=False),
+                _contenders(WEIGHTS, cohort_size=8, rate=0.15, accrual="always", deadline=3.0, losses=False),
                 _WITHOUT_LOSSES,
             ),
             Suite(
@@ -207,10 +218,10 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
                 "generated phones",
                 "traces",
                 {"clients": 300},
-                864,  # six days, as long as the recorded phones were watched
+                864,  # six days, the length of the recorded traces
                 5,
                 "available",
-                _roster(
+                _contenders(
                     SLOW_WEIGHTS,
                     cohort_size=10,
                     rate=0.1,
@@ -229,7 +240,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
                 TASKS["digits"].rounds,
                 5,
                 "always",
-                _roster(WEIGHTS, cohort_size=8, rate=0.15, accrual="always", deadline=3.0, losses=True),
+                _contenders(WEIGHTS, cohort_size=8, rate=0.15, accrual="always", deadline=3.0, losses=True),
                 MappingProxyType({"data-size": EQUAL_SIZES}),
             ),
         )

@@ -1,4 +1,4 @@
-"""The paper's figures of test accuracy: against rounds, and against time."""
+"""The paper's figures of test accuracy against rounds and against time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from turnout.errors import SettingError, suggestion
 from turnout.experiments.framework.claims import Claim, Group, ascending, highest, lowest
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs, Table
 from turnout.experiments.paper.comparison import CONTENDERS, RBCSF_LABELS, weight_label
-from turnout.experiments.paper.learning_curves import Clock, LearningCurve, finals, time_to
+from turnout.experiments.paper.learning_curves import Clock, LearningCurve, final_accuracies, time_to_target
 from turnout.experiments.paper.panels import (
     HIGH,
     LOW,
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A dataset, how its clients train, and for how many rounds; chosen on random selection alone, then left."""
+    """A dataset, the settings of local training, and the number of rounds.
+
+    The settings were tuned with random selection only, and are used for all policies.
+    """
 
     dataset: str
     settings: Mapping[str, Any]
@@ -57,8 +60,8 @@ TASKS: Mapping[str, Task] = MappingProxyType(
 GAMMAS: tuple[float | str, ...] = (1, 10, "iid")
 
 
-def tasks_named(datasets: Sequence[str]) -> tuple[Task, ...]:
-    """The tasks on these datasets, each once."""
+def find_tasks(datasets: Sequence[str]) -> tuple[Task, ...]:
+    """Returns the tasks of these datasets, without repetitions."""
     for name in datasets:
         if name not in TASKS:
             raise SettingError(f"unknown dataset {name!r}{suggestion(name, TASKS)}; there are {', '.join(TASKS)}")
@@ -66,11 +69,11 @@ def tasks_named(datasets: Sequence[str]) -> tuple[Task, ...]:
 
 
 class AccuracyExperiment(Experiment):
-    """What the figures of accuracy share: a panel for each task and gamma, the same contenders in each."""
+    """The base class of the accuracy figures: one panel per task and gamma, with the same contenders in each."""
 
     clock: ClassVar[Clock] = "rounds"
     contenders: ClassVar[Mapping[str, tuple[str, dict[str, Any]]]] = CONTENDERS
-    #: Targets are shares of its final accuracy.
+    #: The contender whose final accuracy determines the targets.
     reference: ClassVar[str] = "random"
     summary: ClassVar[str] = "accuracy-summary"
 
@@ -79,15 +82,15 @@ class AccuracyExperiment(Experiment):
 
     @property
     def panels(self) -> list[Panel]:
-        """One a task and gamma."""
+        """One panel per task and gamma."""
         return [Panel(task.dataset, gamma) for task, gamma in product(self.tasks, GAMMAS)]
 
     def on(self, datasets: Sequence[str]) -> AccuracyExperiment:
-        """The same figure for other datasets."""
-        return type(self)(tasks_named(datasets))
+        """Returns the same experiment on other datasets."""
+        return type(self)(find_tasks(datasets))
 
     def plans(self, seeds: int, rounds: int | None = None) -> Plans:
-        """Every contender in every panel."""
+        """Returns plans of every contender in every panel."""
         return {
             f"{panel.name}, {label}": [
                 RunPlan(
@@ -108,7 +111,7 @@ class AccuracyExperiment(Experiment):
         }
 
     def findings(self, runs: Runs) -> Findings:
-        """The claims of each panel, and of all together; the curves, and a summary of each run."""
+        """Computes the claims, the curves of all panels, and a summary of each contender."""
         curves = {
             panel: {
                 label: [LearningCurve.of(columns) for columns in runs.of(f"{panel.name}, {label}")]
@@ -124,15 +127,15 @@ class AccuracyExperiment(Experiment):
         return Findings(self.claims(curves), tables)
 
     def claims(self, curves: Mapping[Panel, PanelCurves]) -> list[Claim]:
-        """Every claim of every panel."""
+        """Returns the claims of all panels."""
         return [claim for panel in curves for claim in self.panel_claims(panel, curves[panel])]
 
     @abstractmethod
     def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:
-        """What is claimed of one panel."""
+        """Returns the claims of one panel."""
 
     def draw(self, findings: Findings) -> Figure:
-        """Accuracy against the clock, a panel a task and gamma."""
+        """Draws accuracy against rounds or time, one panel per task and gamma."""
         return draw_panels(self.panels, findings.tables[self.name], list(self.contenders), self.clock)
 
 
@@ -142,41 +145,41 @@ class AccuracyRounds(AccuracyExperiment):
     name = "accuracy-rounds"
     title = "Accuracy against rounds"
     about = (
-        "Test accuracy, round by round. The final accuracy of a run is the mean of what was measured in the last tenth "
-        f"of its rounds; the target of a panel is {HIGH:g} of random's."
+        "Test accuracy by round. The final accuracy of a run is the mean over the last tenth of its rounds; the target "
+        f"of a panel is {HIGH:g} of the final accuracy of random."
     )
     seeds = 5
 
     def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:
-        """Who ends highest, and who needs most rounds."""
-        ends = {label: finals(label, seeds) for label, seeds in curves.items()}
+        """Returns claims about final accuracies and about rounds to the target."""
+        final = {label: final_accuracies(label, seeds) for label, seeds in curves.items()}
         target = target_of(curves, self.reference, HIGH)
-        rounds = [time_to(label, curves[label], target, "rounds") for label in RBCSF_LABELS]
+        rounds = [time_to_target(label, curves[label], target, "rounds") for label in RBCSF_LABELS]
         name = panel.name
         return [
             highest(
                 "random best",
-                f"{name}: random ends with a higher accuracy than every other",
-                ends["random"],
-                _others(ends, "random"),
+                f"{name}: random has a higher final accuracy than every other policy",
+                final["random"],
+                _others(final, "random"),
                 panel=name,
             ),
             ascending(
                 "smaller weight, higher",
-                f"{name}: RBCS-F ends with a higher accuracy at a smaller speed weight",
-                [ends[label] for label in reversed(RBCSF_LABELS)],
+                f"{name}: the final accuracy of RBCS-F is higher at a smaller speed weight",
+                [final[label] for label in reversed(RBCSF_LABELS)],
                 panel=name,
             ),
             lowest(
                 "FedCS(3) worst",
-                f"{name}: FedCS(3) ends with a lower accuracy than every other",
-                ends["FedCS(3)"],
-                _others(ends, "FedCS(3)"),
+                f"{name}: FedCS(3) has a lower final accuracy than every other policy",
+                final["FedCS(3)"],
+                _others(final, "FedCS(3)"),
                 panel=name,
             ),
             ascending(
                 "larger weight, more rounds",
-                f"{name}: a larger speed weight needs more rounds to accuracy {target:.3f} (round)",
+                f"{name}: RBCS-F needs more rounds to accuracy {target:.3f} at a larger speed weight (round)",
                 rounds,
                 panel=name,
             ),
@@ -190,40 +193,40 @@ class AccuracyTime(AccuracyExperiment):
     title = "Accuracy against time"
     about = (
         "Test accuracy against simulated minutes, for the same runs. The low and the high target of a panel are "
-        f"{LOW:g} and {HIGH:g} of random's final accuracy. A run that never reaches a target took at least its whole "
-        "time: this can leave a claim undecided, but not decide it."
+        f"{LOW:g} and {HIGH:g} of the final accuracy of random. For a run that never reaches a target, its whole time "
+        "is a lower bound, which can leave a claim undecided but cannot decide it."
     )
     seeds = 5
     clock = "minutes"
 
     def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:
-        """Who is there first; and whether the fastest rounds make the fastest training."""
+        """Returns claims about the time to the targets, and about accuracy over time at two weights."""
         low, high = (target_of(curves, self.reference, share) for share in (LOW, HIGH))
-        early = {label: time_to(label, seeds, low, "minutes") for label, seeds in curves.items()}
-        late = {label: time_to(label, seeds, high, "minutes") for label, seeds in curves.items()}
+        early = {label: time_to_target(label, seeds, low, "minutes") for label, seeds in curves.items()}
+        late = {label: time_to_target(label, seeds, high, "minutes") for label, seeds in curves.items()}
         name = panel.name
         claims = [
             lowest(
                 "FedCS(3) first at low accuracy",
-                f"{name}: FedCS(3) reaches accuracy {low:.3f} before every other (minutes)",
+                f"{name}: FedCS(3) reaches accuracy {low:.3f} before every other policy (minutes)",
                 early["FedCS(3)"],
                 _others(early, "FedCS(3)"),
                 panel=name,
             ),
             highest(
                 "RBCS-F ahead of random",
-                f"{name}: every weight of RBCS-F reaches accuracy {high:.3f} before random (minutes)",
+                f"{name}: RBCS-F reaches accuracy {high:.3f} before random at every weight (minutes)",
                 late["random"],
                 [late[label] for label in RBCSF_LABELS],
                 panel=name,
             ),
         ]
-        if panel.gamma != 1:  # the paper sees it in the other two
+        if panel.gamma != 1:  # the paper claims it for the other two panels
             claims.append(
                 ascending(
                     "weight 20 beats 50",
-                    f"{name}: accuracy, averaged over the time that both took, is higher at weight 20 than at 50",
-                    _means_over_shared_time(curves, [weight_label(50), weight_label(20)]),
+                    f"{name}: accuracy, averaged over the common time span, is higher at weight 20 than at 50",
+                    _means_over_common_time(curves, [weight_label(50), weight_label(20)]),
                     panel=name,
                 )
             )
@@ -231,8 +234,8 @@ class AccuracyTime(AccuracyExperiment):
 
 
 def settings_table(tasks: Sequence[Task]) -> Table:
-    """How the clients of each task train, one setting a row."""
-    rows = [(task.dataset, word, str(value)) for task in tasks for word, value in task.settings.items()]
+    """Returns the settings of local training of each task, one setting per row."""
+    rows = [(task.dataset, setting, str(value)) for task in tasks for setting, value in task.settings.items()]
     return dict(zip(("dataset", "setting", "value"), zip(*rows, strict=True), strict=True))
 
 
@@ -240,10 +243,10 @@ def _others(groups: Mapping[str, Group], label: str) -> list[Group]:
     return [group for name, group in groups.items() if name != label]
 
 
-def _means_over_shared_time(curves: PanelCurves, labels: Sequence[str]) -> list[Group]:
-    """The mean accuracy of each contender over the time that all of them took, seed by seed."""
-    spans = [min(one.duration for one in seed) for seed in zip(*(curves[label] for label in labels), strict=True)]
+def _means_over_common_time(curves: PanelCurves, labels: Sequence[str]) -> list[Group]:
+    """Returns the mean accuracy of each contender over the time span that all of them cover, by seed."""
+    spans = [min(curve.duration for curve in seed) for seed in zip(*(curves[label] for label in labels), strict=True)]
     return [
-        Group(label, np.array([one.mean_until(span) for one, span in zip(curves[label], spans, strict=True)]))
+        Group(label, np.array([curve.mean_until(span) for curve, span in zip(curves[label], spans, strict=True)]))
         for label in labels
     ]

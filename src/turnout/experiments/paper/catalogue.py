@@ -24,16 +24,21 @@ NUMERICAL: tuple[Experiment, ...] = (
     HorizonStudy(),
 )
 ACCURACY: tuple[Experiment, ...] = (FairnessImpact(), AccuracyRounds(), AccuracyTime())
-EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType({one.name: one for one in (*NUMERICAL, *ACCURACY)})
+EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
+    {experiment.name: experiment for experiment in (*NUMERICAL, *ACCURACY)}
+)
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"numerical": tuple(one.name for one in NUMERICAL), "accuracy": tuple(one.name for one in ACCURACY)}
+    {
+        "numerical": tuple(experiment.name for experiment in NUMERICAL),
+        "accuracy": tuple(experiment.name for experiment in ACCURACY),
+    }
 )
 
 
-def experiments_named(name: str, datasets: Sequence[str] = ()) -> list[Experiment]:
-    """One experiment, or those of a group; on these datasets in place of their own."""
+def find_experiments(name: str, datasets: Sequence[str] = ()) -> list[Experiment]:
+    """Returns one experiment, or all of a group; `datasets` replace their default datasets."""
     if name not in EXPERIMENTS and name not in GROUPS:
         known = [*EXPERIMENTS, *GROUPS]
         raise SettingError(f"unknown experiment {name!r}{suggestion(name, known)}; there are {', '.join(known)}")
-    found = [EXPERIMENTS[one] for one in GROUPS.get(name, (name,))]
-    return [one.on(datasets) for one in found] if datasets else found
+    experiments = [EXPERIMENTS[member] for member in GROUPS.get(name, (name,))]
+    return [experiment.on(datasets) for experiment in experiments] if datasets else experiments

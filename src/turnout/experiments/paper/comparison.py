@@ -1,4 +1,4 @@
-"""The paper's comparison: one set of runs, three drawings."""
+"""The paper's comparison: one set of runs, shown in several figures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROUNDS = 500
 
 
 def weight_label(weight: float) -> str:
-    """What figures and tables call RBCS-F at a weight."""
+    """Returns the label of RBCS-F with a speed weight."""
     return f"RBCS-F, weight {weight:g}"
 
 
@@ -38,7 +38,7 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def paper_plans(seeds: int, rounds: int, labels: Sequence[str] = tuple(CONTENDERS), **options: Any) -> Plans:
-    """The paper's contenders in the paper's world, one plan a seed."""
+    """Returns plans of the paper's contenders in the paper's world, one per seed."""
     return {
         label: [
             RunPlan(CONTENDERS[label][0], rounds, seed, CONTENDERS[label][1], label=label, **options)
@@ -49,7 +49,7 @@ def paper_plans(seeds: int, rounds: int, labels: Sequence[str] = tuple(CONTENDER
 
 
 def weighted_plans(policy: str, weights: Mapping[str, float], seeds: int, rounds: int) -> dict[str, list[RunPlan]]:
-    """Long runs of a policy at several speed weights, by label; only who was chosen, and the times, are kept."""
+    """Returns plans of long runs with several speed weights, by label; they store only choices and times."""
     return {
         label: [RunPlan(policy, rounds, seed, {"speed_weight": weight}, keep="choices") for seed in range(seeds)]
         for label, weight in weights.items()
@@ -57,10 +57,10 @@ def weighted_plans(policy: str, weights: Mapping[str, float], seeds: int, rounds
 
 
 class PaperComparison(Experiment):
-    """What the three experiments share: their runs."""
+    """The base class of the comparisons, which share their runs."""
 
     def plans(self, seeds: int, rounds: int | None = None) -> Plans:
-        """Weights 1, 5, 20 and 50, random and FedCS(3), in the paper's world."""
+        """Returns plans of weights 1, 5, 20 and 50, random and FedCS(3), in the paper's world."""
         return paper_plans(seeds, rounds or ROUNDS)
 
 
@@ -70,11 +70,11 @@ class Queues(PaperComparison):
     name = "queues"
     title = "Turns owed"
     about = (
-        "The mean of what clients are owed, round by round. A queue that flattens keeps its promise in the long run."
+        "The mean number of turns owed to a client, by round. If it levels off, the promise is kept in the long run."
     )
 
     def findings(self, runs: Runs) -> Findings:
-        """When and where the mean debt settles."""
+        """Measures the level at which the mean number of owed turns settles, and when it does."""
         owed = {label: runs.curves(label, _mean_owed) for label in RBCSF_LABELS}
         fifth = max(next(iter(owed.values())).shape[1] // 5, 1)
         levels = [Group(label, curves[:, -fifth:].mean(axis=1)) for label, curves in owed.items()]
@@ -84,20 +84,29 @@ class Queues(PaperComparison):
             )
             for group in levels
         ]
-        settled = [Group(group.label, _first_reach(owed[group.label], 0.9 * group.values)) for group in levels]
+        settled = [Group(group.label, _first_round_at(owed[group.label], 0.9 * group.values)) for group in levels]
         claims = [
-            below("flattens", "mean owed grows by less than 5 % from the last fifth but one to the last", growth, 0.05),
-            ascending("higher level", "a larger speed weight settles at a higher level of mean owed (turns)", levels),
-            ascending("later", "a larger speed weight reaches 90 % of its level in a later round (round)", settled),
+            below(
+                "flattens",
+                "the mean of owed turns grows by less than 5 % from the fourth to the last fifth of the rounds",
+                growth,
+                0.05,
+            ),
+            ascending(
+                "higher level",
+                "the mean of owed turns settles at a higher level with a larger weight (turns)",
+                levels,
+            ),
+            ascending("later", "90 % of that level is reached in a later round with a larger weight (round)", settled),
         ]
         return Findings(claims, {"queues": _curves_table(owed)})
 
     def draw(self, findings: Findings) -> Figure:
-        """Mean owed against rounds."""
+        """Draws the mean number of owed turns against rounds."""
         with figure() as drawn:
             axes = drawn.subplots()
             _draw_curves(axes, findings.tables["queues"], RBCSF_LABELS)
-            axes.set(title="Turns owed to a client, mean over clients", xlabel="round", ylabel="turns owed")
+            axes.set(title="Turns owed, mean over clients", xlabel="round", ylabel="turns owed")
             axes.legend()
             return drawn
 
@@ -107,12 +116,12 @@ class TrainingTime(PaperComparison):
 
     name = "training-time"
     title = "Training time"
-    about = "Time since the start, round by round: the sum of the rounds' durations."
+    about = "Training time by round: the cumulative sum of the round durations."
 
     def findings(self, runs: Runs) -> Findings:
-        """Who is done first."""
-        clocks = {label: runs.curves(label, lambda columns: np.cumsum(columns.durations)) for label in runs.labels}
-        totals = {label: Group(label, curves[:, -1] / 60) for label, curves in clocks.items()}
+        """Compares the total training times."""
+        elapsed = {label: runs.curves(label, lambda columns: np.cumsum(columns.durations)) for label in runs.labels}
+        totals = {label: Group(label, curves[:, -1] / 60) for label, curves in elapsed.items()}
         by_speed = ["FedCS(3)", *reversed(RBCSF_LABELS), "random"]
         saved = {
             label: Group(label, 1 - group.values / totals["random"].values)
@@ -148,14 +157,14 @@ class TrainingTime(PaperComparison):
             "minutes_band": [float(mean_confidence_interval(totals[label].values)[1]) for label in by_speed],
             "time_saved": [float(saved[label].values.mean()) if label in saved else 0.0 for label in by_speed],
         }
-        return Findings(claims, {"training-time": _curves_table(clocks, scale=1 / 60), "training-time-totals": table})
+        return Findings(claims, {"training-time": _curves_table(elapsed, scale=1 / 60), "training-time-totals": table})
 
     def draw(self, findings: Findings) -> Figure:
-        """Minutes against rounds."""
+        """Draws the training time in minutes against rounds."""
         with figure() as drawn:
             axes = drawn.subplots()
             _draw_curves(axes, findings.tables["training-time"], ["random", *RBCSF_LABELS, "FedCS(3)"])
-            axes.set(title="Time since the start", xlabel="round", ylabel="minutes")
+            axes.set(title="Training time", xlabel="round", ylabel="minutes")
             axes.legend()
             return drawn
 
@@ -165,10 +174,10 @@ class PullRecord(PaperComparison):
 
     name = "pull-record"
     title = "Turns taken"
-    about = "How often each client was chosen, least chosen first: fair policies are flat, unfair ones steep."
+    about = "The number of turns of each client, in ascending order: flat for a fair policy, steep for an unfair one."
 
     def findings(self, runs: Runs) -> Findings:
-        """Who is even."""
+        """Compares how evenly turns are distributed."""
         spreads = {label: runs.each(label, lambda columns: spread(columns.turns)) for label in runs.labels}
         evenness = {label: runs.each(label, lambda columns: jain_index(columns.turns)) for label in runs.labels}
         sorted_turns = {
@@ -183,7 +192,7 @@ class PullRecord(PaperComparison):
             ),
             ascending(
                 "FedCS(3) most uneven",
-                "FedCS(3) spreads turns more than any other",
+                "the standard deviation of turns is largest for FedCS(3)",
                 [
                     max(
                         (group for label, group in spreads.items() if label != "FedCS(3)"),
@@ -207,48 +216,51 @@ class PullRecord(PaperComparison):
         return Findings(claims, {"pull-record": _curves_table(sorted_turns, "client"), "pull-record-evenness": table})
 
     def draw(self, findings: Findings) -> Figure:
-        """The paper's strips, one a policy, and the same as curves."""
+        """Draws one strip per policy, as in the paper, and the same data as curves."""
         table = findings.tables["pull-record"]
         labels = ["random", *RBCSF_LABELS, "FedCS(3)"]
         with figure(8.0, 4.4) as drawn:
             strips, curves = drawn.subplots(1, 2)
             turns = np.array([np.asarray(table[f"{label} mean"]) for label in labels])
             image = strips.imshow(turns, aspect="auto", cmap="cividis", interpolation="nearest")
-            strips.set(title="Turns of each client", xlabel="clients, least chosen first")
+            strips.set(title="Turns of each client", xlabel="clients, by number of turns")
             strips.set_yticks(range(len(labels)), labels)
             drawn.colorbar(image, ax=strips, label="turns", shrink=0.8)
             _draw_curves(curves, table, labels, "client")
-            curves.set(title="the same as curves", xlabel="clients, least chosen first", ylabel="turns")
+            curves.set(title="The same data as curves", xlabel="clients, by number of turns", ylabel="turns")
             return drawn
 
 
 class Overview(PaperComparison):
-    """The picture of the README: what is saved, and who gets what."""
+    """The figure of the README: the time saved, and the share of rounds of each client."""
 
     name = "overview"
     title = "At a glance"
-    about = "Time since the start, and the share of rounds of each client."
+    about = "Training time, and the share of rounds of each client."
 
     def findings(self, runs: Runs) -> Findings:
-        """No claims, only the two curves."""
+        """Computes the curves; makes no claims."""
         times, shares = overview_tables({label: list(runs.of(label)) for label in runs.labels})
         return Findings([], {"overview-time": times, "overview-shares": shares})
 
     def draw(self, findings: Findings) -> Figure:
-        """Two panels side by side."""
+        """Draws training time and shares in two panels."""
         labels = ["random", *RBCSF_LABELS, "FedCS(3)"]
         return draw_overview(labels, findings.tables["overview-time"], findings.tables["overview-shares"])
 
 
 def overview_tables(runs: Mapping[str, Sequence[RoundColumns]]) -> tuple[Table, Table]:
-    """Minutes since the start, round by round, and sorted shares of rounds: one run a seed of each contender."""
-    clocks = {label: np.stack([np.cumsum(one.durations) for one in own]) for label, own in runs.items()}
-    shares = {label: np.stack([np.sort(one.turns) / len(one.rounds) for one in own]) for label, own in runs.items()}
-    return _curves_table(clocks, scale=1 / 60), _curves_table(shares, "client")
+    """Returns training time in minutes by round, and sorted shares of rounds.
+
+    `runs` holds one run per seed of each contender.
+    """
+    elapsed = {label: np.stack([np.cumsum(run.durations) for run in seeds]) for label, seeds in runs.items()}
+    shares = {label: np.stack([np.sort(run.turns) / len(run.rounds) for run in seeds]) for label, seeds in runs.items()}
+    return _curves_table(elapsed, scale=1 / 60), _curves_table(shares, "client")
 
 
 def draw_overview(labels: Sequence[str], times: Table, shares: Table, promised: float = RATE) -> Figure:
-    """What is saved, and who gets what."""
+    """Draws training time by round, and the share of rounds of each client."""
     with figure(9.0, 3.7) as drawn:
         time, share = drawn.subplots(1, 2)
         _draw_curves(time, times, labels)
@@ -258,8 +270,8 @@ def draw_overview(labels: Sequence[str], times: Table, shares: Table, promised: 
         share.annotate(
             "promised", (last, promised), xytext=(0, -12), textcoords="offset points", fontsize=9, ha="right"
         )
-        time.set(title="Training takes less time", xlabel="round", ylabel="minutes since the start")
-        share.set(title="and this is what each client gets", xlabel="clients, least chosen first")
+        time.set(title="Training time", xlabel="round", ylabel="minutes")
+        share.set(title="Share of rounds of each client", xlabel="clients, by number of turns")
         share.set_ylabel("share of rounds")
         time.legend()
         return drawn
@@ -270,8 +282,8 @@ def _mean_owed(columns: Any) -> FloatArray:
     return means
 
 
-def _first_reach(curves: FloatArray, levels: FloatArray) -> FloatArray:
-    """The first round in which each curve reaches its level."""
+def _first_round_at(curves: FloatArray, levels: FloatArray) -> FloatArray:
+    """Returns the first round in which each curve reaches its level."""
     first: FloatArray = (curves >= levels[:, None]).argmax(axis=1) + 1.0
     return first
 
@@ -285,14 +297,14 @@ def _curves_table(curves: dict[str, FloatArray], x: str = "round", scale: float 
 
 
 def _draw_curves(axes: Any, table: Any, labels: Sequence[str], x: str = "round") -> None:
-    for place, label in enumerate(labels):
+    for index, label in enumerate(labels):
         curve(
             axes,
             label,
             np.asarray(table[x]),
             np.asarray(table[f"{label} mean"]),
             np.asarray(table[f"{label} band"]),
-            place,
+            index,
         )
     axes.margins(x=0.01)
     axes.set_ylim(bottom=0)

@@ -1,4 +1,4 @@
-"""The paper's figure of what fairness alone does to accuracy: clients drawn at random, more and less evenly."""
+"""The paper's figure of the effect of fairness on accuracy: random selection with more or less equal probabilities."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from turnout.experiments.framework.claims import Claim, Group, above, ascending
 from turnout.experiments.paper.accuracy import GAMMAS, AccuracyExperiment
-from turnout.experiments.paper.learning_curves import finals, measured, time_to
+from turnout.experiments.paper.learning_curves import final_accuracies, measure_curves, time_to_target
 from turnout.experiments.paper.panels import HIGH, Panel, PanelCurves, target_of
 from turnout.kernel.arrays import FloatArray
 
@@ -16,25 +16,28 @@ EVEN = "even"
 
 
 def concentration_label(concentration: float) -> str:
-    """What figures and tables call random selection at a concentration (gamma_2 of the paper)."""
+    """Returns the label of random selection with a concentration (gamma_2 of the paper)."""
     return f"concentration {concentration:g}"
 
 
 FROM_UNFAIR_TO_FAIR: dict[str, tuple[str, dict[str, Any]]] = {
-    **{concentration_label(one): ("skewed", {"concentration": float(one)}) for one in CONCENTRATIONS},
+    **{
+        concentration_label(concentration): ("skewed", {"concentration": float(concentration)})
+        for concentration in CONCENTRATIONS
+    },
     EVEN: ("random", {}),
 }
 
 
 class FairnessImpact(AccuracyExperiment):
-    """Random selection with chances drawn from a Dirichlet distribution; even ones are the policy random itself."""
+    """Compares random selection with probabilities from a Dirichlet distribution; equal ones are the policy random."""
 
     name = "fairness-impact"
-    title = "What fairness does to accuracy"
+    title = "The effect of fairness on accuracy"
     about = (
-        "Test accuracy where clients are drawn with unequal chances: the smaller the concentration (gamma_2), the more "
-        "unequal. The smaller gamma (gamma_1), the more unevenly the classes are held. The final accuracy of a run is "
-        "the mean of what was measured in the last tenth of its rounds."
+        "Test accuracy if clients are selected with unequal probabilities: a smaller concentration (gamma_2) makes "
+        "them more unequal. A smaller gamma (gamma_1) makes the class proportions of clients more unequal. The final "
+        "accuracy of a run is the mean over the last tenth of its rounds."
     )
     seeds = 3
     reference = EVEN
@@ -42,48 +45,48 @@ class FairnessImpact(AccuracyExperiment):
     contenders = FROM_UNFAIR_TO_FAIR
 
     def claims(self, curves: Mapping[Panel, PanelCurves]) -> list[Claim]:
-        """Those of the panels, of each task, and of two tasks."""
+        """Returns the claims of each panel, of each dataset, and of both image datasets together."""
         datasets = [task.dataset for task in self.tasks]
         claims = super().claims(curves)
         for dataset in datasets:
             panels = [Panel(dataset, gamma) for gamma in reversed(GAMMAS)]
             claims += _gamma_claims(dataset, {panel.split: curves[panel][EVEN] for panel in panels})
         if {"fashion-mnist", "cifar-10"} <= set(datasets):
-            claims.append(_stronger_claim(curves))
+            claims.append(_dataset_claim(curves))
         return claims
 
     def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:
-        """The fairer, the better."""
+        """Returns the claim that fairer selection gives a higher final accuracy."""
         return [
             ascending(
                 "fairer ends higher",
-                f"{panel.name}: the evener the chances, the higher the final accuracy",
-                [finals(label, curves[label]) for label in FROM_UNFAIR_TO_FAIR],
+                f"{panel.name}: the more equal the probabilities, the higher the final accuracy",
+                [final_accuracies(label, curves[label]) for label in FROM_UNFAIR_TO_FAIR],
                 panel=panel.name,
             )
         ]
 
 
 def _gamma_claims(dataset: str, even: PanelCurves) -> list[Claim]:
-    """Of even selection, the classes held ever more unevenly."""
+    """Returns claims about even selection with increasingly unequal class proportions."""
     target = min(target_of(even, split, HIGH) for split in even)
     return [
         ascending(
             "smaller gamma_1, more jitter",
-            f"{dataset}: the more unevenly classes are held, the more accuracy jumps between measurements",
-            [measured(split, seeds, lambda one: one.jitter) for split, seeds in even.items()],
+            f"{dataset}: the more unequal the class proportions, the more accuracy varies between measurements",
+            [measure_curves(split, seeds, lambda curve: curve.jitter) for split, seeds in even.items()],
             panel=dataset,
         ),
         ascending(
             "smaller gamma_1, slower",
-            f"{dataset}: the more unevenly classes are held, the later accuracy {target:.3f} is reached (round)",
-            [time_to(split, seeds, target, "rounds") for split, seeds in even.items()],
+            f"{dataset}: the more unequal the class proportions, the later accuracy {target:.3f} is reached (round)",
+            [time_to_target(split, seeds, target, "rounds") for split, seeds in even.items()],
             panel=dataset,
         ),
     ]
 
 
-def _stronger_claim(curves: Mapping[Panel, PanelCurves]) -> Claim:
+def _dataset_claim(curves: Mapping[Panel, PanelCurves]) -> Claim:
     excess = [
         Group(
             Panel("", gamma).split,
@@ -93,8 +96,8 @@ def _stronger_claim(curves: Mapping[Panel, PanelCurves]) -> Claim:
     ]
     return above(
         "stronger on CIFAR-10",
-        f"even chances instead of {concentration_label(CONCENTRATIONS[0])} gain more accuracy on CIFAR-10 than on "
-        "Fashion-MNIST (by how much more)",
+        f"equal probabilities instead of {concentration_label(CONCENTRATIONS[0])} gain more accuracy on CIFAR-10 than "
+        "on Fashion-MNIST (difference of the gains)",
         excess,
         0.0,
         strictly=True,
@@ -103,4 +106,4 @@ def _stronger_claim(curves: Mapping[Panel, PanelCurves]) -> Claim:
 
 def _gain(curves: PanelCurves) -> FloatArray:
     unfair = concentration_label(CONCENTRATIONS[0])
-    return finals(EVEN, curves[EVEN]).values - finals(unfair, curves[unfair]).values
+    return final_accuracies(EVEN, curves[EVEN]).values - final_accuracies(unfair, curves[unfair]).values

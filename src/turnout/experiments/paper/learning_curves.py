@@ -1,4 +1,4 @@
-"""How good a run's model was, and when; and what is read off that."""
+"""Learning curves: the test accuracy of a run by round and by time, and measures computed from them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Clock = Literal["rounds", "minutes"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LearningCurve:
-    """Test accuracies as they were measured, each after a round and a simulated minute.
+    """The measured test accuracies of a run, each with its round and its simulated time in minutes.
 
-    `length` and `duration` are the rounds and the minutes of the whole run.
+    `length` is the number of rounds of the whole run, `duration` its simulated minutes.
     """
 
     rounds: IntArray
@@ -31,75 +31,81 @@ class LearningCurve:
 
     @classmethod
     def of(cls, columns: RoundColumns) -> LearningCurve:
-        """What a run in a training world measured."""
+        """Returns the learning curve of a stored run in a training world."""
         accuracies = columns.metrics.get("accuracy", np.empty(0))
-        measured = np.flatnonzero(~np.isnan(accuracies))
-        if not len(measured):
-            raise SettingError("this run measured no accuracy: play it in a training world, for more rounds")
+        rows = np.flatnonzero(~np.isnan(accuracies))
+        if not len(rows):
+            raise SettingError("this run measured no accuracy: play it in the world 'training', for more rounds")
         clock = np.cumsum(columns.durations) / 60
         return cls(
-            columns.rounds[measured],
-            clock[measured],
-            accuracies[measured],
+            columns.rounds[rows],
+            clock[rows],
+            accuracies[rows],
             int(columns.rounds[-1]),
             float(clock[-1]),
         )
 
     @property
     def final(self) -> float:
-        """The mean of what was measured in the last tenth of the rounds; the last measurement if none was there."""
+        """The mean accuracy in the last tenth of the rounds, or the last measurement if there is none in it."""
         late = self.accuracies[10 * self.rounds > 9 * self.length]
         return float(late.mean() if len(late) else self.accuracies[-1])
 
     @property
     def jitter(self) -> float:
-        """The standard deviation of the steps from one measurement to the next, in the second half of the rounds."""
+        """The standard deviation of the differences between consecutive measurements in the second half of the run."""
         steps = np.diff(self.accuracies[2 * self.rounds > self.length])
         return float(steps.std()) if len(steps) else np.nan
 
     def reaches(self, target: float) -> bool:
-        """Was this accuracy ever measured?"""
+        """Returns whether any measurement reaches the target."""
         return bool((self.accuracies >= target).any())
 
     def rounds_to(self, target: float) -> float:
-        """The first round measured at the target or above; if there is none, when the next would have been."""
+        """Returns the first round that reaches the target.
+
+        If there is none, it returns the round of the next measurement after the end, a lower bound.
+        """
         if not self.reaches(target):
-            # Measured are the multiples of the first.
+            # Accuracy is measured in multiples of the first measured round.
             return float(self.length + self.rounds[0])
-        return float(self.rounds[self._first(target)])
+        return float(self.rounds[self._first_reaching(target)])
 
     def minutes_to(self, target: float) -> float:
-        """The simulated minutes until then; if there is no such round, those of the whole run."""
-        return float(self.minutes[self._first(target)]) if self.reaches(target) else self.duration
+        """Returns the simulated minutes to the target; if it is never reached, those of the whole run."""
+        return float(self.minutes[self._first_reaching(target)]) if self.reaches(target) else self.duration
 
     def mean_until(self, minutes: float) -> float:
-        """The accuracy averaged over time from the start; what was measured last stands, and 0 before the first."""
+        """Returns the time average of the accuracy from the start to `minutes`.
+
+        Between measurements the accuracy is the last one measured; before the first it is 0.
+        """
         edges = np.minimum(np.append(self.minutes, np.inf), minutes)
         return float(self.accuracies @ np.diff(edges) / minutes)
 
     def at(self, times: FloatArray, clock: Clock) -> FloatArray:
-        """What was measured last at each of these times; NaN before the first measurement and after the end."""
+        """Returns the last measurement at each of these times; NaN before the first and after the end of the run."""
         when, end = (self.rounds, self.length) if clock == "rounds" else (self.minutes, self.duration)
-        places = np.searchsorted(when, times, side="right") - 1
-        values: FloatArray = np.where((places >= 0) & (times <= end), self.accuracies[places], np.nan)
+        last = np.searchsorted(when, times, side="right") - 1
+        values: FloatArray = np.where((last >= 0) & (times <= end), self.accuracies[last], np.nan)
         return values
 
-    def _first(self, target: float) -> int:
+    def _first_reaching(self, target: float) -> int:
         return int((self.accuracies >= target).argmax())
 
 
-def measured(label: str, curves: Sequence[LearningCurve], measure: Callable[[LearningCurve], float]) -> Group:
-    """One number a seed."""
+def measure_curves(label: str, curves: Sequence[LearningCurve], measure: Callable[[LearningCurve], float]) -> Group:
+    """Returns one measurement per seed."""
     return Group(label, np.array([measure(curve) for curve in curves]))
 
 
-def finals(label: str, curves: Sequence[LearningCurve]) -> Group:
-    """The final accuracy of each seed."""
-    return measured(label, curves, lambda curve: curve.final)
+def final_accuracies(label: str, curves: Sequence[LearningCurve]) -> Group:
+    """Returns the final accuracy of each seed."""
+    return measure_curves(label, curves, lambda curve: curve.final)
 
 
-def time_to(label: str, curves: Sequence[LearningCurve], target: float, clock: Clock) -> Group:
-    """Rounds or minutes to the target, and how many runs never came there."""
+def time_to_target(label: str, curves: Sequence[LearningCurve], target: float, clock: Clock) -> Group:
+    """Returns the rounds or minutes to the target of each seed, and the number of runs that never reached it."""
     times = [curve.rounds_to(target) if clock == "rounds" else curve.minutes_to(target) for curve in curves]
     never = sum(not curve.reaches(target) for curve in curves)
     return Group(label, np.array(times), never)

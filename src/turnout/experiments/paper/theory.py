@@ -1,4 +1,4 @@
-"""What the paper proves, measured: long-run rates, regret and its bound, the lemma's band."""
+"""The paper's theorems, measured: long-run rates, regret and its bound, the confidence band of the lemma."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnout.analysis.metrics import round_of_each_row
 from turnout.analysis.statistics import mean_confidence_interval
 from turnout.analysis.theory import lemma_coverage, long_run_margin, regret, regret_bound
 from turnout.experiments.framework.claims import Claim, Group, above, below
-from turnout.experiments.framework.drawing import colour_of, figure, thinned
+from turnout.experiments.framework.drawing import colour_of, figure, thin_curve
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs, Table
 from turnout.experiments.paper.comparison import RATE, weight_label, weighted_plans
 from turnout.kernel.arrays import FloatArray, IntArray
@@ -32,19 +32,19 @@ SCHEDULED = "theoretical exploration"
 
 
 class Theory(Experiment):
-    """Long runs against what is proved about them."""
+    """Compares long runs with the theorems."""
 
     name = "theory"
     title = "Theory"
     about = (
-        "Long runs against the theorems. The best fair policy has no closed form: the fair oracle, which knows the "
-        f"expected times and weighs speed by {ORACLE_WEIGHT:g}, approaches it from above; its mean round over the "
-        "second half of its runs is the reference of the regret. The bound is far above what is measured: it is meant "
-        "to show that regret vanishes up to a constant, not how large it is."
+        "Long runs compared with the theorems. The best fair policy has no closed form: the fair oracle, which knows "
+        f"the expected times and has speed weight {ORACLE_WEIGHT:g}, approaches it from above; its mean round time "
+        "over the second half of its runs is the reference for the regret. The bound is far above the measured regret: "
+        "it shows that regret vanishes up to a constant, not how large it is."
     )
 
     def plans(self, seeds: int, rounds: int | None = None) -> Plans:
-        """20,000 rounds of three weights and of the oracle; 500 with the lemma's exploration."""
+        """Returns plans of 20,000 rounds for three weights and the oracle, and of 500 with the lemma's exploration."""
         long, short = rounds or ROUNDS, min(rounds or LEMMA_ROUNDS, LEMMA_ROUNDS)
         theory = {**PaperWorld().bounds(), "delta": DELTA}
         plans = {
@@ -57,7 +57,7 @@ class Theory(Experiment):
         return plans
 
     def findings(self, runs: Runs) -> Findings:
-        """Margins, regret and coverage."""
+        """Measures the margins of the rates, the regret, and the coverage of the lemma's band."""
         labels = [weight_label(weight) for weight in WEIGHTS]
         margins = [runs.each(label, lambda columns: long_run_margin(columns, RATE)) for label in labels]
         reference = runs.each(ORACLE, _second_half_mean)
@@ -79,7 +79,7 @@ class Theory(Experiment):
             _regret_claim(excess, regrets, reference, bounds),
             above(
                 "lemma coverage",
-                f"for at least {1 - DELTA:g} of the clients the true mean is always in the lemma's band",
+                f"for at least {1 - DELTA:g} of the clients, the true mean is always inside the lemma's band",
                 [coverage],
                 1 - DELTA,
             ),
@@ -87,7 +87,7 @@ class Theory(Experiment):
         return Findings(claims, {"theory": _table(labels, regrets, bounds, least)})
 
     def draw(self, findings: Findings) -> Figure:
-        """Regret with its bound, and the rate of the client chosen least."""
+        """Draws the regret with its bound, and the rate of the least-selected client."""
         table = findings.tables["theory"]
         rounds = np.asarray(table["round"])
         with figure(8.0, 3.8) as drawn:
@@ -97,10 +97,10 @@ class Theory(Experiment):
                 left.plot(rounds, np.asarray(table[f"{label} regret"]), color=colour_of(label), label=label)
                 left.plot(rounds, np.asarray(table[f"{label} bound"]), color=colour_of(label), linestyle=":")
                 right.plot(rounds, np.asarray(table[f"{label} least rate"]), color=colour_of(label), label=label)
-            left.set(title="Mean regret (bounds dotted)", xlabel="round", ylabel="seconds a round", xscale="log")
+            left.set(title="Mean regret (bounds dotted)", xlabel="round", ylabel="seconds per round", xscale="log")
             left.set_yscale("symlog", linthresh=1.0)
             right.axhline(RATE, color="black", linestyle=":", linewidth=1)
-            right.set(title="Rate of the client chosen least", xlabel="round", ylabel="share of rounds", xscale="log")
+            right.set(title="Rate of the least-selected client", xlabel="round", ylabel="share of rounds", xscale="log")
             right.set_ylim(bottom=0)
             left.legend(loc="lower left")
             return drawn
@@ -111,7 +111,7 @@ def _second_half_mean(columns: RoundColumns) -> float:
 
 
 def _regrets(runs: Runs, label: str, reference: Group) -> FloatArray:
-    """One curve a seed, each against the reference of its own seed."""
+    """Returns one regret curve per seed, each relative to the reference of the same seed."""
     return np.stack(
         [
             regret(columns.durations, np.full(len(columns.durations), best))
@@ -148,21 +148,21 @@ def _coverage(columns: RoundColumns, plan: RunPlan) -> float:
 def _regret_claim(
     excess: list[Group], regrets: dict[str, FloatArray], reference: Group, bounds: dict[str, FloatArray]
 ) -> Claim:
-    statement = "in no round is the mean regret above the theorem's bound"
+    statement = "the mean regret is never above the theorem's bound"
     verdict = below("", "", excess, 0.0).verdict
-    numbers = {"fair oracle, mean round": reference.told}
+    numbers = {"fair oracle, mean round time": reference.summary}
     for label, curves in regrets.items():
         at_the_end = Group(label, curves[:, -1])
-        numbers[f"{label}: regret at the end"] = f"{at_the_end.told} (bound {bounds[label][-1]:.4g})"
+        numbers[f"{label}: regret at the end"] = f"{at_the_end.summary} (bound {bounds[label][-1]:.4g})"
     return Claim("regret below its bound", statement, verdict, numbers)
 
 
 def _margins_claim(margins: list[Group], least: dict[str, FloatArray]) -> Claim:
-    """Exact: no seed and no client may fall below."""
+    """The verdict is exact: no client may be below its rate on any seed."""
     lowest = min(float(group.values.min()) for group in margins)
     numbers = {"smallest margin of any client": f"{lowest:.3g}"}
     for label, curves in least.items():
-        numbers[f"{label}: least rate at the end"] = Group(label, curves[:, -1]).told
+        numbers[f"{label}: least rate at the end"] = Group(label, curves[:, -1]).summary
     statement = "the long-run rate of every client is at least the guaranteed rate minus owed/rounds"
     return Claim("long-run rates", statement, "holds" if lowest >= 0 else "does not hold", numbers)
 
@@ -176,7 +176,7 @@ def _table(
     table: dict[str, FloatArray] = {}
     for label in labels:
         mean_regret = np.asarray(mean_confidence_interval(regrets[label])[0])
-        table["round"], table[f"{label} regret"] = thinned(mean_regret)
-        table[f"{label} bound"] = thinned(bounds[label])[1]
-        table[f"{label} least rate"] = thinned(np.asarray(mean_confidence_interval(least[label])[0]))[1]
+        table["round"], table[f"{label} regret"] = thin_curve(mean_regret)
+        table[f"{label} bound"] = thin_curve(bounds[label])[1]
+        table[f"{label} least rate"] = thin_curve(np.asarray(mean_confidence_interval(least[label])[0]))[1]
     return table

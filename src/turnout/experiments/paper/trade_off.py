@@ -1,4 +1,4 @@
-"""Round time against the worst-off client's rate: what a speed weight buys, and what it costs."""
+"""Round time against the share of the least-selected client, for several speed weights."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ ORACLE_WEIGHT = 100.0
 
 
 class TradeOff(Experiment):
-    """Many weights, after a tenth of the rounds and after all of them."""
+    """Compares many speed weights, after a tenth of the rounds and after all rounds."""
 
     name = "trade-off"
     title = "Trade-off"
     about = (
-        "Mean round against the share of the client chosen least, for many speed weights. The dashed line is the fair "
-        f"oracle's mean round over the second half of its runs (expected times known, weight {ORACLE_WEIGHT:g}): it "
-        "approaches the best fair policy from above."
+        "Mean round time against the share of the least-selected client, for many speed weights. The dashed line is "
+        "the mean round time of the fair oracle over the second half of its runs (expected times known, weight "
+        f"{ORACLE_WEIGHT:g}): it approaches the best fair policy from above."
     )
 
     def plans(self, seeds: int, rounds: int | None = None) -> Plans:
-        """5,000 rounds of each weight; their first 500 are the short runs."""
+        """Returns plans of 5,000 rounds for each weight; their first 500 rounds are the short runs."""
         long = rounds or ROUNDS
         return {
             **weighted_plans("rbcsf", {weight_label(weight): float(weight) for weight in WEIGHTS}, seeds, long),
@@ -43,7 +43,7 @@ class TradeOff(Experiment):
         }
 
     def findings(self, runs: Runs) -> Findings:
-        """Time and fairness of each weight at both lengths."""
+        """Measures round time and fairness of each weight at both lengths."""
         labels = [weight_label(weight) for weight in WEIGHTS]
         points = {label: np.array([_points(columns) for columns in runs.of(label)]) for label in labels}
         optimum = runs.each(ORACLE, lambda columns: float(columns.durations[len(columns.durations) // 2 :].mean()))
@@ -52,26 +52,28 @@ class TradeOff(Experiment):
         gains = [Group(f"{label}, gain", points[label][:, 1, 1] - points[label][:, 0, 1]) for label in labels]
         claims = [
             ascending(
-                "larger weight, shorter rounds", "the mean round falls with the speed weight (seconds)", time[::-1]
+                "larger weight, shorter rounds",
+                "the mean round time decreases with the speed weight (seconds)",
+                time[::-1],
             ),
             ascending(
                 "larger weight, later fairness",
-                "after a tenth of the rounds the least-chosen client's share falls with the speed weight",
+                "after a tenth of the rounds, the share of the least-selected client decreases with the speed weight",
                 early[::-1],
             ),
             above(
                 "patience pays",
-                "for weight 20 the least-chosen client's share is larger after all rounds than after a tenth of them",
+                "at weight 20, the share of the least-selected client grows from a tenth of the rounds to all rounds",
                 [gains[labels.index(weight_label(20))]],
                 0.0,
             ),
         ]
         table: dict[str, FloatArray] = {"speed_weight": np.array(WEIGHTS, dtype=np.float64)}
-        for place, length in enumerate(("short", "long")):
-            for which, word in enumerate(("mean_round", "least_share")):
-                bands = [mean_confidence_interval(points[label][:, place, which]) for label in labels]
-                table[f"{length}_{word}"] = np.array([float(one.mean) for one in bands])
-                table[f"{length}_{word}_band"] = np.array([float(one.half_width) for one in bands])
+        for length_index, length in enumerate(("short", "long")):
+            for measure_index, measure in enumerate(("mean_round", "least_share")):
+                bands = [mean_confidence_interval(points[label][:, length_index, measure_index]) for label in labels]
+                table[f"{length}_{measure}"] = np.array([float(band.mean) for band in bands])
+                table[f"{length}_{measure}_band"] = np.array([float(band.half_width) for band in bands])
         lengths = [len(next(runs.of(labels[0])).durations)] * len(WEIGHTS)
         table["long_rounds"] = np.array(lengths, dtype=np.float64)
         table["short_rounds"] = np.maximum(table["long_rounds"] // 10, 1)
@@ -79,7 +81,7 @@ class TradeOff(Experiment):
         return Findings(claims, {"trade-off": table})
 
     def draw(self, findings: Findings) -> Figure:
-        """Two curves, one a length, with the weights written at their points."""
+        """Draws one curve per length, with the weights written at their points."""
         table = {name: np.asarray(values, dtype=np.float64) for name, values in findings.tables["trade-off"].items()}
         with figure(7.0, 4.4) as drawn:
             axes = drawn.subplots()
@@ -105,15 +107,15 @@ class TradeOff(Experiment):
             axes.axvline(RATE, color="black", linestyle=":", linewidth=1)
             axes.set(
                 title="Round time against fairness (speed weights at the points)",
-                xlabel="share of rounds of the client chosen least (dotted: promised)",
-                ylabel="mean round, seconds",
+                xlabel="share of rounds of the least-selected client (dotted: promised)",
+                ylabel="mean round time, seconds",
             )
             axes.legend()
             return drawn
 
 
 def _points(columns: RoundColumns) -> FloatArray:
-    """(mean round, least share) after a tenth of the rounds and after all."""
+    """Returns (mean round time, least share) after a tenth of the rounds and after all rounds."""
     total = len(columns.durations)
     mask = columns.chosen_mask
     return np.array(

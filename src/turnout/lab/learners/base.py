@@ -1,7 +1,7 @@
-"""What trains: a Learner.
+"""The Learner protocol and its values: training settings, cohorts and training results.
 
-Weights are flat, one number after the other. What holds them is the learner's own choice: an array, or a tensor on its
-device, where it may stack as many models as it likes into one computation.
+Weights are a flat vector of parameters. Each learner chooses its own representation: a NumPy array, or a tensor on its
+device, where it may stack several models into one computation.
 """
 
 from __future__ import annotations
@@ -15,40 +15,59 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number
+from turnout.lab.aliases import accepts_former_names
 from turnout.lab.learners.networks import Network
 
 Weights = Any
 
 
+@accepts_former_names(batch="batch_size", rate="learning_rate", proximal="proximal_mu")
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How a client trains: stochastic gradient descent on its own items.
+    """Settings of the local training of a client: stochastic gradient descent on its own items.
 
-    `proximal` above 0 is FedProx: it pulls a client's weights towards those it was sent, by proximal/2 · ‖w − w₀‖².
+    A positive `proximal_mu` enables FedProx, which adds the term proximal_mu/2 · ‖w − w₀‖² to the loss; w₀ are the
+    weights that the client received. `batch`, `rate` and `proximal` are former names of `batch_size`, `learning_rate`
+    and `proximal_mu`; they still work as arguments and as attributes.
     """
 
     epochs: int = 1
-    batch: int = 32
-    rate: float = 0.05
+    batch_size: int = 32
+    learning_rate: float = 0.05
     momentum: float = 0.0
     weight_decay: float = 0.0
-    proximal: float = 0.0
+    proximal_mu: float = 0.0
 
     def __post_init__(self) -> None:
         as_count("epochs", self.epochs, SettingError)
-        as_count("batch", self.batch, SettingError)
-        as_number("rate", self.rate, SettingError, above=0)
+        as_count("batch_size", self.batch_size, SettingError)
+        as_number("learning_rate", self.learning_rate, SettingError, above=0)
         as_number("momentum", self.momentum, SettingError, least=0, most=1)
         as_number("weight_decay", self.weight_decay, SettingError, least=0)
-        as_number("proximal", self.proximal, SettingError, least=0)
+        as_number("proximal_mu", self.proximal_mu, SettingError, least=0)
+
+    @property
+    def batch(self) -> int:
+        """Former name of `batch_size`."""
+        return self.batch_size
+
+    @property
+    def rate(self) -> float:
+        """Former name of `learning_rate`."""
+        return self.learning_rate
+
+    @property
+    def proximal(self) -> float:
+        """Former name of `proximal_mu`."""
+        return self.proximal_mu
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cohort:
     """Clients that train from the same weights.
 
-    `orders` (clients, epochs, items): the training items of each client, in the order in which it goes through them.
-    `shares` (clients,): the weight of each client's model in the average, in proportion to its items.
+    `orders` (clients, epochs, items): indices of each client's training items, in the order in which it visits them.
+    `shares` (clients,): the weight of each client's model in the average, proportional to its number of items.
     """
 
     weights: Weights
@@ -58,9 +77,10 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingResult:
-    """What a cohort brought back: the averaged weights, and a client each its mean training loss.
+    """The averaged weights of a cohort, and the mean training loss of each client.
 
-    Whose weights are not all finite is not `sound`, and is not in the average; if nobody is, the weights are the old.
+    `finite` is False for a client whose model or loss is not finite. Such a model is excluded from the average; if
+    every model is excluded, `weights` are those from which the cohort started.
     """
 
     weights: Weights
@@ -69,33 +89,39 @@ class TrainingResult:
 
 
 class Learner(Protocol):
-    """Trains cohorts, averages them, and tells how good a model is."""
+    """Trains and averages cohorts, and evaluates models."""
 
     training: Training
     network: Network
 
     def initial_weights(self, seed: int) -> Weights:
-        """A fresh model."""
+        """Returns the weights of a newly initialised model."""
 
     def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
-        """Let every client of every cohort train, and average each cohort. Who else trains changes nothing."""
+        """Trains every client of every cohort and averages each cohort.
+
+        The result of a cohort does not depend on the other cohorts.
+        """
 
     def evaluate(self, models: Sequence[Weights]) -> list[float]:
-        """Accuracy of each on the test set."""
+        """Returns the accuracy of each model on the test set."""
 
     def saved(self, weights: Weights) -> npt.NDArray[np.floating]:
-        """The weights as a flat array, for a checkpoint."""
+        """Returns the weights as a flat array, for a checkpoint."""
 
     def loaded(self, array: npt.ArrayLike) -> Weights:
-        """The weights again."""
+        """Returns the weights that `saved` converted to an array."""
 
     def close(self) -> None:
-        """Let go of processes and memory; a learner may be used again after."""
+        """Releases processes and memory; the learner can be used again afterwards."""
 
 
-def averaged(before: FloatArray, models: FloatArray, losses: FloatArray, shares: FloatArray) -> TrainingResult:
-    """The mean of the sound models (one a row), each weighted by its share."""
+def average_models(previous: FloatArray, models: FloatArray, losses: FloatArray, shares: FloatArray) -> TrainingResult:
+    """Averages the finite models, weighted by their shares.
+
+    `models` holds one model per row. Without any finite model the result holds the `previous` weights.
+    """
     finite: BoolArray = np.isfinite(models).all(axis=1) & np.isfinite(losses)
     total = float(shares[finite].sum())
-    mean = (shares[finite] / total).astype(models.dtype) @ models[finite] if total > 0 else before
+    mean = (shares[finite] / total).astype(models.dtype) @ models[finite] if total > 0 else previous
     return TrainingResult(mean, np.where(finite, losses, np.nan), finite)

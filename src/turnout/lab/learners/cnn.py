@@ -1,7 +1,7 @@
-"""The paper's networks in torch: one model at a time, and many models in one computation.
+"""The paper's networks in torch: the forward pass of one model, and of many models in one computation.
 
-Both take the layers of networks.Network, (inputs, outputs) matrices and biases, and give the same numbers. Images are
-(…, height, width, channels).
+Both take the layers of networks.Network, (inputs, outputs) matrices and biases, and give equal results. Images have the
+shape (…, height, width, channels).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from turnout.lab.learners.networks import KERNEL, POOL, Network
 
 
 def scores(network: Network, layers: Sequence[Tensor], images: Tensor) -> Tensor:
-    """Of one model, (items, classes): torch's own convolution, which is the fastest on a CPU."""
-    values = images.permute(0, 3, 1, 2)  # channels still lie last in memory
+    """Returns the scores of one model, (items, classes); torch's own convolution is the fastest on a CPU."""
+    values = images.permute(0, 3, 1, 2)  # a view: the memory layout stays channels-last
     for depth in range(0, 2 * len(network.convolutions), 2):
         maps = layers[depth].reshape(KERNEL, KERNEL, -1, layers[depth].shape[-1]).permute(3, 2, 0, 1)
         values = functional.relu(functional.max_pool2d(functional.conv2d(values, maps, layers[depth + 1]), POOL))
@@ -30,7 +30,10 @@ def scores(network: Network, layers: Sequence[Tensor], images: Tensor) -> Tensor
 
 
 def stacked_scores(network: Network, layers: Sequence[Tensor], images: Tensor) -> Tensor:
-    """Of many models, (models, items, classes): a convolution is one matrix product a model over all its patches."""
+    """Returns the scores of many models, (models, items, classes).
+
+    A convolution is one batched matrix product over the patches of all models.
+    """
     values, (models, items) = images, images.shape[:2]
     for depth in range(0, 2 * len(network.convolutions), 2):
         patches: Tensor = Patches.apply(values.flatten(0, 1).contiguous())  # type: ignore[no-untyped-call]
@@ -45,30 +48,38 @@ def stacked_scores(network: Network, layers: Sequence[Tensor], images: Tensor) -
 
 
 def descend(
-    how: Training,
+    training: Training,
     layers: Sequence[Tensor],
     start: Sequence[Tensor],
-    slopes: Sequence[Tensor],
+    gradients: Sequence[Tensor],
     momenta: Sequence[Tensor],
 ) -> None:
-    """One step down, in place; `momenta` are empty where there is no momentum."""
+    """Takes one step of gradient descent, in place.
+
+    Args:
+        training: Learning rate, momentum, weight decay and proximal term.
+        layers: The current parameters, which are updated.
+        start: The parameters before local training, for the proximal term.
+        gradients: The gradient of the loss by layer.
+        momenta: The momentum buffers, which are updated; empty without momentum.
+    """
     with torch.no_grad():
-        for place, (layer, slope) in enumerate(zip(layers, slopes, strict=True)):
-            if how.weight_decay:
-                slope = slope.add(layer, alpha=how.weight_decay)
-            if how.proximal:
-                slope = slope.add(layer - start[place], alpha=how.proximal)
-            if how.momentum:
-                slope = momenta[place].mul_(how.momentum).add_(slope)
-            layer.sub_(slope, alpha=how.rate)
+        for index, (layer, gradient) in enumerate(zip(layers, gradients, strict=True)):
+            if training.weight_decay:
+                gradient = gradient.add(layer, alpha=training.weight_decay)
+            if training.proximal_mu:
+                gradient = gradient.add(layer - start[index], alpha=training.proximal_mu)
+            if training.momentum:
+                gradient = momenta[index].mul_(training.momentum).add_(gradient)
+            layer.sub_(gradient, alpha=training.learning_rate)
 
 
 class Patches(torch.autograd.Function):
-    """What each place of a convolution sees: (items, rows, columns, row · column · channel)."""
+    """Extracts the patches of a convolution (im2col): (items, rows, columns, row · column · channel)."""
 
     @staticmethod
     def forward(ctx: Any, images: Tensor) -> Tensor:
-        """On a GPU by our kernel, elsewhere by torch's views."""
+        """Uses the Triton kernel on a GPU and torch's unfold elsewhere."""
         ctx.height, ctx.width = images.shape[1:3]
         if images.is_cuda:
             from turnout.lab.learners import gpu_kernels
@@ -77,16 +88,16 @@ class Patches(torch.autograd.Function):
         return images.unfold(1, KERNEL, 1).unfold(2, KERNEL, 1).permute(0, 1, 2, 4, 5, 3).flatten(3)
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> Tensor:
-        """Every pixel is in as many patches as there are places that see it."""
-        slope = slopes[0].contiguous()
-        if slope.is_cuda:
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        """Sums, for every pixel, the gradients of all patches that contain it."""
+        gradient = gradients[0].contiguous()
+        if gradient.is_cuda:
             from turnout.lab.learners import gpu_kernels
 
-            return gpu_kernels.folded(slope, ctx.height, ctx.width, KERNEL)
-        items, rows, columns, _ = slope.shape
-        parts = slope.view(items, rows, columns, KERNEL, KERNEL, -1)
-        images = slope.new_zeros(items, ctx.height, ctx.width, parts.shape[-1])
+            return gpu_kernels.folded(gradient, ctx.height, ctx.width, KERNEL)
+        items, rows, columns, _ = gradient.shape
+        parts = gradient.view(items, rows, columns, KERNEL, KERNEL, -1)
+        images = gradient.new_zeros(items, ctx.height, ctx.width, parts.shape[-1])
         for i in range(KERNEL):
             for j in range(KERNEL):
                 images[:, i : i + rows, j : j + columns] += parts[:, :, :, i, j]
@@ -94,11 +105,11 @@ class Patches(torch.autograd.Function):
 
 
 class PoolRelu(torch.autograd.Function):
-    """2 × 2 max-pooling, then ReLU."""
+    """2 × 2 max-pooling, followed by ReLU."""
 
     @staticmethod
     def forward(ctx: Any, maps: Tensor) -> Tensor:
-        """The largest of four, or 0; a NaN stays one."""
+        """Returns the maximum of each 2 × 2 block and 0; NaN is propagated."""
         ctx.save_for_backward(maps)
         if maps.is_cuda:
             from turnout.lab.learners import gpu_kernels
@@ -107,16 +118,16 @@ class PoolRelu(torch.autograd.Function):
         return functional.relu(functional.max_pool2d(maps.permute(0, 3, 1, 2), POOL)).permute(0, 2, 3, 1)
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> Tensor:
-        """To the first of the largest, if it is above 0."""
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        """Passes the gradient to the first maximum of each block if it is positive."""
         (maps,) = ctx.saved_tensors
-        slope = slopes[0].contiguous()
+        gradient = gradients[0].contiguous()
         if maps.is_cuda:
             from turnout.lab.learners import gpu_kernels
 
-            return gpu_kernels.unpooled(slope, maps)
+            return gpu_kernels.unpooled(gradient, maps)
         with torch.enable_grad():
-            again = maps.detach().requires_grad_()
-            out = functional.relu(functional.max_pool2d(again.permute(0, 3, 1, 2), POOL)).permute(0, 2, 3, 1)
-            back: Tensor = torch.autograd.grad(out, again, slope)[0]
-            return back
+            leaf = maps.detach().requires_grad_()
+            out = functional.relu(functional.max_pool2d(leaf.permute(0, 3, 1, 2), POOL)).permute(0, 2, 3, 1)
+            input_gradient: Tensor = torch.autograd.grad(out, leaf, gradient)[0]
+            return input_gradient

@@ -1,7 +1,7 @@
-"""Two steps of a convolution, there and back, as GPU kernels: each reads and writes its data once.
+"""Triton kernels for patch extraction and pooling, forward and backward; each reads and writes its data once.
 
-Images lie as (items, height, width, channels). Every kernel has a twin in plain torch, in cnn.py, which gives the same
-numbers; this module is imported on a GPU only.
+Images have the shape (items, height, width, channels). Every kernel has a reference implementation in plain torch, in
+cnn.py, with equal results; this module is imported on a GPU only.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 1024  # numbers a program writes; one row of programs an item
+BLOCK = 1024  # elements that one program writes; the first grid axis is the item
 
 
 @triton.jit
 def _patches(images, patches, height, width, channels: tl.constexpr, size: tl.constexpr, block: tl.constexpr):
-    """patches[item, y, x, i, j, c] = images[item, y + i, x + j, c]; for each i, the j and c lie together in both."""
+    """patches[item, y, x, i, j, c] = images[item, y + i, x + j, c]; for each i, j and c are contiguous in both."""
     item = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * block + tl.arange(0, block)
     rows, columns = height - size + 1, width - size + 1
@@ -31,7 +31,7 @@ def _patches(images, patches, height, width, channels: tl.constexpr, size: tl.co
 
 @triton.jit
 def _folded(slopes, images, height, width, channels: tl.constexpr, size: tl.constexpr, block: tl.constexpr):
-    """The way back: images[item, y, x, c] = the sum of slopes[item, y − i, x − j, i, j, c] over all i and j."""
+    """Backward pass: images[item, y, x, c] = sum of slopes[item, y − i, x − j, i, j, c] over all i and j."""
     item = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * block + tl.arange(0, block)
     rows, columns = height - size + 1, width - size + 1
@@ -52,7 +52,7 @@ def _folded(slopes, images, height, width, channels: tl.constexpr, size: tl.cons
 
 @triton.jit
 def _four(maps, item, at, height, width, channels: tl.constexpr):
-    """Where the four numbers lie that are pooled into the one at `at`."""
+    """Returns pointers to the four elements that are pooled into output element `at`."""
     half = width // 2
     place = at // channels
     corner = (2 * (place // half) * width + 2 * (place % half)) * channels + at % channels
@@ -67,14 +67,14 @@ def _larger(one, other):
 
 @triton.jit
 def _load(place, here):
-    """At least in float32."""
+    """Loads with at least float32 precision; masked elements are 0."""
     wide: tl.constexpr = tl.float64 if place.dtype.element_ty == tl.float64 else tl.float32
     return tl.load(place, mask=here, other=0.0).to(wide)
 
 
 @triton.jit
 def _pooled(maps, pooled, height, width, channels: tl.constexpr, block: tl.constexpr):
-    """The largest of each 2 × 2, or 0; a NaN stays one."""
+    """Maximum of each 2 × 2 block and 0; NaN is propagated."""
     item = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * block + tl.arange(0, block)
     total = height // 2 * (width // 2) * channels
@@ -87,7 +87,7 @@ def _pooled(maps, pooled, height, width, channels: tl.constexpr, block: tl.const
 
 @triton.jit
 def _unpooled(slopes, maps, back, height, width, channels: tl.constexpr, block: tl.constexpr):
-    """The way back: to the first of the largest, if it is above 0."""
+    """Backward pass: the gradient goes to the first maximum of each block if it is positive."""
     item = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * block + tl.arange(0, block)
     total = height // 2 * (width // 2) * channels
@@ -110,7 +110,7 @@ def _unpooled(slopes, maps, back, height, width, channels: tl.constexpr, block: 
 
 
 def patches(images: Tensor, size: int) -> Tensor:
-    """(items, height, width, channels) → (items, rows, columns, size · size · channels)."""
+    """Extracts patches: (items, height, width, channels) → (items, rows, columns, size · size · channels)."""
     items, height, width, channels = images.shape
     out = images.new_empty(items, height - size + 1, width - size + 1, size * size * channels)
     _patches[_programs(out)](images, out, height, width, channels, size, BLOCK)
@@ -118,7 +118,7 @@ def patches(images: Tensor, size: int) -> Tensor:
 
 
 def folded(slopes: Tensor, height: int, width: int, size: int) -> Tensor:
-    """The gradient of `patches`."""
+    """Backward pass of `patches`: returns the gradient of the images."""
     channels = slopes.shape[-1] // (size * size)
     out = slopes.new_empty(slopes.shape[0], height, width, channels)
     _folded[_programs(out)](slopes, out, height, width, channels, size, BLOCK)
@@ -126,7 +126,7 @@ def folded(slopes: Tensor, height: int, width: int, size: int) -> Tensor:
 
 
 def pooled(maps: Tensor) -> Tensor:
-    """2 × 2 max-pooling and ReLU."""
+    """Applies 2 × 2 max-pooling and ReLU."""
     items, height, width, channels = maps.shape
     out = maps.new_empty(items, height // 2, width // 2, channels)
     _pooled[_programs(out)](maps, out, height, width, channels, BLOCK)
@@ -134,7 +134,7 @@ def pooled(maps: Tensor) -> Tensor:
 
 
 def unpooled(slopes: Tensor, maps: Tensor) -> Tensor:
-    """The gradient of `pooled`."""
+    """Backward pass of `pooled`: returns the gradient of the maps."""
     _, height, width, channels = maps.shape
     out = torch.empty_like(maps)
     _unpooled[_programs(slopes)](slopes, maps, out, height, width, channels, BLOCK)

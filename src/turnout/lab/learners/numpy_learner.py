@@ -1,4 +1,4 @@
-"""The simplest learner: small, exact, and without torch."""
+"""A learner for small models that needs NumPy only."""
 
 from __future__ import annotations
 
@@ -10,77 +10,77 @@ import numpy.typing as npt
 
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.lab.datasets import Dataset
-from turnout.lab.learners.base import Cohort, Training, TrainingResult, averaged
+from turnout.lab.learners.base import Cohort, Training, TrainingResult, average_models
 from turnout.lab.learners.networks import perceptron
 
 
 class NumpyLearner:
-    """Softmax regression, or with `hidden` units a network of one hidden layer.
+    """Trains softmax regression (`hidden=0`) or a network with one hidden layer.
 
-    All clients of a cohort are trained in one stacked computation, which gives what training them one by one gives.
+    All clients of a cohort are trained in one stacked computation, equivalent to training them one by one.
     """
 
     def __init__(self, dataset: Dataset, training: Training | None = None, *, hidden: int = 32) -> None:
         self.training = training or Training()
         self.network = perceptron(dataset, hidden)
-        self._train = _flat(dataset.train_images, dataset.brightest)
-        self._labels = dataset.train_labels.astype(np.int64)
-        self._test = _flat(dataset.test_images, dataset.brightest)
+        self._train_images = _scale(dataset.train_images, dataset.brightest)
+        self._train_labels = dataset.train_labels.astype(np.int64)
+        self._test_images = _scale(dataset.test_images, dataset.brightest)
         self._test_labels = dataset.test_labels.astype(np.int64)
 
     def initial_weights(self, seed: int) -> FloatArray:
-        """A fresh model."""
+        """Returns the weights of a newly initialised model."""
         return self.network.initial_weights(seed)
 
     def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
-        """One cohort after the other."""
-        taught = []
+        """Trains and averages the cohorts, one after the other."""
+        results = []
         for cohort in cohorts:
             models, losses = self.train_clients(cohort.weights, cohort.orders)
-            taught.append(averaged(cohort.weights, models, losses, cohort.shares))
-        return taught
+            results.append(average_models(cohort.weights, models, losses, cohort.shares))
+        return results
 
     def train_clients(self, weights: FloatArray, orders: IntArray) -> tuple[FloatArray, FloatArray]:
-        """The trained model of each client, one a row, and its mean loss."""
-        how = self.training
-        clients, epochs, held = orders.shape
+        """Returns the trained model of each client (one per row) and its mean training loss."""
+        training = self.training
+        clients, epochs, items_per_client = orders.shape
         start = np.repeat(weights[None], clients, axis=0)
         models, momentum = start.copy(), np.zeros_like(start)
-        total, batches = np.zeros(clients), 0
-        with np.errstate(over="ignore", invalid="ignore"):  # a model that diverges is told by its weights
+        total_loss, batches = np.zeros(clients), 0
+        with np.errstate(over="ignore", invalid="ignore"):  # diverged models are detected by their weights
             for epoch in range(epochs):
-                for first in range(0, held, how.batch):
-                    items = orders[:, epoch, first : first + how.batch]
-                    losses, slopes = self._slopes(models, self._train[items], self._labels[items])
-                    slopes += how.weight_decay * models + how.proximal * (models - start)
-                    momentum = how.momentum * momentum + slopes
-                    models = models - how.rate * momentum
-                    total += losses
+                for first in range(0, items_per_client, training.batch_size):
+                    items = orders[:, epoch, first : first + training.batch_size]
+                    losses, gradients = self._gradients(models, self._train_images[items], self._train_labels[items])
+                    gradients += training.weight_decay * models + training.proximal_mu * (models - start)
+                    momentum = training.momentum * momentum + gradients
+                    models = models - training.learning_rate * momentum
+                    total_loss += losses
                     batches += 1
-        return models, total / max(batches, 1)
+        return models, total_loss / max(batches, 1)
 
     def evaluate(self, models: Sequence[FloatArray]) -> list[float]:
-        """The share of test images whose likeliest class is theirs."""
+        """Returns the accuracy of each model on the test set."""
         accuracies = []
         for weights in models:
             with np.errstate(over="ignore", invalid="ignore"):
-                scores = self._forward(weights[None], self._test[None])[-1][0]
+                scores = self._forward(weights[None], self._test_images[None])[-1][0]
             accuracies.append(float((scores.argmax(axis=1) == self._test_labels).mean()))
         return accuracies
 
     def saved(self, weights: FloatArray) -> npt.NDArray[np.floating]:
-        """A copy."""
+        """Returns a copy of the weights."""
         return weights.copy()
 
     def loaded(self, array: npt.ArrayLike) -> FloatArray:
-        """A copy, if it is of this network."""
-        return self.network.checked(array).astype(np.float64)
+        """Returns a copy of saved weights; raises StateError if they do not fit this network."""
+        return self.network.check_weights(array).astype(np.float64)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Does nothing: this learner holds no resources."""
 
     def _forward(self, models: FloatArray, images: FloatArray) -> list[FloatArray]:
-        """The input of each layer, and the scores: (models, items, …)."""
+        """Returns the input of each layer, then the scores; all of shape (models, items, …)."""
         layers = self.network.split(models)
         values = [images]
         for depth in range(0, len(layers), 2):
@@ -88,28 +88,30 @@ class NumpyLearner:
             values.append(np.maximum(scores, 0.0) if depth + 2 < len(layers) else scores)
         return values
 
-    def _slopes(self, models: FloatArray, images: FloatArray, labels: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Mean cross-entropy of each model on its batch, and its gradient, flat."""
+    def _gradients(self, models: FloatArray, images: FloatArray, labels: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Returns the mean cross-entropy of each model on its batch, and its flat gradient."""
         values = self._forward(models, images)
         scores = values[-1] - values[-1].max(axis=2, keepdims=True)
-        chances = np.exp(scores)
-        chances /= chances.sum(axis=2, keepdims=True)
-        right = np.take_along_axis(chances, labels[:, :, None], axis=2)[:, :, 0]
-        losses = -np.log(np.maximum(right, 1e-300)).mean(axis=1)
-        losses = np.where(np.isnan(right).any(axis=1), np.nan, losses)
-        error = chances
-        np.put_along_axis(error, labels[:, :, None], right[:, :, None] - 1, axis=2)
+        probabilities = np.exp(scores)
+        probabilities /= probabilities.sum(axis=2, keepdims=True)
+        correct = np.take_along_axis(probabilities, labels[:, :, None], axis=2)[:, :, 0]
+        losses = -np.log(np.maximum(correct, 1e-300)).mean(axis=1)
+        losses = np.where(np.isnan(correct).any(axis=1), np.nan, losses)
+        error = probabilities
+        np.put_along_axis(error, labels[:, :, None], correct[:, :, None] - 1, axis=2)
         error /= labels.shape[1]
         layers = self.network.split(models)
-        slopes: list[FloatArray] = []
+        gradients: list[FloatArray] = []
         for depth in range(len(layers) - 2, -1, -2):
-            before = values[depth // 2]
-            slopes.insert(0, error.sum(axis=1))
-            slopes.insert(0, before.transpose(0, 2, 1) @ error)
+            inputs = values[depth // 2]
+            gradients.insert(0, error.sum(axis=1))
+            gradients.insert(0, inputs.transpose(0, 2, 1) @ error)
             if depth:
-                error = (error @ layers[depth].transpose(0, 2, 1)) * (before > 0)
-        return losses, np.concatenate([part.reshape(len(models), prod(part.shape[1:])) for part in slopes], axis=1)
+                error = (error @ layers[depth].transpose(0, 2, 1)) * (inputs > 0)
+        flat = [gradient.reshape(len(models), prod(gradient.shape[1:])) for gradient in gradients]
+        return losses, np.concatenate(flat, axis=1)
 
 
-def _flat(images: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], brightest: int) -> FloatArray:
+def _scale(images: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], brightest: int) -> FloatArray:
+    """Flattens each image and scales its pixels to [0, 1]."""
     return images.reshape(len(images), -1) / brightest

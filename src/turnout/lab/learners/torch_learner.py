@@ -1,4 +1,4 @@
-"""The paper's networks on a CPU: one client a task, and a process a core."""
+"""A learner for the paper's networks on a CPU: one task per client, one process per core."""
 
 from __future__ import annotations
 
@@ -24,22 +24,24 @@ from torch.nn import functional
 from turnout.errors import SettingError, TrainingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count
 from turnout.lab.datasets import Dataset
-from turnout.lab.learners.base import Cohort, Training, TrainingResult, averaged
+from turnout.lab.learners.base import Cohort, Training, TrainingResult, average_models
 from turnout.lab.learners.cnn import descend, scores
 from turnout.lab.learners.networks import Network
 
-TEST_ITEMS = 500  # at once
-SMALLEST_ROOM = 64  # models that come back
+TEST_ITEMS = 500  # test images in one task
+MIN_RESULT_SLOTS = 64
 
-Task = tuple[int, int, IntArray | None]  # the model to start from; a place and a client's items, or the first test item
+#: (model index, result slot, items of a client) for training, (model index, first test item, None) for evaluation.
+Task = tuple[int, int, IntArray | None]
 
 
 class TorchLearner:
-    """Trains clients one by one, each on one core; `workers` processes share them (1 trains here, without any).
+    """Trains each client on a single core; `workers` processes share the clients (1 trains in this process).
 
-    Processes are forked: they see the images without copying them, and hand models over in shared memory. Every client
-    is trained on one thread, so that the result does not depend on how many workers there are. On a machine with a GPU,
-    torch refuses gradients in processes forked after the parent has taken some: train before, or with one worker.
+    Workers are forked: they read the images without a copy and return models in shared memory. Every client is trained
+    on one thread, so the result does not depend on the number of workers. On a machine with a GPU, torch refuses to
+    compute gradients in processes that were forked after the parent computed some: train before that, or with one
+    worker.
     """
 
     def __init__(
@@ -51,189 +53,202 @@ class TorchLearner:
         workers: int | None = None,
         precision: str = "float32",
     ) -> None:
+        """Starts no process yet; workers are started by the first training or evaluation.
+
+        Args:
+            dataset: The training and test images.
+            network: The architecture of the model.
+            training: The settings of local training.
+            workers: The number of processes, by default one per core.
+            precision: "float32" or "float64", for weights and products.
+        """
         self.training = training or Training()
         self.network = network
         self.dataset = dataset
         if precision not in ("float32", "float64"):
             raise SettingError(f"precision on a CPU must be float32 or float64, not {precision!r}")
-        self._numbers = np.dtype(precision)
+        self._dtype = np.dtype(precision)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.workers = as_count("workers", cores if workers is None else workers, SettingError)
         if "fork" not in multiprocessing.get_all_start_methods():
             self.workers = 1
-        self._middle, self._width = dataset.brightness
-        self._team: _Team | None = None
+        self._pixel_mean, self._pixel_std = dataset.brightness
+        self._workers: _WorkerPool | None = None
 
     def initial_weights(self, seed: int) -> npt.NDArray[np.floating]:
-        """A fresh model."""
+        """Returns the weights of a newly initialised model."""
         return self.loaded(self.network.initial_weights(seed))
 
     def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
-        """All clients of all cohorts, spread over the workers."""
+        """Distributes the clients of all cohorts over the workers and averages each cohort."""
         if not cohorts:
             return []
         clients = sum(len(cohort.orders) for cohort in cohorts)
-        jobs = [(run, order) for run, cohort in enumerate(cohorts) for order in cohort.orders]
-        with self._shared(len(cohorts), clients) as (sent, back):
-            for run, cohort in enumerate(cohorts):
-                sent[run] = cohort.weights
-            tasks = [(run, place, order) for place, (run, order) in enumerate(jobs)]
-            losses = np.array(self._all_done(tasks, sent, back))
-            taught, first = [], 0
+        jobs = [(model, order) for model, cohort in enumerate(cohorts) for order in cohort.orders]
+        with self._shared_arrays(len(cohorts), clients) as (models, results):
+            for model, cohort in enumerate(cohorts):
+                models[model] = cohort.weights
+            tasks = [(model, slot, order) for slot, (model, order) in enumerate(jobs)]
+            losses = np.array(self._run_tasks(tasks, models, results))
+            trained, first = [], 0
             for cohort in cohorts:
-                own = slice(first, first + len(cohort.orders))
-                taught.append(averaged(cohort.weights, back[own], losses[own], cohort.shares))
-                first = own.stop
-            return taught
+                slots = slice(first, first + len(cohort.orders))
+                trained.append(average_models(cohort.weights, results[slots], losses[slots], cohort.shares))
+                first = slots.stop
+            return trained
 
     def evaluate(self, models: Sequence[npt.NDArray[np.floating]]) -> list[float]:
-        """The share of test images whose likeliest class is theirs."""
+        """Returns the accuracy of each model on the test set."""
         if not models:
             return []
         items = len(self.dataset.test_images)
-        with self._shared(len(models), 0) as (sent, back):
-            for run, weights in enumerate(models):
-                sent[run] = weights
-            tasks = [(run, first, None) for run in range(len(models)) for first in range(0, items, TEST_ITEMS)]
-            right = np.array(self._all_done(tasks, sent, back)).reshape(len(models), -1).sum(axis=1)
-        return (right / items).tolist()  # type: ignore[no-any-return]
+        with self._shared_arrays(len(models), 0) as (shared_models, results):
+            for model, weights in enumerate(models):
+                shared_models[model] = weights
+            tasks = [(model, first, None) for model in range(len(models)) for first in range(0, items, TEST_ITEMS)]
+            counts = np.array(self._run_tasks(tasks, shared_models, results))
+            correct = counts.reshape(len(models), -1).sum(axis=1)
+        return (correct / items).tolist()  # type: ignore[no-any-return]
 
     def saved(self, weights: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-        """A copy."""
+        """Returns a copy of the weights."""
         return weights.copy()
 
     def loaded(self, array: npt.ArrayLike) -> npt.NDArray[np.floating]:
-        """A copy, if it is of this network."""
-        return self.network.checked(array).astype(self._numbers)
+        """Returns a copy of saved weights; raises StateError if they do not fit this network."""
+        return self.network.check_weights(array).astype(self._dtype)
 
     def close(self) -> None:
-        """Send the workers home."""
-        if self._team is not None:
-            self._team.close()
-            self._team = None
+        """Ends the worker processes."""
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
 
     def shared_array(self, rows: int) -> Any:
-        """Room for so many models, which forked processes see too."""
+        """Returns an array for `rows` models in memory that forked processes share."""
         size = rows * self.network.parameters
-        return np.frombuffer(mmap(-1, size * self._numbers.itemsize), self._numbers).reshape(rows, -1)
+        return np.frombuffer(mmap(-1, size * self._dtype.itemsize), self._dtype).reshape(rows, -1)
 
-    def do(self, task: Task, sent: FloatArray, back: FloatArray) -> float:
-        """One client's training, its model left in `back`; or one part of a test. Its loss, or how many were right."""
-        run, place, order = task
-        weights = torch.from_numpy(sent[run])
+    def run_task(self, task: Task, models: FloatArray, results: FloatArray) -> float:
+        """Trains one client, writes its model to `results` and returns its loss; or counts correct test predictions."""
+        model, index, order = task
+        weights = torch.from_numpy(models[model])
         if order is None:
-            return float(self._right(weights, slice(place, place + TEST_ITEMS)))
-        model, loss = self._trained(weights, order)
-        back[place] = model.numpy()
+            return float(self._count_correct(weights, slice(index, index + TEST_ITEMS)))
+        trained, loss = self._train_client(weights, order)
+        results[index] = trained.numpy()
         return loss
 
-    def _trained(self, weights: Tensor, order: IntArray) -> tuple[Tensor, float]:
-        how, data = self.training, self.dataset
+    def _train_client(self, weights: Tensor, order: IntArray) -> tuple[Tensor, float]:
+        training, data = self.training, self.dataset
         start = [layer.clone() for layer in self.network.split(weights)]
         layers = [layer.clone().requires_grad_() for layer in start]
-        momenta = [torch.zeros_like(layer) for layer in layers] if how.momentum else []
+        momenta = [torch.zeros_like(layer) for layer in layers] if training.momentum else []
         losses = []
-        for items in (epoch[first : first + how.batch] for epoch in order for first in range(0, len(epoch), how.batch)):
+        batches = (
+            epoch[first : first + training.batch_size]
+            for epoch in order
+            for first in range(0, len(epoch), training.batch_size)
+        )
+        for items in batches:
             labels = torch.from_numpy(data.train_labels[items].astype(np.int64))
-            loss = functional.cross_entropy(
-                scores(self.network, layers, self._scaled(data.train_images[items])), labels
-            )
+            loss = functional.cross_entropy(scores(self.network, layers, self._scale(data.train_images[items])), labels)
             losses.append(float(loss.detach()))
-            slopes = torch.autograd.grad(loss, layers)
-            descend(how, layers, start, slopes, momenta)
+            gradients = torch.autograd.grad(loss, layers)
+            descend(training, layers, start, gradients, momenta)
         return torch.cat([layer.detach().flatten() for layer in layers]), float(np.mean(losses))
 
-    def _right(self, weights: Tensor, items: slice) -> int:
+    def _count_correct(self, weights: Tensor, items: slice) -> int:
         with torch.no_grad():
-            likeliest = scores(self.network, self.network.split(weights), self._scaled(self.dataset.test_images[items]))
+            predicted = scores(self.network, self.network.split(weights), self._scale(self.dataset.test_images[items]))
         labels = torch.from_numpy(self.dataset.test_labels[items].astype(np.int64))
-        return int((likeliest.argmax(dim=1) == labels).sum())
+        return int((predicted.argmax(dim=1) == labels).sum())
 
-    def _scaled(self, images: npt.NDArray[np.uint8]) -> Tensor:
-        return torch.from_numpy(((images - self._middle) / self._width).astype(self._numbers))
+    def _scale(self, images: npt.NDArray[np.uint8]) -> Tensor:
+        return torch.from_numpy(((images - self._pixel_mean) / self._pixel_std).astype(self._dtype))
 
     @contextmanager
-    def _shared(self, models: int, clients: int) -> Iterator[tuple[Any, Any]]:
-        """Room for the models that are sent and those that come back."""
+    def _shared_arrays(self, models: int, clients: int) -> Iterator[tuple[Any, Any]]:
+        """Yields arrays for the models that clients start from and for their trained models."""
         size = self.network.parameters
         if self.workers == 1:
-            yield np.empty((models, size), self._numbers), np.empty((clients, size), self._numbers)
+            yield np.empty((models, size), self._dtype), np.empty((clients, size), self._dtype)
             return
-        if self._team is not None and not self._team.has_room(models, clients):
+        if self._workers is not None and not self._workers.has_room(models, clients):
             self.close()
-        if self._team is None:
-            self._team = _Team(self, 2 * models, max(2 * clients, SMALLEST_ROOM))
-        yield self._team.sent[:models], self._team.back[:clients]
+        if self._workers is None:
+            self._workers = _WorkerPool(self, 2 * models, max(2 * clients, MIN_RESULT_SLOTS))
+        yield self._workers.models[:models], self._workers.results[:clients]
 
-    def _all_done(self, tasks: Sequence[Any], sent: Any, back: Any) -> list[float]:
-        if self._team is not None:
-            return self._team.do(tasks)
-        before = torch.get_num_threads()
+    def _run_tasks(self, tasks: Sequence[Any], models: Any, results: Any) -> list[float]:
+        if self._workers is not None:
+            return self._workers.run(tasks)
+        threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            return [self.do(task, sent, back) for task in tasks]
+            return [self.run_task(task, models, results) for task in tasks]
         finally:
-            torch.set_num_threads(before)
+            torch.set_num_threads(threads)
 
 
-class _Team:
-    """Forked workers, and memory that they share with us."""
+class _WorkerPool:
+    """Forked worker processes, and the memory that they share with this process."""
 
     def __init__(self, learner: TorchLearner, models: int, clients: int) -> None:
-        self.sent, self.back = learner.shared_array(models), learner.shared_array(clients)
+        self.models, self.results = learner.shared_array(models), learner.shared_array(clients)
         self._pool = ProcessPoolExecutor(
             learner.workers,
             multiprocessing.get_context("fork"),
-            initializer=_start,
-            # Inherited, not sent; and the learner weakly, or the pool would keep itself alive through it.
-            initargs=(os.getpid(), weakref.ref(learner), self.sent, self.back),
+            initializer=_initialise_worker,
+            # Inherited by the fork, not pickled. A strong reference to the learner would keep the pool alive.
+            initargs=(os.getpid(), weakref.ref(learner), self.models, self.results),
         )
-        self._end = weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+        self._finalizer = weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
 
     def has_room(self, models: int, clients: int) -> bool:
-        """For so many models to send, and to bring back."""
-        return models <= len(self.sent) and clients <= len(self.back)
+        """Returns whether the shared arrays hold this many models and trained models."""
+        return models <= len(self.models) and clients <= len(self.results)
 
-    def do(self, tasks: Sequence[Task]) -> list[float]:
-        """All tasks, in any order; their answers in order."""
+    def run(self, tasks: Sequence[Task]) -> list[float]:
+        """Runs all tasks in parallel; returns their results in the order of the tasks."""
         try:
-            return list(self._pool.map(_do, tasks))
-        except BrokenProcessPool as lost:
+            return list(self._pool.map(_run_task, tasks))
+        except BrokenProcessPool as error:
             raise TrainingError(
                 "a training process ended abruptly (out of memory, or killed): start again with fewer workers; "
-                "a saved run goes on where it was"
-            ) from lost
-        except RuntimeError as refused:
-            if "fork" not in str(refused):
+                "a saved run resumes from its last snapshot"
+            ) from error
+        except RuntimeError as error:
+            if "fork" not in str(error):
                 raise
             raise TrainingError(
-                "torch cannot train in forked processes any more: on a machine with a GPU, once this process has taken "
-                "gradients itself; give workers=1, or train in a process of its own"
-            ) from refused
+                "torch cannot train in forked processes: on a machine with a GPU it refuses to once this process has "
+                "computed gradients itself. Use workers=1, or train in a separate process"
+            ) from error
 
     def close(self) -> None:
-        """Wait for the workers to leave."""
-        self._end.detach()
+        """Ends the workers and waits for them."""
+        self._finalizer.detach()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-_AT_WORK: list[Any] = []  # in a worker: the learner, and the shared memory
+_WORKER_STATE: list[Any] = []  # in a worker process: the learner and the shared arrays
 
 
-def _start(parent: int, learner: weakref.ref[TorchLearner], sent: Any, back: Any) -> None:
-    """One thread a worker; Ctrl-C is for the parent; and nobody stays when the parent was killed."""
+def _initialise_worker(parent: int, learner: weakref.ref[TorchLearner], models: Any, results: Any) -> None:
+    """Uses one thread, leaves Ctrl-C to the parent, and exits when the parent has died."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    _AT_WORK[:] = learner(), sent, back
+    _WORKER_STATE[:] = learner(), models, results
 
-    def watch() -> None:
+    def watch_parent() -> None:
         while os.getppid() == parent:
             time.sleep(1)
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=watch_parent, daemon=True).start()
 
 
-def _do(task: Task) -> float:
-    learner, sent, back = _AT_WORK
-    return float(learner.do(task, sent, back))
+def _run_task(task: Task) -> float:
+    learner, models, results = _WORKER_STATE
+    return float(learner.run_task(task, models, results))
