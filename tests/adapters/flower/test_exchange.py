@@ -147,12 +147,12 @@ def test_when_the_whole_cohort_is_lost_the_model_is_unchanged_and_the_next_round
     for node in grid.nodes.values():
         node.trouble = trouble
 
-    def heal() -> None:
+    def recover() -> None:
         for node in grid.nodes.values():
             node.trouble = None
 
     result = FairSelection(open_to_all(), scheduler, poll=POLL).start(
-        grid, model(3.0), num_rounds=2, evaluate_fn=after(1, heal)
+        grid, model(3.0), num_rounds=2, evaluate_fn=after(1, recover)
     )
     assert set(kinds_in(scheduler, 1).values()) == {"late" if trouble == "silent" else "failed"}
     assert set(kinds_in(scheduler, 2).values()) == {"arrived"}

@@ -127,8 +127,8 @@ def test_a_client_that_joins_during_the_run_is_owed_nothing_at_first(open_fleet:
 
 def test_a_disconnected_client_is_not_selected_and_the_others_continue(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(4))
-    vanish = after(2, lambda: (grid.nodes.pop(100), grid.nodes.pop(103)))
-    result = FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=6, evaluate_fn=vanish)
+    disconnect = after(2, lambda: (grid.nodes.pop(100), grid.nodes.pop(103)))
+    result = FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=6, evaluate_fn=disconnect)
     assert grid.asked("train")[2:] == [["c1", "c2"]] * 4
     assert grid.asked("evaluate")[2:] == [["c1", "c2"]] * 4
     assert len(result.train_metrics_clientapp) == 6
@@ -197,8 +197,8 @@ def test_a_client_whose_status_is_valid_again_is_selected_again(open_fleet: Open
     cpu = [-1.0]
     grid = InProcessGrid(nodes_with_status(lambda _: {"free_cpu": cpu[0], "bandwidth": 2.0}))
     scheduler = open_fleet(settings={"cohort_size": 3})
-    heal = after(1, lambda: cpu.__setitem__(0, 1.0))  # reported with the evaluation reply of the next round
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3, evaluate_fn=heal)
+    recover = after(1, lambda: cpu.__setitem__(0, 1.0))  # reported with the evaluation reply of the next round
+    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3, evaluate_fn=recover)
     assert grid.asked("train") == [["c1", "c2"], ["c1", "c2"], ["c0", "c1", "c2"]]
 
 
@@ -245,7 +245,7 @@ def test_the_selection_uses_the_status_of_the_latest_reply(open_fleet: OpenFleet
     spy, grid = ContextSpy(scheduler), InProcessGrid(nodes_with_status(busier))
     FairSelection(spy, scheduler).start(grid, model(0.0), num_rounds=3)
     # one query, then one status with each training and each evaluation reply
-    assert [known["c0"] for known in spy.contexts] == [
+    assert [contexts["c0"] for contexts in spy.contexts] == [
         [pytest.approx(1.0), 1.0, 1.0],
         [pytest.approx(3.0), 0.0, 1.0],
         [pytest.approx(5.0), 0.0, 1.0],
@@ -298,7 +298,7 @@ def test_with_context_query_the_selection_uses_current_statuses(open_fleet: Open
     FairSelection(spy, scheduler, context="query").start(
         grid, model(0.0), num_rounds=2, evaluate_fn=after(1, lambda: now.__setitem__(0, 0.25))
     )
-    assert [known["c0"][0] for known in spy.contexts] == [1.0, 4.0]
+    assert [contexts["c0"][0] for contexts in spy.contexts] == [1.0, 4.0]
 
 
 def test_a_node_that_does_not_identify_itself_is_queried_again_after_1_2_and_4_rounds(

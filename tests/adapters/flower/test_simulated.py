@@ -105,8 +105,8 @@ def test_only_available_clients_train_and_all_clients_evaluate(open_fleet: OpenF
 def test_in_a_round_without_available_clients_the_strategy_is_not_called_and_the_world_advances(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    everyone = set(range(3))
-    world = Scripted([1.0, 2.0, 3.0], {1: everyone, 3: everyone, 4: everyone})
+    all_clients = set(range(3))
+    world = Scripted([1.0, 2.0, 3.0], {1: all_clients, 3: all_clients, 4: all_clients})
     scheduler, spy, grid = open_fleet(), Spy(), InProcessGrid(partitions(3))
     result = FairSelection(spy, scheduler, simulated=world).start(grid, model(1.0), num_rounds=5)
     assert spy.configured == [2, 5]

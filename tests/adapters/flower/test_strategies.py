@@ -181,10 +181,10 @@ def test_only_the_cohort_trains_all_clients_evaluate_and_the_strategy_aggregates
     grid = InProcessGrid(named_nodes(CLIENTS, 0.0))
     result = FairSelection(build(), scheduler, poll=0.001).start(grid, model(*START), num_rounds=ROUNDS)
     trained = grid.asked("train")
-    everyone = sorted(f"c{row}" for row in range(CLIENTS))
+    all_clients = sorted(f"c{row}" for row in range(CLIENTS))
     assert trained == [sorted(turn.id for turn in scheduler.turns(number)) for number in range(1, ROUNDS + 1)]
     assert all(len(cohort) == COHORT for cohort in trained)
-    assert grid.asked("evaluate") == [everyone] * ROUNDS
+    assert grid.asked("evaluate") == [all_clients] * ROUNDS
     assert sum(turns_of(scheduler).values()) == COHORT * ROUNDS
     assert weights(result.arrays) == pytest.approx(list(apply_rule(rule, trained)), rel=1e-12)
     assert list(result.evaluate_metrics_clientapp) == list(range(1, ROUNDS + 1))
