@@ -35,9 +35,9 @@ def test_the_plain_loop_trains_resumes_and_keeps_its_guarantee(tmp_path: Path) -
 def test_the_plain_loop_resumes_after_a_kill(tmp_path: Path) -> None:
     fleet = tmp_path / "fleet" / "fleet.turnout"
     server = subprocess.Popen([sys.executable, str(PLAIN_LOOP), str(fleet.parent), "1000"])
-    timeout = time.monotonic() + 60
+    until = time.monotonic() + 60
     while not fleet.exists() or _round_of(fleet) < 3:
-        assert time.monotonic() < timeout
+        assert time.monotonic() < until
         time.sleep(0.05)
     server.kill()
     assert server.wait() == -signal.SIGKILL

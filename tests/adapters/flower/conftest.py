@@ -53,8 +53,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture(autouse=True)
-def _flower_must_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails the test where Flower would sleep until more nodes are connected."""
+def _flower_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Flower would sleep until more nodes are there, a test fails instead of hanging."""
 
     def sleep(seconds: float) -> None:
         raise AssertionError(f"Flower waits {seconds} s for more nodes")

@@ -67,7 +67,7 @@ def test_settings_of_a_strategy_inside_differential_privacy_are_checked(open_fle
             FairSelection(strategy, scheduler)
 
 
-def test_smaller_minimums_than_required_are_accepted(open_fleet: OpenFleet) -> None:
+def test_fewer_than_needed_is_no_trouble(open_fleet: OpenFleet) -> None:
     FairSelection(open_to_all(min_train_nodes=0, min_available_nodes=0), open_fleet())
 
 

@@ -1,7 +1,7 @@
-"""Saves a run to disk: the model, the strategy's state, the round number, and the metrics so far.
+"""A run on disk: the model, what the strategy keeps between rounds, the round, and the metrics so far.
 
-There are two files next to the fleet file: `.run.npz` is written atomically after each round, before the round is
-closed in the fleet; `.run.json` holds the metrics, of which those after the saved round are ignored.
+Two files beside the fleet's: `.run.npz` after each round, whole, before the round is closed in the fleet; and the
+metrics in `.run.json`, of which those of later rounds are not believed.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class SavedRun:
 
 
 class RunFiles:
-    """The files of a run next to the fleet file; a finished run is renamed to `.last.npz` and `.last.json`."""
+    """Where a run is kept. A run that was finished is not there any more."""
 
     def __init__(self, path: Path) -> None:
         self.model, self.metrics = path.with_name(f"{path.name}.run.npz"), path.with_name(f"{path.name}.run.json")
         self.last, self.last_metrics = path.with_name(f"{path.name}.last.npz"), path.with_name(f"{path.name}.last.json")
 
     def write(self, run: SavedRun) -> None:
-        """Writes the run atomically."""
+        """Write all of it; a file of this name is always whole."""
         tree = _Packed()
         header = {
             "format": FORMAT,
@@ -65,7 +65,7 @@ class RunFiles:
             "begun_with": run.begun_with,
             **{part: tree.pack(getattr(run, part)) for part in PARTS},
         }
-        arrays = {f"array{index}": array for index, array in enumerate(tree.arrays)}
+        arrays = {f"array{place}": array for place, array in enumerate(tree.arrays)}
         with atomic_write(self.model) as file:
             np.savez(file, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
 
@@ -78,7 +78,7 @@ class RunFiles:
                 header = json.loads(saved["header"].tobytes())
                 if header["format"] != FORMAT:
                     raise ValueError(f"its format is {header['format']}, this version reads {FORMAT}")
-                tree = _Packed([saved[f"array{index}"] for index in range(len(saved.files) - 1)])
+                tree = _Packed([saved[f"array{place}"] for place in range(len(saved.files) - 1)])
             return SavedRun(
                 header["server_round"],
                 header["fleet_round"],
@@ -93,42 +93,42 @@ class RunFiles:
             ) from error
 
     def write_metrics(self, metrics: Mapping[str, Metrics]) -> None:
-        """Writes all metrics so far."""
+        """All metrics so far."""
         with atomic_write(self.metrics) as file:
             file.write(json.dumps(metrics).encode())
 
     def read_metrics(self, last: int) -> dict[str, Metrics]:
-        """Returns the metrics up to round `last`; an empty dict if the file does not exist."""
+        """Those up to this round; none if there are none."""
         if not self.metrics.exists():
             return {}
         try:
-            by_kind = json.loads(self.metrics.read_bytes())
+            told = json.loads(self.metrics.read_bytes())
             return {
                 kind: {
                     int(number): metrics_of(MetricRecord(values))
                     for number, values in by_round.items()
                     if int(number) <= last
                 }
-                for kind, by_round in by_kind.items()
+                for kind, by_round in told.items()
             }
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError) as odd:
             raise StateError(
-                f"cannot read the metrics in {self.metrics}: {error}. Restore or remove the file; the model is safe"
-            ) from error
+                f"cannot read the metrics in {self.metrics}: {odd}. Restore or remove the file; the model is safe"
+            ) from odd
 
     def finish(self) -> None:
-        """Renames the files of a completed run, so that its result survives if the server stops before using it."""
+        """Nothing is left to do: model and metrics stay under other names, in case nobody has kept the result yet."""
         self.model.replace(self.last)
         if self.metrics.exists():
             self.metrics.replace(self.last_metrics)
         self.remove()
 
     def remove(self) -> None:
-        """Deletes the unfinished run, including temporary files that a killed process left behind."""
+        """Nobody will go on with it; what a killed process has left half written goes too."""
         for path in (self.model, self.metrics):
             path.unlink(missing_ok=True)
-            for temporary in path.parent.glob(f".{glob.escape(path.name)}.*"):
-                temporary.unlink(missing_ok=True)
+            for beside in path.parent.glob(f".{glob.escape(path.name)}.*"):
+                beside.unlink(missing_ok=True)
 
 
 def strategy_state(strategy: Strategy) -> dict[str, Any]:
