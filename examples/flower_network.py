@@ -1,6 +1,6 @@
-"""A Flower network on this machine, for the examples: a SuperLink, SuperNodes, and `flwr run`, all offline.
+"""A Flower network on this machine for the examples: a SuperLink, SuperNodes and `flwr run`, all offline.
 
-Everything is a process of ours and ends with us; nothing is written outside a scratch folder.
+All processes end with this one, and nothing is written outside a temporary folder.
 """
 
 import os
@@ -20,7 +20,7 @@ SCRIPTS = Path(sysconfig.get_path("scripts"))
 
 
 class Network:
-    """One SuperLink on a free port of the loopback, and the SuperNodes that were started."""
+    """A SuperLink on a free port of the loopback interface, and its SuperNodes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
@@ -42,11 +42,11 @@ class Network:
         (folder / "flower" / "config.toml").write_text(config)
 
     def start_superlink(self, *, simulation: bool = False) -> None:
-        """And wait until it answers."""
-        kind = ["--simulation"] if simulation else []
+        """Starts the SuperLink and waits until it answers."""
+        mode = ["--simulation"] if simulation else []
         address = ["--host", "127.0.0.1", "--port", str(self.port)]
         offline = "--disable-runtime-dependency-installation"
-        self.start("superlink", "flower-superlink", "--insecure", offline, *address, *kind)
+        self.start("superlink", "flower-superlink", "--insecure", offline, *address, *mode)
         for _ in range(600):
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=1):
@@ -58,22 +58,21 @@ class Network:
         sys.exit(f"the SuperLink did not start:\n{self.log_of('superlink')[-2000:]}")
 
     def start_supernode(self, name: str, **config: object) -> None:
-        """A SuperNode of this name; `config` is what its client app finds in node_config."""
-        words = {"client-id": name, **config}
-        told = " ".join(f"{key}={repr(value) if isinstance(value, str) else value}" for key, value in words.items())
+        """Starts a SuperNode with this client id; `config` becomes the node_config of its client app."""
+        node_config = format_config({"client-id": name, **config})
         link = ["--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]
-        self.start(name, "flower-supernode", "--insecure", *link, "--node-config", told)
+        self.start(name, "flower-supernode", "--insecure", *link, "--node-config", node_config)
 
     def kill(self, name: str) -> None:
-        """Without warning, with all that it started."""
+        """Kills a SuperNode and its child processes with SIGKILL."""
         os.killpg(self.processes[name].pid, signal.SIGKILL)
         self.processes.pop(name).wait()
 
     def run(self, app: Path, *, config: dict[str, object], nodes: int | None = None) -> "subprocess.Popen[str]":
-        """`flwr run`, with its log on a pipe."""
-        values = " ".join(f"{key}={repr(value) if isinstance(value, str) else value}" for key, value in config.items())
+        """Starts `flwr run`; its output is a pipe."""
         federation = [] if nodes is None else ["--federation-config", f"num-supernodes={nodes}"]
-        command = [str(SCRIPTS / "flwr"), "run", str(app), "here", "--stream", "--run-config", values, *federation]
+        options = ["--stream", "--run-config", format_config(config), *federation]
+        command = [str(SCRIPTS / "flwr"), "run", str(app), "here", *options]
         return subprocess.Popen(
             command,
             env=self.environment,
@@ -84,13 +83,13 @@ class Network:
             start_new_session=True,
         )
 
-    def start(self, name: str, program: str, *words: str) -> None:
-        """In a session of its own, so that it can be ended with its children."""
+    def start(self, name: str, program: str, *arguments: str) -> None:
+        """Starts a program in a new session, so that it can be stopped together with its children."""
         with (self.folder / f"{name}.log").open("wb") as log:
-            command = [str(SCRIPTS / program), *words]
+            command = [str(SCRIPTS / program), *arguments]
             self.processes[name] = subprocess.Popen(
                 command,
-                cwd=self.folder,  # where an app writes what it names without a folder
+                cwd=self.folder,  # relative paths of an app are relative to this folder
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -99,27 +98,27 @@ class Network:
             )
 
     def log_of(self, name: str) -> str:
-        """All that it has said."""
+        """Returns the log of a process."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def close(self) -> None:
-        """End everything, the SuperLink last."""
+        """Stops all processes, the SuperLink last."""
         for name in reversed(list(self.processes)):
             process = self.processes.pop(name)
-            for how, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+            for signal_number, timeout in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
                 try:
-                    os.killpg(process.pid, how)
-                    process.wait(patience)
+                    os.killpg(process.pid, signal_number)
+                    process.wait(timeout)
                 except (ProcessLookupError, subprocess.TimeoutExpired):
                     continue
 
 
 @contextmanager
 def network() -> Iterator[Network]:
-    """A network that is gone afterwards."""
+    """Yields a network and stops it afterwards."""
     with tempfile.TemporaryDirectory(prefix="turnout-flower-", ignore_cleanup_errors=True) as folder:
         net = Network(Path(folder))
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that we are closed then too
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the network is closed too
         try:
             yield net
         finally:
@@ -127,7 +126,12 @@ def network() -> Iterator[Network]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """Returns a free TCP port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def format_config(config: dict[str, object]) -> str:
+    """Formats a configuration as Flower's command line expects it: key=value pairs, strings quoted."""
+    return " ".join(f"{key}={repr(value) if isinstance(value, str) else value}" for key, value in config.items())

@@ -1,10 +1,12 @@
-"""Run the Flower examples, each with a SuperLink of its own that ends when it is done; offline.
+"""Runs the Flower examples offline, each with its own SuperLink, which is stopped afterwards.
 
     python examples/run_flower.py simulation [--seeds 5] [--rounds 60] [--dataset fashion-mnist] [--out FOLDER]
     python examples/run_flower.py deployment [--out FOLDER]
     python examples/run_flower.py existing-app
 
-The apps are ordinary ones; this runs one too: flwr run examples/flower_simulation --federation-config num-supernodes=40
+The apps are ordinary Flower apps and can also be run without this script:
+
+    flwr run examples/flower_simulation --federation-config num-supernodes=40
 """
 
 import argparse
@@ -19,21 +21,26 @@ from pathlib import Path
 from flower_network import Network, network
 
 HERE = Path(__file__).resolve().parent
-SLOWNESS = {"c0": 0.0, "c1": 1.0, "c2": 2.0, "c3": 4.0}  # seconds on top of what every client takes
-LATE, ITS_SLOWNESS = "c4", 0.5
-JOINS_IN, KILLED_IN = 1, 3  # fair rounds
+SLOWNESS = {"c0": 0.0, "c1": 1.0, "c2": 2.0, "c3": 4.0}  # additional seconds of training
+JOINING, JOINING_SLOWNESS = "c4", 0.5
+JOIN_ROUND, KILL_ROUND = 1, 3  # rounds of fair selection
 
 
-def simulation(net: Network, given: argparse.Namespace) -> None:
-    """Forty phones in Ray: Flower's random choice, then a fair one, for each seed."""
-    if given.out and any(Path(given.out).glob("seed-*.turnout")):
-        sys.exit(f"{given.out} holds the fleets of an earlier comparison: give another folder")
+def simulation(net: Network, arguments: argparse.Namespace) -> None:
+    """Forty simulated phones: Flower's random selection, then fair selection, for each seed."""
+    if arguments.out and any(Path(arguments.out).glob("seed-*.turnout")):
+        sys.exit(f"{arguments.out} holds the fleets of an earlier comparison: pass another folder as --out")
     net.start_superlink(simulation=True)
-    words = {"seeds": given.seeds, "rounds": given.rounds, "dataset": given.dataset, "out": folder(given.out)}
+    config = {
+        "seeds": arguments.seeds,
+        "rounds": arguments.rounds,
+        "dataset": arguments.dataset,
+        "out": make_folder(arguments.out),
+    }
     table = False
-    for line in lines_of(net, HERE / "flower_simulation", words, nodes=40, end="Every run", log=given.log):
+    for line in lines_of(net, HERE / "flower_simulation", config, nodes=40, end="Every run", log=arguments.log):
         table = (table or "promised share" in line) and "ClientAppActor" not in line
-        if table and not given.log:
+        if table and not arguments.log:
             print(line, end="", flush=True)
         elif "Starting " in line and " strategy" in line:
             print(line.split("Starting ")[1].split(" strategy")[0], flush=True)
@@ -41,60 +48,70 @@ def simulation(net: Network, given: argparse.Namespace) -> None:
             print(f"  {line.split(':', 1)[1].strip()}", end="\r", flush=True)
 
 
-def deployment(net: Network, given: argparse.Namespace) -> None:
-    """SuperNodes as processes of their own, each as slow as it is told; one is killed, one joins late."""
+def deployment(net: Network, arguments: argparse.Namespace) -> None:
+    """SuperNodes of different speeds as separate processes; one is killed, one joins late."""
     net.start_superlink()
     for number, (name, slowness) in enumerate(SLOWNESS.items()):
         net.start_supernode(name, data=number, slowness=slowness)
-    out, killed, table = folder(given.out), "", False
-    words = {"nodes": len(SLOWNESS), "out": out}
-    for line in lines_of(net, HERE / "flower_deployment", words, end="lost:", log=given.log):
+    out, killed, table = make_folder(arguments.out), "", False
+    config = {"nodes": len(SLOWNESS), "out": out}
+    for line in lines_of(net, HERE / "flower_deployment", config, end="lost:", log=arguments.log):
         table = table or line.startswith("clients ")
-        if (table or "turnout: " in line) and not given.log:
+        if (table or "turnout: " in line) and not arguments.log:
             print(line, end="", flush=True)
-        asked = re.search(r"turnout: round (\d+) asks (\S+)", line)
-        if asked and int(asked[1]) == JOINS_IN:
-            print(f"--- {LATE} joins", flush=True)
-            net.start_supernode(LATE, data=len(SLOWNESS), slowness=ITS_SLOWNESS)
-        elif asked and int(asked[1]) >= KILLED_IN and not killed:
-            killed = asked[2]
-            print(f"--- {killed} is killed, with the work in its hands", flush=True)
+        selected = re.search(r"turnout: round (\d+) asks (\S+)", line)
+        if selected and int(selected[1]) == JOIN_ROUND:
+            print(f"--- {JOINING} joins", flush=True)
+            net.start_supernode(JOINING, data=len(SLOWNESS), slowness=JOINING_SLOWNESS)
+        elif selected and int(selected[1]) >= KILL_ROUND and not killed:
+            killed = selected[2]
+            print(f"--- {killed} is killed while it trains", flush=True)
             net.kill(killed)
-    print(f"What became of it: turnout fleet history {out}/fleet.turnout {killed}")
+    print(f"To see its history: turnout fleet history {out}/fleet.turnout {killed}")
 
 
-def existing_app(net: Network, given: argparse.Namespace) -> None:
-    """An ordinary app on ten nodes, as it is and with fair.diff applied."""
+def existing_app(net: Network, arguments: argparse.Namespace) -> None:
+    """An ordinary app on ten nodes, first unchanged, then with fair.diff applied."""
     app = shutil.copytree(HERE / "flower_existing_app", net.folder / "app")
     net.start_superlink(simulation=True)
-    for change in ("as it is", "with fair.diff"):
-        if change == "with fair.diff":
-            subprocess.run(["git", "init", "--quiet"], cwd=app, check=True)  # or git looks at a repository around it
+    for version in ("unchanged", "with fair.diff"):
+        if version == "with fair.diff":
+            # without a repository of its own, git apply would use a surrounding one
+            subprocess.run(["git", "init", "--quiet"], cwd=app, check=True)
             subprocess.run(["git", "apply", "fair.diff"], cwd=app, check=True)
-        print(f"--- {change}", flush=True)
-        for line in lines_of(net, app, {"num-server-rounds": 5}, nodes=10, end="accuracy", log=given.log):
-            if ("turnout: " in line or line.startswith("accuracy")) and not given.log:
+        print(f"--- {version}", flush=True)
+        for line in lines_of(net, app, {"num-server-rounds": 5}, nodes=10, end="accuracy", log=arguments.log):
+            if ("turnout: " in line or line.startswith("accuracy")) and not arguments.log:
                 print(line, end="", flush=True)
 
 
 def lines_of(
     net: Network, app: Path, config: dict[str, object], *, nodes: int | None = None, end: str, log: bool
 ) -> Iterator[str]:
-    """What `flwr run` says. Without a line that begins with `end`, it did not end well."""
-    flower, said = net.run(app, config=config, nodes=nodes), []
+    """Yields the output lines of `flwr run`; exits with an error if no line starts with `end`.
+
+    Args:
+        net: the network to run on.
+        app: the folder of the app.
+        config: values that override the app's configuration.
+        nodes: the number of simulated nodes; None in a deployment.
+        end: the start of the line that a successful run prints.
+        log: whether to print all lines.
+    """
+    flower, output = net.run(app, config=config, nodes=nodes), []
     for line in flower.stdout:
-        said.append(line)
+        output.append(line)
         if log:
             print(line, end="", flush=True)
         yield line
-    if flower.wait() or not any(line.startswith(end) for line in said):
+    if flower.wait() or not any(line.startswith(end) for line in output):
         logs = "".join(f"\n{name}:\n{net.log_of(name)[-1500:]}" for name in net.processes)
-        sys.exit("".join(said[-60:]) + logs + "\nthe run did not end well: its last words are above")
+        sys.exit("".join(output[-60:]) + logs + "\nthe run failed: see the end of its output above")
 
 
-def folder(given: str) -> str:
-    """A folder that is there."""
-    out = Path(given or tempfile.mkdtemp(prefix="turnout-flower-results-")).resolve()
+def make_folder(path: str) -> str:
+    """Creates a folder, by default a temporary one, and returns its absolute path."""
+    out = Path(path or tempfile.mkdtemp(prefix="turnout-flower-results-")).resolve()
     out.mkdir(parents=True, exist_ok=True)
     return str(out)
 
@@ -103,12 +120,12 @@ if __name__ == "__main__":
     examples = {"simulation": simulation, "deployment": deployment, "existing-app": existing_app}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("example", choices=examples)
-    parser.add_argument("--seeds", type=int, default=1, help="of the simulation: trainings of each kind")
-    parser.add_argument("--rounds", type=int, default=60, help="of the simulation")
-    parser.add_argument("--dataset", choices=["digits", "fashion-mnist"], default="digits", help="of the simulation")
-    parser.add_argument("--out", default="", help="a folder for the fleets' files and the runs as JSON")
+    parser.add_argument("--seeds", type=int, default=1, help="simulation: number of runs with each selection")
+    parser.add_argument("--rounds", type=int, default=60, help="simulation: number of rounds")
+    parser.add_argument("--dataset", choices=["digits", "fashion-mnist"], default="digits", help="simulation: dataset")
+    parser.add_argument("--out", default="", help="folder for the fleet files and the results as JSON")
     parser.add_argument("--log", action="store_true", help="show all of Flower's log")
-    chosen = parser.parse_args()
-    with network() as here:
+    arguments = parser.parse_args()
+    with network() as net:
         print("starting a Flower network on this machine …", flush=True)
-        examples[chosen.example](here, chosen)
+        examples[arguments.example](net, arguments)

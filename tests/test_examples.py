@@ -1,4 +1,4 @@
-"""The examples are run, as a newcomer would run them."""
+"""Runs the examples as a new user would."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from waiting import wait_until
 PLAIN_LOOP = Path(__file__).parent.parent / "examples" / "plain_loop.py"
 
 
-def played(folder: Path, rounds: int) -> str:
+def run_plain_loop(folder: Path, rounds: int) -> str:
+    """Runs the example in this folder and returns its output."""
     command = [sys.executable, str(PLAIN_LOOP), str(folder), str(rounds)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
-def test_the_plain_loop_trains_goes_on_and_keeps_its_promise(tmp_path: Path) -> None:
-    words = played(tmp_path / "fleet", 10)
-    assert re.search(r"^round 10: accuracy 0\.[3-9]\d\d, chosen were (phone-\d\d, ){3}phone-\d\d$", words, re.MULTILINE)
-    assert "round      10 is closed, none is open" in words
-    assert words.endswith("the promise holds: True\n")
-    again = played(tmp_path / "fleet", 12)
-    assert re.findall(r"^round (\d+):", again, re.MULTILINE) == ["12"]
+def test_the_plain_loop_trains_resumes_and_keeps_its_guarantee(tmp_path: Path) -> None:
+    output = run_plain_loop(tmp_path / "fleet", 10)
+    assert re.search(r"^round 10: accuracy 0\.[3-9]\d\d, cohort (phone-\d\d, ){3}phone-\d\d$", output, re.MULTILINE)
+    assert "round      10 is closed, none is open" in output
+    assert output.endswith("the guarantee holds: True\n")
+    resumed = run_plain_loop(tmp_path / "fleet", 12)
+    assert re.findall(r"^round (\d+):", resumed, re.MULTILINE) == ["12"]
 
 
-def test_the_plain_loop_goes_on_after_it_was_killed(tmp_path: Path) -> None:
+def test_the_plain_loop_resumes_after_a_kill(tmp_path: Path) -> None:
     fleet = tmp_path / "fleet" / "fleet.turnout"
     server = subprocess.Popen([sys.executable, str(PLAIN_LOOP), str(fleet.parent), "1000"])
     try:
@@ -40,8 +41,8 @@ def test_the_plain_loop_goes_on_after_it_was_killed(tmp_path: Path) -> None:
         server.kill()
     assert server.wait() == -signal.SIGKILL
     rounds = _round_of(fleet) + 3
-    assert f"round {rounds}: accuracy" in played(fleet.parent, rounds)
-    assert all(one.sound is not False for one in examine(fleet))
+    assert f"round {rounds}: accuracy" in run_plain_loop(fleet.parent, rounds)
+    assert all(finding.sound is not False for finding in examine(fleet))
 
 
 def _round_of(fleet: Path) -> int:

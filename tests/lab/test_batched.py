@@ -326,7 +326,7 @@ from turnout.simulator import RunPlan
 from turnout.store import RunStore
 from killing import Writes
 
-batched.SAVING_COSTS = 0.0  # after every round, however long saving takes
+batched.MIN_PLAY_TO_SAVE_RATIO = 0.0  # save after every round, however long saving takes
 
 for order in sys.stdin:
     path, plans, die_at, with_workers = json.loads(order)

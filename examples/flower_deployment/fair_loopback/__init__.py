@@ -1,1 +1,1 @@
-"""SuperNodes on one machine, each as slow as it was told to be."""
+"""SuperNodes with configured speeds on one machine."""

@@ -1,4 +1,4 @@
-"""A client as slow as its SuperNode's configuration says: --node-config "client-id='c1' data=1 slowness=2.5"."""
+"""A client whose speed is configured: --node-config "client-id='c1' data=1 slowness=2.5"."""
 
 import time
 
@@ -14,7 +14,7 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """One epoch over what this client holds, at its pace."""
+    """Trains for one epoch on this client's data, after the configured delay."""
     time.sleep(float(context.node_config["slowness"]))
     order = np.random.default_rng().permutation(HELD[int(context.node_config["data"])])
     weights = message.content.array_records["arrays"]["weights"].numpy()

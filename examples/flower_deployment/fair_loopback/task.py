@@ -1,4 +1,4 @@
-"""What is learned: the bundled digits, by softmax regression."""
+"""The learning task: softmax regression on the bundled digits."""
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -11,5 +11,5 @@ HELD = partition(DIGITS.train_labels, clients=5, items=150).items
 
 
 def to_record(weights: np.ndarray) -> ArrayRecord:
-    """A model as Flower sends it."""
+    """Converts a model to a Flower record."""
     return ArrayRecord({"weights": Array(weights)})

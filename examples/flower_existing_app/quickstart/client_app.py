@@ -10,7 +10,7 @@ app = ClientApp()
 
 @app.train()
 def train_here(message: Message, context: Context) -> Message:
-    """Train the model on local data."""
+    """Trains the model on local data."""
     data = load_data(int(context.node_config["partition-id"]))
     (weights,) = message.content.array_records["arrays"].to_numpy_ndarrays()
     weights, loss = train(weights, data, float(context.run_config["learning-rate"]))
@@ -21,7 +21,7 @@ def train_here(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate_here(message: Message, context: Context) -> Message:
-    """Evaluate the model on local data."""
+    """Evaluates the model on local data."""
     data = load_data(int(context.node_config["partition-id"]))
     (weights,) = message.content.array_records["arrays"].to_numpy_ndarrays()
     metrics = MetricRecord({"eval_acc": test(weights, data), "num-examples": len(data[1])})

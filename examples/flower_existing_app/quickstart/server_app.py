@@ -10,7 +10,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train, and say how it went."""
+    """Trains and prints the final accuracy."""
     rounds = int(context.run_config["num-server-rounds"])
     arrays = ArrayRecord([np.zeros(11)])
     strategy = FedAvg(fraction_train=float(context.run_config["fraction-train"]))

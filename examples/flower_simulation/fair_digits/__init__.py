@@ -1,1 +1,1 @@
-"""Forty simulated phones read digits: Flower's random choice beside a fair one."""
+"""Forty simulated phones classify digits: Flower's random selection compared with fair selection."""

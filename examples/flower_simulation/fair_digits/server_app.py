@@ -1,4 +1,4 @@
-"""The server: the same training twice for each seed, once with Flower's own choice and once with a fair one."""
+"""The server: trains twice for each seed, with Flower's random selection and with fair selection."""
 
 import json
 import random
@@ -15,14 +15,14 @@ from rich.table import Table
 
 from fair_digits.task import PHONES, learner, to_record
 from turnout import Scheduler, Selection
-from turnout.adapters.flower import FairSelection, clients_of, showing
+from turnout.adapters.flower import FairSelection, identify_clients, restrict_grid
 from turnout.simulator import PaperWorld
 
 app = ServerApp()
 
 
-class FlowersChoice(FedAvg):
-    """Flower's random choice among the phones that volunteer; the world tells how long each takes."""
+class RandomSelection(FedAvg):
+    """Flower's random selection among the available phones; the world determines how long each takes."""
 
     def __init__(self, world: PaperWorld, nodes: dict[str, int], cohort: int) -> None:
         super().__init__(fraction_train=1e-9, min_train_nodes=cohort, min_available_nodes=cohort, fraction_evaluate=0.0)
@@ -33,19 +33,19 @@ class FlowersChoice(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Let Flower sample, and note whom."""
+        """Lets Flower sample the cohort, and records its round time and turns."""
         offer = self.world.offer(server_round)
-        volunteers = {node: int(phone) for phone, node in self.nodes.items() if offer.available[int(phone)]}
-        messages = list(super().configure_train(server_round, arrays, config, showing(grid, volunteers)))
-        chosen = sorted(volunteers[message.metadata.dst_node_id] for message in messages)
-        self.seconds.append(self.world.play(offer, Selection(server_round, chosen)).duration)
-        self.turns[chosen] += 1
+        available = {node: int(phone) for phone, node in self.nodes.items() if offer.available[int(phone)]}
+        messages = list(super().configure_train(server_round, arrays, config, restrict_grid(grid, available)))
+        cohort = sorted(available[message.metadata.dst_node_id] for message in messages)
+        self.seconds.append(self.world.play(offer, Selection(server_round, cohort)).duration)
+        self.turns[cohort] += 1
         return messages
 
 
 @dataclass
 class Run:
-    """How one training went, round by round."""
+    """The result of one run: time and accuracy of each round, and turns of each phone."""
 
     policy: str
     seed: int
@@ -54,30 +54,30 @@ class Run:
     turns: list[int]
 
     def minutes_to(self, target: float) -> float:
-        """Until five rounds in a row had this accuracy on average; infinite if none had."""
-        smooth = np.convolve(self.accuracy, np.full(5, 0.2), "valid")
-        reached = np.flatnonzero(smooth >= target)
+        """Returns the minutes until the mean accuracy of five consecutive rounds reaches the target, or infinity."""
+        smoothed = np.convolve(self.accuracy, np.full(5, 0.2), "valid")
+        reached = np.flatnonzero(smoothed >= target)
         return float(np.cumsum(self.seconds)[reached[0] + 4] / 60) if len(reached) else float("inf")
 
     @property
     def final(self) -> float:
-        """Mean accuracy of the last tenth of the rounds."""
+        """The mean accuracy over the last tenth of the rounds."""
         return float(np.mean(self.accuracy[-max(len(self.accuracy) // 10, 1) :]))
 
     @property
     def least_share(self) -> float:
-        """In what share of the rounds the phone that trained least did train."""
+        """The smallest share of the rounds in which any phone trained."""
         return min(self.turns) / len(self.seconds)
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Play all, print the table, and keep what it was made from."""
+    """Plays all runs, saves the results and prints the comparison."""
     settings = context.run_config
     out = Path(str(settings["out"]) or tempfile.mkdtemp(prefix="fair-digits-"))
     out.mkdir(parents=True, exist_ok=True)
     if any(out.glob("seed-*.turnout")):
-        raise SystemExit(f"{out} holds the fleets of an earlier comparison: give another folder")
+        raise SystemExit(f"{out} holds the fleets of an earlier comparison: set out to another folder")
     runs = []
     for seed in range(int(settings["seeds"])):
         runs += [with_flower(grid, settings, seed), with_turnout(grid, settings, seed, out)]
@@ -86,18 +86,18 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def with_flower(grid: Grid, settings: dict, seed: int) -> Run:
-    """Random choice, as Flower makes it."""
+    """Trains with Flower's random selection."""
     random.seed(seed)
-    strategy = FlowersChoice(PaperWorld(seed), everyone(grid), int(settings["cohort-size"]))
+    strategy = RandomSelection(PaperWorld(seed), all_phones(grid), int(settings["cohort-size"]))
     accuracy = train(strategy, grid, settings, seed)
     return Run("Flower's random choice", seed, strategy.seconds, accuracy, strategy.turns.astype(int).tolist())
 
 
 def with_turnout(grid: Grid, settings: dict, seed: int, out: Path) -> Run:
-    """Fair choice: the same strategy, and a scheduler."""
-    everyone(grid)
+    """Trains with the same strategy and fair selection."""
+    all_phones(grid)
     promise = {name: settings[name.replace("_", "-")] for name in ("cohort_size", "guaranteed_rate", "speed_weight")}
-    promise["accrual"] = "always"  # a share of all rounds, not only of those that a phone volunteers for
+    promise["accrual"] = "always"  # guarantees a share of all rounds, not only of those in which a phone is available
     strategy = FedAvg(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0.0)
     with Scheduler.open(out / f"seed-{seed}.turnout", settings=promise) as scheduler:
         fair = FairSelection(strategy, scheduler, simulated=PaperWorld(seed), resume=False, nodes=PHONES, poll=0.05)
@@ -108,7 +108,7 @@ def with_turnout(grid: Grid, settings: dict, seed: int, out: Path) -> Run:
 
 
 def train(strategy: FedAvg | FairSelection, grid: Grid, settings: dict, seed: int) -> list[float]:
-    """All rounds of one training; test accuracy after each."""
+    """Trains all rounds of one run; returns the test accuracy after each."""
     name, accuracy = str(settings["dataset"]), []
 
     def evaluate(_: int, arrays: ArrayRecord) -> MetricRecord:
@@ -125,15 +125,15 @@ def train(strategy: FedAvg | FairSelection, grid: Grid, settings: dict, seed: in
     return accuracy[1:]
 
 
-def everyone(grid: Grid) -> dict[str, int]:
-    """The node of each phone, once all have registered."""
-    while len(nodes := clients_of(grid)) < PHONES:
-        print(f"{len(nodes)} of {PHONES} phones are there")
+def all_phones(grid: Grid) -> dict[str, int]:
+    """Waits until all phones are connected and returns the node of each."""
+    while len(nodes := identify_clients(grid)) < PHONES:
+        print(f"{len(nodes)} of {PHONES} phones are connected")
     return nodes
 
 
 def show(runs: list[Run], promised: float, out: Path) -> None:
-    """What fair selection changed, on average over the seeds, ± a 95 % interval of it."""
+    """Prints the mean of each measure over the seeds, ± the half-width of its 95 % confidence interval."""
     by_policy: dict[str, list[Run]] = {}
     for run in runs:
         by_policy.setdefault(run.policy, []).append(run)
@@ -143,29 +143,29 @@ def show(runs: list[Run], promised: float, out: Path) -> None:
     table = Table(title=f"{len(runs[0].seconds)} rounds, {seeds}; promised share {promised:g}")
     for heading in ("", "round, s", "min to 95 % of random's accuracy", "final accuracy", "least-chosen phone's share"):
         table.add_column(heading, justify="right" if heading else "left")
-    for policy, some in by_policy.items():
+    for policy, policy_runs in by_policy.items():
         columns = (
-            [float(np.mean(run.seconds)) for run in some],
-            [run.minutes_to(target) for run, target in zip(some, targets, strict=True)],
-            [run.final for run in some],
-            [run.least_share for run in some],
+            [float(np.mean(run.seconds)) for run in policy_runs],
+            [run.minutes_to(target) for run, target in zip(policy_runs, targets, strict=True)],
+            [run.final for run in policy_runs],
+            [run.least_share for run in policy_runs],
         )
-        table.add_row(policy, *(mean_and_band(column) for column in columns))
+        table.add_row(policy, *(mean_and_interval(column) for column in columns))
     Console(width=110).print(table)
-    fair = by_policy["turnout, RBCS-F"]
+    fair_runs = by_policy["turnout, RBCS-F"]
     saved = [
-        1 - one.minutes_to(target) / other.minutes_to(target)
-        for one, other, target in zip(fair, random_runs, targets, strict=True)
+        1 - fair_run.minutes_to(target) / random_run.minutes_to(target)
+        for fair_run, random_run, target in zip(fair_runs, random_runs, targets, strict=True)
     ]
     if np.isfinite(saved).all():
-        print(f"Fair selection needed {mean_and_band([100 * share for share in saved])} % less simulated time.")
+        print(f"Fair selection needed {mean_and_interval([100 * share for share in saved])} % less simulated time.")
     else:
-        print("Not every training came that far: play more rounds.")
-    print(f"Every run and the fleets' files are in {out}; look into one: turnout fleet status {out}/seed-0.turnout")
+        print("Not every run reached this accuracy: play more rounds.")
+    print(f"Every run and the fleet files are in {out}; to inspect a fleet: turnout fleet status {out}/seed-0.turnout")
 
 
-def mean_and_band(numbers: list[float]) -> str:
-    """A mean, and half the width of its 95 % confidence interval (Student's t)."""
+def mean_and_interval(numbers: list[float]) -> str:
+    """Formats a mean and the half-width of its 95 % confidence interval (Student's t)."""
     quantile = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}.get(len(numbers), 2.0)
     if len(numbers) == 1:
         return f"{numbers[0]:.3g}"

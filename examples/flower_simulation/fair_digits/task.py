@@ -1,4 +1,4 @@
-"""What is learned, by whom: a small network on the bundled digits, forty items a phone."""
+"""The learning task: a small network on the bundled digits, 40 items per phone."""
 
 from functools import cache
 
@@ -13,22 +13,22 @@ ITEMS = {"digits": 40, "fashion-mnist": 200}
 
 @cache
 def data(name: str) -> Dataset:
-    """The images; loaded once a process."""
+    """Loads the images once per process."""
     return load_dataset(name)
 
 
 @cache
 def learner(name: str) -> NumpyLearner:
-    """One hidden layer, trained without torch."""
+    """Returns a learner with one hidden layer that does not need torch."""
     return NumpyLearner(data(name), Training(batch_size=10, learning_rate=0.2), hidden=16)
 
 
 @cache
-def held(name: str, seed: int) -> np.ndarray:
-    """Which items each phone holds, unevenly over the classes."""
+def phone_items(name: str, seed: int) -> np.ndarray:
+    """Returns the training items of each phone, with a skewed label distribution."""
     return partition(data(name).train_labels, clients=PHONES, items=ITEMS[name], gamma=1.0, seed=seed).items
 
 
 def to_record(weights: np.ndarray) -> ArrayRecord:
-    """A model as Flower sends it."""
+    """Converts a model to a Flower record."""
     return ArrayRecord({"weights": Array(weights)})

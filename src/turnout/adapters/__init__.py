@@ -1,1 +1,4 @@
-"""Engines that drive us: each needs an extra of its own, and imports nothing of the others."""
+"""Integrations with federated-learning frameworks.
+
+Each framework needs its own optional extra; no adapter imports another one.
+"""

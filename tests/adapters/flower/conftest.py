@@ -24,7 +24,7 @@ FLEET: dict[str, Any] = {"settings": {"cohort_size": 2, "guaranteed_rate": 0.1},
 
 
 class OpenFleet(Protocol):
-    """Opens a fleet in the test's folder, once more with the settings it has."""
+    """Opens a fleet in the test's folder; an existing fleet keeps its settings."""
 
     def __call__(self, name: str = "fleet.turnout", **settings: Any) -> Scheduler: ...
 
@@ -35,21 +35,21 @@ def open_fleet(folder: Path) -> Iterator[OpenFleet]:
 
         def open_(name: str = "fleet.turnout", **settings: Any) -> Scheduler:
             path = folder / name
-            given = settings if path.exists() else {**FLEET, **settings}
-            return opened.enter_context(Scheduler.open(path, **given))
+            options = settings if path.exists() else {**FLEET, **settings}
+            return opened.enter_context(Scheduler.open(path, **options))
 
         yield open_
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Waiting costs nothing: sleeping moves the clock."""
+    """Replaces the real clock: `time.sleep` returns at once and advances `time.monotonic`."""
     from adapters.flower.in_process import Clock
 
-    moved = Clock()
-    monkeypatch.setattr(time, "monotonic", moved.monotonic)
-    monkeypatch.setattr(time, "sleep", moved.sleep)
-    return moved
+    fake = Clock()
+    monkeypatch.setattr(time, "monotonic", fake.monotonic)
+    monkeypatch.setattr(time, "sleep", fake.sleep)
+    return fake
 
 
 @pytest.fixture(autouse=True)
@@ -63,22 +63,22 @@ def _flower_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where Flower would sleep until more nodes are there, a test fails instead of hanging."""
 
     def sleep(seconds: float) -> None:
-        raise AssertionError(f"Flower waits for nodes, {seconds} s at a time")
+        raise AssertionError(f"Flower waits {seconds} s for more nodes")
 
     monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", sleep)
 
 
 @pytest.fixture(autouse=True)
-def _flower_does_not_tidy_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some of its strategies collect garbage after every array, which takes longer than all else here."""
+def _no_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disables the garbage collection that some strategies run after each array, which dominates the run time."""
     from flwr.app import ArrayRecord
 
     monkeypatch.setattr(sys.modules[ArrayRecord.__module__], "gc", SimpleNamespace(collect=lambda: 0))
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _flower_is_quiet() -> Iterator[None]:
-    """Its log reaches caplog all the same."""
+def _no_log_output() -> Iterator[None]:
+    """Removes Flower's log handlers; caplog still receives its records."""
     logger = logging.getLogger("flwr")
     handlers, logger.handlers = logger.handlers, []
     yield

@@ -1,4 +1,4 @@
-"""Flower without its processes: a grid whose nodes are called, with every way in which they can let us down."""
+"""Flower in one process: a grid that calls its nodes directly and can simulate every kind of failure."""
 
 from __future__ import annotations
 
@@ -17,45 +17,46 @@ from flwr.serverapp.strategy import FedAvg
 from turnout.adapters.flower.client import with_status
 from turnout.scheduler import Scheduler
 
-try:  # a message needs to know who sends it; older versions let the grid say so
+try:  # a message needs the id of its sender; in older versions the grid sets it
     from flwr.supercore.task_identity import TaskIdentity
 except ModuleNotFoundError:
     pass
 else:
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
-SUPERLINK = 1  # the node in whose name the SuperLink answers for one that is gone
-LONG = 1e6  # seconds: who waits so long waits for ever
-Any_ = TypeVar("Any_", bound=FedAvg)
+SUPERLINK = 1  # the source node id of the SuperLink's replies for disconnected nodes
+LONG = 1e6  # seconds: a longer wait counts as an endless one
+AnyFedAvg = TypeVar("AnyFedAvg", bound=FedAvg)
 Between = Callable[[int], object]
 
 
 class Clock:
-    """Time that passes when somebody sleeps, and never else; in steps without rounding errors, as a test likes them."""
+    """A clock that advances only by `sleep`; steps that are powers of two cause no rounding errors."""
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self._coming: list[tuple[float, Callable[[], object]]] = []
+        self._scheduled: list[tuple[float, Callable[[], object]]] = []
 
     def monotonic(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
-        assert self.now < LONG, "waits for ever"
-        for coming in list(self._coming):
-            if coming[0] <= self.now:
-                self._coming.remove(coming)
-                coming[1]()
+        assert self.now < LONG, "waits indefinitely"
+        for entry in list(self._scheduled):
+            due, action = entry
+            if due <= self.now:
+                self._scheduled.remove(entry)
+                action()
 
-    def after(self, seconds: float, do: Callable[[], object]) -> None:
-        """Something that happens while others sleep."""
-        self._coming.append((self.now + seconds, do))
+    def after(self, seconds: float, action: Callable[[], object]) -> None:
+        """Schedules a call that happens while others sleep."""
+        self._scheduled.append((self.now + seconds, action))
 
 
 @dataclass
 class Node:
-    """One SuperNode. `seconds`: how long it trains; `trouble`: what becomes of the messages of these kinds."""
+    """A SuperNode that trains for `seconds`; `trouble` is the failure of messages whose kind is in `troubled`."""
 
     node_id: int
     app: ClientApp
@@ -71,7 +72,7 @@ class Node:
 
 @dataclass
 class Sent:
-    """A message that was pushed."""
+    """A message that was sent."""
 
     kind: str
     node_id: int
@@ -81,10 +82,10 @@ class Sent:
 
 
 class InProcessGrid(Grid):
-    """Calls the clients' apps when messages are pushed, and hands replies over when they are due.
+    """Calls the client apps when messages are pushed, and returns their replies when they are due.
 
-    `tells_unsent`: a message that could not be sent is None in the answer, or just not there. `before`: is told what
-    is about to happen, "push" or "pull".
+    With `tells_unsent`, push_messages returns None for a message that could not be sent; otherwise it omits it. The
+    callback `before` is called with "push" or "pull" before each operation.
     """
 
     def __init__(self, nodes: Iterable[Node] = (), *, tells_unsent: bool = True) -> None:
@@ -99,17 +100,17 @@ class InProcessGrid(Grid):
         self.nodes |= {node.node_id: node for node in nodes}
 
     def client(self, name: str) -> Node:
-        """The newest node of this client."""
+        """Returns the newest node of this client."""
         return [node for node in self.nodes.values() if node.name == name][-1]
 
     def sent(self, kind: str) -> list[list[Sent]]:
-        """The messages of this kind, by push."""
-        pushes = ([one for one in push if one.kind == kind] for push in self.pushes)
+        """Returns the messages of this kind, by push."""
+        pushes = ([sent for sent in push if sent.kind == kind] for push in self.pushes)
         return [push for push in pushes if push]
 
     def asked(self, kind: str) -> list[list[str]]:
-        """Which clients got messages of this kind, by push, in order."""
-        return [sorted(one.client for one in push) for push in self.sent(kind)]
+        """Returns the sorted clients that got messages of this kind, by push."""
+        return [sorted(sent.client for sent in push) for push in self.sent(kind)]
 
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)
@@ -120,19 +121,19 @@ class InProcessGrid(Grid):
         push: list[Sent] = []
         self.pushes.append(push)
         for message in messages:
-            number = f"message {next(self._number)}"
-            told = message.metadata
-            told.__dict__["_message_id"] = number
-            node = self.nodes.get(told.dst_node_id)
-            kind = told.message_type.split(".")[0]
-            name = "nobody" if node is None else node.name
-            push.append(Sent(told.message_type, told.dst_node_id, name, told.ttl, message.content))
+            message_id = f"message {next(self._number)}"
+            metadata = message.metadata
+            metadata.__dict__["_message_id"] = message_id
+            node = self.nodes.get(metadata.dst_node_id)
+            kind = metadata.message_type.split(".")[0]
+            name = "unknown node" if node is None else node.name
+            push.append(Sent(metadata.message_type, metadata.dst_node_id, name, metadata.ttl, message.content))
             if node is not None and node.trouble == "unsent" and kind in node.troubled:
                 ids += [None] if self._tells_unsent else []
                 continue
             if node is not None:
                 self._answer(node, message, kind)
-            ids.append(number)
+            ids.append(message_id)
         return ids
 
     def _answer(self, node: Node, message: Message, kind: str) -> None:
@@ -151,8 +152,8 @@ class InProcessGrid(Grid):
                 if trouble == "raises":
                     raise RuntimeError("out of memory")
                 reply = node.app(received, context)
-            except Exception as raised:  # as the SuperNode does
-                reply = Message(Error(code=2, reason=str(raised)), reply_to=received)
+            except Exception as error:  # like a SuperNode
+                reply = Message(Error(code=2, reason=str(error)), reply_to=received)
             reply.metadata.__dict__["_src_node_id"] = node.node_id
         reply.metadata.__dict__["_reply_to_message_id"] = message.metadata.message_id
         due = time.monotonic() + (node.seconds if kind == "train" else 0.0)
@@ -161,11 +162,11 @@ class InProcessGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         self.before("pull")
         now = time.monotonic()
-        due = [one for one in message_ids if one in self._due and self._due[one][0] <= now]
-        return [self._due.pop(one)[1] for one in due]
+        due = [message_id for message_id in message_ids if message_id in self._due and self._due[message_id][0] <= now]
+        return [self._due.pop(message_id)[1] for message_id in due]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        raise NotImplementedError("Flower's own way to wait is not used")
+        raise NotImplementedError("the adapter implements its own polling")
 
     def set_run(self, run: Any) -> None:
         raise NotImplementedError
@@ -174,7 +175,7 @@ class InProcessGrid(Grid):
     def run(self) -> Any:
         raise NotImplementedError
 
-    def create_message(self, *args: Any, **more: Any) -> Message:
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
         raise NotImplementedError
 
 
@@ -182,18 +183,18 @@ class InProcessGrid(Grid):
 
 
 def model(*numbers: float) -> ArrayRecord:
-    """A model of one array."""
+    """Returns a model with one array."""
     return ArrayRecord({"weights": Array(np.array(numbers, dtype=np.float64))})
 
 
 def weights(arrays: ArrayRecord | None) -> list[float]:
-    """Its numbers."""
+    """Returns the values of a model made by `model`."""
     assert arrays is not None
     return [float(number) for number in arrays["weights"].numpy()]
 
 
 def step_of(number: int, server_round: int) -> float:
-    """How far the client of this number moves every weight in this round."""
+    """Returns the amount that the client with this number adds to every weight in this round."""
     return 1 + number + number**2 / 8 + server_round / 4
 
 
@@ -206,14 +207,14 @@ def loss_of(number: int) -> float:
 
 
 def number_of(context: Context) -> int:
-    """Client "c7" and partition 7 have the number 7, one without a number has 0."""
+    """Returns 7 for client "c7" and for partition 7, and 0 for a client without a number."""
     config = context.node_config
     name = str(config.get("client-id", config.get("partition-id", "0")))
     return int("".join(filter(str.isdecimal, name)) or 0)
 
 
 def plain_app() -> ClientApp:
-    """A ClientApp whose every client moves the model by its own step, and evaluates to the mean of the weights."""
+    """Returns an app that adds the client's step to the model and evaluates to the mean of the weights."""
     app = ClientApp()
 
     @app.train()
@@ -221,9 +222,9 @@ def plain_app() -> ClientApp:
         number = number_of(context)
         step = step_of(number, int(str(message.content.config_records["config"]["server-round"])))
         arrays = message.content.array_records["arrays"]
-        moved = ArrayRecord({name: Array(array.numpy() + step) for name, array in arrays.items()})
+        updated = ArrayRecord({name: Array(array.numpy() + step) for name, array in arrays.items()})
         metrics = MetricRecord({"num-examples": examples_of(number), "train_loss": loss_of(number), "norm_bit": 1})
-        return Message(RecordDict({"arrays": moved, "metrics": metrics}), reply_to=message)
+        return Message(RecordDict({"arrays": updated, "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
     def _evaluate(message: Message, context: Context) -> Message:  # noqa: ARG001
@@ -234,9 +235,9 @@ def plain_app() -> ClientApp:
 
 
 def named_nodes(count: int, seconds: Sequence[float] | float = 1.0) -> list[Node]:
-    """Clients c0, c1, …, in the same condition."""
-    took = [float(seconds)] * count if isinstance(seconds, int | float) else list(seconds)
-    return [named_node(f"c{row}", 100 + row, took[row]) for row in range(count)]
+    """Returns nodes of the clients c0, c1, …, all with the same status."""
+    times = [float(seconds)] * count if isinstance(seconds, int | float) else list(seconds)
+    return [named_node(f"c{row}", 100 + row, times[row]) for row in range(count)]
 
 
 def named_node(client: str, node_id: int, seconds: float = 1.0) -> Node:
@@ -245,20 +246,20 @@ def named_node(client: str, node_id: int, seconds: float = 1.0) -> Node:
 
 
 def partitions(count: int) -> list[Node]:
-    """Clients 0, 1, …, as a simulation has them."""
+    """Returns nodes of the clients 0, 1, …, identified by partition as in a simulation."""
     return [Node(100 + row, with_status(plain_app()), {"partition-id": row, "bandwidth": 2.0}) for row in range(count)]
 
 
 # Strategies
 
 
-def open_to_all(kind: Callable[..., Any_] = FedAvg, **settings: Any) -> Any_:  # type: ignore[assignment]
-    """A strategy that takes all it is shown."""
+def open_to_all(kind: Callable[..., AnyFedAvg] = FedAvg, **settings: Any) -> AnyFedAvg:  # type: ignore[assignment]
+    """Returns a strategy that trains on all visible nodes."""
     return kind(**{"fraction_train": 1.0, "min_train_nodes": 1, "min_available_nodes": 1, **settings})
 
 
 class Spy(FedAvg):
-    """Notes what it is asked, and which records it sees."""
+    """Records its calls and the names of the records that it sees."""
 
     def __init__(self) -> None:
         super().__init__(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1)
@@ -271,43 +272,43 @@ class Spy(FedAvg):
         return super().configure_train(server_round, *args)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
-        answered = list(replies)
+        received = list(replies)
         self.aggregated.append(
-            ["error" if one.has_error() else str(one.metadata.src_node_id - 100) for one in answered]
+            ["error" if reply.has_error() else str(reply.metadata.src_node_id - 100) for reply in received]
         )
-        self._see(answered)
-        return super().aggregate_train(server_round, answered)
+        self._record_names(received)
+        return super().aggregate_train(server_round, received)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> Any:
-        answered = list(replies)
-        self._see(answered)
-        return super().aggregate_evaluate(server_round, answered)
+        received = list(replies)
+        self._record_names(received)
+        return super().aggregate_evaluate(server_round, received)
 
-    def _see(self, replies: list[Message]) -> None:
+    def _record_names(self, replies: list[Message]) -> None:
         self.seen |= {name for reply in replies if reply.has_content() for name in reply.content}
 
 
-def between_rounds(do: Between) -> Callable[[int, ArrayRecord], MetricRecord | None]:
-    """As the server's evaluation, which comes last in a round: something that happens after this round."""
+def between_rounds(action: Between) -> Callable[[int, ArrayRecord], MetricRecord | None]:
+    """Returns an `evaluate_fn` that calls the action: the server's evaluation is the last step of each round."""
 
-    def happen(server_round: int, arrays: ArrayRecord) -> None:  # noqa: ARG001
-        do(server_round)
+    def evaluate(server_round: int, arrays: ArrayRecord) -> None:  # noqa: ARG001
+        action(server_round)
 
-    return happen
+    return evaluate
 
 
-def after(server_round: int, do: Callable[[], object]) -> Callable[[int, ArrayRecord], MetricRecord | None]:
-    """Something that happens once, after this round."""
-    return between_rounds(lambda number: do() if number == server_round else None)
+def after(server_round: int, action: Callable[[], object]) -> Callable[[int, ArrayRecord], MetricRecord | None]:
+    """Returns an `evaluate_fn` that calls the action once, after this round."""
+    return between_rounds(lambda number: action() if number == server_round else None)
 
 
 def turns_of(scheduler: Scheduler) -> dict[str, int]:
-    """How often each client was asked."""
+    """Returns the number of turns of each client."""
     return {client: len(scheduler.history(client)) for client in scheduler.clients}
 
 
 def kinds_in(scheduler: Scheduler, number: int) -> dict[str, str | None]:
-    """What became of each client in a round of the fleet."""
+    """Returns the outcome of each client in a round of the fleet."""
     return {turn.id: turn.kind for turn in scheduler.turns(number)}
 
 

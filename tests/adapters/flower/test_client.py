@@ -1,4 +1,4 @@
-"""The client's one line."""
+"""The client side: ids, statuses and the wrapped app."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flwr.clientapp import ClientApp
 
 from adapters.flower.in_process import model, plain_app
 from turnout.adapters.flower.client import client_id, machine_status, with_status
-from turnout.adapters.flower.wire import Introduction, introduction_in
+from turnout.adapters.flower.wire import ClientInfo, pop_client_info
 
 
 def context(**config: Any) -> Context:
-    """Of node 42, with this configuration (a name's "-" is written "_" here)."""
+    """Returns the context of node 42 with this configuration; "_" in a name stands for "-"."""
     return Context(1, 42, {name.replace("_", "-"): value for name, value in config.items()}, RecordDict(), {})
 
 
@@ -33,28 +33,28 @@ def message(kind: str) -> Message:
     return sent
 
 
-def told(reply: Message) -> dict[str, Any]:
+def client_record(reply: Message) -> dict[str, Any]:
     return dict(reply.content.config_records["turnout"])
 
 
 @pytest.fixture
 def psutil(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A machine whose cores are busy by a quarter, with a card of 1,000 Mbit/s and others that do not count."""
-    cards = {
+    """A machine with 25 % CPU load, an active interface of 1,000 Mbit/s, and interfaces that must be ignored."""
+    interfaces = {
         "lo": SimpleNamespace(isup=True, speed=100_000),
         "eth0": SimpleNamespace(isup=True, speed=1_000),
         "eth1": SimpleNamespace(isup=False, speed=10_000),
         "wlan0": SimpleNamespace(isup=True, speed=0),
     }
-    fake = SimpleNamespace(cpu_percent=lambda interval: 25.0 if interval else 0.0, net_if_stats=lambda: cards)
+    fake = SimpleNamespace(cpu_percent=lambda interval: 25.0 if interval else 0.0, net_if_stats=lambda: interfaces)
     monkeypatch.setitem(sys.modules, "psutil", fake)
     return fake
 
 
-# Who it is
+# Client ids
 
 
-def test_a_client_is_who_its_configuration_says() -> None:
+def test_the_configuration_determines_the_client_id() -> None:
     assert client_id(context(client_id="ward-3", partition_id=7)) == "ward-3"
     assert client_id(context(client_id=12)) == "12"
     assert client_id(context(partition_id=7)) == "7"
@@ -62,7 +62,7 @@ def test_a_client_is_who_its_configuration_says() -> None:
     assert client_id(context()) == "42"
 
 
-# How it is
+# Statuses
 
 
 def test_free_cores_and_bandwidth_are_measured(monkeypatch: pytest.MonkeyPatch, psutil: SimpleNamespace) -> None:
@@ -89,14 +89,14 @@ def test_a_machine_that_is_busy_is_slow_and_not_gone(monkeypatch: pytest.MonkeyP
     assert machine_status(context())["free_cpu"] == 0.05
 
 
-def test_without_a_card_that_is_up_the_bandwidth_is_not_known(
+def test_bandwidth_is_unknown_without_an_active_network_interface(
     monkeypatch: pytest.MonkeyPatch, psutil: SimpleNamespace
 ) -> None:
     monkeypatch.setattr(psutil, "net_if_stats", dict)
     assert machine_status(context())["bandwidth"] == 1.0
 
 
-def test_the_configuration_of_a_node_goes_before_what_is_measured(
+def test_the_node_configuration_overrides_measured_values(
     monkeypatch: pytest.MonkeyPatch, psutil: SimpleNamespace
 ) -> None:
     monkeypatch.setattr(psutil, "cpu_percent", pytest.fail)
@@ -105,41 +105,41 @@ def test_the_configuration_of_a_node_goes_before_what_is_measured(
     assert machine_status(configured(free_cpu=2, bandwidth=8.5)) == {"free_cpu": 2.0, "bandwidth": 8.5}
 
 
-# The line
+# The wrapped app
 
 
-def test_every_reply_tells_who_and_how_the_client_is() -> None:
+def test_every_reply_carries_the_client_id_and_status() -> None:
     app = with_status(plain_app(), lambda _: {"free_cpu": 0.5, "bandwidth": 3})
     for kind in ("train", "evaluate", "query.turnout"):
         reply = app(message(kind), context(client_id="c7"))
-        assert told(reply) == {"client-id": "c7", "free_cpu": 0.5, "bandwidth": 3.0}
+        assert client_record(reply) == {"client-id": "c7", "free_cpu": 0.5, "bandwidth": 3.0}
 
 
-def test_what_the_app_says_stays_as_it_was() -> None:
-    where = context(client_id="c7")
-    plain, ours = plain_app(), with_status(plain_app(), lambda _: {})
+def test_the_content_of_the_apps_replies_is_unchanged() -> None:
+    client = context(client_id="c7")
+    plain, wrapped = plain_app(), with_status(plain_app(), lambda _: {})
     for kind in ("train", "evaluate"):
-        before, now = plain(message(kind), where), ours(message(kind), where)
-        assert introduction_in(now.content) == Introduction("c7", {})
-        assert dict(now.content) == dict(before.content)
+        expected, reply = plain(message(kind), client), wrapped(message(kind), client)
+        assert pop_client_info(reply.content) == ClientInfo("c7", {})
+        assert dict(reply.content) == dict(expected.content)
 
 
 def test_by_default_it_tells_of_its_machine() -> None:
     reply = with_status(plain_app())(message("query.turnout"), configured(free_cpu=2.0))
-    assert told(reply) == {"client-id": "42", "free_cpu": 2.0, "bandwidth": 1.0}
+    assert client_record(reply) == {"client-id": "42", "free_cpu": 2.0, "bandwidth": 1.0}
 
 
-def test_a_status_function_gets_the_context() -> None:
+def test_a_status_function_receives_the_context() -> None:
     app = with_status(plain_app(), lambda context: {"battery": float(context.node_id)})
-    assert told(app(message("query.turnout"), context()))["battery"] == 42.0
+    assert client_record(app(message("query.turnout"), context()))["battery"] == 42.0
 
 
-def test_what_the_app_raises_it_still_raises() -> None:
+def test_exceptions_of_the_app_are_passed_on() -> None:
     with pytest.raises(ValueError, match="No train function"):
         with_status(ClientApp())(message("train"), context())
 
 
-def test_an_error_of_the_apps_own_is_left_as_it_is() -> None:
+def test_error_replies_of_the_app_are_passed_on() -> None:
     app = ClientApp()
 
     @app.train()
@@ -150,13 +150,13 @@ def test_an_error_of_the_apps_own_is_left_as_it_is() -> None:
     assert reply.has_error()
 
 
-def test_what_is_registered_later_goes_to_the_app_itself() -> None:
+def test_functions_registered_after_wrapping_belong_to_the_wrapped_app() -> None:
     inner = ClientApp()
-    app, seen = with_status(inner, lambda _: {}), list[str]()
+    app, calls = with_status(inner, lambda _: {}), list[str]()
 
     def answer(name: str) -> Any:
         def reply(message: Message, context: Context) -> Message:  # noqa: ARG001
-            seen.append(name)
+            calls.append(name)
             return Message(RecordDict(), reply_to=message)
 
         return reply
@@ -166,43 +166,43 @@ def test_what_is_registered_later_goes_to_the_app_itself() -> None:
     app.query("weather")(answer("weather"))
 
     @app.lifespan()
-    def _life(context: Context) -> Iterator[None]:  # noqa: ARG001
-        seen.append("lives")
+    def _lifespan(context: Context) -> Iterator[None]:  # noqa: ARG001
+        calls.append("lifespan")
         yield
 
     for kind in ("train", "evaluate", "query.weather"):
         app(message(kind), context())
-    assert [word for word in seen if word != "lives"] == ["train", "evaluate", "weather"]
-    assert "lives" in seen
+    assert [call for call in calls if call != "lifespan"] == ["train", "evaluate", "weather"]
+    assert "lifespan" in calls
     assert inner(message("train"), context()).has_content()
 
 
-def test_our_own_query_cannot_be_registered_again() -> None:
+def test_the_reserved_query_cannot_be_registered() -> None:
     app = with_status(plain_app())
-    with pytest.raises(ValueError, match="the query 'turnout' is answered already"):
+    with pytest.raises(ValueError, match="the query action 'turnout' is reserved"):
         app.query("turnout")
-    with pytest.raises(ValueError, match="the query 'turnout' is answered already"):
+    with pytest.raises(ValueError, match="the query action 'turnout' is reserved"):
         app.query(action="turnout")
 
 
-# On the wire
+# The client record
 
 
-def test_what_is_no_introduction_is_none() -> None:
-    assert introduction_in(RecordDict()) is None
-    assert introduction_in(RecordDict({"turnout": model(1.0)})) is None
-    assert introduction_in(RecordDict({"turnout": ConfigRecord({"free_cpu": 1.0})})) is None
-    assert introduction_in(RecordDict({"turnout": ConfigRecord({"client-id": 5})})) is None
-    assert introduction_in(RecordDict({"turnout": ConfigRecord({"client-id": ""})})) is None
-    assert introduction_in(RecordDict({"turnout": ConfigRecord({"client-id": "a\0b"})})) is None
+def test_an_invalid_client_record_is_ignored() -> None:
+    assert pop_client_info(RecordDict()) is None
+    assert pop_client_info(RecordDict({"turnout": model(1.0)})) is None
+    assert pop_client_info(RecordDict({"turnout": ConfigRecord({"free_cpu": 1.0})})) is None
+    assert pop_client_info(RecordDict({"turnout": ConfigRecord({"client-id": 5})})) is None
+    assert pop_client_info(RecordDict({"turnout": ConfigRecord({"client-id": ""})})) is None
+    assert pop_client_info(RecordDict({"turnout": ConfigRecord({"client-id": "a\0b"})})) is None
 
 
-def test_an_introduction_is_taken_out_whatever_it_is() -> None:
+def test_the_client_record_is_removed_even_if_it_is_invalid() -> None:
     content = RecordDict({"turnout": model(1.0), "arrays": model(1.0)})
-    introduction_in(content)
+    pop_client_info(content)
     assert list(content) == ["arrays"]
 
 
-def test_of_a_status_only_numbers_are_heard() -> None:
+def test_only_numeric_status_values_are_read() -> None:
     record = ConfigRecord({"client-id": "c1", "free_cpu": 2, "mood": "good", "bandwidth": 1.5, "all": [1.0, 2.0]})
-    assert introduction_in(RecordDict({"turnout": record})) == Introduction("c1", {"free_cpu": 2.0, "bandwidth": 1.5})
+    assert pop_client_info(RecordDict({"turnout": record})) == ClientInfo("c1", {"free_cpu": 2.0, "bandwidth": 1.5})

@@ -1,4 +1,4 @@
-"""The lines that the documents show are lines that run."""
+"""The code blocks in the documentation run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/flower.md"])
-def test_the_lines_of_the_documents_train_fairly(
+def test_the_code_in_the_documentation_trains_fairly(
     document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -28,9 +28,9 @@ def test_the_lines_of_the_documents_train_fairly(
     exec(code.replace("/srv/", ""), names)
     assert sorted(names["result"].train_metrics_clientapp) == list(range(1, 101))
     assert weights(names["result"].arrays) > [0.0]
-    asked = grid.asked("train")
-    assert [len(some) for some in asked] == [8] * 100
-    turns = [sum(f"c{n}" in some for some in asked) for n in range(12)]
+    cohorts = grid.asked("train")
+    assert [len(cohort) for cohort in cohorts] == [8] * 100
+    turns = [sum(f"c{n}" in cohort for cohort in cohorts) for n in range(12)]
     assert min(turns) >= 10
     with names["fair"].scheduler as scheduler:
         assert scheduler.certificate().holds

@@ -1,4 +1,4 @@
-"""Sending a round out, and hearing of everyone in it: on time, late, in error, or never."""
+"""The message exchange of a round: replies on time, late replies, errors and missing replies."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from adapters.flower.in_process import (
     InProcessGrid,
     Spy,
     after,
+    between_rounds,
     kinds_in,
     loss_of,
     model,
@@ -22,8 +23,8 @@ from adapters.flower.in_process import (
     turns_of,
     weights,
 )
-from turnout.adapters.flower import FairSelection
-from turnout.adapters.flower.grid import NarrowGrid, TimedGrid
+from turnout.adapters.flower import FairSelection, restrict_grid, showing
+from turnout.adapters.flower.grid import RestrictedGrid, TimedGrid
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -32,11 +33,11 @@ ALL: dict[str, Any] = {"settings": {"cohort_size": 4, "guaranteed_rate": 0.1}}
 
 
 def mean_step(server_round: int, *numbers: int) -> float:
-    """Where the model is moved by these clients, weighted by their examples."""
+    """Returns the mean step of these clients, weighted by their examples."""
     return sum((n + 1) * step_of(n, server_round) for n in numbers) / sum(n + 1 for n in numbers)
 
 
-def test_times_are_what_the_nodes_took(open_fleet: OpenFleet) -> None:
+def test_recorded_times_equal_the_training_times_of_the_nodes(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**ALL)
     grid = InProcessGrid(named_nodes(4, [1.0, 2.5, 0.25, 7.0]))
     FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=2)
@@ -44,7 +45,7 @@ def test_times_are_what_the_nodes_took(open_fleet: OpenFleet) -> None:
         assert [turn.seconds for turn in scheduler.history(client)] == [seconds, seconds]
 
 
-def test_a_time_is_that_of_the_look_that_found_the_reply(open_fleet: OpenFleet) -> None:
+def test_a_reply_is_timed_at_the_poll_that_finds_it(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 1})
     FairSelection(open_to_all(), scheduler, poll=2.0).start(
         InProcessGrid(named_nodes(1, 3.5)), model(0.0), num_rounds=1
@@ -52,24 +53,24 @@ def test_a_time_is_that_of_the_look_that_found_the_reply(open_fleet: OpenFleet) 
     assert [turn.seconds for turn in scheduler.history("c0")] == [4.0]
 
 
-def test_a_reply_that_is_there_at_once_took_more_than_no_time(open_fleet: OpenFleet) -> None:
+def test_an_immediate_reply_has_a_positive_time(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 1})
     FairSelection(open_to_all(), scheduler).start(InProcessGrid(named_nodes(1, 0.0)), model(0.0), num_rounds=1)
     assert [turn.seconds for turn in scheduler.history("c0")] == [1e-6]
 
 
-def test_a_round_ends_when_everyone_was_heard_of(open_fleet: OpenFleet, clock: Clock) -> None:
-    began = clock.now
+def test_a_round_ends_when_all_outcomes_are_known(open_fleet: OpenFleet, clock: Clock) -> None:
+    start = clock.now
     FairSelection(open_to_all(), open_fleet(**ALL), poll=POLL).start(
         InProcessGrid(named_nodes(4, [1.0, 2.0, 3.0, 4.0])), model(0.0), num_rounds=3
     )
-    assert clock.now - began == 12.0
+    assert clock.now - start == 12.0
 
 
-# What goes wrong
+# Failures
 
 
-def test_a_client_whose_app_raises_has_failed_with_the_reason(open_fleet: OpenFleet) -> None:
+def test_an_exception_in_the_client_app_is_recorded_as_a_failure_with_its_reason(open_fleet: OpenFleet) -> None:
     scheduler, spy = open_fleet(**ALL), Spy()
     grid = InProcessGrid(named_nodes(4))
     grid.client("c2").trouble = "raises"
@@ -80,7 +81,7 @@ def test_a_client_whose_app_raises_has_failed_with_the_reason(open_fleet: OpenFl
     assert spy.aggregated == [["0", "1", "3", "error"]]
 
 
-def test_a_killed_node_is_told_from_the_superlink_that_answers_for_it(open_fleet: OpenFleet) -> None:
+def test_an_error_sent_by_the_superlink_is_attributed_to_the_killed_node(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**ALL)
     grid = InProcessGrid(named_nodes(4))
     grid.client("c1").trouble = "gone"
@@ -89,7 +90,7 @@ def test_a_killed_node_is_told_from_the_superlink_that_answers_for_it(open_fleet
     assert [turn.why for turn in scheduler.history("c1")] == ["node unavailable (code 5)"]
 
 
-def test_errors_reach_the_strategys_own_log(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
+def test_error_replies_reach_the_strategy_and_its_log(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     grid = InProcessGrid(named_nodes(4))
     grid.client("c2").trouble = "raises"
     FairSelection(open_to_all(), open_fleet(**ALL)).start(grid, model(0.0), num_rounds=1)
@@ -97,19 +98,19 @@ def test_errors_reach_the_strategys_own_log(open_fleet: OpenFleet, caplog: pytes
     assert "Received error in reply from node 102: out of memory" in caplog.text
 
 
-def test_a_silent_node_is_late_after_the_deadline_and_the_rounds_go_on(open_fleet: OpenFleet, clock: Clock) -> None:
+def test_a_silent_node_is_late_after_the_deadline_and_the_next_rounds_run(open_fleet: OpenFleet, clock: Clock) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3}, deadline=10.0)
     grid = InProcessGrid(named_nodes(3))
     grid.client("c1").trouble = "silent"
-    began = clock.now
+    start = clock.now
     result = FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=3)
     assert kinds_in(scheduler, 1) == {"c0": "arrived", "c1": "late", "c2": "arrived"}
     assert [turn.seconds for turn in scheduler.history("c1")] == [10.0, 10.0, 10.0]
-    assert clock.now - began == 30.0
+    assert clock.now - start == 30.0
     assert weights(result.arrays) == pytest.approx([sum(mean_step(number, 0, 2) for number in (1, 2, 3))])
 
 
-def test_a_node_that_stays_silent_rests(open_fleet: OpenFleet) -> None:
+def test_a_node_that_stays_silent_is_backed_off(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3}, rest_after=2)
     grid = InProcessGrid(named_nodes(3))
     grid.client("c1").trouble = "silent"
@@ -127,18 +128,18 @@ def test_without_a_deadline_the_timeout_ends_a_round(open_fleet: OpenFleet) -> N
 
 
 @pytest.mark.parametrize("tells_unsent", [True, False])
-def test_who_cannot_be_sent_a_message_has_failed(open_fleet: OpenFleet, tells_unsent: bool) -> None:
+def test_a_message_that_cannot_be_sent_is_a_failure_of_its_client(open_fleet: OpenFleet, tells_unsent: bool) -> None:
     scheduler, spy = open_fleet(**ALL), Spy()
     grid = InProcessGrid(named_nodes(4), tells_unsent=tells_unsent)
     grid.client("c1").trouble = "unsent"
     FairSelection(spy, scheduler, poll=POLL).start(grid, model(0.0), num_rounds=1)
     assert kinds_in(scheduler, 1) == {"c0": "arrived", "c1": "failed", "c2": "arrived", "c3": "arrived"}
-    assert [turn.why for turn in scheduler.history("c1")] == ["the message to it could not be sent"]
+    assert [turn.why for turn in scheduler.history("c1")] == ["the message could not be sent"]
     assert spy.aggregated == [["0", "2", "3"]]
 
 
 @pytest.mark.parametrize("trouble", ["silent", "raises", "gone", "unsent"])
-def test_when_all_of_the_cohort_are_lost_the_model_stays_and_the_next_round_works(
+def test_when_the_whole_cohort_is_lost_the_model_is_unchanged_and_the_next_round_works(
     open_fleet: OpenFleet, trouble: str
 ) -> None:
     scheduler = open_fleet(**ALL)
@@ -146,12 +147,12 @@ def test_when_all_of_the_cohort_are_lost_the_model_stays_and_the_next_round_work
     for node in grid.nodes.values():
         node.trouble = trouble
 
-    def heal() -> None:
+    def recover() -> None:
         for node in grid.nodes.values():
             node.trouble = None
 
     result = FairSelection(open_to_all(), scheduler, poll=POLL).start(
-        grid, model(3.0), num_rounds=2, evaluate_fn=after(1, heal)
+        grid, model(3.0), num_rounds=2, evaluate_fn=after(1, recover)
     )
     assert set(kinds_in(scheduler, 1).values()) == {"late" if trouble == "silent" else "failed"}
     assert set(kinds_in(scheduler, 2).values()) == {"arrived"}
@@ -160,7 +161,7 @@ def test_when_all_of_the_cohort_are_lost_the_model_stays_and_the_next_round_work
     assert result.evaluate_metrics_clientapp[1]["mean"] == pytest.approx(3.0)
 
 
-# Late ones
+# Late replies
 
 
 def test_a_late_reply_is_not_aggregated_but_its_true_time_is_learned(
@@ -178,7 +179,7 @@ def test_a_late_reply_is_not_aggregated_but_its_true_time_is_learned(
     assert "c1, late in the fleet's round 1, was back after 12.0 s" in caplog.text
 
 
-def test_replies_of_several_rounds_are_waited_for(open_fleet: OpenFleet) -> None:
+def test_late_replies_of_several_rounds_are_collected(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3}, rest_after=9)
     grid = InProcessGrid(named_nodes(3, [8.0, 22.0, 8.0]))
     FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=5)
@@ -194,33 +195,33 @@ def test_a_late_error_changes_nothing(open_fleet: OpenFleet, caplog: pytest.LogC
     assert "c1, late in the fleet's round 1, did not come back: out of memory" in caplog.text
 
 
-def test_a_reply_after_the_window_is_forgotten(open_fleet: OpenFleet) -> None:
+def test_a_reply_after_the_late_window_is_ignored(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3}, late_window=2, rest_after=9)
-    grid = InProcessGrid(named_nodes(3, [5.0, 38.0, 5.0]))  # back in round 4
+    grid = InProcessGrid(named_nodes(3, [5.0, 38.0, 5.0]))  # the reply of c1 arrives in round 4
     FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=6)
     assert [turn.late_seconds for turn in scheduler.history("c1")] == [None] * 6
 
 
-def test_a_reply_is_forgotten_also_when_the_window_passed_in_rounds_without_anyone(open_fleet: OpenFleet) -> None:
+def test_the_late_window_also_counts_rounds_with_an_empty_cohort(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 2}, late_window=2)
     grid = InProcessGrid(named_nodes(2, [5.0, 12.0]))
 
-    def credible(free_cpu: float) -> None:
+    def set_free_cpu(free_cpu: float) -> None:
         for node in grid.nodes.values():
             node.config["free_cpu"] = free_cpu
 
-    def happen(number: int) -> None:
+    def exclude_all_between_rounds_1_and_5(number: int) -> None:
         if number in (1, 5):
-            credible(-1.0 if number == 1 else 1.0)
+            set_free_cpu(-1.0 if number == 1 else 1.0)
 
     result = FairSelection(open_to_all(), scheduler, poll=POLL, context="query").start(
-        grid, model(0.0), num_rounds=6, evaluate_fn=lambda number, _: happen(number)
+        grid, model(0.0), num_rounds=6, evaluate_fn=between_rounds(exclude_all_between_rounds_1_and_5)
     )
     assert [result.train_metrics_clientapp[number]["turnout-asked"] for number in range(1, 7)] == [2, 0, 0, 0, 0, 2]
     assert [turn.late_seconds for turn in scheduler.history("c1")] == [None, None]
 
 
-def test_no_window_at_all_is_a_window(open_fleet: OpenFleet) -> None:
+def test_a_late_window_of_zero_ignores_all_late_replies(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 2}, late_window=0)
     FairSelection(open_to_all(), scheduler, poll=POLL).start(
         InProcessGrid(named_nodes(2, [5.0, 12.0])), model(0.0), num_rounds=3
@@ -228,22 +229,22 @@ def test_no_window_at_all_is_a_window(open_fleet: OpenFleet) -> None:
     assert [turn.late_seconds for turn in scheduler.history("c1")] == [None, None, None]
 
 
-# More are invited than are wanted
+# Over-selection
 
 
-def test_of_more_than_are_wanted_the_first_are_aggregated(open_fleet: OpenFleet, clock: Clock) -> None:
+def test_with_overcommit_the_earliest_replies_are_aggregated(open_fleet: OpenFleet, clock: Clock) -> None:
     scheduler, spy = open_fleet(overcommit=2.0), Spy()
     grid = InProcessGrid(named_nodes(4, [1.0, 4.0, 3.0, 2.0]))
-    began = clock.now
+    start = clock.now
     result = FairSelection(spy, scheduler, poll=POLL).start(grid, model(0.0), num_rounds=1)
     assert grid.asked("train") == [["c0", "c1", "c2", "c3"]]
     assert spy.aggregated == [["0", "3"]]
     assert kinds_in(scheduler, 1) == {"c0": "arrived", "c1": "outrun", "c2": "outrun", "c3": "arrived"}
     assert weights(result.arrays) == pytest.approx([mean_step(1, 0, 3)])
-    assert clock.now - began == 2.0  # nobody waits for the others
+    assert clock.now - start == 2.0  # the server does not wait for the others
 
 
-def test_of_those_that_are_back_at_the_same_moment_the_lower_rows_count(open_fleet: OpenFleet) -> None:
+def test_simultaneous_replies_are_ordered_by_row(open_fleet: OpenFleet) -> None:
     scheduler, spy = open_fleet(overcommit=2.0), Spy()
     grid = InProcessGrid(named_nodes(4, [3.0, 2.0, 1.0, 2.0]))
     FairSelection(spy, scheduler, poll=POLL).start(grid, model(0.0), num_rounds=1)
@@ -251,7 +252,7 @@ def test_of_those_that_are_back_at_the_same_moment_the_lower_rows_count(open_fle
     assert kinds_in(scheduler, 1) == {"c0": "outrun", "c1": "arrived", "c2": "arrived", "c3": "surplus"}
 
 
-def test_who_was_outrun_is_learned_from_in_the_next_round(open_fleet: OpenFleet) -> None:
+def test_the_time_of_an_outrun_client_is_recorded_in_the_next_round(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(overcommit=2.0)
     FairSelection(open_to_all(), scheduler, poll=POLL).start(
         InProcessGrid(named_nodes(4, [1.0, 2.0, 3.0, 2.5])), model(0.0), num_rounds=2
@@ -260,7 +261,7 @@ def test_who_was_outrun_is_learned_from_in_the_next_round(open_fleet: OpenFleet)
     assert scheduler.history("c3")[0].late_seconds == 2.5
 
 
-def test_with_failures_among_more_than_are_wanted_enough_may_still_come(open_fleet: OpenFleet) -> None:
+def test_overcommit_compensates_for_failures(open_fleet: OpenFleet) -> None:
     scheduler, spy = open_fleet(overcommit=2.0), Spy()
     grid = InProcessGrid(named_nodes(4, [1.0, 2.0, 3.0, 4.0]))
     grid.client("c0").trouble, grid.client("c1").trouble = "raises", "gone"
@@ -269,13 +270,13 @@ def test_with_failures_among_more_than_are_wanted_enough_may_still_come(open_fle
     assert kinds_in(scheduler, 1) == {"c0": "failed", "c1": "failed", "c2": "arrived", "c3": "arrived"}
 
 
-# The life of a message
+# Lifetimes of messages
 
 
 @pytest.mark.parametrize(
     ("deadline", "timeout", "ttl"), [(10.0, 3600, 15.0), (1000.0, 3600, 1100.0), (None, 600, 660.0), (100.0, 20, 25.0)]
 )
-def test_a_message_lives_a_little_longer_than_anyone_waits_for_it(
+def test_the_lifetime_of_a_message_is_slightly_longer_than_the_wait_for_its_reply(
     open_fleet: OpenFleet, deadline: float | None, timeout: float, ttl: float
 ) -> None:
     grid = InProcessGrid(named_nodes(2))
@@ -283,11 +284,11 @@ def test_a_message_lives_a_little_longer_than_anyone_waits_for_it(
     assert {sent.ttl for sent in grid.sent("train")[0]} == {ttl}
 
 
-def test_an_automatic_deadline_follows_what_was_learned(open_fleet: OpenFleet) -> None:
+def test_an_automatic_deadline_follows_the_learned_times(open_fleet: OpenFleet) -> None:
     grid = InProcessGrid(named_nodes(2, 4.0))
     FairSelection(open_to_all(), open_fleet(deadline="auto"), poll=POLL).start(grid, model(0.0), num_rounds=3)
     first, *_, last = ({sent.ttl for sent in push} for push in grid.sent("train"))
-    assert first == {3960.0}  # the ceiling, as long as nobody was timed
+    assert first == {3960.0}  # the ceiling, as long as no client was timed
     assert all(10.0 < ttl < 40.0 for ttl in last)
 
 
@@ -298,7 +299,7 @@ def query(node: int) -> Message:
     return Message(RecordDict(), dst_node_id=node, message_type="query.turnout")
 
 
-def test_the_grid_waits_for_all_replies_and_tells_none_that_it_did_not_ask_for() -> None:
+def test_the_grid_waits_for_all_replies_and_ignores_unknown_message_ids() -> None:
     inner = InProcessGrid(named_nodes(3))
     grid = TimedGrid(inner, POLL)
     assert grid.send_and_receive([]) == []
@@ -310,39 +311,50 @@ def test_the_grid_waits_for_all_replies_and_tells_none_that_it_did_not_ask_for()
 def test_the_grid_stops_waiting_after_the_timeout(clock: Clock) -> None:
     inner = InProcessGrid(named_nodes(3))
     inner.client("c1").trouble, inner.client("c1").troubled = "silent", ("query",)
-    grid, began = TimedGrid(inner, POLL), clock.now
+    grid, start = TimedGrid(inner, POLL), clock.now
     assert len(grid.send_and_receive([query(100), query(101)], timeout=5.0)) == 1
-    assert clock.now - began == 5.0
+    assert clock.now - start == 5.0
 
 
-def test_a_grid_that_shows_a_few_nodes_is_the_same_grid_else() -> None:
+def test_a_restricted_grid_lists_fewer_nodes_and_delegates_everything_else() -> None:
     inner = InProcessGrid(named_nodes(3))
-    narrow = NarrowGrid(TimedGrid(inner, POLL), [102, 100])
-    assert narrow.get_node_ids() == [100, 102]
-    (pushed,) = narrow.push_messages([query(101)])
-    assert [reply.metadata.src_node_id for reply in narrow.pull_messages([pushed])] == [101]
-    for same in (lambda: narrow.run, lambda: narrow.set_run(1), lambda: narrow.create_message(RecordDict(), "", 1, "")):
+    restricted = RestrictedGrid(TimedGrid(inner, POLL), [102, 100])
+    assert restricted.get_node_ids() == [100, 102]
+    (pushed,) = restricted.push_messages([query(101)])
+    assert [reply.metadata.src_node_id for reply in restricted.pull_messages([pushed])] == [101]
+    for call in (
+        lambda: restricted.run,
+        lambda: restricted.set_run(1),
+        lambda: restricted.create_message(RecordDict(), "", 1, ""),
+    ):
         with pytest.raises(NotImplementedError):
-            same()
+            call()
 
 
-def test_nodes_as_flower_describes_them_are_the_chosen_too() -> None:
+def test_restrict_grid_accepts_any_grid() -> None:
+    inner = InProcessGrid(named_nodes(3))
+    assert restrict_grid(inner, {101: "c1"}).get_node_ids() == [101]
+    assert restrict_grid(TimedGrid(inner, POLL), [102]).get_node_ids() == [102]
+    assert showing is restrict_grid
+
+
+def test_a_restricted_grid_also_filters_the_node_descriptions() -> None:
     inner = InProcessGrid(named_nodes(3))
     if not hasattr(inner, "get_nodes"):
         pytest.skip("this Flower does not describe nodes")
     assert [node.node_id for node in TimedGrid(inner, POLL).get_nodes()] == [100, 101, 102]
-    assert [node.node_id for node in NarrowGrid(TimedGrid(inner, POLL), [101]).get_nodes()] == [101]
+    assert [node.node_id for node in RestrictedGrid(TimedGrid(inner, POLL), [101]).get_nodes()] == [101]
 
 
-def test_the_loss_that_a_client_tells_reaches_the_fleet(open_fleet: OpenFleet) -> None:
+def test_the_training_loss_of_a_client_reaches_the_scheduler(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(policy="power-of-choice", settings={"cohort_size": 2})
     grid = InProcessGrid(named_nodes(4, 5.0))
     FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=4)
-    told = {turn.id: turn.loss for number in range(1, 5) for turn in scheduler.turns(number)}
-    assert told == {f"c{number}": loss_of(number) for number in range(4)}
+    losses = {turn.id: turn.loss for number in range(1, 5) for turn in scheduler.turns(number)}
+    assert losses == {f"c{number}": loss_of(number) for number in range(4)}
 
 
-def test_a_loss_of_another_name_is_found_by_it_and_none_by_none(open_fleet: OpenFleet) -> None:
+def test_loss_key_names_the_metric_that_holds_the_loss(open_fleet: OpenFleet) -> None:
     for name, expected in (("norm_bit", 1.0), ("missing", None), (None, None)):
         scheduler = open_fleet(f"{name}.turnout")
         grid = InProcessGrid(named_nodes(2, 5.0))

@@ -1,4 +1,4 @@
-"""A server that was ended goes on where it stopped: the model, the strategy, the fleet, the round and the metrics."""
+"""A restarted server resumes where it stopped: model, strategy state, fleet, round and metrics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from adapters.flower.in_process import (
     turns_of,
     weights,
 )
-from adapters.flower.restless_app import FLEET, ROUNDS, STRATEGIES, Killed, Moments, play, told
+from adapters.flower.killable_app import FLEET, ROUNDS, STRATEGIES, Checkpoints, Killed, as_dict, play
 from scheduler.fleets import packed_from_disk, turns_in
 from turnout.adapters.flower import FairSelection
 from turnout.adapters.flower.saved_run import RunFiles
@@ -45,46 +45,54 @@ HERE = Path(__file__).parent
 PARTS, KILLS = 3, 10
 
 
-def all_of(path: Path, result: dict[str, Any]) -> tuple[dict[str, Any], bytes, list[tuple[Any, ...]]]:
-    """What a run came to, and the fleet's memory and turns."""
+def outcome_of(path: Path, result: dict[str, Any]) -> tuple[dict[str, Any], bytes, list[tuple[Any, ...]]]:
+    """Returns the result of a run, and the state and turns of its fleet."""
     return result, packed_from_disk(path), turns_in(path)
 
 
 def assert_same(path: Path, result: dict[str, Any], expected: tuple[dict[str, Any], bytes, list[Any]]) -> None:
-    first, state, turns = expected
-    assert result["weights"] == first["weights"]
+    reference, state, turns = expected
+    assert result["weights"] == reference["weights"]
     assert turns_in(path) == turns
     assert packed_from_disk(path) == state
     for kind in ("train", "evaluate", "server"):
-        assert list(result[kind]) == list(first[kind]), kind
-        for number, record in first[kind].items():
+        assert list(result[kind]) == list(reference[kind]), kind
+        for number, record in reference[kind].items():
             assert result[kind][number] == pytest.approx(record), (kind, number)
 
 
-def end_at(path: Path, moment: int, strategy: str, **how: Any) -> int:
-    """Play until this moment; how many there were."""
-    moments = Moments(moment)
-    with moments.watched(), suppress(Killed):
-        play(path, STRATEGIES[strategy](), passing=moments.passing, **how)
-    return moments.count
+def interrupt_at(path: Path, moment: int, strategy: str, **options: Any) -> int:
+    """Plays until this moment and returns the number of moments that were reached."""
+    checkpoints = Checkpoints(moment)
+    with checkpoints.installed(), suppress(Killed):
+        play(path, STRATEGIES[strategy](), checkpoint=checkpoints.checkpoint, **options)
+    return checkpoints.count
 
 
-def check_ends(folder: Path, strategy: str, first: int, step: int, **how: Any) -> None:
-    """End runs at some moments, go on with each, and compare it with the one that was not ended."""
-    calm, moments = folder / "calm.turnout", Moments()
-    with moments.watched():
-        result = play(calm, STRATEGIES[strategy](), passing=moments.passing, **how)
-    expected = all_of(calm, told(result))
-    last = moments.count - 1  # after that nothing is left of the run
+def check_interruptions(folder: Path, strategy: str, first: int, step: int, **options: Any) -> None:
+    """Interrupts runs at every `step`-th moment, resumes each, and compares it with an uninterrupted run.
+
+    Args:
+        folder: the folder for the fleet files.
+        strategy: a name in STRATEGIES.
+        first: the first moment at which a run is interrupted.
+        step: the number of moments between two interruptions.
+        options: further arguments of `play`.
+    """
+    reference, checkpoints = folder / "reference.turnout", Checkpoints()
+    with checkpoints.installed():
+        result = play(reference, STRATEGIES[strategy](), checkpoint=checkpoints.checkpoint, **options)
+    expected = outcome_of(reference, as_dict(result))
+    last = checkpoints.count - 1  # after the last moment the run is finished
     assert last > 80
     for moment in range(first, last + 1, step):
         path = folder / f"{moment}.turnout"
-        assert end_at(path, moment, strategy, **how) == moment
+        assert interrupt_at(path, moment, strategy, **options) == moment
         try:
-            assert_same(path, told(play(path, STRATEGIES[strategy](), **how)), expected)
+            assert_same(path, as_dict(play(path, STRATEGIES[strategy](), **options)), expected)
             assert not any(file.exists() for file in files_of(path))
-        except AssertionError as different:
-            different.add_note(f"ended at moment {moment}")
+        except AssertionError as error:
+            error.add_note(f"interrupted at moment {moment}")
             raise
 
 
@@ -93,42 +101,42 @@ def files_of(path: Path) -> tuple[Path, Path]:
     return files.model, files.metrics
 
 
-# Ended at any moment
+# Interrupted at any moment
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_ended_at_any_moment_it_comes_to_the_same(folder: Path, part: int) -> None:
-    check_ends(folder, "FedAvg", 1 + part, PARTS, rounds=4)
+def test_a_run_interrupted_at_any_moment_gives_the_same_result(folder: Path, part: int) -> None:
+    check_interruptions(folder, "FedAvg", 1 + part, PARTS, rounds=4)
 
 
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "FedAvg"])
-def test_what_a_strategy_keeps_between_rounds_is_not_lost(folder: Path, strategy: str) -> None:
-    check_ends(folder, strategy, 20, 37)
+def test_the_state_of_a_strategy_survives_an_interruption(folder: Path, strategy: str) -> None:
+    check_interruptions(folder, strategy, 20, 37)
 
 
-def test_ended_at_any_moment_with_measured_times_it_comes_to_the_same(folder: Path) -> None:
-    check_ends(folder, "FedAdam", 5, 9, simulated=False)
+def test_an_interrupted_run_with_measured_times_gives_the_same_result(folder: Path) -> None:
+    check_interruptions(folder, "FedAdam", 5, 9, simulated=False)
 
 
-def test_a_server_that_is_ended_again_and_again_comes_to_the_same(folder: Path) -> None:
-    calm, path, chances = folder / "calm.turnout", folder / "fleet.turnout", random.Random(5)
-    expected = all_of(calm, told(play(calm, STRATEGIES["FedAvgM"](), rounds=12)))
-    lives = [chances.randint(1, 50) for _ in range(8)]
-    assert [end_at(path, moment, "FedAvgM", rounds=12) for moment in lives] == lives  # none was the end of it
-    assert_same(path, told(play(path, STRATEGIES["FedAvgM"](), rounds=12)), expected)
+def test_a_server_interrupted_many_times_gives_the_same_result(folder: Path) -> None:
+    reference, path, rng = folder / "reference.turnout", folder / "fleet.turnout", random.Random(5)
+    expected = outcome_of(reference, as_dict(play(reference, STRATEGIES["FedAvgM"](), rounds=12)))
+    moments = [rng.randint(1, 50) for _ in range(8)]
+    assert [interrupt_at(path, moment, "FedAvgM", rounds=12) for moment in moments] == moments  # all before the end
+    assert_same(path, as_dict(play(path, STRATEGIES["FedAvgM"](), rounds=12)), expected)
 
 
 class Server:
-    """The restless app as a process, with its orders."""
+    """Sends requests to a process that runs killable_app.py."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def play(self, path: Path, rounds: int, **death: float) -> int:
+    def play(self, path: Path, rounds: int, **options: float) -> int:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        order = {"path": str(path), "out": str(path.with_suffix(".json")), "rounds": rounds, **death}
-        self._process.stdin.write(json.dumps(order) + "\n")
+        request = {"path": str(path), "out": str(path.with_suffix(".json")), "rounds": rounds, **options}
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
@@ -136,27 +144,29 @@ class Server:
 @pytest.fixture
 def server() -> Iterator[Server]:
     tests = HERE.parents[1]
-    found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), str(tests.parent / "src")])}
-    program = [sys.executable, str(HERE / "restless_app.py")]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=found) as process:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), str(tests.parent / "src")])}
+    program = [sys.executable, str(HERE / "killable_app.py")]
+    with subprocess.Popen(
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
         yield Server(process)
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait() == 0
 
 
-def test_kill_9_at_random_moments(folder: Path, server: Server) -> None:
-    calm, rounds, kills, chances, fleets = folder / "calm.turnout", 15, 0, random.Random(11), count()
-    assert server.play(calm, rounds) == 0
-    expected = all_of(calm, json.loads(calm.with_suffix(".json").read_text()))
+def test_a_server_killed_at_random_moments_gives_the_same_result(folder: Path, server: Server) -> None:
+    reference, rounds, kills, rng, fleets = folder / "reference.turnout", 15, 0, random.Random(11), count()
+    assert server.play(reference, rounds) == 0
+    expected = outcome_of(reference, json.loads(reference.with_suffix(".json").read_text()))
     while kills < KILLS:
         path = folder / f"fleet-{next(fleets)}.turnout"
-        files, over = RunFiles(path), False
-        while not over and kills < KILLS and (code := server.play(path, rounds, die_after=chances.uniform(0.02, 0.2))):
+        files, finished = RunFiles(path), False
+        while not finished and kills < KILLS and (code := server.play(path, rounds, die_after=rng.uniform(0.02, 0.2))):
             assert code == -signal.SIGKILL
             kills += 1
-            over = files.last.exists()  # and only its result was not kept yet
-        if over:
+            finished = files.last.exists()  # killed after the run, before its result was written
+        if finished:
             assert turns_in(path) == expected[2]
             files.last.rename(files.model)
             saved = files.read()
@@ -166,62 +176,62 @@ def test_kill_9_at_random_moments(folder: Path, server: Server) -> None:
             continue
         assert server.play(path, rounds) == 0 if kills == KILLS else path.with_suffix(".json").exists()
         assert_same(path, json.loads(path.with_suffix(".json").read_text()), expected)
-    assert [left.name for left in folder.iterdir() if ".run." in left.name] == []  # nor what was half written
+    assert [file.name for file in folder.iterdir() if ".run." in file.name] == []  # including temporary files
 
 
-# What an earlier server knew of the open round
+# Outcomes recorded before the restart
 
 
 class Crash(Spy):
-    """Ends the server when it should aggregate for the first time."""
+    """Interrupts the server in its first aggregation."""
 
     def aggregate_train(self, *_: Any) -> Any:
         raise Killed
 
 
-def crashed(scheduler: Scheduler, grid: InProcessGrid) -> None:
+def crash(scheduler: Scheduler, grid: InProcessGrid) -> None:
     with pytest.raises(Killed):
         FairSelection(Crash(), scheduler, poll=0.25).start(grid, model(0.0), num_rounds=3)
 
 
-def test_the_same_cohort_is_asked_again_and_nobody_is_counted_twice(open_fleet: OpenFleet) -> None:
+def test_the_same_cohort_trains_again_and_no_turn_is_counted_twice(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(4, [1.0, 2.0, 3.0, 4.0]))
-    crashed(scheduler, grid)
+    crash(scheduler, grid)
     spy, again = Spy(), InProcessGrid(named_nodes(4, 5.0))
     FairSelection(spy, scheduler, poll=0.25).start(again, model(0.0), num_rounds=3)
     assert again.asked("train")[0] == grid.asked("train")[0]
     assert spy.configured == [1, 2, 3]
-    assert [turn.seconds for turn in scheduler.turns(1)] == [1.0, 2.0]  # as the earlier server measured
+    assert [turn.seconds for turn in scheduler.turns(1)] == [1.0, 2.0]  # measured by the earlier server
     assert scheduler.round == 3
     assert sum(turns_of(scheduler).values()) == 6
 
 
-def test_who_is_not_there_any_more_has_failed(open_fleet: OpenFleet) -> None:
+def test_a_client_that_is_disconnected_after_the_restart_has_failed(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
     grid.client("c1").trouble = "silent"
-    crashed(scheduler, grid)
+    crash(scheduler, grid)
     spy, again = Spy(), InProcessGrid(named_nodes(3))
     del again.nodes[101]
     FairSelection(spy, scheduler, poll=0.25).start(again, model(0.0), num_rounds=1)
     assert kinds_in(scheduler, 1) == {"c0": "arrived", "c1": "failed", "c2": "arrived"}
-    assert [turn.why for turn in scheduler.history("c1")] == ["was not connected when the server came back"]
+    assert [turn.why for turn in scheduler.history("c1")] == ["was not connected when the server restarted"]
     assert spy.aggregated == [["0", "2"]]
 
 
-def test_who_had_failed_is_not_asked_again(open_fleet: OpenFleet) -> None:
+def test_a_client_that_failed_before_the_restart_does_not_train_again(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
     grid.client("c1").trouble = "raises"
-    crashed(scheduler, grid)
+    crash(scheduler, grid)
     spy, again = Spy(), InProcessGrid(named_nodes(3))
     FairSelection(spy, scheduler, poll=0.25).start(again, model(0.0), num_rounds=1)
     assert again.asked("train") == [["c0", "c2"]]
     assert kinds_in(scheduler, 1) == {"c0": "arrived", "c1": "failed", "c2": "arrived"}
 
 
-def test_who_was_back_before_and_is_late_now_is_as_the_first_server_knew_it(open_fleet: OpenFleet) -> None:
+def test_an_outcome_recorded_before_the_restart_is_not_changed_by_a_late_reply(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
-    crashed(scheduler, grid)
-    spy, again = Spy(), InProcessGrid(named_nodes(3, [5.0, 12.0, 5.0]))  # its reply comes in the next round
+    crash(scheduler, grid)
+    spy, again = Spy(), InProcessGrid(named_nodes(3, [5.0, 12.0, 5.0]))  # the reply of c1 arrives in the next round
     FairSelection(spy, scheduler, poll=0.25).start(again, model(0.0), num_rounds=3)
     first = scheduler.history("c1")[0]
     assert (first.kind, first.seconds, first.late_seconds) == ("arrived", 1.0, None)
@@ -229,9 +239,14 @@ def test_who_was_back_before_and_is_late_now_is_as_the_first_server_knew_it(open
     assert scheduler.round == 3
 
 
-def test_with_nobody_of_the_cohort_left_the_round_ends_and_the_next_works(open_fleet: OpenFleet) -> None:
+def test_if_the_whole_cohort_is_gone_after_the_restart_the_round_ends_and_the_next_works(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(2))
-    grid.before = lambda what: (_ for _ in ()).throw(Killed) if what == "push" and grid.sent("query.turnout") else None
+
+    def kill_after_the_queries(operation: str) -> None:
+        if operation == "push" and grid.sent("query.turnout"):
+            raise Killed
+
+    grid.before = kill_after_the_queries
     with pytest.raises(Killed):
         FairSelection(open_to_all(), scheduler).start(grid, model(0.0))
     spy, again = Spy(), InProcessGrid([named_node("c7", 500), named_node("c8", 501)])
@@ -241,25 +256,28 @@ def test_with_nobody_of_the_cohort_left_the_round_ends_and_the_next_works(open_f
     assert spy.configured == [2]
 
 
-# Begin, go on, begin anew
+# Resume, extend, start a new run
 
 
-def ended_after(path: Path, server_round: int, strategy: Strategy | None = None) -> None:
-    """A run that was ended after this round was over."""
+def interrupt_after(path: Path, server_round: int, strategy: Strategy | None = None) -> None:
+    """Plays a run that is interrupted at the end of this round."""
 
-    def end() -> None:
+    def interrupt() -> None:
         raise Killed
 
     with Scheduler.open(path, **FLEET) as scheduler, pytest.raises(Killed):
         FairSelection(strategy or open_to_all(), scheduler).start(
-            InProcessGrid(named_nodes(4)), model(1.0, -2.0), num_rounds=ROUNDS, evaluate_fn=after(server_round, end)
+            InProcessGrid(named_nodes(4)),
+            model(1.0, -2.0),
+            num_rounds=ROUNDS,
+            evaluate_fn=after(server_round, interrupt),
         )
 
 
-def go_on(
+def resume_run(
     path: Path, strategy: Strategy | None = None, rounds: int = ROUNDS, **settings: Any
 ) -> tuple[Result, Spy, int]:
-    """Start again: what it came to, what the strategy saw, and the fleet's round."""
+    """Resumes a run and returns its result, the spy that was its strategy, and the round of the fleet."""
     spy = Spy()
     with Scheduler.open(path, **FLEET) as scheduler:
         fair = FairSelection(strategy or spy, scheduler, **settings)
@@ -267,41 +285,43 @@ def go_on(
         return result, spy, scheduler.round
 
 
-def test_it_goes_on_after_the_last_round_and_says_so(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_restarted_server_resumes_after_the_last_round_and_logs_it(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = folder / "fleet.turnout"
-    ended_after(path, 4)
-    result, spy, fleet_round = go_on(path)
+    interrupt_after(path, 4)
+    result, spy, fleet_round = resume_run(path)
     assert spy.configured == [5, 6]
     assert fleet_round == ROUNDS
     assert list(result.train_metrics_clientapp) == [1, 2, 3, 4, 5, 6]
     assert list(result.evaluate_metrics_clientapp) == [1, 2, 3, 4, 5, 6]
-    assert "going on after round 4 of 6 (Flower counts from 1 again)" in caplog.text
+    assert "resuming after round 4 of 6 (Flower counts from 1 again)" in caplog.text
 
 
-def test_a_run_can_be_prolonged_while_it_is_not_finished(folder: Path) -> None:
+def test_an_unfinished_run_can_be_extended(folder: Path) -> None:
     path = folder / "fleet.turnout"
-    ended_after(path, 3)
-    result, spy, _ = go_on(path, rounds=8)
+    interrupt_after(path, 3)
+    result, spy, _ = resume_run(path, rounds=8)
     assert spy.configured == [4, 5, 6, 7, 8]
     assert len(result.train_metrics_clientapp) == 8
 
 
-def test_a_run_of_which_only_the_end_was_not_written_is_not_trained_again(folder: Path) -> None:
+def test_a_run_interrupted_after_its_last_round_is_not_trained_again(folder: Path) -> None:
     path = folder / "fleet.turnout"
-    ended_after(path, ROUNDS)
-    result, spy, fleet_round = go_on(path)
+    interrupt_after(path, ROUNDS)
+    result, spy, fleet_round = resume_run(path)
     assert spy.configured == []
     assert fleet_round == ROUNDS
     assert len(result.train_metrics_clientapp) == ROUNDS
     assert weights(result.arrays) != [1.0, -2.0]
 
 
-def test_a_finished_run_leaves_only_the_fleet_and_the_next_is_a_new_run_of_a_known_fleet(folder: Path) -> None:
+def test_after_a_finished_run_the_next_start_is_a_new_run_on_the_same_fleet(folder: Path) -> None:
     path = folder / "fleet.turnout"
-    first, spy, fleet_round = go_on(path, rounds=3)
+    first, spy, fleet_round = resume_run(path, rounds=3)
     assert fleet_round == 3
     assert not any(file.exists() for file in files_of(path))
-    second, spy, fleet_round = go_on(path, rounds=3)
+    second, spy, fleet_round = resume_run(path, rounds=3)
     assert spy.configured == [1, 2, 3]
     assert fleet_round == 6
     assert list(second.train_metrics_clientapp) == [1, 2, 3]
@@ -320,124 +340,124 @@ def test_the_same_object_can_be_started_again(folder: Path) -> None:
     assert spy.configured == [1, 2, 1, 2]
 
 
-def test_resume_false_begins_anew_with_the_fleets_memory(folder: Path) -> None:
+def test_resume_false_starts_a_new_run_on_the_same_fleet(folder: Path) -> None:
     path = folder / "fleet.turnout"
-    ended_after(path, 4)
-    result, spy, fleet_round = go_on(path, resume=False, rounds=2)
+    interrupt_after(path, 4)
+    result, spy, fleet_round = resume_run(path, resume=False, rounds=2)
     assert spy.configured == [1, 2]
     assert fleet_round == 6
     assert list(result.train_metrics_clientapp) == [1, 2]
 
 
-def test_save_false_writes_nothing_and_leaves_what_is_there(folder: Path) -> None:
+def test_save_false_writes_nothing_and_keeps_existing_files(folder: Path) -> None:
     path, files = folder / "fleet.turnout", RunFiles(folder / "fleet.turnout")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunFiles, "write", pytest.fail)
         patch.setattr(RunFiles, "write_metrics", pytest.fail)
-        go_on(path, save=False)
-    ended_after(folder / "other.turnout", 2)
+        resume_run(path, save=False)
+    interrupt_after(folder / "other.turnout", 2)
     (folder / "other.turnout.run.npz").rename(files.model)
     before = files.model.read_bytes()
-    _, spy, _ = go_on(path, save=False, rounds=2)
+    _, spy, _ = resume_run(path, save=False, rounds=2)
     assert spy.configured == [1, 2]
     assert files.model.read_bytes() == before
 
 
-def test_the_first_evaluation_is_not_done_twice(folder: Path) -> None:
+def test_a_completed_evaluation_is_not_repeated_after_a_restart(folder: Path) -> None:
     path, rounds = folder / "fleet.turnout", list[int]()
 
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:  # noqa: ARG001
         rounds.append(number)
         return MetricRecord({"number": number})
 
-    ended_after(path, 2)
+    interrupt_after(path, 2)
     with Scheduler.open(path) as scheduler:
         result = FairSelection(open_to_all(), scheduler).start(
             InProcessGrid(named_nodes(4)), model(1.0, -2.0), num_rounds=4, evaluate_fn=evaluate
         )
-    assert rounds == [2, 3, 4]  # in the second, the earlier server was ended
+    assert rounds == [2, 3, 4]  # the earlier server was interrupted in its evaluation of round 2
     assert list(result.evaluate_metrics_serverapp) == [2, 3, 4]
 
 
-# What cannot be gone on with
+# Runs that cannot be resumed
 
 
-@pytest.mark.parametrize("given", [model(1.0), model(1.0, 2.0, 3.0), ArrayRecord({"other": Array(np.zeros(2))})])
-def test_a_run_of_another_model_is_refused(folder: Path, given: ArrayRecord) -> None:
+@pytest.mark.parametrize("other", [model(1.0), model(1.0, 2.0, 3.0), ArrayRecord({"other": Array(np.zeros(2))})])
+def test_a_run_of_another_model_is_refused(folder: Path, other: ArrayRecord) -> None:
     path = folder / "fleet.turnout"
-    ended_after(path, 2)
+    interrupt_after(path, 2)
     with (
         Scheduler.open(path) as scheduler,
         pytest.raises(StateError, match=r"unfinished run of another model.*resume=False"),
     ):
-        FairSelection(open_to_all(), scheduler).start(InProcessGrid(named_nodes(4)), given)
+        FairSelection(open_to_all(), scheduler).start(InProcessGrid(named_nodes(4)), other)
     assert RunFiles(path).model.exists()
 
 
 def test_a_run_of_another_strategy_is_refused(folder: Path) -> None:
     path = folder / "fleet.turnout"
-    ended_after(path, 2, STRATEGIES["FedAdam"]())
-    with pytest.raises(StateError, match=r"the saved run has a strategy with '.*', this FedAvg has none"):
-        go_on(path, open_to_all())
+    interrupt_after(path, 2, STRATEGIES["FedAdam"]())
+    with pytest.raises(StateError, match=r"the strategy of the saved run has '.*', this FedAvg has not"):
+        resume_run(path, open_to_all())
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "text", "flipped"])
-def test_a_damaged_run_is_never_taken_for_none(folder: Path, damage: str) -> None:
+def test_a_damaged_run_is_an_error_and_is_not_overwritten(folder: Path, damage: str) -> None:
     path = folder / "fleet.turnout"
-    ended_after(path, 2)
+    interrupt_after(path, 2)
     file = RunFiles(path).model
     whole = file.read_bytes()
     middle = len(whole) // 2
     damaged = {
         "empty": b"",
         "cut": whole[:middle],
-        "text": b"not what it was",
+        "text": b"other content",
         "flipped": whole[:300] + bytes([whole[300] ^ 1]) + whole[301:],
     }[damage]
     file.write_bytes(damaged)
-    with pytest.raises(StateError, match=r"cannot read the run in .*run.npz.*or begin anew with resume=False"):
-        go_on(path)
+    with pytest.raises(StateError, match=r"cannot read the run in .*run.npz.*or start a new run with resume=False"):
+        resume_run(path)
     assert file.read_bytes() == damaged
-    _, spy, _ = go_on(path, resume=False, rounds=1)
+    _, spy, _ = resume_run(path, resume=False, rounds=1)
     assert spy.configured == [1]
 
 
 @pytest.mark.parametrize(
     "damaged", ["", "[1, 2]", '{"train": {"one": {}}}', '{"train": {"1": 5}}', '{"train": {"1": {"a": "b"}}}']
 )
-def test_damaged_metrics_are_told_and_the_model_is_safe(folder: Path, damaged: str) -> None:
+def test_damaged_metrics_are_an_error_and_the_model_is_kept(folder: Path, damaged: str) -> None:
     path, files = folder / "fleet.turnout", RunFiles(folder / "fleet.turnout")
-    ended_after(path, 2)
+    interrupt_after(path, 2)
     files.metrics.write_text(damaged)
     with pytest.raises(StateError, match=r"cannot read the metrics in .*Restore or remove the file; the model is safe"):
-        go_on(path)
+        resume_run(path)
     files.metrics.unlink()
-    result, spy, _ = go_on(path)
+    result, spy, _ = resume_run(path)
     assert spy.configured == [3, 4, 5, 6]
-    assert list(result.train_metrics_clientapp) == [2, 3, 4, 5, 6]  # the last is told again
+    assert list(result.train_metrics_clientapp) == [2, 3, 4, 5, 6]  # those of the last round are computed again
 
 
-def test_what_is_told_again_is_of_the_round_that_was_over(folder: Path) -> None:
+def test_metrics_recovered_after_a_restart_belong_to_the_closed_round(folder: Path) -> None:
     path, grid = folder / "fleet.turnout", InProcessGrid(named_nodes(4))
 
-    def end_in_the_third_round(what: str) -> None:
-        if what == "push" and len(grid.sent("evaluate")) == 2:
+    def kill_in_the_third_round(operation: str) -> None:
+        if operation == "push" and len(grid.sent("evaluate")) == 2:
             raise Killed
 
-    grid.before = end_in_the_third_round
+    grid.before = kill_in_the_third_round
     with Scheduler.open(path, **FLEET) as scheduler, pytest.raises(Killed):
         FairSelection(open_to_all(), scheduler).start(grid, model(1.0, -2.0), num_rounds=ROUNDS)
     RunFiles(path).metrics.unlink()
-    result, _, _ = go_on(path)
-    assert {told["turnout-arrived"] for told in result.train_metrics_clientapp.values()} == {2}
+    result, _, _ = resume_run(path)
+    assert {metrics["turnout-arrived"] for metrics in result.train_metrics_clientapp.values()} == {2}
     assert list(result.train_metrics_clientapp) == [2, 3, 4, 5, 6]
 
 
-# Odd strategies
+# Unusual strategies
 
 
 class Growing(FedAvg):
-    """A model that has one weight more after each round, as boosted trees have."""
+    """Adds a weight to the model in each round, like boosted trees."""
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         arrays, metrics = super().aggregate_train(server_round, replies)
@@ -445,15 +465,15 @@ class Growing(FedAvg):
         return model(*weights(arrays), float(server_round)), metrics
 
 
-def test_a_model_that_grows_can_be_gone_on_with(folder: Path) -> None:
+def test_a_run_with_a_growing_model_can_be_resumed(folder: Path) -> None:
     path = folder / "fleet.turnout"
-    ended_after(path, 2, open_to_all(Growing))
-    result, _, _ = go_on(path, open_to_all(Growing))
+    interrupt_after(path, 2, open_to_all(Growing))
+    result, _, _ = resume_run(path, open_to_all(Growing))
     assert len(weights(result.arrays)) == 2 + ROUNDS
 
 
 class Accountant:
-    """Keeps its own books."""
+    """Has a state that it saves and restores itself."""
 
     def __init__(self) -> None:
         self.spent = 0
@@ -466,7 +486,7 @@ class Accountant:
 
 
 class Accounted(FedAvg):
-    """Spends something in every round."""
+    """Spends one unit of privacy budget in each round."""
 
     def __init__(self, accountant: Accountant | None) -> None:
         super().__init__(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1)
@@ -478,10 +498,10 @@ class Accounted(FedAvg):
         return super().aggregate_train(server_round, replies)
 
 
-def test_what_was_spent_of_privacy_is_not_forgotten(folder: Path) -> None:
+def test_the_state_of_a_privacy_accountant_is_restored(folder: Path) -> None:
     path, accountant = folder / "fleet.turnout", Accountant()
-    ended_after(path, 3, Accounted(Accountant()))
-    with pytest.raises(StateError, match="has a strategy with 'accountant', this Accounted has none"):
-        go_on(path, Accounted(None))
-    go_on(path, Accounted(accountant))
+    interrupt_after(path, 3, Accounted(Accountant()))
+    with pytest.raises(StateError, match="strategy of the saved run has 'accountant', this Accounted has not"):
+        resume_run(path, Accounted(None))
+    resume_run(path, Accounted(accountant))
     assert accountant.spent == ROUNDS

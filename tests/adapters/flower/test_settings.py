@@ -1,4 +1,4 @@
-"""What would make Flower wait for ever is refused, or does not."""
+"""Settings that would make Flower wait indefinitely are refused or have no effect."""
 
 from __future__ import annotations
 
@@ -33,38 +33,38 @@ from turnout.errors import SettingError
 pytestmark = pytest.mark.usefixtures("clock")
 
 WAITING: dict[str, tuple[dict[str, Any], str]] = {
-    "a part of the cohort": ({"fraction_train": 0.5}, "fraction_train=0.5 would ask only a part of the cohort"),
-    "nobody": ({"fraction_train": 0.0}, "fraction_train=0.0 would ask only a part"),
-    "two at least": ({"min_train_nodes": 2}, "min_train_nodes=2 may wait for ever"),
-    "two in all": ({"min_available_nodes": 2}, "min_available_nodes=2 may wait for ever"),
+    "a part of the cohort": ({"fraction_train": 0.5}, "fraction_train=0.5 would train only a part of the cohort"),
+    "no client": ({"fraction_train": 0.0}, "fraction_train=0.0 would train only a part"),
+    "at least two": ({"min_train_nodes": 2}, "min_train_nodes=2 may wait indefinitely"),
+    "two available": ({"min_available_nodes": 2}, "min_available_nodes=2 may wait indefinitely"),
 }
 
 
 @pytest.mark.parametrize("case", WAITING)
 @pytest.mark.parametrize("kind", [FedAvg, FedAdam])
-def test_settings_with_which_flower_would_wait_are_refused_with_the_line_to_change(
+def test_settings_that_make_flower_wait_are_refused_with_the_line_to_write(
     open_fleet: OpenFleet, case: str, kind: type[FedAvg]
 ) -> None:
-    settings, told = WAITING[case]
+    settings, problem = WAITING[case]
     line = rf"write {kind.__name__}\(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1, …\)"
-    with pytest.raises(SettingError, match=f"{kind.__name__} with {told}.*{line}"):
+    with pytest.raises(SettingError, match=f"{kind.__name__} with {problem}.*{line}"):
         FairSelection(open_to_all(kind, **settings), open_fleet())
 
 
-def test_flowers_defaults_are_refused_too(open_fleet: OpenFleet) -> None:
+def test_the_defaults_of_flower_are_refused(open_fleet: OpenFleet) -> None:
     with pytest.raises(SettingError, match="write FedAvg"):
         FairSelection(FedAvg(), open_fleet())
 
 
 @pytest.mark.parametrize("case", WAITING)
-def test_they_are_refused_inside_differential_privacy(open_fleet: OpenFleet, case: str) -> None:
-    settings, told = WAITING[case]
+def test_settings_of_a_strategy_inside_differential_privacy_are_checked(open_fleet: OpenFleet, case: str) -> None:
+    settings, problem = WAITING[case]
     inner, scheduler = open_to_all(**settings), open_fleet()
     for strategy in (
         DifferentialPrivacyServerSideFixedClipping(inner, 0.0, 1.0, 2),
         DifferentialPrivacyClientSideAdaptiveClipping(inner, 0.0, 2, clipped_count_stddev=0.0),
     ):
-        with pytest.raises(SettingError, match=f"FedAvg with {told}.*write FedAvg"):
+        with pytest.raises(SettingError, match=f"FedAvg with {problem}.*write FedAvg"):
             FairSelection(strategy, scheduler)
 
 
@@ -72,20 +72,22 @@ def test_fewer_than_needed_is_no_trouble(open_fleet: OpenFleet) -> None:
     FairSelection(open_to_all(min_train_nodes=0, min_available_nodes=0), open_fleet())
 
 
-class Own(FedAvg):
-    """A user's, with what it needs and nothing else to set."""
+class Fixed(FedAvg):
+    """A custom strategy whose settings are not arguments."""
 
     def __init__(self) -> None:
         super().__init__(min_train_nodes=3, min_available_nodes=1)
 
 
-def test_a_strategy_of_ones_own_that_cannot_be_set_is_refused(open_fleet: OpenFleet) -> None:
-    with pytest.raises(SettingError, match=r"Own with min_train_nodes=3 may wait.*Own takes no min_train_nodes"):
-        FairSelection(Own(), open_fleet())
+def test_a_custom_strategy_with_fixed_settings_is_refused(open_fleet: OpenFleet) -> None:
+    with pytest.raises(
+        SettingError, match=r"Fixed with min_train_nodes=3 may wait.*Fixed has no argument min_train_nodes"
+    ):
+        FairSelection(Fixed(), open_fleet())
 
 
 class Minimal(Strategy):
-    """No FedAvg at all: the mean, and no settings."""
+    """A strategy that is not derived from FedAvg and has no settings."""
 
     def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
         return open_to_all().configure_train(server_round, arrays, config, grid)
@@ -97,13 +99,13 @@ class Minimal(Strategy):
         return []
 
     def aggregate_evaluate(self, *_: Any) -> MetricRecord | None:
-        raise AssertionError("nobody was asked to evaluate")
+        raise AssertionError("no evaluation message was sent")
 
     def summary(self) -> None:
         pass
 
 
-def test_a_strategy_with_no_such_settings_is_taken_as_it_is(open_fleet: OpenFleet) -> None:
+def test_a_strategy_without_these_settings_is_accepted(open_fleet: OpenFleet) -> None:
     grid = InProcessGrid(named_nodes(3))
     result = FairSelection(Minimal(), open_fleet()).start(grid, model(0.0), num_rounds=2)
     assert [len(cohort) for cohort in grid.asked("train")] == [2, 2]
@@ -117,7 +119,7 @@ def test_a_strategy_of_the_older_interface_is_refused(open_fleet: OpenFleet) -> 
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "problem"),
     [
         ({"context": "sometimes"}, "context must be 'reply' or 'query', not 'sometimes'"),
         ({"nodes": 0}, "nodes"),
@@ -125,15 +127,15 @@ def test_a_strategy_of_the_older_interface_is_refused(open_fleet: OpenFleet) -> 
         ({"patience": float("nan")}, "patience"),
     ],
 )
-def test_odd_settings_of_ours_are_refused(open_fleet: OpenFleet, settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(SettingError, match=told):
+def test_invalid_arguments_are_refused(open_fleet: OpenFleet, settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(SettingError, match=problem):
         FairSelection(open_to_all(), open_fleet(), **settings)
 
 
 # Evaluation
 
 
-def test_evaluation_by_fewer_nodes_than_it_wants_is_skipped_and_told(
+def test_evaluation_with_too_few_nodes_is_skipped_with_a_warning(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     grid = InProcessGrid(named_nodes(3))
@@ -142,41 +144,39 @@ def test_evaluation_by_fewer_nodes_than_it_wants_is_skipped_and_told(
     assert grid.sent("evaluate") == []
     assert result.evaluate_metrics_clientapp == {}
     assert len(result.train_metrics_clientapp) == 2
-    assert "no evaluation: the strategy wants 4 nodes (min_evaluate_nodes), 3 are there" in caplog.text
+    assert "evaluation is skipped: the strategy needs 4 nodes (min_evaluate_nodes), 3 are connected" in caplog.text
 
 
-def test_no_evaluation_is_asked_for_when_the_strategy_wants_none(open_fleet: OpenFleet) -> None:
+def test_no_evaluation_messages_are_sent_if_the_strategy_does_not_evaluate(open_fleet: OpenFleet) -> None:
     grid = InProcessGrid(named_nodes(1))
     FairSelection(open_to_all(fraction_evaluate=0.0), open_fleet()).start(grid, model(0.0), num_rounds=2)
     assert grid.sent("evaluate") == []
 
 
-def test_a_silent_node_does_not_hold_evaluation_up_for_longer_than_the_timeout(
-    open_fleet: OpenFleet, clock: Clock
-) -> None:
+def test_a_silent_node_delays_evaluation_by_at_most_the_timeout(open_fleet: OpenFleet, clock: Clock) -> None:
     grid = InProcessGrid(named_nodes(3))
     grid.client("c1").trouble, grid.client("c1").troubled = "silent", ("evaluate",)
-    began = clock.now
+    start = clock.now
     result = FairSelection(open_to_all(), open_fleet(), poll=0.25).start(grid, model(0.0), num_rounds=1, timeout=60)
     assert list(result.evaluate_metrics_clientapp) == [1]
-    assert clock.now - began == 61
+    assert clock.now - start == 61
     assert {sent.ttl for sent in grid.sent("evaluate")[0]} == {60}
 
 
 # Nodes
 
 
-def test_with_nobody_connected_it_waits_and_then_says_so(
+def test_without_connected_nodes_start_fails_after_the_timeout(
     open_fleet: OpenFleet, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    began = clock.now
+    start = clock.now
     with pytest.raises(SettingError, match="0 of 1 nodes were connected after 300 s: start more SuperNodes"):
         FairSelection(open_to_all(), open_fleet()).start(InProcessGrid(), model(0.0), timeout=300)
-    assert 300 <= clock.now - began <= 301
-    assert 25 <= caplog.text.count("waiting for nodes: 0 of 1 are connected") <= 31  # now and then
+    assert 300 <= clock.now - start <= 301
+    assert 25 <= caplog.text.count("waiting for nodes: 0 of 1 are connected") <= 31  # about every 10 s
 
 
-def test_it_waits_for_as_many_nodes_as_it_is_told(open_fleet: OpenFleet, clock: Clock) -> None:
+def test_start_waits_for_the_given_number_of_nodes(open_fleet: OpenFleet, clock: Clock) -> None:
     first, *later = named_nodes(4)
     grid = InProcessGrid([first])
     for seconds, node in enumerate(later, start=5):
@@ -186,42 +186,44 @@ def test_it_waits_for_as_many_nodes_as_it_is_told(open_fleet: OpenFleet, clock: 
     assert grid.asked("evaluate") == [["c0", "c1", "c2", "c3"]]
 
 
-def test_fewer_nodes_than_it_is_told_to_wait_for_are_not_enough(open_fleet: OpenFleet) -> None:
-    with pytest.raises(SettingError, match=r"3 of 4 nodes were connected after 100 s.*or wait longer with timeout"):
+def test_start_fails_if_fewer_nodes_than_given_connect(open_fleet: OpenFleet) -> None:
+    with pytest.raises(SettingError, match=r"3 of 4 nodes were connected after 100 s.*or increase timeout"):
         FairSelection(open_to_all(), open_fleet(), nodes=4).start(
             InProcessGrid(named_nodes(3)), model(0.0), timeout=100
         )
 
 
-def test_a_fleet_that_is_known_goes_on_with_fewer_after_a_while(
+def test_a_fleet_that_has_trained_before_continues_with_fewer_nodes(
     open_fleet: OpenFleet, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler = open_fleet()
     FairSelection(open_to_all(), scheduler, nodes=4).start(InProcessGrid(named_nodes(4)), model(0.0), num_rounds=1)
-    began = clock.now
+    start = clock.now
     fair = FairSelection(open_to_all(), scheduler, nodes=4, patience=20)
     fair.start(InProcessGrid(named_nodes(3, 0.0)), model(0.0), num_rounds=2)
-    assert 20 <= clock.now - began <= 21  # once, not in every round
-    assert "going on with 3 of 4 nodes" in caplog.text
+    assert 20 <= clock.now - start <= 21  # once, not in every round
+    assert "continuing with 3 of 4 nodes" in caplog.text
 
 
-def test_nodes_that_never_say_who_they_are_are_told_from_nodes_that_are_not_there(open_fleet: OpenFleet) -> None:
+def test_nodes_that_never_identify_themselves_are_a_separate_error(open_fleet: OpenFleet) -> None:
     grid = InProcessGrid(named_nodes(2))
     for node in grid.nodes.values():
         node.trouble, node.troubled = "silent", ("query",)
-    with pytest.raises(SettingError, match="none of 2 nodes has said who it is after 100 s: look at the log of one"):
+    with pytest.raises(
+        SettingError, match="none of 2 nodes identified itself within 100 s: check the log of a SuperNode"
+    ):
         FairSelection(open_to_all(), open_fleet(), patience=30).start(grid, model(0.0), timeout=100)
-    assert len(grid.sent("query.turnout")) == 4  # asked again and again, all of them
+    assert len(grid.sent("query.turnout")) == 4  # all nodes are queried repeatedly
 
 
-def test_one_node_alone_is_enough(open_fleet: OpenFleet) -> None:
+def test_a_single_node_is_enough(open_fleet: OpenFleet) -> None:
     grid = InProcessGrid(named_nodes(1))
     result = FairSelection(open_to_all(min_evaluate_nodes=1), open_fleet()).start(grid, model(0.0), num_rounds=2)
     assert grid.asked("train") == [["c0"], ["c0"]]
     assert weights(result.arrays) == [2.75]
 
 
-def test_a_strategy_is_never_asked_about_an_empty_cohort(open_fleet: OpenFleet) -> None:
+def test_the_strategy_is_not_called_for_an_empty_cohort(open_fleet: OpenFleet) -> None:
     spy, scheduler = Spy(), open_fleet()
     grid = InProcessGrid(named_nodes(2))
     for node in grid.nodes.values():
@@ -234,30 +236,30 @@ def test_a_strategy_is_never_asked_about_an_empty_cohort(open_fleet: OpenFleet) 
     assert result.train_metrics_clientapp[3]["turnout-asked"] == 0
 
 
-# What must be installed
+# Installation
 
 
-def test_without_flower_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_flower_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'turnout\[flower\]'") as told:
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'turnout\[flower\]'") as error:
         runpy.run_path(str(requirement.__file__))
-    assert told.value.name == "flwr"
+    assert error.value.name == "flwr"
 
 
 @pytest.mark.parametrize("version", ["1.21.0", "1.9.0", "0.18.0"])
-def test_a_flower_that_is_too_old_is_told_so(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_a_flower_version_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
     with pytest.raises(ImportError, match=f"Flower {version} is too old: turnout needs 1.22 or newer"):
         runpy.run_path(str(requirement.__file__))
 
 
 @pytest.mark.parametrize("version", ["1.22.0", "1.41.0", "1.50.0.dev20270101", "2.0rc1"])
-def test_a_newer_flower_is_welcome(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_newer_flower_versions_are_accepted(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
     assert runpy.run_path(str(requirement.__file__))["OLDEST"] == (1, 22)
 
 
-def test_a_flower_without_a_version_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flower_build_without_version_metadata_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 

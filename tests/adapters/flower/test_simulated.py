@@ -1,4 +1,4 @@
-"""In a simulation a world tells who volunteers and how long each takes."""
+"""In a simulation a world determines which clients are available and how long each takes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CLIENTS = 6
 
 
 class Scripted:
-    """A world of which everything is known: who takes how long, fails, or stays away."""
+    """A world with given exchange times; None stands for a failure, and `absent` clients are not available."""
 
     def __init__(self, seconds: list[float | None], absent: Mapping[int, set[int]] | None = None) -> None:
         self._seconds, self._absent = seconds, absent or {}
@@ -50,20 +50,20 @@ class Scripted:
         return np.ones(self.clients)
 
     def offer(self, round: int) -> RoundOffer:
-        here = np.array([row not in self._absent.get(round, set()) for row in range(self.clients)])
-        return RoundOffer(round, here, np.tile([1.0, 1.0, 10.0], (self.clients, 1)))
+        available = np.array([row not in self._absent.get(round, set()) for row in range(self.clients)])
+        return RoundOffer(round, available, np.tile([1.0, 1.0, 10.0], (self.clients, 1)))
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
         rows = selection.clients
         self.played.append((offer.round, rows.tolist()))
-        took = [self._seconds[row] for row in rows.tolist()]
+        times = [self._seconds[row] for row in rows.tolist()]
         return RoundReport(
             offer.round,
             rows,
             offer.contexts[rows],
-            np.array([1.0 if one is None else one for one in took]),
+            np.array([1.0 if seconds is None else seconds for seconds in times]),
             available=offer.available,
-            outcomes=np.array(["failed" if one is None else "arrived" for one in took], dtype="<U7"),
+            outcomes=np.array(["failed" if seconds is None else "arrived" for seconds in times], dtype="<U7"),
         )
 
     def state(self) -> dict[str, Any]:
@@ -73,38 +73,40 @@ class Scripted:
         assert not state
 
 
-def test_times_come_from_the_world_and_not_from_this_machine(open_fleet: OpenFleet) -> None:
+def test_times_come_from_the_simulated_world(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(deadline=1000.0), InProcessGrid(partitions(CLIENTS))
     for node in grid.nodes.values():
-        node.seconds = 77.0  # queueing on the host
+        node.seconds = 77.0  # queueing time on the host
     FairSelection(open_to_all(), scheduler, simulated=PaperWorld(3, clients=CLIENTS)).start(
         grid, model(0.0), num_rounds=5
     )
-    literal = PaperWorld(3, clients=CLIENTS)
+    world = PaperWorld(3, clients=CLIENTS)
     for number in range(1, 6):
         turns = scheduler.turns(number)
-        report = literal.play(literal.offer(number), Selection(number, np.array(sorted(int(one.id) for one in turns))))
+        report = world.play(world.offer(number), Selection(number, np.array(sorted(int(turn.id) for turn in turns))))
         expected = dict(zip(map(str, report.clients.tolist()), report.exchange_times.tolist(), strict=True))
-        assert {one.id: one.seconds for one in turns} == pytest.approx(expected)
+        assert {turn.id: turn.seconds for turn in turns} == pytest.approx(expected)
 
 
-def test_only_volunteers_are_asked_and_everyone_evaluates(open_fleet: OpenFleet) -> None:
+def test_only_available_clients_train_and_all_clients_evaluate(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(deadline=None), InProcessGrid(partitions(CLIENTS))
     world = PaperWorld(5, clients=CLIENTS, availability=0.4)
     FairSelection(open_to_all(), scheduler, simulated=world).start(grid, model(0.0), num_rounds=8)
-    there = {number: PaperWorld(5, clients=CLIENTS, availability=0.4).offer(number).available for number in range(1, 9)}
+    available = {
+        number: PaperWorld(5, clients=CLIENTS, availability=0.4).offer(number).available for number in range(1, 9)
+    }
     for number in range(1, 9):
-        asked = [int(turn.id) for turn in scheduler.turns(number)]
-        assert len(asked) == min(2, int(there[number].sum()))
-        assert all(there[number][row] for row in asked)
+        selected = [int(turn.id) for turn in scheduler.turns(number)]
+        assert len(selected) == min(2, int(available[number].sum()))
+        assert all(available[number][row] for row in selected)
     assert grid.asked("evaluate") == [[str(row) for row in range(CLIENTS)]] * 8
 
 
-def test_with_no_volunteers_the_strategy_is_left_alone_and_the_world_goes_on(
+def test_in_a_round_without_available_clients_the_strategy_is_not_called_and_the_world_advances(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    everyone = set(range(3))
-    world = Scripted([1.0, 2.0, 3.0], {1: everyone, 3: everyone, 4: everyone})
+    all_clients = set(range(3))
+    world = Scripted([1.0, 2.0, 3.0], {1: all_clients, 3: all_clients, 4: all_clients})
     scheduler, spy, grid = open_fleet(), Spy(), InProcessGrid(partitions(3))
     result = FairSelection(spy, scheduler, simulated=world).start(grid, model(1.0), num_rounds=5)
     assert spy.configured == [2, 5]
@@ -112,12 +114,12 @@ def test_with_no_volunteers_the_strategy_is_left_alone_and_the_world_goes_on(
     assert scheduler.round == 5
     assert [number for number, _ in world.played] == [1, 2, 3, 4, 5]
     assert [len(rows) for _, rows in world.played] == [0, 2, 0, 0, 2]
-    assert "round 3 asks nobody: nobody is available" in caplog.text
+    assert "round 3 asks no clients: none is available" in caplog.text
     assert list(result.train_metrics_clientapp) == [1, 2, 3, 4, 5]
     assert len(grid.asked("evaluate")) == 5
 
 
-def test_a_world_in_which_nobody_ever_volunteers_leaves_the_model_alone(open_fleet: OpenFleet) -> None:
+def test_a_world_without_available_clients_leaves_the_model_unchanged(open_fleet: OpenFleet) -> None:
     world = Scripted([1.0, 2.0], {number: {0, 1} for number in range(1, 5)})
     scheduler, spy = open_fleet(), Spy()
     result = FairSelection(spy, scheduler, simulated=world).start(
@@ -128,7 +130,7 @@ def test_a_world_in_which_nobody_ever_volunteers_leaves_the_model_alone(open_fle
     assert turns_of(scheduler) == {"0": 0, "1": 0}
 
 
-def test_who_fails_in_the_world_is_not_aggregated(open_fleet: OpenFleet) -> None:
+def test_a_client_that_fails_in_the_world_is_not_aggregated(open_fleet: OpenFleet) -> None:
     scheduler, spy = open_fleet(settings={"cohort_size": 3}), Spy()
     FairSelection(spy, scheduler, simulated=Scripted([1.0, None, 3.0])).start(
         InProcessGrid(partitions(3)), model(0.0), num_rounds=1
@@ -149,16 +151,16 @@ def test_who_is_slower_than_the_deadline_in_the_world_is_late(open_fleet: OpenFl
     assert clock.now == began
 
 
-def test_of_more_than_are_wanted_the_first_of_the_world_are_aggregated(open_fleet: OpenFleet) -> None:
+def test_with_overcommit_the_fastest_clients_of_the_world_are_aggregated(open_fleet: OpenFleet) -> None:
     scheduler, spy, grid = open_fleet(overcommit=2.0, deadline=None), Spy(), InProcessGrid(partitions(4))
     for row, node in enumerate(grid.nodes.values()):
-        node.seconds = 4.0 - row  # here the others come first
+        node.seconds = 4.0 - row  # on the host the order is reversed
     FairSelection(spy, scheduler, simulated=Scripted([1.0, 2.0, 3.0, 4.0])).start(grid, model(0.0), num_rounds=1)
     assert spy.aggregated == [["0", "1"]]
     assert kinds_in(scheduler, 1) == {"0": "arrived", "1": "arrived", "2": "surplus", "3": "surplus"}
 
 
-def test_who_fails_here_has_failed_whatever_the_world_says(open_fleet: OpenFleet) -> None:
+def test_a_client_that_fails_on_the_host_has_failed(open_fleet: OpenFleet) -> None:
     scheduler, spy, grid = open_fleet(settings={"cohort_size": 3}), Spy(), InProcessGrid(partitions(3))
     grid.client("1").trouble, grid.client("2").trouble = "raises", "silent"
     FairSelection(spy, scheduler, simulated=Scripted([1.0, 2.0, 3.0])).start(grid, model(0.0), num_rounds=1)
@@ -166,8 +168,8 @@ def test_who_fails_here_has_failed_whatever_the_world_says(open_fleet: OpenFleet
     assert spy.aggregated == [["0", "error"]]
 
 
-def test_a_deadline_of_the_world_is_none_of_the_messages(open_fleet: OpenFleet) -> None:
-    """Simulated seconds say nothing about how long this machine needs."""
+def test_the_deadline_of_the_world_does_not_limit_the_lifetime_of_messages(open_fleet: OpenFleet) -> None:
+    """Simulated seconds are unrelated to the time that the host needs."""
     scheduler, grid = open_fleet(deadline=10.0), InProcessGrid(partitions(3))
     for node in grid.nodes.values():
         node.seconds = 500.0
@@ -178,7 +180,7 @@ def test_a_deadline_of_the_world_is_none_of_the_messages(open_fleet: OpenFleet) 
     assert set(kinds_in(scheduler, 1).values()) == {"arrived"}
 
 
-def test_contexts_are_those_of_the_world(open_fleet: OpenFleet) -> None:
+def test_contexts_come_from_the_simulated_world(open_fleet: OpenFleet) -> None:
     world = PaperWorld(1, clients=3, availability=1.0, model_size=35.0)
     fleet, contexts = SimulatedFleet(world, model_size=20.0), world.offer(1).contexts
     scheduler = open_fleet(settings={"cohort_size": 3})
@@ -196,7 +198,7 @@ def test_a_client_that_is_not_in_the_world_is_refused(client: str) -> None:
         fleet.statuses(1, ["0", client])
 
 
-def test_names_that_no_world_knows_are_refused_before_anyone_trains(open_fleet: OpenFleet) -> None:
+def test_client_ids_outside_the_world_are_refused_before_training(open_fleet: OpenFleet) -> None:
     grid = InProcessGrid(named_nodes(3))
     with pytest.raises(SettingError, match="give the world as many clients as there are nodes"):
         FairSelection(open_to_all(), open_fleet(), simulated=PaperWorld(clients=3)).start(grid, model(0.0))
@@ -212,7 +214,7 @@ def test_a_world_with_other_features_is_refused() -> None:
         SimulatedFleet(Other([1.0, 2.0]), 20.0).statuses(1, ["0"])
 
 
-def test_a_users_train_config_reaches_the_clients(open_fleet: OpenFleet) -> None:
+def test_the_train_config_reaches_the_clients(open_fleet: OpenFleet) -> None:
     grid = InProcessGrid(partitions(3))
     FairSelection(open_to_all(), open_fleet(), simulated=Scripted([1.0, 2.0, 3.0])).start(
         grid, model(0.0), num_rounds=2, train_config=ConfigRecord({"lr": 0.125})

@@ -1,4 +1,4 @@
-"""Every stock strategy: exactly the chosen train, everyone evaluates, and its aggregation is its own."""
+"""Every stock strategy: only the cohort trains, all clients evaluate, and the aggregation is unchanged."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ Vector = npt.NDArray[np.float64]
 
 
 @dataclass
-class Told:
-    """What a strategy gets to see in a round, and what it keeps in between."""
+class RoundInput:
+    """The input of a strategy in one round, and the state that it keeps between rounds."""
 
     round: int
     model: Vector
     replies: list[Vector]
     examples: Vector
     losses: Vector
-    kept: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
 
     @property
     def mean(self) -> Vector:
@@ -49,104 +49,106 @@ class Told:
 
 
 def average(replies: list[Vector], examples: Vector) -> Vector:
-    """Weighted by examples."""
+    """Returns the mean of the replies, weighted by examples."""
     means: Vector = np.average(np.stack(replies), axis=0, weights=examples)
     return means
 
 
-# Each strategy's rule once more, from its paper
+# Each strategy's aggregation rule, reimplemented from its paper
 
 
-def momentum(told: Told) -> Vector:
-    gradient = told.model - told.mean
-    before: Vector = told.kept.get("m", np.zeros_like(gradient))
-    told.kept["m"] = now = 0.9 * before + gradient
-    return told.model - 0.5 * now
+def momentum(inputs: RoundInput) -> Vector:
+    gradient = inputs.model - inputs.mean
+    before: Vector = inputs.state.get("m", np.zeros_like(gradient))
+    inputs.state["m"] = now = 0.9 * before + gradient
+    return inputs.model - 0.5 * now
 
 
-def adaptive(kind: str) -> Callable[[Told], Vector]:
-    def rule(told: Told) -> Vector:
+def adaptive(kind: str) -> Callable[[RoundInput], Vector]:
+    def rule(inputs: RoundInput) -> Vector:
         beta_1, beta_2 = (0.0, 0.0) if kind == "adagrad" else (0.9, 0.99)
-        delta = told.mean - told.model
-        m = told.kept["m"] = beta_1 * told.kept.get("m", 0.0) + (1 - beta_1) * delta
-        v = told.kept.get("v", np.zeros_like(delta))
+        delta = inputs.mean - inputs.model
+        m = inputs.state["m"] = beta_1 * inputs.state.get("m", 0.0) + (1 - beta_1) * delta
+        v = inputs.state.get("v", np.zeros_like(delta))
         if kind == "adagrad":
             v = v + delta**2
         elif kind == "adam":
             v = beta_2 * v + (1 - beta_2) * delta**2
         else:
             v = v - (1 - beta_2) * delta**2 * np.sign(v - delta**2)
-        told.kept["v"] = v
+        inputs.state["v"] = v
         rate = 0.1
         if kind == "adam":
-            rate *= np.sqrt(1 - beta_2 ** (told.round + 1)) / (1 - beta_1 ** (told.round + 1))
-        moved: Vector = told.model + rate * m / (np.sqrt(v) + 1e-3)
+            rate *= np.sqrt(1 - beta_2 ** (inputs.round + 1)) / (1 - beta_1 ** (inputs.round + 1))
+        moved: Vector = inputs.model + rate * m / (np.sqrt(v) + 1e-3)
         return moved
 
     return rule
 
 
-def trimmed(told: Told) -> Vector:
-    middle: Vector = np.sort(np.stack(told.replies), axis=0)[1:-1].mean(axis=0)
+def trimmed(inputs: RoundInput) -> Vector:
+    middle: Vector = np.sort(np.stack(inputs.replies), axis=0)[1:-1].mean(axis=0)
     return middle
 
 
-def krum(selected: int) -> Callable[[Told], Vector]:
-    def rule(told: Told) -> Vector:
-        far = [sorted(float(np.sum((one - other) ** 2)) for other in told.replies) for one in told.replies]
-        scores = [sum(some[1 : 1 + max(1, len(told.replies) - 2)]) for some in far]
+def krum(selected: int) -> Callable[[RoundInput], Vector]:
+    def rule(inputs: RoundInput) -> Vector:
+        distances = [
+            sorted(float(np.sum((reply - other) ** 2)) for other in inputs.replies) for reply in inputs.replies
+        ]
+        scores = [sum(row[1 : 1 + max(1, len(inputs.replies) - 2)]) for row in distances]
         best = np.argsort(scores, kind="stable")[:selected]
-        return average([told.replies[place] for place in best], told.examples[best])
+        return average([inputs.replies[index] for index in best], inputs.examples[best])
 
     return rule
 
 
-def q_fair(told: Told) -> Vector:
+def q_fair(inputs: RoundInput) -> Vector:
     q, lipschitz = 0.1, 10.0
     moves, curves = [], []
-    for reply, loss in zip(told.replies, told.losses + 1e-10, strict=True):
-        gradient = lipschitz * (told.model - reply)
+    for reply, loss in zip(inputs.replies, inputs.losses + 1e-10, strict=True):
+        gradient = lipschitz * (inputs.model - reply)
         moves.append(loss**q * gradient)
         curves.append(q * loss ** (q - 1) * np.sum(gradient**2) + lipschitz * loss**q)
-    moved: Vector = told.model - np.sum(moves, axis=0) / np.sum(curves)
+    moved: Vector = inputs.model - np.sum(moves, axis=0) / np.sum(curves)
     return moved
 
 
-def clipped(norm: float) -> Callable[[Told], Vector]:
-    def rule(told: Told) -> Vector:
-        updates = [reply - told.model for reply in told.replies]
-        short = [told.model + update * min(1.0, norm / float(np.linalg.norm(update))) for update in updates]
-        return average(short, told.examples)
+def clipped(norm: float) -> Callable[[RoundInput], Vector]:
+    def rule(inputs: RoundInput) -> Vector:
+        updates = [reply - inputs.model for reply in inputs.replies]
+        short = [inputs.model + update * min(1.0, norm / float(np.linalg.norm(update))) for update in updates]
+        return average(short, inputs.examples)
 
     return rule
 
 
-def adaptively_clipped(told: Told) -> Vector:
-    norm = told.kept.get("norm", 6.0)
-    beyond = np.mean([np.linalg.norm(reply - told.model) > norm for reply in told.replies])
-    told.kept["norm"] = norm * np.exp(-0.2 * (beyond - 0.5))
-    return clipped(norm)(told)
+def adaptively_clipped(inputs: RoundInput) -> Vector:
+    norm = inputs.state.get("norm", 6.0)
+    beyond = np.mean([np.linalg.norm(reply - inputs.model) > norm for reply in inputs.replies])
+    inputs.state["norm"] = norm * np.exp(-0.2 * (beyond - 0.5))
+    return clipped(norm)(inputs)
 
 
-def mean(told: Told) -> Vector:
-    return told.mean
+def mean(inputs: RoundInput) -> Vector:
+    return inputs.mean
 
 
-def median(told: Told) -> Vector:
-    middle: Vector = np.median(np.stack(told.replies), axis=0)
+def median(inputs: RoundInput) -> Vector:
+    middle: Vector = np.median(np.stack(inputs.replies), axis=0)
     return middle
 
 
-def plain_mean(told: Told) -> Vector:
-    return average(told.replies, np.ones(len(told.replies)))
+def plain_mean(inputs: RoundInput) -> Vector:
+    return average(inputs.replies, np.ones(len(inputs.replies)))
 
 
 def private(kind: str, **settings: Any) -> Strategy:
-    around: Callable[..., Strategy] = getattr(stock, f"DifferentialPrivacy{kind}Clipping")
-    return around(open_to_all(), noise_multiplier=0.0, num_sampled_clients=COHORT, **settings)
+    wrapper: Callable[..., Strategy] = getattr(stock, f"DifferentialPrivacy{kind}Clipping")
+    return wrapper(open_to_all(), noise_multiplier=0.0, num_sampled_clients=COHORT, **settings)
 
 
-Case = tuple[Callable[[], Strategy], Callable[[Told], Vector]]
+Case = tuple[Callable[[], Strategy], Callable[[RoundInput], Vector]]
 STOCK: dict[str, Case] = {
     "FedAvg": (open_to_all, mean),
     "FedProx": (lambda: open_to_all(stock.FedProx, proximal_mu=0.1), mean),
@@ -171,7 +173,7 @@ STOCK: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", STOCK)
-def test_exactly_the_chosen_train_and_everyone_evaluates_and_the_strategy_aggregates(
+def test_only_the_cohort_trains_all_clients_evaluate_and_the_strategy_aggregates(
     open_fleet: OpenFleet, name: str
 ) -> None:
     build, rule = STOCK[name]
@@ -179,37 +181,38 @@ def test_exactly_the_chosen_train_and_everyone_evaluates_and_the_strategy_aggreg
     grid = InProcessGrid(named_nodes(CLIENTS, 0.0))
     result = FairSelection(build(), scheduler, poll=0.001).start(grid, model(*START), num_rounds=ROUNDS)
     trained = grid.asked("train")
-    everyone = sorted(f"c{row}" for row in range(CLIENTS))
+    all_clients = sorted(f"c{row}" for row in range(CLIENTS))
     assert trained == [sorted(turn.id for turn in scheduler.turns(number)) for number in range(1, ROUNDS + 1)]
     assert all(len(cohort) == COHORT for cohort in trained)
-    assert grid.asked("evaluate") == [everyone] * ROUNDS
+    assert grid.asked("evaluate") == [all_clients] * ROUNDS
     assert sum(turns_of(scheduler).values()) == COHORT * ROUNDS
-    assert weights(result.arrays) == pytest.approx(list(by_hand(rule, trained)), rel=1e-12)
+    assert weights(result.arrays) == pytest.approx(list(apply_rule(rule, trained)), rel=1e-12)
     assert list(result.evaluate_metrics_clientapp) == list(range(1, ROUNDS + 1))
 
 
-def by_hand(rule: Callable[[Told], Vector], trained: list[list[str]]) -> Vector:
-    """What the rule makes of the same replies."""
-    now, kept = np.array(START), dict[str, Any]()
+def apply_rule(rule: Callable[[RoundInput], Vector], trained: list[list[str]]) -> Vector:
+    """Applies the rule to the same replies in all rounds and returns the final model."""
+    weights, state = np.array(START), dict[str, Any]()
     for server_round, cohort in enumerate(trained, start=1):
         numbers = [int(client[1:]) for client in cohort]
-        replies = [now + step_of(number, server_round) for number in numbers]
+        replies = [weights + step_of(number, server_round) for number in numbers]
         examples = np.array([float(examples_of(number)) for number in numbers])
-        now = rule(Told(server_round, now, replies, examples, np.array([loss_of(number) for number in numbers]), kept))
-    return now
+        losses = np.array([loss_of(number) for number in numbers])
+        weights = rule(RoundInput(server_round, weights, replies, examples, losses, state))
+    return weights
 
 
-def test_differential_privacy_keeps_its_noise(open_fleet: OpenFleet) -> None:
+def test_differential_privacy_adds_its_noise(open_fleet: OpenFleet) -> None:
     strategy = stock.DifferentialPrivacyServerSideFixedClipping(open_to_all(), 1.0, 4.0, COHORT)
     scheduler = open_fleet(settings={"cohort_size": COHORT, "guaranteed_rate": 0.2})
     result = FairSelection(strategy, scheduler, poll=0.001).start(
         InProcessGrid(named_nodes(CLIENTS, 0.0)), model(*START), num_rounds=1
     )
-    moved = np.array(weights(result.arrays)) - np.array(START)
-    assert len(set(moved.tolist())) == len(START)  # without noise all weights move by the same
+    update = np.array(weights(result.arrays)) - np.array(START)
+    assert len(set(update.tolist())) == len(START)  # without noise all weights change by the same amount
 
 
-def test_the_settings_that_a_strategy_sends_reach_the_clients(open_fleet: OpenFleet) -> None:
+def test_the_config_of_a_strategy_reaches_the_clients(open_fleet: OpenFleet) -> None:
     grid = InProcessGrid(named_nodes(2, 0.0))
     FairSelection(open_to_all(stock.FedProx, proximal_mu=0.25), open_fleet(), poll=0.001).start(
         grid, model(0.0), num_rounds=2
@@ -219,7 +222,7 @@ def test_the_settings_that_a_strategy_sends_reach_the_clients(open_fleet: OpenFl
 
 
 @pytest.mark.parametrize("policy", ["random", "round-robin"])
-def test_other_policies_choose_as_well(open_fleet: OpenFleet, policy: str) -> None:
+def test_other_policies_can_select(open_fleet: OpenFleet, policy: str) -> None:
     scheduler = open_fleet(policy=policy, settings={"cohort_size": 2})
     grid = InProcessGrid(named_nodes(4, 0.0))
     result = FairSelection(open_to_all(), scheduler, poll=0.001).start(grid, model(0.0), num_rounds=3)
@@ -227,40 +230,42 @@ def test_other_policies_choose_as_well(open_fleet: OpenFleet, policy: str) -> No
     assert "turnout-round-seconds" in result.train_metrics_clientapp[3]
 
 
-# Those that cannot be used
+# Strategies that cannot be used
 
 
-def test_a_strategy_that_samples_otherwise_is_refused_before_it_can_wait(open_fleet: OpenFleet) -> None:
-    with pytest.raises(SettingError, match=r"min_train_nodes=2 may wait for ever.*use another strategy"):
+def test_a_strategy_with_its_own_sampling_is_refused(open_fleet: OpenFleet) -> None:
+    with pytest.raises(SettingError, match=r"min_train_nodes=2 may wait indefinitely.*use another strategy"):
         FairSelection(stock.FedXgbCyclic(min_available_nodes=1), open_fleet())
 
 
 class Picky(stock.FedAvg):
-    """Asks one of those it is shown."""
+    """Sends a message to one of the visible nodes."""
 
-    def configure_train(self, *args: Any, **more: Any) -> Any:
-        return list(super().configure_train(*args, **more))[:1]
+    def configure_train(self, *args: Any, **kwargs: Any) -> Any:
+        return list(super().configure_train(*args, **kwargs))[:1]
 
 
 class Double(stock.FedAvg):
-    """Asks everyone twice."""
+    """Sends two messages to each visible node."""
 
-    def configure_train(self, *args: Any, **more: Any) -> Any:
-        return [*super().configure_train(*args, **more), *super().configure_train(*args, **more)]
+    def configure_train(self, *args: Any, **kwargs: Any) -> Any:
+        return [*super().configure_train(*args, **kwargs), *super().configure_train(*args, **kwargs)]
 
 
-@pytest.mark.parametrize(("kind", "asks"), [(Picky, "asks 1, 1 of them"), (Double, "asks 4, 2 of them")])
-def test_a_strategy_that_asks_others_than_the_chosen_is_refused(
-    open_fleet: OpenFleet, kind: type[stock.FedAvg], asks: str
+@pytest.mark.parametrize(
+    ("kind", "sent"), [(Picky, "sends 1 messages to 1 nodes"), (Double, "sends 4 messages to 2 nodes")]
+)
+def test_a_strategy_that_does_not_message_each_selected_node_once_is_refused(
+    open_fleet: OpenFleet, kind: type[stock.FedAvg], sent: str
 ) -> None:
     grid = InProcessGrid(named_nodes(3))
-    with pytest.raises(SettingError, match=f"{kind.__name__} was shown 2 chosen nodes and {asks}"):
+    with pytest.raises(SettingError, match=f"{kind.__name__} sees 2 selected nodes but {sent}"):
         FairSelection(open_to_all(kind), open_fleet(), poll=0.001).start(grid, model(0.0))
     assert grid.sent("train") == []
 
 
-def test_differential_privacy_goes_inside(open_fleet: OpenFleet) -> None:
+def test_differential_privacy_around_fair_selection_is_refused(open_fleet: OpenFleet) -> None:
     fair = FairSelection(open_to_all(), open_fleet())
-    around = stock.DifferentialPrivacyServerSideFixedClipping(fair, 0.0, 1.0, COHORT)
+    outer = stock.DifferentialPrivacyServerSideFixedClipping(fair, 0.0, 1.0, COHORT)
     with pytest.raises(SettingError, match="FairSelection must be the outermost strategy"):
-        around.start(InProcessGrid(named_nodes(3)), model(0.0))
+        outer.start(InProcessGrid(named_nodes(3)), model(0.0))

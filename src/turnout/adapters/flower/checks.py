@@ -1,4 +1,4 @@
-"""Refuses what would make Flower wait for ever, or ask others than the chosen."""
+"""Rejects strategies that would wait indefinitely or send training messages to clients outside the cohort."""
 
 from __future__ import annotations
 
@@ -11,62 +11,64 @@ from flwr.serverapp.strategy import Strategy
 
 from turnout.errors import SettingError
 
-NEEDED: Mapping[str, float] = {"fraction_train": 1.0, "min_train_nodes": 1, "min_available_nodes": 1}
+REQUIRED: Mapping[str, float] = {"fraction_train": 1.0, "min_train_nodes": 1, "min_available_nodes": 1}
 
 
 def check_strategy(strategy: Strategy) -> None:
-    """It must take all nodes that it is shown, however few they are."""
+    """Raises SettingError unless the strategy trains on all visible nodes, however few they are."""
     if not isinstance(strategy, Strategy):
         raise SettingError(
-            f"FairSelection goes around a strategy of flwr.serverapp.strategy, not {strategy!r}: those of flwr.server "
+            f"FairSelection wraps a strategy of flwr.serverapp.strategy, got {strategy!r}: strategies of flwr.server "
             "belong to Flower's older interface"
         )
-    for layer in layers(strategy):
-        for name, needed in NEEDED.items():
-            given = getattr(layer, name, needed)
-            if given == needed or (name != "fraction_train" and given < needed):
+    for layer in nested_strategies(strategy):
+        for name, required in REQUIRED.items():
+            value = getattr(layer, name, required)
+            if value == required or (name != "fraction_train" and value < required):
                 continue
             kind = type(layer).__name__
-            told = "would ask only a part of the cohort" if name == "fraction_train" else "may wait for ever"
+            effect = "would train only a part of the cohort" if name == "fraction_train" else "may wait indefinitely"
             remedy = f"write {kind}(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1, …)"
-            if not _takes(layer, name):
-                remedy = f"{kind} takes no {name}, use another strategy"
-            raise SettingError(f"{kind} with {name}={given} {told}, for it is shown the chosen clients only: {remedy}")
+            if not _accepts(layer, name):
+                remedy = f"{kind} has no argument {name}, use another strategy"
+            raise SettingError(
+                f"{kind} with {name}={value} {effect}, because it sees only the selected clients: {remedy}"
+            )
 
 
-def check_asked(strategy: Strategy, messages: Sequence[Message], nodes: Mapping[str, int]) -> None:
-    """Exactly the chosen were asked, each once."""
-    asked = sorted(message.metadata.dst_node_id for message in messages)
-    if asked != sorted(nodes.values()):
+def check_recipients(strategy: Strategy, messages: Sequence[Message], nodes: Mapping[str, int]) -> None:
+    """Raises SettingError unless the strategy sends exactly one message to each selected node."""
+    recipients = sorted(message.metadata.dst_node_id for message in messages)
+    if recipients != sorted(nodes.values()):
         raise SettingError(
-            f"{type(strategy).__name__} was shown {len(nodes)} chosen nodes and asks {len(asked)}, {len(set(asked))} "
-            "of them different: FairSelection needs a strategy that sends one message to each node it is shown"
+            f"{type(strategy).__name__} sees {len(nodes)} selected nodes but sends {len(recipients)} messages to "
+            f"{len(set(recipients))} nodes: FairSelection needs a strategy that sends one message to each visible node"
         )
 
 
-def fewest_evaluating(strategy: Strategy) -> int:
-    """How many nodes it waits for before it evaluates."""
+def min_nodes_to_evaluate(strategy: Strategy) -> int:
+    """Returns the number of connected nodes that the strategy waits for before it evaluates."""
     counts: list[Any] = [0]
-    for layer in layers(strategy):
+    for layer in nested_strategies(strategy):
         if getattr(layer, "fraction_evaluate", 1.0):
             counts += [getattr(layer, "min_evaluate_nodes", 0), getattr(layer, "min_available_nodes", 0)]
     return int(max(counts))
 
 
-def evaluates(strategy: Strategy) -> bool:
-    """Whether it asks clients to evaluate."""
-    return all(getattr(layer, "fraction_evaluate", 1.0) for layer in layers(strategy))
+def evaluates_on_clients(strategy: Strategy) -> bool:
+    """Returns whether the strategy sends evaluation messages to clients."""
+    return all(getattr(layer, "fraction_evaluate", 1.0) for layer in nested_strategies(strategy))
 
 
-def layers(strategy: Strategy) -> list[Strategy]:
-    """The strategy, and those inside it: the ones for differential privacy go around another."""
-    found = [strategy]
-    while isinstance(inner := getattr(found[-1], "strategy", None), Strategy):
-        found.append(inner)
-    return found
+def nested_strategies(strategy: Strategy) -> list[Strategy]:
+    """Returns the strategy and those inside it, outermost first: differential privacy wraps another strategy."""
+    strategies = [strategy]
+    while isinstance(inner := getattr(strategies[-1], "strategy", None), Strategy):
+        strategies.append(inner)
+    return strategies
 
 
-def _takes(strategy: Strategy, name: str) -> bool:
-    """Whether it can be made with a setting of this name."""
+def _accepts(strategy: Strategy, name: str) -> bool:
+    """Returns whether the constructor of the strategy has an argument of this name."""
     parameters = inspect.signature(type(strategy)).parameters.values()
-    return any(one.name == name or one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
+    return any(parameter.name == name or parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)

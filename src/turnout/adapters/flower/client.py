@@ -1,4 +1,4 @@
-"""The client's side: one line tells the server who this client is, and how it is.
+"""The client side: one line in the client app reports the client's id and status to the server.
 
 app = with_status(app)
 """
@@ -13,25 +13,26 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from turnout.adapters.flower.wire import ACTION, CLIENT_ID, QUERY, RECORD, Introduction
+from turnout.adapters.flower.wire import ACTION, CLIENT_ID, QUERY, RECORD, ClientInfo
 
 log = logging.getLogger("flwr")
 Status = Callable[[Context], Mapping[str, float]]
-LEAST_CPU = 0.05  # of a core: a machine that is busy is slow, not gone
+LEAST_CPU = 0.05  # in cores: a fully loaded machine is slow, but still available
 UNKNOWN_BANDWIDTH = 1.0
 
 
 def with_status(app: ClientApp, status: Status | None = None) -> ClientApp:
-    """The same app, which also answers who it is and adds that to every reply.
+    """Wraps a client app so that every reply carries the client's id and status.
 
-    Its id is `client-id` of the node's configuration, or its `partition-id`, or else the node's id (which changes when
-    a SuperNode is started again). `status`: one number for each feature of the fleet; by default `machine_status`.
+    The id is `client-id` of the node's configuration; if that is missing, its `partition-id`, else the node id (which
+    changes when a SuperNode restarts). `status` returns one number for each feature of the fleet; the default is
+    `machine_status`.
     """
-    return _WithStatus(app, status or machine_status)
+    return _AppWithStatus(app, status or machine_status)
 
 
 def client_id(context: Context) -> str:
-    """Who this is, for as long as its configuration stays."""
+    """Returns the id of this client, which is stable as long as the node's configuration does not change."""
     for name in (CLIENT_ID, "partition-id"):
         if name in context.node_config:
             return str(context.node_config[name])
@@ -39,10 +40,11 @@ def client_id(context: Context) -> str:
 
 
 def machine_status(context: Context) -> dict[str, float]:
-    """Free cores and bandwidth: as the node's configuration says (`free_cpu`, `bandwidth`), or as measured here.
+    """Returns free cores and bandwidth: from the node's configuration (`free_cpu`, `bandwidth`), else measured.
 
-    Free cores are those that the last moment (with psutil) or minute left idle. The bandwidth is that of the fastest
-    network card, in Mbit/s (with psutil), or 1: nothing says what the way to the server carries.
+    Free cores are the cores that were idle just now (with psutil) or over the last minute (load average). Bandwidth is
+    the speed of the fastest network interface in Mbit/s (with psutil), or 1 if it is unknown; the actual throughput to
+    the server cannot be measured here.
     """
     configured = context.node_config
     return {
@@ -51,8 +53,8 @@ def machine_status(context: Context) -> dict[str, float]:
     }
 
 
-class _WithStatus(ClientApp):
-    """Asks the app, and adds a record to what it says."""
+class _AppWithStatus(ClientApp):
+    """Calls the wrapped app and adds the client's record to its reply."""
 
     def __init__(self, app: ClientApp, status: Status) -> None:
         super().__init__()
@@ -64,28 +66,28 @@ class _WithStatus(ClientApp):
         else:
             reply = self._app(message, context)
         if reply.has_content():
-            reply.content[RECORD] = self._introduction(context)
+            reply.content[RECORD] = self._client_record(context)
         return reply
 
-    def _introduction(self, context: Context) -> ConfigRecord:
+    def _client_record(self, context: Context) -> ConfigRecord:
         try:
-            return Introduction(client_id(context), self._status(context)).record()
-        except Exception as odd:  # whatever a status function does, what was trained is not lost
-            log.warning("turnout: this client does not know how it is: %r", odd)
-            return Introduction(client_id(context), {}).record()
+            return ClientInfo(client_id(context), self._status(context)).to_record()
+        except Exception as error:  # a failing status function must not discard the trained model
+            log.warning("turnout: the status of this client could not be determined: %r", error)
+            return ClientInfo(client_id(context), {}).to_record()
 
-    # What is registered later goes to the app itself.
+    # Functions registered after wrapping belong to the wrapped app.
 
-    def train(self, *names: Any, **more: Any) -> Any:
-        return self._app.train(*names, **more)
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        return self._app.train(*args, **kwargs)
 
-    def evaluate(self, *names: Any, **more: Any) -> Any:
-        return self._app.evaluate(*names, **more)
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        return self._app.evaluate(*args, **kwargs)
 
-    def query(self, *names: Any, **more: Any) -> Any:
-        if ACTION in (*names, more.get("action")):
-            raise ValueError(f"the query {ACTION!r} is answered already: with_status gave that answer")
-        return self._app.query(*names, **more)
+    def query(self, *args: Any, **kwargs: Any) -> Any:
+        if ACTION in (*args, kwargs.get("action")):
+            raise ValueError(f"the query action {ACTION!r} is reserved by with_status: register another name")
+        return self._app.query(*args, **kwargs)
 
     def lifespan(self) -> Any:
         return self._app.lifespan()
@@ -107,5 +109,6 @@ def _bandwidth() -> float:
         import psutil
     except ModuleNotFoundError:
         return UNKNOWN_BANDWIDTH
-    cards = {name: card for name, card in psutil.net_if_stats().items() if card.isup and not name.startswith("lo")}
-    return float(max((card.speed for card in cards.values()), default=0) or UNKNOWN_BANDWIDTH)
+    interfaces = psutil.net_if_stats().items()
+    speeds = [stats.speed for name, stats in interfaces if stats.isup and not name.startswith("lo")]
+    return float(max(speeds, default=0) or UNKNOWN_BANDWIDTH)

@@ -1,4 +1,4 @@
-"""A grid around Flower's: it can show a few nodes only, and stamps replies when they arrive."""
+"""Wraps Flower's grid: measures when replies arrive, and can restrict the set of visible nodes."""
 
 from __future__ import annotations
 
@@ -10,123 +10,139 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 Train = Callable[["TimedGrid", list[Message], float | None], list[Message]]
-POLL = 0.2  # seconds between two looks for replies
-SHORTEST = 1e-6  # seconds: clocks are coarser than what is next door is near
+POLL = 0.2  # seconds between two polls for replies
+SHORTEST = 1e-6  # seconds: an exchange time must be positive, even below the resolution of the clock
 
 
 class TimedGrid(Grid):
-    """All of Flower's grid, and clocks. Flower's own way to wait looks for replies every three seconds.
+    """A grid that measures exchange times and polls every `poll` seconds; Flower's own grid polls every 3 s.
 
-    `train`: who takes care of messages that ask for training, if somebody does.
+    `train` handles messages that ask for training; None treats them like all others.
     """
 
     def __init__(self, grid: Grid, poll: float, train: Train | None = None) -> None:
         self.inner, self.poll, self._train = grid, poll, train
-        self._pushed: dict[str, float] = {}
+        self._sent_at: dict[str, float] = {}
 
     def push(self, messages: Sequence[Message]) -> list[str | None]:
-        """Send them: the id of each, None for one that could not be sent."""
-        before = time.monotonic()
+        """Sends the messages and returns the id of each, or None for a message that could not be sent."""
+        now = time.monotonic()
         pushed = set(self.inner.push_messages(messages))
-        ids = [message.metadata.message_id for message in messages]  # the grid has set them
-        self._pushed |= {one: before for one in ids if one in pushed}
-        return [one if one in pushed else None for one in ids]
+        ids = [message.metadata.message_id for message in messages]  # assigned by push_messages
+        self._sent_at |= {message_id: now for message_id in ids if message_id in pushed}
+        return [message_id if message_id in pushed else None for message_id in ids]
 
     def pull(self, ids: Iterable[str]) -> list[tuple[str, Message, float]]:
-        """What has come by now: the id of the message, the reply to it, and after how many seconds.
+        """Returns the replies that have arrived: the id of the message, the reply, and the seconds since it was sent.
 
-        A reply of the SuperLink about a node that is gone does not name the node: its message's id does.
+        Replies are matched by message id, because the SuperLink's reply for a disconnected node does not carry the id
+        of that node.
         """
-        wanted = list(ids)
-        if not wanted:
+        pending = list(ids)
+        if not pending:
             return []
-        now = time.monotonic()  # before: what follows fetches all models, one after the other
+        now = time.monotonic()  # before the call, which downloads all models one after the other
         replies = []
-        for reply in self.inner.pull_messages(wanted):
-            sent = reply.metadata.reply_to_message_id
-            pushed = self._pushed.pop(sent, None)
-            if pushed is not None:
-                replies.append((sent, reply, max(now - pushed, SHORTEST)))
+        for reply in self.inner.pull_messages(pending):
+            message_id = reply.metadata.reply_to_message_id
+            sent_at = self._sent_at.pop(message_id, None)
+            if sent_at is not None:
+                replies.append((message_id, reply, max(now - sent_at, SHORTEST)))
         return replies
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Nobody waits for these any more."""
-        for one in ids:
-            self._pushed.pop(one, None)
+        """Stops tracking these messages; replies to them are ignored."""
+        for message_id in ids:
+            self._sent_at.pop(message_id, None)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Push all, and pull until all are answered or time is up."""
+        """Sends all messages and polls until every reply has arrived or the timeout has expired."""
         sent = list(messages)
         if not sent:
             return []
         if self._train is not None and sent[0].metadata.message_type.split(".")[0] == MessageType.TRAIN:
             return self._train(self, sent, timeout)
-        ends = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout is None else time.monotonic() + timeout
         if timeout is not None:
             for message in sent:
                 message.metadata.ttl = timeout
-        waiting = {one for one in self.push(sent) if one is not None}
+        pending = {message_id for message_id in self.push(sent) if message_id is not None}
         replies: list[Message] = []
-        while waiting:
-            for one, reply, _ in self.pull(waiting):
-                waiting.discard(one)
+        while pending:
+            for message_id, reply, _ in self.pull(pending):
+                pending.discard(message_id)
                 replies.append(reply)
-            if not waiting or (ends is not None and time.monotonic() >= ends):
+            if not pending or (end is not None and time.monotonic() >= end):
                 break
             time.sleep(self.poll)
-        self.forget(waiting)
+        self.forget(pending)
         return replies
 
     def get_node_ids(self) -> list[int]:
-        """All that are connected."""
+        """Returns the ids of all connected nodes."""
         return sorted(self.inner.get_node_ids())
 
     def get_nodes(self) -> Any:
-        """The same, as Flower describes them."""
+        """Returns Flower's description of all connected nodes."""
         return self.inner.get_nodes()
 
-    # The rest is Flower's.
+    # The remaining methods delegate to Flower's grid.
 
     def set_run(self, run: Any) -> None:
-        """Flower's."""
+        """Delegates to Flower's grid."""
         self.inner.set_run(run)
 
     @property
     def run(self) -> Any:
-        """Flower's."""
+        """Delegates to Flower's grid."""
         return self.inner.run
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
-        """Flower's."""
+        """Delegates to Flower's grid.
+
+        Args:
+            content: the records of the message.
+            message_type: "train", "evaluate" or "query", with an optional action after a dot.
+            dst_node_id: the id of the receiving node.
+            group_id: the group of the message, usually the round.
+            ttl: the lifetime of the message in seconds; None for Flower's default.
+        """
         return self.inner.create_message(content, message_type, dst_node_id, group_id, ttl)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Flower's."""
+        """Delegates to Flower's grid."""
         return self.inner.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Flower's."""
+        """Delegates to Flower's grid."""
         return self.inner.pull_messages(message_ids)
 
 
-class NarrowGrid(TimedGrid):
-    """The same grid with only these nodes in it: whoever samples all of them has sampled the cohort."""
+class RestrictedGrid(TimedGrid):
+    """A view of a grid that lists only some nodes: a strategy that samples all of them samples exactly the cohort."""
 
     def __init__(self, grid: TimedGrid, nodes: Iterable[int]) -> None:
         super().__init__(grid, grid.poll)
         self._nodes = sorted(nodes)
 
     def get_node_ids(self) -> list[int]:
-        """The chosen."""
+        """Returns the ids of the visible nodes."""
         return list(self._nodes)
 
     def get_nodes(self) -> Any:
-        """The same, as Flower describes them."""
+        """Returns Flower's description of the visible nodes."""
         return [node for node in self.inner.get_nodes() if node.node_id in self._nodes]
 
 
-def showing(grid: Grid, nodes: Iterable[int]) -> Grid:
-    """A grid in which only these nodes are connected: for rules of one's own before any strategy chooses."""
-    return NarrowGrid(grid if isinstance(grid, TimedGrid) else TimedGrid(grid, POLL), nodes)
+def restrict_grid(grid: Grid, nodes: Iterable[int]) -> Grid:
+    """Returns a view of the grid in which only these nodes are connected.
+
+    Use it to apply your own eligibility rules before a strategy samples clients.
+    """
+    return RestrictedGrid(grid if isinstance(grid, TimedGrid) else TimedGrid(grid, POLL), nodes)
+
+
+#: Former name of `restrict_grid`, kept as an alias.
+showing = restrict_grid

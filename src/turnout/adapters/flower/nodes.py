@@ -1,4 +1,4 @@
-"""Which client is behind which node, and how it is: clients stay, nodes come and go."""
+"""Maps Flower nodes to clients: a client keeps its id, while its node id changes with each restart."""
 
 from __future__ import annotations
 
@@ -10,120 +10,132 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from turnout.adapters.flower.grid import POLL, TimedGrid
-from turnout.adapters.flower.wire import QUERY, Introduction, introduction_in
+from turnout.adapters.flower.wire import QUERY, ClientInfo, pop_client_info
 from turnout.errors import OfferError
 from turnout.scheduler.features import PAPER_FEATURES, Features
 
 log = logging.getLogger("flwr")
-PLAIN_STATUS = 1.0  # a client that says nothing of itself
+DEFAULT_STATUS = 1.0  # value of each feature of a client that reports no status
+APP_ERROR = 2  # Flower's error code for an exception in the client app
 
 
-class Nodes:
-    """Learns from every reply who sent it; asks the nodes that it has never heard of."""
+class NodeDirectory:
+    """Learns from every reply which client runs on which node, and queries nodes that it does not know yet.
+
+    `patience` is the timeout of such a query in seconds.
+    """
 
     def __init__(self, features: Features, patience: float) -> None:
         self._features, self._patience = features, patience
         self._clients: dict[int, str] = {}  # by node, the newest last
         self._statuses: dict[str, Mapping[str, float]] = {}
-        self._doubles: set[str] = set()
-        self._asked: dict[int, tuple[int, int]] = {}  # by node: how often in vain, and when again
+        self._duplicates: set[str] = set()
+        self._unanswered: dict[int, tuple[int, int]] = {}  # by node: failed queries, and the round of the next one
 
-    def ask_new(self, grid: TimedGrid, nodes: Iterable[int], round: int) -> None:
-        """Ask those that nothing was heard of; who stays silent is asked again after 1, 2, 4, … rounds.
+    def query_unknown(self, grid: TimedGrid, nodes: Iterable[int], round: int) -> None:
+        """Queries nodes whose client is unknown; a node that does not answer is queried again after 1, 2, 4, … rounds.
 
-        As long as nobody is known, all are asked.
+        As long as no client is known, all nodes are queried without back-off.
         """
-        there = list(nodes)
-        known = any(node in self._clients for node in there)
-        new = [
+        connected = list(nodes)
+        any_known = any(node in self._clients for node in connected)
+        due = [
             node
-            for node in there
-            if node not in self._clients and not (known and self._asked.get(node, (0, 0))[1] > round)
+            for node in connected
+            if node not in self._clients and not (any_known and self._unanswered.get(node, (0, 0))[1] > round)
         ]
-        if not new:
+        if not due:
             return
-        self.ask(grid, new)
-        for node in new:
-            times = self._asked.pop(node, (0, 0))[0]
+        self.query(grid, due)
+        for node in due:
+            failures = self._unanswered.pop(node, (0, 0))[0]
             if node not in self._clients:
-                self._asked[node] = (times + 1, round + 2**times)
-        silent = [node for node in new if node not in self._clients]
+                self._unanswered[node] = (failures + 1, round + 2**failures)
+        silent = [node for node in due if node not in self._clients]
         if silent:
-            log.warning("turnout: %d nodes did not say who they are within %g s", len(silent), self._patience)
+            log.warning("turnout: %d nodes did not identify themselves within %g s", len(silent), self._patience)
 
-    def ask(self, grid: TimedGrid, nodes: Iterable[int]) -> None:
-        """One query to each of these nodes."""
+    def query(self, grid: TimedGrid, nodes: Iterable[int]) -> None:
+        """Sends one query to each of these nodes and records the answers."""
         queries = [Message(RecordDict(), dst_node_id=node, message_type=QUERY) for node in nodes]
         replies = grid.send_and_receive(queries, timeout=self._patience)
-        asked = {message.metadata.message_id: message.metadata.dst_node_id for message in queries}
-        strangers = []
+        node_of = {message.metadata.message_id: message.metadata.dst_node_id for message in queries}
+        anonymous = []
         for reply in replies:
-            node = asked[reply.metadata.reply_to_message_id]
+            node = node_of[reply.metadata.reply_to_message_id]
             if reply.has_content():
-                self.hear(node, introduction_in(reply.content))
-            elif reply.error.code == 2 and node not in self._clients:  # the app has no answer to our query
-                self.hear(node, None)
-                strangers.append(node)
-        if strangers:
+                self.record(node, pop_client_info(reply.content))
+            elif reply.error.code == APP_ERROR and node not in self._clients:  # the app does not implement the query
+                self.record(node, None)
+                anonymous.append(node)
+        if anonymous:
             log.warning(
-                "turnout: %d clients do not say who they are (%s, …) and are known by their node's id, which changes "
-                "when a SuperNode is started again: end client_app.py with app = with_status(app)",
-                len(strangers),
-                strangers[0],
+                "turnout: %d clients do not report an id (nodes %s, …) and are identified by their node id, which "
+                "changes when a SuperNode restarts: end client_app.py with app = with_status(app)",
+                len(anonymous),
+                anonymous[0],
             )
 
-    def hear(self, node: int, told: Introduction | None) -> None:
-        """What a node says of itself; nothing, if its app does not have our line."""
-        if told is None:
+    def record(self, node: int, info: ClientInfo | None) -> None:
+        """Stores what a node reports about its client; None if its app does not use `with_status`."""
+        if info is None:
             if node not in self._clients:
                 self._clients[node] = str(node)
             return
-        before = self._clients.get(node)
-        if before is not None and before != told.client:
-            log.warning("turnout: node %d was client %r and now says it is %r", node, before, told.client)
+        previous = self._clients.get(node)
+        if previous is not None and previous != info.client:
+            log.warning("turnout: node %d was client %r and now reports the id %r", node, previous, info.client)
             del self._clients[node]
-        self._clients.setdefault(node, told.client)
-        self._statuses[told.client] = told.status
+        self._clients.setdefault(node, info.client)
+        self._statuses[info.client] = info.status
 
-    def by_client(self, nodes: Iterable[int]) -> dict[str, int]:
-        """The node of every known client that is connected: the newest, where several say that they are it."""
+    def nodes_by_client(self, nodes: Iterable[int]) -> dict[str, int]:
+        """Returns the node of every known client that is connected; with duplicates the newest node wins."""
         connected = set(nodes)
-        found: dict[str, int] = {}
+        by_client: dict[str, int] = {}
         for node, client in self._clients.items():
             if node not in connected:
                 continue
-            if client in found and client not in self._doubles:
-                self._doubles.add(client)
+            if client in by_client and client not in self._duplicates:
+                self._duplicates.add(client)
                 log.warning(
-                    "turnout: nodes %d and %d both say that they are client %r; the newer one is asked. If it was not "
-                    "started again, give each SuperNode a client-id of its own",
-                    found[client],
+                    "turnout: nodes %d and %d both report the client id %r; messages go to the newer one. Unless this "
+                    "client was restarted, give each SuperNode its own client-id",
+                    by_client[client],
                     node,
                     client,
                 )
-            found[client] = node
-        return dict(sorted(found.items()))
+            by_client[client] = node
+        return dict(sorted(by_client.items()))
 
     def statuses(self, clients: Iterable[str]) -> dict[str, Mapping[str, float]]:
-        """How they are; those whose numbers are not credible are left out, and told."""
-        credible = {}
+        """Returns the latest status of each client; logs and omits clients whose values are out of range."""
+        valid = {}
         for client in clients:
-            status = self._statuses.get(client) or self._plain_status()
+            status = self._statuses.get(client) or self._default_status()
             try:
                 self._features.check(client, status)
-            except OfferError as odd:
-                log.warning("turnout: left out of this round: %s", odd)
+            except OfferError as error:
+                log.warning("turnout: excluded from this round: %s", error)
             else:
-                credible[client] = status
-        return credible
+                valid[client] = status
+        return valid
 
-    def _plain_status(self) -> dict[str, Any]:
-        return {feature.name: min(max(PLAIN_STATUS, feature.low), feature.high) for feature in self._features.declared}
+    def _default_status(self) -> dict[str, Any]:
+        declared = self._features.declared
+        return {feature.name: min(max(DEFAULT_STATUS, feature.low), feature.high) for feature in declared}
 
 
-def clients_of(grid: Grid, *, patience: float = 30.0) -> dict[str, int]:
-    """Ask every connected node who it is: the node of each client, by its id."""
+def identify_clients(grid: Grid, *, patience: float = 30.0) -> dict[str, int]:
+    """Queries every connected node and returns the node id of each client, by client id.
+
+    Nodes that do not answer within `patience` seconds are missing from the result.
+    """
     timed = grid if isinstance(grid, TimedGrid) else TimedGrid(grid, POLL)
-    connected, nodes = timed.get_node_ids(), Nodes(PAPER_FEATURES, patience)
-    nodes.ask(timed, connected)
-    return nodes.by_client(connected)
+    connected, directory = timed.get_node_ids(), NodeDirectory(PAPER_FEATURES, patience)
+    directory.query(timed, connected)
+    return directory.nodes_by_client(connected)
+
+
+#: Former name of `identify_clients`, kept as an alias.
+clients_of = identify_clients

@@ -28,10 +28,10 @@ Metrics = dict[int, dict[str, Any]]
 
 @dataclass(slots=True)
 class SavedRun:
-    """`fleet_round`: the round of the fleet in which this one was trained, after `waited` seconds.
+    """The state of a run after round `server_round`, which was round `fleet_round` of the fleet.
 
-    `begun_with`: the shapes of the model that the run was begun with. `metrics`: what the strategy tells of the round.
-    `expected`: how many seconds each client should have taken.
+    `waited` is the duration of that round in seconds. `begun_with` holds the shapes of the initial model. `metrics` are
+    the strategy's metrics of the round. `expected` maps each client to its predicted seconds.
     """
 
     server_round: int
@@ -70,7 +70,7 @@ class RunFiles:
             np.savez(file, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
 
     def read(self) -> SavedRun | None:
-        """The run that was not finished; None if there is none."""
+        """Returns the unfinished run, or None if there is none."""
         if not self.model.exists():
             return None
         try:
@@ -87,10 +87,10 @@ class RunFiles:
                 header["begun_with"],
                 **{part: tree.unpack(header[part]) for part in PARTS},
             )
-        except Exception as odd:  # of how many kinds, depends on which of its bytes are wrong
+        except Exception as error:  # which exception it is depends on which bytes are damaged
             raise StateError(
-                f"cannot read the run in {self.model}: {odd}. Restore the file, or begin anew with resume=False"
-            ) from odd
+                f"cannot read the run in {self.model}: {error}. Restore the file, or start a new run with resume=False"
+            ) from error
 
     def write_metrics(self, metrics: Mapping[str, Metrics]) -> None:
         """All metrics so far."""
@@ -132,9 +132,9 @@ class RunFiles:
 
 
 def strategy_state(strategy: Strategy) -> dict[str, Any]:
-    """What a strategy keeps: every attribute that is numbers, words or arrays; of a strategy inside it too.
+    """Returns the attributes of a strategy that can be saved: numbers, strings, arrays and nested containers of these.
 
-    And of what has a state of its own, as an accountant of privacy has.
+    Nested strategies are included, and attributes with `state_dict`/`load_state_dict`, such as privacy accountants.
     """
     state: dict[str, Any] = {}
     for name, value in vars(strategy).items():
@@ -142,46 +142,49 @@ def strategy_state(strategy: Strategy) -> dict[str, Any]:
             state[name] = {"inner": strategy_state(value)}
         elif _is_plain(value):
             state[name] = {"value": value}
-        elif hasattr(value, "load_state_dict") and _is_plain(own := value.state_dict()):
-            state[name] = {"state": own}
+        elif hasattr(value, "load_state_dict") and _is_plain(attribute_state := value.state_dict()):
+            state[name] = {"state": attribute_state}
     return state
 
 
 def restore_strategy(strategy: Strategy, state: Mapping[str, Any]) -> None:
-    """Give it back to a strategy that was made in the same way."""
-    for name, kept in state.items():
-        if not hasattr(strategy, name) or ("value" not in kept and getattr(strategy, name) is None):
-            raise StateError(f"the saved run has a strategy with {name!r}, this {type(strategy).__name__} has none")
-        if "inner" in kept:
-            restore_strategy(getattr(strategy, name), kept["inner"])
-        elif "state" in kept:
-            getattr(strategy, name).load_state_dict(kept["state"])
+    """Restores the state to a strategy that was constructed with the same arguments."""
+    for name, saved in state.items():
+        if not hasattr(strategy, name) or ("value" not in saved and getattr(strategy, name) is None):
+            raise StateError(
+                f"the strategy of the saved run has {name!r}, this {type(strategy).__name__} has not: construct the "
+                "strategy as before, or start a new run with resume=False"
+            )
+        if "inner" in saved:
+            restore_strategy(getattr(strategy, name), saved["inner"])
+        elif "state" in saved:
+            getattr(strategy, name).load_state_dict(saved["state"])
         else:
-            setattr(strategy, name, kept["value"])
+            setattr(strategy, name, saved["value"])
 
 
 def shapes_of(arrays: ArrayRecord) -> dict[str, list[int]]:
-    """Of a model's arrays."""
+    """Returns the shape of each array of a model, by name."""
     return {name: list(array.shape) for name, array in arrays.items()}
 
 
 def metrics_of(record: MetricRecord) -> dict[str, Any]:
-    """As JSON has them."""
+    """Converts a MetricRecord to a dict that can be serialised as JSON."""
     return {name: list(value) if isinstance(value, list) else value for name, value in record.items()}
 
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
-        return all(_is_plain(one) for one in value)
+        return all(_is_plain(item) for item in value)
     if isinstance(value, dict):
-        return all(isinstance(name, str) and _is_plain(one) for name, one in value.items())
+        return all(isinstance(name, str) and _is_plain(item) for name, item in value.items())
     if isinstance(value, np.ndarray):
         return not value.dtype.hasobject
     return value is None or isinstance(value, bool | int | float | str | np.number | ArrayRecord)
 
 
 class _Packed:
-    """Nested values as JSON, their arrays beside it."""
+    """Converts nested values to JSON, in which each array is replaced by its index in `arrays`."""
 
     def __init__(self, arrays: list[npt.NDArray[Any]] | None = None) -> None:
         self.arrays = [] if arrays is None else arrays
@@ -190,37 +193,38 @@ class _Packed:
         if isinstance(value, ArrayRecord):
             return {"record": [[name, self._pack_array(array)] for name, array in value.items()]}
         if isinstance(value, np.ndarray):
-            return {"array": self._keep(value)}
+            return {"array": self._append(value)}
         if isinstance(value, np.number):
-            return {"number": self._keep(np.asarray(value))}
+            return {"number": self._append(np.asarray(value))}
         if isinstance(value, dict):
-            return {"table": {name: self.pack(one) for name, one in value.items()}}
+            return {"table": {name: self.pack(item) for name, item in value.items()}}
         if isinstance(value, list | tuple):
-            return {type(value).__name__: [self.pack(one) for one in value]}
+            return {type(value).__name__: [self.pack(item) for item in value]}
         return value
 
-    def unpack(self, told: Any) -> Any:
-        if not isinstance(told, dict):
-            return told
-        ((kind, content),) = told.items()
+    def unpack(self, packed: Any) -> Any:
+        if not isinstance(packed, dict):
+            return packed
+        ((kind, content),) = packed.items()
         if kind == "record":
-            return ArrayRecord({name: self._unpack_array(one) for name, one in content})
+            return ArrayRecord({name: self._unpack_array(array) for name, array in content})
         if kind == "array":
             return self.arrays[content]
         if kind == "number":
             return self.arrays[content][()]
         if kind == "table":
-            return {name: self.unpack(one) for name, one in content.items()}
-        return [self.unpack(one) for one in content] if kind == "list" else tuple(self.unpack(one) for one in content)
+            return {name: self.unpack(item) for name, item in content.items()}
+        items = [self.unpack(item) for item in content]
+        return items if kind == "list" else tuple(items)
 
     def _pack_array(self, array: Array) -> dict[str, Any]:
-        place = self._keep(np.frombuffer(array.data, np.uint8))
-        return {"dtype": array.dtype, "shape": list(array.shape), "stype": array.stype, "data": place}
+        index = self._append(np.frombuffer(array.data, np.uint8))
+        return {"dtype": array.dtype, "shape": list(array.shape), "stype": array.stype, "data": index}
 
-    def _unpack_array(self, told: Mapping[str, Any]) -> Array:
-        data = self.arrays[told["data"]].tobytes()
-        return Array(dtype=told["dtype"], shape=tuple(told["shape"]), stype=told["stype"], data=data)
+    def _unpack_array(self, packed: Mapping[str, Any]) -> Array:
+        data = self.arrays[packed["data"]].tobytes()
+        return Array(dtype=packed["dtype"], shape=tuple(packed["shape"]), stype=packed["stype"], data=data)
 
-    def _keep(self, array: npt.NDArray[Any]) -> int:
+    def _append(self, array: npt.NDArray[Any]) -> int:
         self.arrays.append(array)
         return len(self.arrays) - 1

@@ -1,4 +1,4 @@
-"""What travels between our side of the server and our side of a client, beside Flower's own records."""
+"""The record that clients add to their replies for the scheduler, next to Flower's own records."""
 
 from __future__ import annotations
 
@@ -7,30 +7,33 @@ from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, RecordDict
 
-RECORD = "turnout"  # the record's key, in replies to training and to a query
-ACTION = "turnout"  # the query's name
+RECORD = "turnout"  # key of the record in replies to training, evaluation and query messages
+ACTION = "turnout"  # name of the query
 QUERY = f"query.{ACTION}"
 CLIENT_ID = "client-id"
 
 
 @dataclass(frozen=True, slots=True)
-class Introduction:
-    """Who a client is, and how it is now: one number a feature."""
+class ClientInfo:
+    """The id of a client and its current status: one number per feature."""
 
     client: str
     status: Mapping[str, float]
 
-    def record(self) -> ConfigRecord:
-        """As it travels: a ConfigRecord, which no strategy aggregates."""
+    def to_record(self) -> ConfigRecord:
+        """Converts to a ConfigRecord, the one record type that no strategy aggregates."""
         return ConfigRecord({CLIENT_ID: self.client, **{name: float(value) for name, value in self.status.items()}})
 
 
-def introduction_in(content: RecordDict) -> Introduction | None:
-    """Take it out of a reply, so that the strategy sees only its own records; None if there is none."""
-    told = content.pop(RECORD, None)
-    if not isinstance(told, ConfigRecord) or not isinstance(client := told.get(CLIENT_ID), str):
+def pop_client_info(content: RecordDict) -> ClientInfo | None:
+    """Removes the record from a reply, so that the strategy sees only its own records, and returns its content.
+
+    Returns None if the record is missing or has no valid client id.
+    """
+    record = content.pop(RECORD, None)
+    if not isinstance(record, ConfigRecord) or not isinstance(client := record.get(CLIENT_ID), str):
         return None
-    if not client or "\0" in client:  # no name for a client
+    if not client or "\0" in client:  # the scheduler does not accept such an id
         return None
-    numbers = {name: value for name, value in told.items() if name != CLIENT_ID and isinstance(value, int | float)}
-    return Introduction(client, {name: float(value) for name, value in numbers.items()})
+    numbers = {name: value for name, value in record.items() if name != CLIENT_ID and isinstance(value, int | float)}
+    return ClientInfo(client, {name: float(value) for name, value in numbers.items()})

@@ -1,4 +1,4 @@
-"""Clients stay although nodes come and go, and what they say of themselves is what the next choice knows."""
+"""Clients keep their identity while node ids change, and the selection uses their latest status."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from adapters.flower.in_process import (
     plain_app,
     turns_of,
 )
-from turnout.adapters.flower import FairSelection
+from turnout.adapters.flower import FairSelection, clients_of, identify_clients
 from turnout.adapters.flower.client import Status, with_status
 from turnout.scheduler import Scheduler
 from turnout.scheduler.features import Feature, Features
@@ -33,14 +33,14 @@ pytestmark = pytest.mark.usefixtures("clock")
 QUERY = "query.turnout"
 
 
-# Identity
+# Client ids
 
 
-def test_a_client_keeps_its_turns_although_its_node_is_another(open_fleet: OpenFleet) -> None:
+def test_a_client_keeps_its_history_when_its_node_id_changes(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(4))
 
     def restart(number: int) -> None:
-        """All SuperNodes are started again after every round: all have new ids."""
+        """Restarts all SuperNodes with new node ids."""
         nodes = [named_node(f"c{row}", 1000 * (number + 1) + row) for row in range(4)]
         grid.nodes = {node.node_id: node for node in nodes}
 
@@ -50,7 +50,7 @@ def test_a_client_keeps_its_turns_although_its_node_is_another(open_fleet: OpenF
     assert [len(push) for push in grid.sent(QUERY)] == [4] * 8
 
 
-def test_a_client_is_known_after_the_server_was_started_again(open_fleet: OpenFleet) -> None:
+def test_clients_keep_their_history_across_server_restarts(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     for start in range(3):
         nodes = [named_node(f"c{row}", 100 * (start + 1) + row) for row in range(4)]
@@ -59,19 +59,19 @@ def test_a_client_is_known_after_the_server_was_started_again(open_fleet: OpenFl
     assert set(turns_of(scheduler).values()) == {3}
 
 
-def test_of_two_nodes_with_the_same_client_the_newer_is_asked(
+def test_of_two_nodes_with_the_same_client_id_the_newer_is_selected(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
-    join = after(1, lambda: grid.add(named_node("c1", 50)))  # its number is lower: the newer is who came later
+    join = after(1, lambda: grid.add(named_node("c1", 50)))  # a lower node id, but connected later
     FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3, evaluate_fn=join)
     trained = [sorted(sent.node_id for sent in push) for push in grid.sent("train")]
     assert trained == [[100, 101, 102], [50, 100, 102], [50, 100, 102]]
-    assert caplog.text.count("nodes 101 and 50 both say that they are client 'c1'; the newer one is asked") == 1
+    assert caplog.text.count("nodes 101 and 50 both report the client id 'c1'; messages go to the newer one") == 1
     assert turns_of(scheduler) == {"c0": 3, "c1": 3, "c2": 3}
 
 
-def test_an_app_without_our_line_is_known_by_its_node_and_told_what_that_means(
+def test_an_app_without_with_status_is_identified_by_its_node_id_with_a_warning(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3})
@@ -79,99 +79,103 @@ def test_an_app_without_our_line_is_known_by_its_node_and_told_what_that_means(
     FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3)
     assert scheduler.clients == ["777", "c0", "c1"]
     assert turns_of(scheduler) == {"777": 3, "c0": 3, "c1": 3}
-    assert caplog.text.count("1 clients do not say who they are (777, …)") == 1
+    assert caplog.text.count("1 clients do not report an id (nodes 777, …)") == 1
     assert "end client_app.py with app = with_status(app)" in caplog.text
     assert len(grid.sent(QUERY)) == 1
 
 
-def test_a_node_that_says_it_is_another_now_is_believed_and_told(
+def test_a_changed_client_id_is_accepted_with_a_warning(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(2))
     rename = after(1, lambda: grid.nodes[101].config.update({"client-id": "c9"}))
     FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=4, evaluate_fn=rename)
-    assert "node 101 was client 'c1' and now says it is 'c9'" in caplog.text
+    assert "node 101 was client 'c1' and now reports the id 'c9'" in caplog.text
     assert turns_of(scheduler) == {"c0": 4, "c1": 2, "c9": 2}
 
 
 @pytest.mark.parametrize("name", ["", "a\0b"])
-def test_a_name_that_is_none_is_not_taken(open_fleet: OpenFleet, name: str) -> None:
+def test_an_invalid_client_id_is_replaced_by_the_node_id(open_fleet: OpenFleet, name: str) -> None:
     scheduler, grid = open_fleet(), InProcessGrid([named_node("c0", 100), named_node(name, 555)])
     FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=2)
     assert turns_of(scheduler) == {"555": 2, "c0": 2}
 
 
-# Who comes and goes
+# Clients that join and leave
 
 
-def test_who_joins_in_mid_run_starts_at_zero_owed(open_fleet: OpenFleet) -> None:
+def test_a_client_that_joins_during_the_run_is_owed_nothing_at_first(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 1, "guaranteed_rate": 0.2}), InProcessGrid(named_nodes(4))
     owed: dict[int, float] = {}
 
-    def happen(number: int) -> None:
+    def join_and_observe(number: int) -> None:
         if number == 3:
             grid.add(named_node("c4", 900))
         if number >= 4:
             certificate = scheduler.certificate()
             owed[number] = float(certificate.owed[scheduler.clients.index("c4")])
 
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=8, evaluate_fn=between_rounds(happen))
+    FairSelection(open_to_all(), scheduler).start(
+        grid, model(0.0), num_rounds=8, evaluate_fn=between_rounds(join_and_observe)
+    )
     assert scheduler.clients[-1] == "c4"
-    assert owed[4] in (pytest.approx(0.2), 0.0)  # of one round, not of four
+    assert owed[4] in (pytest.approx(0.2), 0.0)  # the accrual of one round, not of four
     assert [turn.round >= 4 for turn in scheduler.history("c4")] == [True] * len(scheduler.history("c4"))
     assert scheduler.history("c4")
     assert scheduler.certificate().holds
 
 
-def test_who_is_gone_is_not_asked_and_the_others_go_on(open_fleet: OpenFleet) -> None:
+def test_a_disconnected_client_is_not_selected_and_the_others_continue(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(4))
-    vanish = after(2, lambda: (grid.nodes.pop(100), grid.nodes.pop(103)))
-    result = FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=6, evaluate_fn=vanish)
+    disconnect = after(2, lambda: (grid.nodes.pop(100), grid.nodes.pop(103)))
+    result = FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=6, evaluate_fn=disconnect)
     assert grid.asked("train")[2:] == [["c1", "c2"]] * 4
     assert grid.asked("evaluate")[2:] == [["c1", "c2"]] * 4
     assert len(result.train_metrics_clientapp) == 6
 
 
-def test_who_returns_under_another_node_is_the_same_as_before(open_fleet: OpenFleet) -> None:
+def test_a_client_that_returns_with_another_node_id_is_recognised(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
 
-    def happen(number: int) -> None:
+    def leave_and_return(number: int) -> None:
         if number == 2:
             del grid.nodes[101]
         if number == 4:
             grid.add(named_node("c1", 888))
 
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=6, evaluate_fn=between_rounds(happen))
+    FairSelection(open_to_all(), scheduler).start(
+        grid, model(0.0), num_rounds=6, evaluate_fn=between_rounds(leave_and_return)
+    )
     assert [turn.round for turn in scheduler.history("c1")] == [1, 2, 5, 6]
     assert scheduler.clients == ["c0", "c1", "c2"]
 
 
-def test_when_all_are_gone_it_waits_for_somebody(open_fleet: OpenFleet, clock: Clock) -> None:
+def test_with_no_node_connected_the_server_waits_for_one(open_fleet: OpenFleet, clock: Clock) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(2))
 
-    def empty() -> None:
+    def disconnect_all() -> None:
         grid.nodes.clear()
         clock.after(50.0, lambda: grid.add(named_node("c0", 700)))
 
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3, evaluate_fn=after(1, empty))
+    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3, evaluate_fn=after(1, disconnect_all))
     assert grid.asked("train") == [["c0", "c1"], ["c0"], ["c0"]]
 
 
-# What a client says of itself
+# Statuses
 
 
-def statuses(first: Status) -> list[Node]:
-    """A client that tells this, and two that are as they should be."""
-    apps = [with_status(plain_app(), status) for status in (first, well, well)]
+def nodes_with_status(first: Status) -> list[Node]:
+    """Returns a node with this status and two nodes with a valid one."""
+    apps = [with_status(plain_app(), status) for status in (first, valid_status, valid_status)]
     return [Node(100 + row, app, {"client-id": f"c{row}"}, 1.0) for row, app in enumerate(apps)]
 
 
-def well(_: Context) -> dict[str, float]:
+def valid_status(_: Context) -> dict[str, float]:
     return {"free_cpu": 1.0, "bandwidth": 2.0}
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "problem"),
     [
         ({"free_cpu": float("nan"), "bandwidth": 2.0}, "free_cpu of 'c0' is nan"),
         ({"free_cpu": -1.0, "bandwidth": 2.0}, "free_cpu of 'c0' is -1"),
@@ -180,39 +184,41 @@ def well(_: Context) -> dict[str, float]:
         ({"free_cpu": 1.0}, "the status of 'c0' has no 'bandwidth'"),
     ],
 )
-def test_a_status_that_is_not_credible_leaves_its_client_out_and_nobody_else(
-    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture, status: dict[str, float], told: str
+def test_a_status_out_of_range_excludes_only_its_own_client(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture, status: dict[str, float], problem: str
 ) -> None:
-    scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(statuses(lambda _: status))
+    scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(nodes_with_status(lambda _: status))
     FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=2)
     assert grid.asked("train") == [["c1", "c2"], ["c1", "c2"]]
-    assert f"left out of this round: {told}" in caplog.text
+    assert f"excluded from this round: {problem}" in caplog.text
 
 
-def test_who_is_credible_again_is_chosen_again(open_fleet: OpenFleet) -> None:
+def test_a_client_whose_status_is_valid_again_is_selected_again(open_fleet: OpenFleet) -> None:
     cpu = [-1.0]
-    grid = InProcessGrid(statuses(lambda _: {"free_cpu": cpu[0], "bandwidth": 2.0}))
+    grid = InProcessGrid(nodes_with_status(lambda _: {"free_cpu": cpu[0], "bandwidth": 2.0}))
     scheduler = open_fleet(settings={"cohort_size": 3})
-    heal = after(1, lambda: cpu.__setitem__(0, 1.0))  # told with the evaluation's reply of the next round
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3, evaluate_fn=heal)
+    recover = after(1, lambda: cpu.__setitem__(0, 1.0))  # reported with the evaluation reply of the next round
+    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3, evaluate_fn=recover)
     assert grid.asked("train") == [["c1", "c2"], ["c1", "c2"], ["c0", "c1", "c2"]]
 
 
-def test_a_status_that_cannot_be_told_loses_neither_the_client_nor_what_it_trained(
+def test_a_failing_status_function_loses_neither_the_client_nor_its_model(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(context: Context) -> dict[str, float]:
         raise PermissionError(f"no counters for node {context.node_id}")
 
-    scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(statuses(broken))
+    scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(nodes_with_status(broken))
     FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=2)
     assert turns_of(scheduler) == {"c0": 2, "c1": 2, "c2": 2}
     assert {turn.kind for turn in scheduler.history("c0")} == {"arrived"}
-    assert "this client does not know how it is: PermissionError('no counters for node 100')" in caplog.text
+    assert (
+        "the status of this client could not be determined: PermissionError('no counters for node 100')" in caplog.text
+    )
 
 
-class Curious(Spy):
-    """Notes what the choice knew of each client."""
+class ContextSpy(Spy):
+    """Records the context of each selected client."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__()
@@ -223,12 +229,12 @@ class Curious(Spy):
         assert opened is not None
         ids = self.scheduler.clients
         self.contexts.append(
-            {ids[row]: opened.contexts[place].tolist() for place, row in enumerate(opened.rows.tolist())}
+            {ids[row]: opened.contexts[index].tolist() for index, row in enumerate(opened.rows.tolist())}
         )
         return super().configure_train(server_round, *args)
 
 
-def test_what_came_with_the_last_reply_is_what_the_next_choice_knows(open_fleet: OpenFleet) -> None:
+def test_the_selection_uses_the_status_of_the_latest_reply(open_fleet: OpenFleet) -> None:
     calls = [0]
 
     def busier(_: Context) -> dict[str, float]:
@@ -236,10 +242,10 @@ def test_what_came_with_the_last_reply_is_what_the_next_choice_knows(open_fleet:
         return {"free_cpu": 1 / calls[0], "bandwidth": 20.0}
 
     scheduler = open_fleet(settings={"cohort_size": 3})
-    spy, grid = Curious(scheduler), InProcessGrid(statuses(busier))
+    spy, grid = ContextSpy(scheduler), InProcessGrid(nodes_with_status(busier))
     FairSelection(spy, scheduler).start(grid, model(0.0), num_rounds=3)
-    # asked once, and then told with each training and each evaluation
-    assert [known["c0"] for known in spy.contexts] == [
+    # one query, then one status with each training and each evaluation reply
+    assert [contexts["c0"] for contexts in spy.contexts] == [
         [pytest.approx(1.0), 1.0, 1.0],
         [pytest.approx(3.0), 0.0, 1.0],
         [pytest.approx(5.0), 0.0, 1.0],
@@ -247,13 +253,13 @@ def test_what_came_with_the_last_reply_is_what_the_next_choice_knows(open_fleet:
     assert len(grid.sent(QUERY)) == 1
 
 
-def test_a_fleet_with_features_of_its_own_is_told_those(open_fleet: OpenFleet) -> None:
+def test_custom_features_are_read_from_the_status(open_fleet: OpenFleet) -> None:
     features = Features.of(Feature("battery", 0.0, 1.0), Feature("images", 1.0, 1e6))
     scheduler = open_fleet(features=features, settings={"cohort_size": 2})
-    spy = Curious(scheduler)
-    told = with_status(plain_app(), lambda context: {"battery": 0.5, "images": float(context.node_id)})
+    spy = ContextSpy(scheduler)
+    app = with_status(plain_app(), lambda context: {"battery": 0.5, "images": float(context.node_id)})
     grid = InProcessGrid(
-        [Node(100, told, {"client-id": "c0"}), Node(101, told, {"client-id": "c1"}), Node(102, plain_app())]
+        [Node(100, app, {"client-id": "c0"}), Node(101, app, {"client-id": "c1"}), Node(102, plain_app())]
     )
     FairSelection(spy, scheduler).start(grid, model(0.0), num_rounds=2)
     known = {client: context for contexts in spy.contexts for client, context in contexts.items()}
@@ -266,59 +272,70 @@ def test_the_strategy_sees_its_own_records_only(open_fleet: OpenFleet) -> None:
     assert spy.seen == {"arrays", "metrics"}
 
 
-# Who is asked how it is
+# Queries
 
 
-def test_with_replies_only_nodes_that_are_new_are_asked(open_fleet: OpenFleet) -> None:
+def test_with_context_reply_only_new_nodes_are_queried(open_fleet: OpenFleet) -> None:
     grid = InProcessGrid(named_nodes(3))
     join = after(2, lambda: grid.add(named_node("c3", 900)))
     FairSelection(open_to_all(), open_fleet()).start(grid, model(0.0), num_rounds=5, evaluate_fn=join)
     assert grid.asked(QUERY) == [["c0", "c1", "c2"], ["c3"]]
 
 
-def test_with_queries_everyone_is_asked_before_each_choice(open_fleet: OpenFleet) -> None:
+def test_with_context_query_all_nodes_are_queried_before_each_selection(open_fleet: OpenFleet) -> None:
     grid = InProcessGrid(named_nodes(3))
     FairSelection(open_to_all(), open_fleet(), context="query").start(grid, model(0.0), num_rounds=4)
     assert grid.asked(QUERY) == [["c0", "c1", "c2"]] * 4
 
 
-def test_with_queries_the_choice_knows_how_everyone_is_now(open_fleet: OpenFleet) -> None:
+def test_with_context_query_the_selection_uses_current_statuses(open_fleet: OpenFleet) -> None:
     now = [1.0]
     scheduler = open_fleet(settings={"cohort_size": 3})
-    spy, grid = Curious(scheduler), InProcessGrid(statuses(lambda _: {"free_cpu": now[0], "bandwidth": 20.0}))
+    spy, grid = (
+        ContextSpy(scheduler),
+        InProcessGrid(nodes_with_status(lambda _: {"free_cpu": now[0], "bandwidth": 20.0})),
+    )
     FairSelection(spy, scheduler, context="query").start(
         grid, model(0.0), num_rounds=2, evaluate_fn=after(1, lambda: now.__setitem__(0, 0.25))
     )
-    assert [known["c0"][0] for known in spy.contexts] == [1.0, 4.0]
+    assert [contexts["c0"][0] for contexts in spy.contexts] == [1.0, 4.0]
 
 
-def test_a_node_that_does_not_say_who_it_is_is_asked_again_after_1_2_and_4_rounds(
+def test_a_node_that_does_not_identify_itself_is_queried_again_after_1_2_and_4_rounds(
     open_fleet: OpenFleet, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(3))
     grid.client("c2").trouble, grid.client("c2").troubled = "silent", ("query", "evaluate")
-    began, rounds = clock.now, list[int]()
-    grid.before = lambda what: rounds.append(scheduler.round + 1) if what == "push" else None
+    start, rounds = clock.now, list[int]()
+    grid.before = lambda operation: rounds.append(scheduler.round + 1) if operation == "push" else None
     FairSelection(open_to_all(fraction_evaluate=0.0), scheduler, patience=7, poll=0.25).start(
         grid, model(0.0), num_rounds=10
     )
-    asked = [rounds[place] for place, push in enumerate(grid.pushes) if push[0].kind == QUERY]
-    assert asked == [1, 2, 4, 8]
-    assert caplog.text.count("1 nodes did not say who they are within 7 s") == 4
-    assert clock.now - began == 4 * 7 + 10 * 1
+    queried = [rounds[index] for index, push in enumerate(grid.pushes) if push[0].kind == QUERY]
+    assert queried == [1, 2, 4, 8]
+    assert caplog.text.count("1 nodes did not identify themselves within 7 s") == 4
+    assert clock.now - start == 4 * 7 + 10 * 1
     assert scheduler.clients == ["c0", "c1"]
 
 
-def test_a_node_that_said_nothing_is_known_as_soon_as_it_says_something(open_fleet: OpenFleet) -> None:
+def test_a_node_that_ignored_the_query_is_identified_by_its_first_reply(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
     grid.client("c2").trouble, grid.client("c2").troubled = "silent", ("query",)
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=2)  # it evaluates
+    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=2)  # it replies to evaluation
     assert grid.asked("train") == [["c0", "c1"], ["c0", "c1", "c2"]]
     assert len(grid.sent(QUERY)) == 1
 
 
-def test_a_node_that_is_gone_when_it_is_asked_is_not_taken_for_a_stranger(open_fleet: OpenFleet) -> None:
+def test_a_node_that_disconnects_during_the_query_is_not_registered_by_its_node_id(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(3))
     grid.client("c2").trouble, grid.client("c2").troubled = "gone", ("query", "evaluate")
     FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=2)
     assert scheduler.clients == ["c0", "c1"]
+
+
+def test_identify_clients_returns_the_node_of_each_client_that_answers(clock: Clock) -> None:
+    grid, start = InProcessGrid([*named_nodes(2), Node(777, plain_app())]), clock.now
+    grid.client("c1").trouble, grid.client("c1").troubled = "silent", ("query",)
+    assert identify_clients(grid, patience=4.0) == {"777": 777, "c0": 100}
+    assert clock.now - start == pytest.approx(4.0)
+    assert clients_of is identify_clients

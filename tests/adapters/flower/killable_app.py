@@ -1,8 +1,8 @@
-"""A server app that may be ended at any moment, and started again.
+"""A server app that can be interrupted at any moment and restarted.
 
-Run as a program it takes orders, one JSON object a line, and forks a child for each, from a warm process: {"path": …,
-"out": …, "die_after": seconds} plays the run on this fleet from wherever it is, writes what it came to, and is killed
-after so many seconds, if it still lives.
+As a program it reads one JSON object per line, {"path": …, "out": …, "rounds": …, "die_after": seconds}, and forks a
+child for each, so that imports are paid for once. The child starts or resumes the run on this fleet and writes its
+result to "out"; after "die_after" seconds it is killed. The program prints the exit code of each child.
 """
 
 from __future__ import annotations
@@ -51,16 +51,26 @@ def play(
     rounds: int = ROUNDS,
     grid: InProcessGrid | None = None,
     simulated: bool = True,
-    passing: Callable[[], object] = lambda: None,
+    checkpoint: Callable[[], object] = lambda: None,
     **settings: Any,
 ) -> Result:
-    """A run from wherever it is: all objects are new. `passing`: is called at every moment at which it may end."""
+    """Starts or resumes a run with new objects.
+
+    Args:
+        path: the fleet file.
+        strategy: the strategy to wrap.
+        rounds: the number of rounds.
+        grid: the nodes; by default `CLIENTS` of them.
+        simulated: whether times come from a simulated world.
+        checkpoint: a function that is called at every moment at which the run may be interrupted.
+        settings: further arguments of FairSelection.
+    """
     world = PaperWorld(7, clients=CLIENTS, availability=0.7) if simulated else None
     connected = grid or InProcessGrid(partitions(CLIENTS) if simulated else named_nodes(CLIENTS, seconds()))
-    connected.before = lambda _: passing()
+    connected.before = lambda _: checkpoint()
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        passing()
+        checkpoint()
         return MetricRecord({"sum": sum(weights(arrays)), "round": server_round})
 
     with Scheduler.open(path, **FLEET) as scheduler:
@@ -69,12 +79,12 @@ def play(
 
 
 def seconds() -> list[float]:
-    """How long each client takes where no world tells."""
+    """Returns the training time of each client without a simulated world."""
     return [1.0 + row / 4 for row in range(CLIENTS)]
 
 
-def told(result: Result) -> dict[str, Any]:
-    """All that a run came to."""
+def as_dict(result: Result) -> dict[str, Any]:
+    """Returns the model and all metrics of a result."""
     return {
         "weights": weights(result.arrays),
         **{
@@ -88,55 +98,55 @@ def told(result: Result) -> dict[str, Any]:
     }
 
 
-# Ended from within
+# Interrupted by an exception
 
 
 class Killed(BaseException):
-    """Nothing in a program expects this, as nothing expects a kill -9."""
+    """An exception that no code handles, in place of kill -9."""
 
 
-class Moments:
-    """Counts the moments of a run before and after all that it writes and sends, and ends it at one of them."""
+class Checkpoints:
+    """Counts the moments before and after each write and each message of a run, and interrupts it at one of them."""
 
     def __init__(self, die_at: int | None = None) -> None:
         self.count, self.die_at = 0, die_at
 
-    def passing(self) -> None:
+    def checkpoint(self) -> None:
         self.count += 1
         if self.count == self.die_at:
             raise Killed
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def installed(self) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             for kind, names in (
                 (RunFiles, ("write", "write_metrics", "finish")),
                 (Scheduler, ("register", "choose", "report", "failed", "close_round")),
             ):
                 for name in names:
-                    patch.setattr(kind, name, self._around(getattr(kind, name)))
+                    patch.setattr(kind, name, self._wrap(getattr(kind, name)))
             yield
 
-    def _around(self, does: Callable[..., Any]) -> Callable[..., Any]:
-        def done(*args: Any, **more: Any) -> Any:
-            self.passing()
-            given = does(*args, **more)
-            self.passing()
-            return given
+    def _wrap(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            self.checkpoint()
+            value = method(*args, **kwargs)
+            self.checkpoint()
+            return value
 
-        return done
-
-
-# Killed from without
+        return wrapped
 
 
-def obey(order: dict[str, Any]) -> int:
-    """Fork, let the child play, see it die; how it ended."""
+# Killed by a signal
+
+
+def run_in_child(request: dict[str, Any]) -> int:
+    """Runs a request in a forked child, kills it after its time, and returns its exit code."""
     child = os.fork()
     if child == 0:
-        _be_the_child(order)
-    patience = time.monotonic() + order.get("die_after", math.inf)
-    while time.monotonic() < patience:
+        _run_child(request)
+    end = time.monotonic() + request.get("die_after", math.inf)
+    while time.monotonic() < end:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
@@ -145,11 +155,11 @@ def obey(order: dict[str, Any]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _be_the_child(order: dict[str, Any]) -> None:
+def _run_child(request: dict[str, Any]) -> None:
     code = 1
     try:
-        result = play(Path(order["path"]), STRATEGIES["FedAdam"](), rounds=order["rounds"])
-        Path(order["out"]).write_text(json.dumps(told(result)))
+        result = play(Path(request["path"]), STRATEGIES["FedAdam"](), rounds=request["rounds"])
+        Path(request["out"]).write_text(json.dumps(as_dict(result)))
         code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
@@ -160,4 +170,4 @@ def _be_the_child(order: dict[str, Any]) -> None:
 if __name__ == "__main__":
     logging.getLogger("flwr").handlers.clear()
     for line in sys.stdin:
-        print(obey(json.loads(line)), flush=True)
+        print(run_in_child(json.loads(line)), flush=True)

@@ -1,4 +1,4 @@
-"""What a user sees of a round, in Flower's log and metrics."""
+"""The summary of each round in Flower's log and metrics."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ pytestmark = pytest.mark.usefixtures("clock")
 
 ALWAYS = {"turnout-round-seconds", "turnout-asked", "turnout-arrived"}
 PROMISED = {"turnout-most-owed-turns", "turnout-fewest-turns"}
-OWN = {"train_loss", "norm_bit"}  # what the app tells
+OWN = {"train_loss", "norm_bit"}  # metrics of the app
 
 
-def ours(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Our lines of Flower's log."""
-    return [one.getMessage() for one in caplog.records if one.name == "flwr" and "turnout: round" in one.getMessage()]
+def log_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Returns the lines about rounds that turnout adds to Flower's log."""
+    messages = [record.getMessage() for record in caplog.records if record.name == "flwr"]
+    return [message for message in messages if "turnout: round" in message]
 
 
-def test_the_log_says_who_was_chosen_and_why(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_the_selected_clients_and_the_reasons(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+) -> None:
     grid = InProcessGrid(named_nodes(3, [1.0, 2.0, 4.0]))
     FairSelection(open_to_all(), open_fleet(), poll=0.25).start(grid, model(0.0), num_rounds=3)
-    asked = [line for line in ours(caplog) if " asks " in line]
+    asked = [line for line in log_lines(caplog) if " asks " in line]
     assert asked[0] == "turnout: round 1 asks c0 (owed 0.00, never timed), c1 (owed 0.00, never timed)"
     assert re.fullmatch(
         r"turnout: round 2 asks c0 \(owed 0\.00, expected \d\.\d s\), c2 \(owed 0\.10, never timed\)", asked[1]
@@ -35,10 +38,10 @@ def test_the_log_says_who_was_chosen_and_why(open_fleet: OpenFleet, caplog: pyte
     )
 
 
-def test_the_log_says_how_it_went(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_summarises_each_round(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     grid = InProcessGrid(named_nodes(3, [1.0, 2.0, 4.0]))
     FairSelection(open_to_all(), open_fleet(), poll=0.25).start(grid, model(0.0), num_rounds=3)
-    ended = [line for line in ours(caplog) if " took " in line]
+    ended = [line for line in log_lines(caplog) if " took " in line]
     assert ended[0] == (
         "turnout: round 1 took 2.0 s; the last one back was c1 after 2.0 s; most owed is c2, 0.10 turns"
     )
@@ -46,44 +49,42 @@ def test_the_log_says_how_it_went(open_fleet: OpenFleet, caplog: pytest.LogCaptu
     assert re.search(r"the last one back was c\d after \d\.\d s, expected \d\.\d s", ended[2])
 
 
-def test_the_log_names_who_was_missing(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_failed_and_late_clients(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     grid = InProcessGrid(named_nodes(4))
     grid.client("c1").trouble, grid.client("c3").trouble = "raises", "silent"
     FairSelection(open_to_all(), open_fleet(settings={"cohort_size": 4})).start(grid, model(0.0), num_rounds=1)
-    assert "failed c1: out of memory (code 2); late c3" in ours(caplog)[-1]
-    assert "round 1 took 10.0 s; the last one back was c" in ours(caplog)[-1]  # until the deadline
+    assert "failed c1: out of memory (code 2); late c3" in log_lines(caplog)[-1]
+    assert "round 1 took 10.0 s; the last one back was c" in log_lines(caplog)[-1]  # until the deadline
 
 
-def test_the_log_says_that_nobody_came(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_states_that_no_client_came_back(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     grid = InProcessGrid(named_nodes(2))
     for node in grid.nodes.values():
         node.trouble = "gone"
     FairSelection(open_to_all(), open_fleet()).start(grid, model(0.0), num_rounds=1)
     assert (
-        "round 1 took 0.0 s; nobody came back; failed c0: node unavailable (code 5), c1: node unavailable"
+        "round 1 took 0.0 s; no client came back; failed c0: node unavailable (code 5), c1: node unavailable"
         in caplog.text
     )
 
 
-def test_of_a_large_cohort_a_few_are_named(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_at_most_ten_clients(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     scheduler = open_fleet(settings={"cohort_size": 14, "guaranteed_rate": 0.1})
     FairSelection(open_to_all(), scheduler).start(InProcessGrid(named_nodes(14)), model(0.0), num_rounds=1)
-    assert ours(caplog)[0].endswith(" and 4 more")
-    assert ours(caplog)[0].count("never timed") == 10
+    assert log_lines(caplog)[0].endswith(" and 4 more")
+    assert log_lines(caplog)[0].count("never timed") == 10
 
 
-def test_the_summary_names_who_chooses_and_the_strategy(
-    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_summary_names_the_policy_and_the_strategy(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     scheduler = open_fleet()
     FairSelection(open_to_all(), scheduler).start(InProcessGrid(named_nodes(2)), model(0.0), num_rounds=1)
     assert "turnout: rbcsf {'cohort_size': 2, 'guaranteed_rate': 0.1}" in caplog.text
     assert str(scheduler.path) in caplog.text
     assert "Strategy: FedAvg" in caplog.text
-    assert "Fraction: train (1.00)" in caplog.text  # the strategy's own
+    assert "Fraction: train (1.00)" in caplog.text  # from the strategy's summary
 
 
-def test_the_metrics_of_each_round_gain_ours(open_fleet: OpenFleet) -> None:
+def test_selection_metrics_are_added_to_each_round(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     result = FairSelection(open_to_all(), scheduler, poll=0.25).start(
         InProcessGrid(named_nodes(3, [1.0, 2.0, 4.0])), model(0.0), num_rounds=6
@@ -91,7 +92,7 @@ def test_the_metrics_of_each_round_gain_ours(open_fleet: OpenFleet) -> None:
     keys = metrics_keys(result.train_metrics_clientapp)
     assert list(keys) == [1, 2, 3, 4, 5, 6]
     assert all(set(names) >= OWN | ALWAYS | PROMISED for names in keys.values())
-    assert "turnout-expected-seconds" not in keys[1]  # nobody was timed before
+    assert "turnout-expected-seconds" not in keys[1]  # no client was timed before
     assert "turnout-expected-seconds" in keys[6]
     last = result.train_metrics_clientapp[6]
     certificate = scheduler.certificate()
@@ -101,21 +102,21 @@ def test_the_metrics_of_each_round_gain_ours(open_fleet: OpenFleet) -> None:
     assert result.train_metrics_clientapp[2]["turnout-round-seconds"] == 4.0
 
 
-def test_the_metrics_count_who_was_asked_and_who_came(open_fleet: OpenFleet) -> None:
+def test_the_metrics_count_selected_and_arrived_clients(open_fleet: OpenFleet) -> None:
     grid = InProcessGrid(named_nodes(4))
     grid.client("c1").trouble, grid.client("c3").trouble = "raises", "silent"
     result = FairSelection(open_to_all(), open_fleet(settings={"cohort_size": 4})).start(grid, model(0.0), num_rounds=1)
-    told = result.train_metrics_clientapp[1]
-    assert (told["turnout-asked"], told["turnout-arrived"]) == (4, 2)
+    metrics = result.train_metrics_clientapp[1]
+    assert (metrics["turnout-asked"], metrics["turnout-arrived"]) == (4, 2)
 
 
-def test_a_policy_that_promises_nothing_owes_nothing(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_policy_without_a_guarantee_reports_no_debts(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     scheduler = open_fleet(policy="random", settings={"cohort_size": 2})
     result = FairSelection(open_to_all(), scheduler).start(InProcessGrid(named_nodes(3)), model(0.0), num_rounds=2)
     assert set(result.train_metrics_clientapp[2]) == OWN | ALWAYS
-    assert "owed" not in "".join(ours(caplog))
+    assert "owed" not in "".join(log_lines(caplog))
 
 
-def test_evaluation_is_left_as_the_strategy_has_it(open_fleet: OpenFleet) -> None:
+def test_evaluation_metrics_are_unchanged(open_fleet: OpenFleet) -> None:
     result = FairSelection(open_to_all(), open_fleet()).start(InProcessGrid(named_nodes(3)), model(2.0), num_rounds=2)
     assert metrics_keys(result.evaluate_metrics_clientapp) == {1: ["mean"], 2: ["mean"]}

@@ -1,0 +1,82 @@
+"""Summarises each round for Flower's log and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from turnout.kernel.fairness import Certificate
+from turnout.scheduler import Scheduler
+from turnout.scheduler.records import Turn
+
+MAX_LISTED = 10  # clients named in one log line
+
+
+def describe_selection(scheduler: Scheduler, nodes: Mapping[str, int]) -> str:
+    """Returns a text that names the selected clients, what each is owed, and its expected exchange time."""
+    opened = scheduler.open_round
+    if opened is None or not nodes:
+        return "no clients: none is available"
+    ids, expected = scheduler.clients, scheduler.predicted()
+    owed = opened.reasons.get("owed")
+    clients = []
+    for index, row in enumerate(opened.rows.tolist()):
+        client = ids[row]
+        reasons = [f"expected {expected[client]:.1f} s" if client in expected else "never timed"]
+        if owed is not None and len(owed) == len(opened.rows):
+            reasons.insert(0, f"owed {owed[index]:.2f}")
+        clients.append(f"{client} ({', '.join(reasons)})")
+    return _join_first(clients)
+
+
+def describe_outcome(scheduler: Scheduler, round: int, expected: Mapping[str, float]) -> str:
+    """Returns a text with the round's duration, its slowest client, missing clients, and the largest debt."""
+    turns = scheduler.turns(round)
+    times = {turn.id: turn.seconds for turn in turns if turn.kind == "arrived" and turn.seconds is not None}
+    parts = [f"took {_duration(turns):.1f} s" if turns else "had no participants"]
+    if times:
+        slowest = max(times, key=lambda client: times[client])
+        prediction = f", expected {expected[slowest]:.1f} s" if slowest in expected else ""
+        parts.append(f"the last one back was {slowest} after {times[slowest]:.1f} s{prediction}")
+    elif turns:
+        parts.append("no client came back")
+    for kind in ("failed", "late", "outrun", "surplus"):
+        clients = [f"{turn.id}: {turn.why}" if turn.why else turn.id for turn in turns if turn.kind == kind]
+        if clients:
+            parts.append(f"{kind} {_join_first(clients)}")
+    certificate = _certificate(scheduler)
+    if certificate is not None and len(certificate.owed):
+        worst = int(certificate.owed.argmax())
+        parts.append(f"most owed is {scheduler.clients[worst]}, {certificate.owed[worst]:.2f} turns")
+    return "; ".join(parts)
+
+
+def round_metrics(scheduler: Scheduler, round: int, expected: Mapping[str, float]) -> dict[str, float]:
+    """Returns the same summary as numbers, to be added to the round's training metrics."""
+    turns = scheduler.turns(round)
+    metrics = {
+        "turnout-round-seconds": _duration(turns),
+        "turnout-asked": float(len(turns)),
+        "turnout-arrived": float(sum(turn.kind == "arrived" for turn in turns)),
+    }
+    if len(expected) == len(turns) > 0:
+        metrics["turnout-expected-seconds"] = max(expected.values())
+    certificate = _certificate(scheduler)
+    if certificate is not None and len(certificate.owed):
+        metrics["turnout-most-owed-turns"] = float(certificate.owed.max())
+        metrics["turnout-fewest-turns"] = float(certificate.turns.min())
+    return metrics
+
+
+def _duration(turns: Sequence[Turn]) -> float:
+    """Returns the seconds until enough clients had replied or the round stopped waiting for the missing ones."""
+    waited = [turn.seconds for turn in turns if turn.kind in ("arrived", "late", "outrun") and turn.seconds is not None]
+    return max(waited, default=0.0)
+
+
+def _certificate(scheduler: Scheduler) -> Certificate | None:
+    return scheduler.certificate() if scheduler.promises else None
+
+
+def _join_first(items: list[str]) -> str:
+    more = f" and {len(items) - MAX_LISTED:,} more" if len(items) > MAX_LISTED else ""
+    return ", ".join(items[:MAX_LISTED]) + more
