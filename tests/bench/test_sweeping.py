@@ -24,5 +24,5 @@ def test_the_sweep_is_the_papers_comparison() -> None:
 def test_a_measured_sweep_has_all_its_figures() -> None:
     figures = measure_sweep(seeds=1, workers=1)
     assert figures.runs == 6
-    assert figures.sweep_seconds > figures.run_seconds > 0
+    assert min(figures.sweep_seconds, figures.run_seconds, figures.literal_seconds) > 0
     assert figures.literal_ratio == figures.literal_seconds / figures.run_seconds

@@ -527,7 +527,7 @@ def test_the_speed_model_in_numbers(place: Path, runs: Served, stored: Stored) -
         rounds = np.repeat(columns.rounds, np.diff(columns.starts))[known]
         assert told["error"]["x"] == np.unique(rounds).tolist()
         assert close_to(told["error"]["mean_abs"], [np.abs(error[rounds == one]).mean() for one in np.unique(rounds)])
-        assert 0 <= told["inside"] <= 1
+        assert 0.8 < told["inside"] < 1, "about nine in ten, in a world that does not change"
         band = told["band"]
         assert band["predicted"] == sorted(band["predicted"])
         assert all(low <= high for low, high in zip(band["low"], band["high"], strict=True))

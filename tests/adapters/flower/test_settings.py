@@ -68,8 +68,11 @@ def test_settings_of_a_strategy_inside_differential_privacy_are_checked(open_fle
             FairSelection(strategy, scheduler)
 
 
-def test_fewer_than_needed_is_no_trouble(open_fleet: OpenFleet) -> None:
-    FairSelection(open_to_all(min_train_nodes=0, min_available_nodes=0), open_fleet())
+def test_a_strategy_that_needs_fewer_nodes_than_the_cohort_is_taken(open_fleet: OpenFleet) -> None:
+    scheduler, grid = open_fleet(), InProcessGrid(named_nodes(3))
+    fair = FairSelection(open_to_all(min_train_nodes=0, min_available_nodes=0), scheduler)
+    fair.start(grid, model(0.0), num_rounds=1)
+    assert len(grid.asked("train")[0]) == 2
 
 
 class Fixed(FedAvg):

@@ -150,11 +150,14 @@ def test_a_large_fleet_agrees_with_the_solver_itself() -> None:
         2.0,
         rng.random(clients) < 0.8,
     )
+    looked = 0
     for row in rng.choice(np.flatnonzero(problem.available), 40, replace=False).tolist():
         found = selection_margin(problem, row)
         if found.missing_units:
+            looked += 1
             assert row in with_more(problem, row, found.missing_units).solve().rows
             assert row not in with_more(problem, row, found.missing_units - 1).solve().rows
+    assert looked > 20
 
 
 def test_a_debt_beyond_64_bits_is_still_exact() -> None:
