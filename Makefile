@@ -61,8 +61,11 @@ flower-deployment: setup  ## SuperLink and SuperNodes on this machine; one is ki
 flower-existing-app: setup  ## an ordinary Flower app, and the same with a few lines more
 	$(BIN)/python examples/run_flower.py existing-app
 
-bench: setup  ## what a round costs, in units of a memory copy (needs 3 GB)
+bench: setup  ## measure a round in units of a memory copy, and compare with reference implementations (needs 3 GB)
 	$(BIN)/turnout bench
+	$(BIN)/python -m benchmarks rbcsf
+	$(BIN)/python -m benchmarks oort
+	$(BIN)/python -m benchmarks training
 	$(BIN)/python -m pytest -q benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds
 
 results: setup  ## the numerical study and the digits again (four minutes; the runs are kept in build/)
@@ -70,7 +73,7 @@ results: setup  ## the numerical study and the digits again (four minutes; the r
 	$(BIN)/turnout reproduce accuracy --out docs/results/digits --store build/digits.turnout
 
 pictures: setup  ## the pictures of the dashboard in docs/ again (needs chromium; half a minute)
-	$(BIN)/python tests/dashboard/pictures.py docs/pictures
+	PYTHONPATH=. $(BIN)/python tests/dashboard/pictures.py docs/pictures
 
 clean:  ## remove what was built
 	rm -rf .venv .venv-flower-* build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from turnout.bench.literal import literal_run
+from benchmarks.literal_rbcsf import literal_run
 from turnout.bench.sweeping import ROUNDS, paper_sweep
 from turnout.simulator import RunPlan, play_plan, sweep
 from turnout.store import RunStore

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from turnout.bench.browser import PROGRAMS, Browser, BrowserError, Page
+from benchmarks.browser import PROGRAMS, Browser, BrowserError, Page
 from turnout.errors import SettingError
 
 pytestmark = pytest.mark.skipif(

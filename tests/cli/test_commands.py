@@ -104,8 +104,12 @@ def test_without_matplotlib_the_demo_still_shows_its_table(tmp_path: Path) -> No
     assert not (tmp_path / "r.html").exists()
 
 
-def test_bench_prints_ratios_for_every_condition() -> None:
-    done = run("bench", "--clients", "5000", "--cohort", "10", "--repeats", "1")
+SMALL_FLEET = ("--clients", "2000", "--cohort", "10", "--repeats", "1")
+
+
+@pytest.mark.parametrize("command", [("bench",), ("bench", "choose"), ("bench", "choosing")])
+def test_bench_prints_ratios_for_every_condition(command: tuple[str, ...]) -> None:
+    done = run(*command, *SMALL_FLEET)
     assert done.returncode == 0, done.stderr
     for word in ("mixed", "settled", "mostly cold", "cold", "all ties", "heavy-tailed", "adverse", "mixed (numpy)"):
         assert word in done.stdout
@@ -113,21 +117,54 @@ def test_bench_prints_ratios_for_every_condition() -> None:
     assert "import of turnout / import of numpy" in done.stdout
 
 
-def test_bench_of_a_live_fleet_prints_its_ratio() -> None:
-    told = json.loads(run("bench", "live", "--clients", "2000", "--cohort", "10", "--repeats", "1", "--json").stdout)
-    assert (told["clients"], told["most"]) == (2000, 3)
-    assert told["live_seconds"] > 0
+def test_bench_prints_the_same_figures_as_json() -> None:
+    figures = json.loads(run("bench", *SMALL_FLEET, "--json").stdout)
+    assert figures["kernel"] == "compiled"
+    assert {row["clients"] for row in figures["rounds"]} == {2000}
+    assert all(row["copies"] > 0 and row["reads"] > 0 and row["bytes_per_client"] > 100 for row in figures["rounds"])
+    assert all(target["met"] == (target["figure"] <= target["most"]) for target in figures["targets"])
 
 
-def test_bench_of_training_needs_a_device_that_is_there() -> None:
+@pytest.mark.parametrize("name", ["choose", "live", "sweep", "training", "oort", "dashboard"])
+def test_every_benchmark_has_help_with_an_example(name: str) -> None:
+    done = run("bench", name, "--help")
+    assert done.returncode == 0
+    assert "--json" in done.stdout
+    assert f"Example: turnout bench {name}" in done.stdout
+
+
+def test_bench_live_prints_its_ratio() -> None:
+    figures = json.loads(run("bench", "live", *SMALL_FLEET, "--json").stdout)
+    assert (figures["clients"], figures["most"]) == (2000, 3)
+    assert figures["live_seconds"] > 0
+
+
+def test_bench_sweep_prints_runs_per_second() -> None:
+    arguments = ("bench", "sweep", "--seeds", "1", "--workers", "1")
+    figures = json.loads(run(*arguments, "--json").stdout)
+    assert figures["runs"] == 6
+    assert figures["runs_per_second"] == pytest.approx(6 / figures["sweep_seconds"])
+    assert figures["speedup"] == pytest.approx(figures["single_seconds"] / figures["sweep_seconds"])
+    assert "6 runs of 500 rounds with 1 worker processes" in run(*arguments).stdout
+
+
+def test_bench_dashboard_prints_the_first_answer_of_each_page() -> None:
+    done = run("bench", "dashboard", "--clients", "1000", "--cohort", "10", "--repeats", "1")
+    assert done.returncode == 0, done.stderr
+    assert "First answers: /api/overview" in done.stdout
+    assert "later answers come from the cache" in done.stdout
+
+
+def test_bench_training_needs_an_existing_device() -> None:
     done = run("bench", "training", "--device", "tpu")
     assert done.returncode == 2
     assert "there is no device 'tpu': use cpu, cuda" in done.stderr
 
 
-def test_bench_tells_the_same_as_json() -> None:
-    told = json.loads(run("bench", "--clients", "2000", "--cohort", "10", "--repeats", "1", "--json").stdout)
-    assert told["kernel"] == "compiled"
-    assert {row["clients"] for row in told["rounds"]} == {2000}
-    assert all(row["copies"] > 0 and row["reads"] > 0 and row["bytes_per_client"] > 100 for row in told["rounds"])
-    assert all(target["met"] == (target["figure"] <= target["most"]) for target in told["targets"])
+def test_options_of_bench_before_a_sub_command_are_an_error_that_names_the_right_order() -> None:
+    done = run("bench", "--clients", "2000", "--json", "oort")
+    assert done.returncode == 2
+    assert "error: --clients, --json must follow the sub-command: turnout bench oort --clients" in done.stderr
+    done = run("bench", "--device", "cuda")
+    assert done.returncode == 2
+    assert "--device is an option of turnout bench training" in done.stderr

@@ -35,9 +35,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (demo, simulate, compare, reproduce, train, check, bench, tune, replay, explain, certify, verify, dashboard)
+COMMANDS = (demo, simulate, compare, reproduce, train, check, tune, replay, explain, certify, verify, dashboard)
 for command in COMMANDS:
     app.command()(command)
+app.add_typer(bench, name="bench")
 app.add_typer(runs, name="runs")
 app.add_typer(data, name="data")
 app.add_typer(traces, name="traces")

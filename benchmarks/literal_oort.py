@@ -158,7 +158,7 @@ class LiteralOort:
             self.pace += self.settings["pacer_step"]
 
 
-def fates_of(report: RoundReport) -> dict[int, dict[str, Any]]:
+def outcomes_of(report: RoundReport) -> dict[int, dict[str, Any]]:
     """What `learn` wants to know, from a report."""
     times, losses = report.exchange_times.tolist(), [math.nan] * len(report.clients)
     if report.losses is not None:
