@@ -163,7 +163,7 @@ def test_files_are_known_by_their_marks(store: Path, fleet: Path, tmp_path: Path
 def test_what_cannot_be_replayed_is_refused(store: Path, fleet: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no file"):
         recorded(tmp_path / "nowhere.turnout")
-    with pytest.raises(SettingError, match="leave out --run"):
+    with pytest.raises(SettingError, match="omit run"):
         recorded(fleet, 1)
     with pytest.raises(StoreError, match="no run 7"):
         recorded(store, 7)

@@ -123,7 +123,7 @@ def test_a_port_that_is_taken_is_said_in_a_line(folder: Path) -> None:
     RunStore(path).close()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         words = refused(str(path), "--port", str(taken.getsockname()[1]))
-    assert "choose another --host or --port" in words
+    assert "--host ADDRESS and --port NUMBER select another address" in words
 
 
 def test_a_short_token_is_refused(folder: Path) -> None:

@@ -154,18 +154,19 @@ def test_what_the_system_put_somewhere_is_found_last(tmp_path: Path) -> None:
 
 def test_a_given_folder_is_the_only_one_searched(tmp_path: Path) -> None:
     put(tmp_path / "cache" / "turnout" / "fruit")
-    with pytest.raises(DatasetError, match="fruit is not here"):
+    with pytest.raises(DatasetError, match="fruit was not found in"):
         read_checked(fruit(), tmp_path / "elsewhere")
 
 
 # Whether they are whole
 
 
-def test_a_missing_dataset_names_the_folders_the_files_and_the_command(tmp_path: Path) -> None:
+def test_a_missing_dataset_names_the_folders_and_the_files(tmp_path: Path) -> None:
     with pytest.raises(DatasetError) as told:
         read_checked(fruit(places=("/nowhere/fruit",)))
-    for word in (str(data_folder("fruit")), "/nowhere/fruit", "turnout data fetch fruit", "apples", "pears"):
+    for word in (str(data_folder("fruit")), "/nowhere/fruit", "download it", "apples", "pears"):
         assert word in str(told.value)
+    assert told.value.dataset == "fruit"
     assert everything_under(tmp_path) == {}
 
 
@@ -174,8 +175,9 @@ def test_one_missing_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "pears").unlink()
     with pytest.raises(DatasetError) as told:
         read_checked(fruit(), tmp_path)
-    for word in ("pears", str(tmp_path), "turnout data fetch fruit"):
+    for word in ("pears", str(tmp_path), "download it"):
         assert word in str(told.value)
+    assert told.value.dataset == "fruit"
     assert "apples" not in str(told.value)
 
 
@@ -203,8 +205,9 @@ def test_damage_is_told_with_the_file_its_checksum_and_what_to_do(tmp_path: Path
     before = everything_under(tmp_path)
     with pytest.raises(DatasetError) as told:
         read_checked(fruit(), tmp_path)
-    for word in (str(tmp_path / name), checksum(CONTENTS["pears"]), "delete it", "turnout data fetch fruit"):
+    for word in (str(tmp_path / name), checksum(CONTENTS["pears"]), "delete it and download it again"):
         assert word in str(told.value)
+    assert told.value.dataset == "fruit"
     assert everything_under(tmp_path) == before
 
 

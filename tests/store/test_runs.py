@@ -150,7 +150,7 @@ def test_rounds_of_another_fleet_are_refused(store: RunStore) -> None:
 
 def test_an_unknown_run_is_refused_everywhere(store: RunStore) -> None:
     for use in (store.columns, store.records, store.snapshot, store.finish, store.delete):
-        with pytest.raises(StoreError, match=r"there is no run 7 in .*runs.db: `turnout runs list` shows"):
+        with pytest.raises(StoreError, match=r"there is no run 7 in .*runs.db: runs\(\) lists the runs"):
             use(7)
     with pytest.raises(StoreError, match="there is no run 7"):
         store.append(7, columns_of(RECORDS))

@@ -103,16 +103,16 @@ def recorded(path: Path, run: int | None = None) -> Recorded:
     """What a fleet's file holds, or a run of a store; the run may be left out where there is but one."""
     if is_fleet(path):
         if run is not None:
-            raise SettingError(f"{path} is a live fleet, which has no runs: leave out --run")
+            raise SettingError(f"{path} is a live fleet, which has no runs: omit run")
         return _recorded_fleet(path)
     with RunStore(path, read_only=True) as store:
         held = {info.id: info for info in store.runs()}
         if run is None and len(held) != 1:
             numbers = ", ".join(map(str, list(held)[:10])) or "none"
-            raise SettingError(f"{path} holds {len(held)} runs ({numbers}): name one with --run, see turnout runs list")
+            raise SettingError(f"{path} holds {len(held)} runs ({numbers}): pass one of them as run", argument="run")
         info = held.get(next(iter(held)) if run is None else run)
         if info is None:
-            raise StoreError(f"there is no run {run} in {path}: see turnout runs list {path}")
+            raise StoreError(f"there is no run {run} in {path}; it holds {len(held)} runs", argument="run")
         columns = store.columns(info.id)
     plan = RunPlan.from_dict(info.plan)
     paper_like = plan.world in (*OUR_WORLDS, "training") and plan.world_settings.get("cold_start") != "participants"

@@ -158,21 +158,19 @@ class Tuned:
         return float(theirs.mean + theirs.half_width) < float(ours.mean - ours.half_width)
 
     @property
+    def attainable(self) -> float:
+        """The smallest value of the goal's figure that could be met, in turns or seconds, rounded up."""
+        closest = self.best.bound(self.goal)
+        return math.ceil(max(closest, 0)) if self.goal.is_fairness else math.ceil(closest * 10) / 10
+
+    @property
     def remedy(self) -> str | None:
-        """What to do where nothing meets the goal."""
+        """The change to the goal or the settings that makes a goal attainable, or None if it is met."""
         if self.chosen is not None:
             return None
-        closest = self.best.bound(self.goal)
         if self.goal.is_fairness:
-            return (
-                f"ask for --within {math.ceil(max(closest, 0)):g}, give more rounds with a later --by, or raise "
-                "cohort_size or lower guaranteed_rate with --set"
-            )
-        option = "--mean-round" if self.goal.figure == "mean_round" else "--p95-round"
-        return (
-            f"ask for {option} {math.ceil(closest * 10) / 10:g}, or choose fewer a round: the slowest of a smaller "
-            "cohort_size is faster (--set cohort_size=…)"
-        )
+            return f"allow {self.attainable:g} turns or more rounds, raise cohort_size, or lower guaranteed_rate"
+        return f"allow {self.attainable:g} s, or lower cohort_size: the slowest client of a smaller cohort is faster"
 
 
 def tuned(

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from turnout import TurnoutError, __version__
+from turnout.cli.advice import describe
 from turnout.cli.bench import bench
 from turnout.cli.live.certify import certify, verify
 from turnout.cli.live.dashboard import dashboard
@@ -66,7 +67,7 @@ def main() -> None:
     try:
         app(prog_name="turnout")
     except TurnoutError as refused:
-        Console(stderr=True, soft_wrap=True, highlight=False).print("error:", str(refused), markup=False)
+        Console(stderr=True, soft_wrap=True, highlight=False).print("error:", describe(refused), markup=False)
         sys.exit(2)
     except Interrupted:
         told = shlex.join(["turnout", *sys.argv[1:]])

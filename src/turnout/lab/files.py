@@ -61,8 +61,9 @@ def find_folder(files: Files, folder: Path | None = None) -> Path:
             return candidate
     looked = ", ".join(str(candidate) for candidate in candidates)
     raise DatasetError(
-        f"{files.dataset} is not here; looked in {looked}. Get it with `turnout data fetch {files.dataset}`, or put "
-        f"{', '.join(one.name for one in files.files)} into one of these folders"
+        f"{files.dataset} was not found in {looked}: download it, or put "
+        f"{', '.join(one.name for one in files.files)} into one of these folders",
+        dataset=files.dataset,
     )
 
 
@@ -97,20 +98,24 @@ def fetch(
 
 def _read(files: Files, folder: Path, one: DataFile) -> bytes:
     path = _path_of(folder, one)
-    again = f"delete it and run `turnout data fetch {files.dataset}`"
     if path is None:
-        raise DatasetError(f"{one.name} is missing from {folder}; run `turnout data fetch {files.dataset}`")
+        raise DatasetError(f"{one.name} is missing from {folder}: download it", dataset=files.dataset)
     try:
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as damaged:
         raise DatasetError(
-            f"{path} cannot be read ({damaged}), expected is content with the SHA-256 {one.sha256}; {again}"
+            f"{path} cannot be read ({damaged}), expected is content with the SHA-256 {one.sha256}: delete it and "
+            "download it again",
+            dataset=files.dataset,
         ) from damaged
     found = hashlib.sha256(content).hexdigest()
     if found != one.sha256:
-        raise DatasetError(f"{path} is damaged: its SHA-256 is {found}, expected is {one.sha256}; {again}")
+        raise DatasetError(
+            f"{path} is damaged: its SHA-256 is {found}, expected is {one.sha256}: delete it and download it again",
+            dataset=files.dataset,
+        )
     return content
 
 

@@ -54,8 +54,8 @@ class RecordedHistory:
             raise SettingError("the record holds no turns: there is nothing to learn from")
         if columns.available is None or "available" in columns.absent:
             raise SettingError(
-                "the record does not tell who was available in every round: record whole rounds (keep='all'), or state "
-                "a world with --world"
+                "the record does not state who was available in every round: record complete rounds (keep='all'), "
+                "or use another world"
             )
         if not columns.contexts.shape[1]:
             raise SettingError("the record holds no contexts (keep='choices'): record whole rounds, or state a world")

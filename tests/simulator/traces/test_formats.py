@@ -263,7 +263,10 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     [
         ("", "it is empty"),
         ("client,score\n", "it holds no clients"),
-        ("client,colour\na,red\n", "line 1: the columns client, colour tell no trace: expected are start and stop"),
+        (
+            "client,colour\na,red\n",
+            "line 1: the columns client, colour describe no trace: start and stop",
+        ),
         ("start,stop\n0,1\n", "line 1: there is no column 'client'"),
         ("client,score,score\na,1,2\n", "line 1: the column 'score' stands there twice"),
         ("client,score\na,1\nb\n", "line 3: 1 cells, but the header has 2"),
@@ -283,7 +286,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         ),
         ("client,start,stop,end\na,1,2,9\na,3,4,8\n", "line 3: end of client 'a' is 8 here and 9 before"),
         ("client,start,stop,end\na,1,2,0\n", "line 2: end must be a number above 0"),
-        ("client,time,state\na,1,2\n", "line 2: state '2' is not known: write 1, on, true or 0, off, false, or say"),
+        ("client,time,state\na,1,2\n", "line 2: state '2' is not known: write 1, on, true or 0, off, false, or list"),
         ("client,time,state\na,x,on\n", "line 2: time must be a number, not negative, and at most 1e+09, not 'x'"),
         ("client,down_mbps\na,-3\n", "line 2: down_mbps must be a number, not negative"),
         ("client,down_mbps\na,0\n", "line 2: client 'a' has 0 Mbps down on average: at least 0.001 is expected"),
@@ -318,7 +321,7 @@ def test_every_problem_is_listed_and_the_first_is_raised(write: Write) -> None:
     assert [one.split(":")[0] for one in problems(path)] == ["line 2", "line 4", "line 5"]
     traces, _ = checked_traces(path)
     assert intervals(traces.availability)["b"] == [(1, 2)]
-    with pytest.raises(DatasetError, match=r"bad\.csv, line 2: .* \(2 more: turnout traces check lists all\)"):
+    with pytest.raises(DatasetError, match=r"bad\.csv, line 2: .* \(2 more: checked_traces returns all\)"):
         read_traces(path)
 
 
@@ -330,9 +333,9 @@ def test_every_problem_is_listed_and_the_first_is_raised(write: Write) -> None:
         ("[1]", "line 1: must be an object"),
         ('{"score": 1}', "line 1: client is missing"),
         ('{"client": "", "score": 1}', "line 1: client is missing"),
-        ('{"client": "a", "colour": 1}', "line 1: the keys colour tell no trace"),
+        ('{"client": "a", "colour": 1}', "line 1: the keys colour describe no trace"),
         ('{"client": "a", "devices": 7}', "line 1: devices must be an object of columns, not 7"),
-        ('{"client": "a", "devices": {"down_mbps": 7}}', "line 1: the keys down_mbps tell no trace"),
+        ('{"client": "a", "devices": {"down_mbps": 7}}', "line 1: the keys down_mbps describe no trace"),
         (
             '{"client": "a", "score": 1}\n{"client": "a", "score": 1}',
             "line 2: client 'a' stands there already (line 1)",
@@ -374,7 +377,7 @@ def test_bad_fedscale_records_are_refused_with_their_id(write: Write, text: str,
 @pytest.mark.parametrize(
     ("arrays", "expected"),
     [
-        ({}, "the arrays (none) tell no trace"),
+        ({}, "the arrays (none) describe no trace"),
         ({"score": [[1.0]]}, "array score: must be a list of numbers or words"),
         ({"start": [0], "stop": [1]}, "there is no array 'ptr'"),
         ({"start": [0], "stop": [1], "ptr": [0, 2]}, "array ptr: must rise from 0 to 1"),
@@ -385,7 +388,7 @@ def test_bad_fedscale_records_are_refused_with_their_id(write: Write, text: str,
         ({"score": [1, 2], "client": ["a", ""]}, "client[1]: client is missing"),
         ({"score": [1, 2], "client": ["a"]}, "array client: has 1 names, but there are 2 clients"),
         ({"score": [1, np.nan]}, "row 1: score must be a number above 0"),
-        ({"links.score": [1]}, "links: the arrays score tell no trace"),
+        ({"links.score": [1]}, "links: the arrays score describe no trace"),
         ({"time": [0], "down_mbps": [1], "ptr": [0, 1, 1]}, "client 'link-1': has no rows: leave it out"),
     ],
 )

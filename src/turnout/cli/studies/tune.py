@@ -200,7 +200,9 @@ def _print_impossible(console: Console, found: Tuned) -> None:
         f"  best possible: {best.mean(goal.figure):.1f} {unit} on average, with speed_weight={best.weight:.3g}; a "
         f"single run stays within {best.bound(goal):.1f} {unit} with 97.5 % confidence"
     )
-    console.print(f"  to do: {found.remedy}")
+    option = {"shortfall": "--within", "mean_round": "--mean-round", "p95_round": "--p95-round"}[goal.figure]
+    rounds = ", --by ROUNDS" if goal.is_fairness else ""
+    console.print(f"  to do: {found.remedy} ({option} {found.attainable:g}{rounds}, --set NAME=VALUE)")
 
 
 def _curve_table(found: Tuned) -> Table:

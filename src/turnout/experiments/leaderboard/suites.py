@@ -93,7 +93,10 @@ class Suite:
     def on_traces(self, files: Sequence[Path]) -> Suite:
         """The same suite with recorded clients; the plans know the files by what they hold."""
         if self.world != "traces":
-            raise SettingError(f"the suite {self.name} plays no traces: leave --traces out, or take --suite traces")
+            raise SettingError(
+                f"the suite {self.name} plays no traces: omit the trace files, or use the suite 'traces'",
+                argument="suite",
+            )
         recorded = {"traces": [str(one) for one in files], "fingerprint": read_traces(*files).fingerprint}
         own = {word: value for word, value in self.world_settings.items() if word != "clients"}
         return replace(self, title="recorded clients", world_settings={**own, **recorded})

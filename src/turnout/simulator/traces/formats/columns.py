@@ -60,8 +60,8 @@ def part_named(columns: Mapping[str, Any], found: Sequence[str], what: str) -> s
 def expected_columns(found: Sequence[str], what: str) -> str:
     """What is said of columns that tell nothing."""
     return (
-        f"the {what}s {', '.join(map(str, found)) or '(none)'} tell no trace: expected are start and stop, time and "
-        "state, seconds_per_sample, score, or down_mbps; say what yours are called (--column ours=theirs)"
+        f"the {what}s {', '.join(map(str, found)) or '(none)'} describe no trace: start and stop, time and state, "
+        "seconds_per_sample, score, or down_mbps is required; give other names in the columns of a Layout"
     )
 
 

@@ -29,7 +29,7 @@ def read_traces(*paths: str | Path, layout: Layout | None = None) -> Traces:
     for path in paths:
         traces, problems = checked_traces(path, layout=layout)
         if problems:
-            more = f" ({len(problems) - 1} more: turnout traces check lists all)" if len(problems) > 1 else ""
+            more = f" ({len(problems) - 1} more: checked_traces returns all)" if len(problems) > 1 else ""
             raise DatasetError(f"{problems[0]}{more}")
         together = together.joined_with(traces)
     return together
@@ -64,8 +64,8 @@ def write_traces(traces: Traces, path: str | Path) -> None:
         raise SettingError(f"{path}: FedScale's records are read, not written; write .csv, .jsonl or .npz")
     if kind == ".csv" and len(traces.parts) > 1:
         raise SettingError(
-            f"{path}: a CSV file holds one part, but there are {', '.join(traces.parts)}: choose one (--part), or "
-            "write .jsonl or .npz"
+            f"{path}: a CSV file holds one part, but there are {', '.join(traces.parts)}: write each part to its own "
+            "file, or write .jsonl or .npz"
         )
     write = {".csv": as_csv, ".jsonl": as_jsonl, ".npz": as_npz}
     data = write[kind](traces)

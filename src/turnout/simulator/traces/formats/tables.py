@@ -220,7 +220,7 @@ def _states(reader: _Reader, layout: Layout) -> BoolArray:
         ~known[which],
         lambda row: (
             f"state {_told(reader.rows.columns['state'][row])} is not known: write {', '.join(ON)} or "
-            f"{', '.join(OFF)}, or say which states mean available (--on)"
+            f"{', '.join(OFF)}, or list the states that mean available in `on` of a Layout"
         ),
     )
     return np.array([word in on for word in plain], dtype=np.bool_)[which]
