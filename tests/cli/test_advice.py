@@ -126,7 +126,7 @@ def test_a_damaged_fleet_names_the_doctor(tmp_path: Path) -> None:
         scheduler.choose({f"phone-{n}": ClientStatus(1.0, 2.0) for n in range(6)})
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE events SET data = x'00' WHERE seq = 1")
-    said = complaint("fleet", "status", path)
+    said = complaint("fleet", "export", path)
     assert "restore it from a backup" in said
     assert f"Try: turnout fleet doctor {path} lists what is damaged" in said
 

@@ -12,7 +12,7 @@ import turnout
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command as a user runs it."""
+    """Runs the command in a new process."""
     return subprocess.run(
         [sys.executable, "-m", "turnout", *arguments],
         capture_output=True,
@@ -27,7 +27,7 @@ def test_the_version_names_the_kernel() -> None:
     assert run("--version", TURNOUT_KERNEL="numpy").stdout == f"turnout {turnout.__version__} (numpy kernel)\n"
 
 
-def test_help_lists_the_commands_and_no_command_is_help() -> None:
+def test_help_lists_the_commands_and_is_the_default() -> None:
     shown = run("--help").stdout
     for command in (
         "demo",
@@ -53,7 +53,7 @@ def test_every_command_has_help(command: str) -> None:
     assert "--json" in done.stdout
 
 
-def test_a_wrong_setting_is_one_line_and_exit_code_two() -> None:
+def test_an_invalid_setting_prints_one_line_and_exits_with_code_two() -> None:
     done = run("demo", TURNOUT_KERNEL="fortran")
     assert done.returncode == 2
     assert done.stderr.strip() == "error: TURNOUT_KERNEL must be 'numpy' or 'compiled', not 'fortran'"
@@ -62,26 +62,26 @@ def test_a_wrong_setting_is_one_line_and_exit_code_two() -> None:
     assert run("dance").returncode == 2
 
 
-def test_the_demo_shows_what_was_saved_and_who_was_least_chosen(tmp_path: Path) -> None:
+def test_the_demo_shows_the_time_saved_and_the_least_selected_client(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     done = run("demo", "--rounds", "40", "--seeds", "2", "--report", str(report))
     assert done.returncode == 0, done.stderr
-    for word in (
+    for text in (
         "40 rounds",
         "mean of 2 seeds",
         "random",
         "RBCS-F, weight 20",
         "FedCS(3)",
-        "least chosen",
-        "worst debt",
+        "least selected",
+        "most owed",
     ):
-        assert word in done.stdout
+        assert text in done.stdout
     page = report.read_text()
     assert "turnout demo --seeds 2 --rounds 40" in page
     assert page.count("<svg") == 3
 
 
-def test_the_demo_tells_the_same_as_json_and_on_both_kernels(tmp_path: Path) -> None:
+def test_the_demo_prints_the_same_figures_as_json_on_both_kernels(tmp_path: Path) -> None:
     arguments = ("demo", "--rounds", "40", "--seeds", "2", "--json", "--report", str(tmp_path / "report.html"))
     rows = json.loads(run(*arguments).stdout)["rows"]
     assert rows == json.loads(run(*arguments, TURNOUT_KERNEL="numpy").stdout)["rows"]
@@ -90,7 +90,7 @@ def test_the_demo_tells_the_same_as_json_and_on_both_kernels(tmp_path: Path) -> 
     assert rows[0]["mean_round_seconds"] > rows[-1]["mean_round_seconds"]
 
 
-def test_without_matplotlib_the_demo_still_shows_its_table(tmp_path: Path) -> None:
+def test_the_demo_prints_its_table_without_matplotlib(tmp_path: Path) -> None:
     blocked = tmp_path / "blocked" / "sitecustomize.py"
     blocked.parent.mkdir()
     blocked.write_text(
@@ -111,8 +111,8 @@ SMALL_FLEET = ("--clients", "2000", "--cohort", "10", "--repeats", "1")
 def test_bench_prints_ratios_for_every_condition(command: tuple[str, ...]) -> None:
     done = run(*command, *SMALL_FLEET)
     assert done.returncode == 0, done.stderr
-    for word in ("mixed", "settled", "mostly cold", "cold", "all ties", "heavy-tailed", "adverse", "mixed (numpy)"):
-        assert word in done.stdout
+    for text in ("mixed", "settled", "mostly cold", "cold", "all ties", "heavy-tailed", "adverse", "mixed (numpy)"):
+        assert text in done.stdout
     assert "/ copy" in done.stdout
     assert "import of turnout / import of numpy" in done.stdout
 
