@@ -123,9 +123,12 @@ def test_a_store_with_several_runs_names_the_option(tmp_path: Path) -> None:
 def test_a_damaged_fleet_names_the_doctor(tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(path, settings={"cohort_size": 2, "guaranteed_rate": 0.1}, deadline=9.0) as scheduler:
-        scheduler.choose({f"phone-{n}": ClientStatus(1.0, 2.0) for n in range(6)})
+        scheduler.report_many(
+            dict.fromkeys(scheduler.choose({f"phone-{n}": ClientStatus(1.0, 2.0) for n in range(6)}), 3.0)
+        )
+        scheduler.close_round()
     with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE events SET data = x'00' WHERE seq = 1")
+        assert db.execute("UPDATE events SET data = x'00' WHERE seq = 1").rowcount == 1
     said = complaint("fleet", "export", path)
     assert "restore it from a backup" in said
     assert f"Try: turnout fleet doctor {path} lists what is damaged" in said

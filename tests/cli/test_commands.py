@@ -4,11 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
 import turnout
+from turnout.cli.app import app
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -51,6 +55,27 @@ def test_every_command_has_help(command: str) -> None:
     done = run(command, "--help")
     assert done.returncode == 0
     assert "--json" in done.stdout
+
+
+def leaf_commands(group: click.Group, path: str = "turnout") -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from leaf_commands(command, f"{path} {name}")
+        elif not command.hidden:
+            yield f"{path} {name}", command
+
+
+def test_the_help_of_every_command_is_a_sentence_with_an_example() -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, click.Group)
+    commands = dict(leaf_commands(group))
+    assert len(commands) > 25
+    for path, command in commands.items():
+        first, *_, example = (command.help or "").strip().split("\n\n")
+        assert first.endswith("."), path
+        assert example.startswith(f"Example: {path}"), path
+        unexplained = [param.name for param in command.params if not getattr(param, "help", None)]
+        assert unexplained == [], path
 
 
 def test_an_invalid_setting_prints_one_line_and_exits_with_code_two() -> None:

@@ -38,7 +38,7 @@ class Environment:
     """The world in which candidates are simulated.
 
     Attributes:
-        description: The world in words.
+        description: Short description of the world, for the output.
         build: Builds policy and world for given settings and seed.
         settings: The settings that are not tuned.
         live: Whether the world is fitted to a live fleet.
@@ -197,7 +197,7 @@ def _print_answer(
 
     Args:
         console: Where to print.
-        label: The first word of the line.
+        label: Text before the settings.
         trial: The recommended settings and their simulated figures.
         goal: The goal.
         environment: The world of the simulations.
@@ -216,7 +216,7 @@ _HEADINGS = {
     "mean_round": "mean round",
     "p95_round": "95 % of rounds within",
     "least_share": "share of rounds of the least selected client",
-    "shortfall": "turns behind the guaranteed rate, worst client",
+    "shortfall": "turns that the worst client is behind",
     "worst_debt": "most turns owed",
 }
 
