@@ -1,4 +1,4 @@
-# `make demo` and `make test` are all a newcomer needs; both create .venv themselves.
+# Start with `make demo` or `make test`: both create .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 LIGHT := .venv/.light
@@ -9,10 +9,10 @@ BUILT_FROM := pyproject.toml setup.py constraints.txt \
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint check oldest bench results pictures clean flower-simulation flower-deployment flower-existing-app
 
-help:  ## show this list
+help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
 
-setup: $(STAMP)  ## create .venv with turnout and its tools (torch among them)
+setup: $(STAMP)  ## create .venv with turnout and all development tools
 
 $(LIGHT): $(BUILT_FROM)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -26,53 +26,56 @@ $(STAMP): $(LIGHT)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(LIGHT)  ## play the paper's comparison, print a table, write report.html
+demo: $(LIGHT)  ## run the paper's comparison, print a table, write report.html
 	$(BIN)/turnout demo
 
-test: lint check oldest  ## everything that must hold: style, types, floors, tests
+test: lint check oldest  ## all checks: style, types, import contracts, tests
 
-lint: setup  ## style, types, import contracts
+lint: setup  ## check style, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# One more than there are cores, for some tests mostly wait.
+# One more than the number of cores, because some tests mostly wait.
 WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
-check: setup  ## the tests alone
+check: setup  ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark
 
-# Everything of ours comes from the source tree, compiled kernel included; only Flower is another.
+# turnout, with its compiled kernel, is imported from src; the environment has only the oldest Flower and pytest.
 OLDEST := .venv-flower-1.22
 $(OLDEST)/.installed: tests/adapters/flower/oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-oldest: setup $(OLDEST)/.installed  ## the Flower adapter's tests with the oldest Flower that we support
+oldest: setup $(OLDEST)/.installed  ## test the Flower adapter with the oldest supported Flower
 	PYTHONPATH=src $(OLDEST)/bin/python -m pytest -q tests/adapters/flower -p no:cacheprovider
 
-flower-simulation: setup  ## fair selection beside Flower's random choice: 40 simulated phones (two minutes)
+flower-simulation: setup  ## compare fair selection with Flower's random selection on 40 simulated phones (2 min)
 	$(BIN)/python examples/run_flower.py simulation --rounds 45
 
-flower-deployment: setup  ## SuperLink and SuperNodes on this machine; one is killed, one joins (two minutes)
+flower-deployment: setup  ## run SuperLink and SuperNodes on this machine; one is killed, one joins (2 min)
 	$(BIN)/python examples/run_flower.py deployment
 
-flower-existing-app: setup  ## an ordinary Flower app, and the same with a few lines more
+flower-existing-app: setup  ## run a Flower app, and the same app with fair selection
 	$(BIN)/python examples/run_flower.py existing-app
 
-bench: setup  ## what a round costs, in units of a memory copy (needs 3 GB)
+bench: setup  ## measure a round in units of a memory copy, and compare with reference implementations (needs 3 GB)
 	$(BIN)/turnout bench
+	$(BIN)/python -m benchmarks rbcsf
+	$(BIN)/python -m benchmarks oort
+	$(BIN)/python -m benchmarks training
 	$(BIN)/python -m pytest -q benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds
 
-results: setup  ## the numerical study and the digits again (four minutes; the runs are kept in build/)
+results: setup  ## reproduce the numerical study and the digits (4 min; the runs are stored in build/)
 	$(BIN)/turnout reproduce numerical --out docs/results/numerical --store build/study.turnout
 	$(BIN)/turnout reproduce accuracy --out docs/results/digits --store build/digits.turnout
 
-pictures: setup  ## the pictures of the dashboard in docs/ again (needs chromium; half a minute)
-	$(BIN)/python tests/dashboard/pictures.py docs/pictures
+pictures: setup  ## take the screenshots of the dashboard in docs/ (needs chromium; 30 s)
+	PYTHONPATH=. $(BIN)/python tests/dashboard/pictures.py docs/pictures
 
-clean:  ## remove what was built
+clean:  ## remove all build results
 	rm -rf .venv .venv-flower-* build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

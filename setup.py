@@ -1,11 +1,11 @@
-"""Builds the compiled kernel where a C++ compiler is found; without one the NumPy kernel serves alone."""
+"""Builds the compiled kernel if there is a C++ compiler; otherwise turnout uses the NumPy kernel."""
 
 import sys
 
 from setuptools import Extension, setup
 
-# Contraction would fuse a multiply and an add into one rounding, and the compiled kernel would
-# part from its NumPy twin in the last bit.
+# Contraction would fuse a multiplication and an addition with a single rounding, and the results of the
+# compiled kernel would differ from those of the NumPy kernel in the last bit.
 if sys.platform == "win32":
     arguments = ["/O2", "/fp:precise", "/std:c++17"]
 else:

@@ -1,4 +1,4 @@
-"""A full round in each condition, beside a copy of what it must read: `make bench`."""
+"""A full round in each condition, and a copy of the arrays that it must read: `make bench`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_full_round(benchmark: BenchmarkFixture, condition: str, cohort: int) ->
 
 
 @pytest.mark.parametrize("cohort", [100, CLIENTS // 100])
-def test_copying_what_a_round_must_read(benchmark: BenchmarkFixture, cohort: int) -> None:
+def test_copy_of_the_arrays_that_a_round_reads(benchmark: BenchmarkFixture, cohort: int) -> None:
     benchmark.group = f"N = {CLIENTS:,}, m = {cohort:,}"
     sources = CONDITIONS["mixed"](CLIENTS, cohort, np.random.default_rng(0)).arrays()
     targets = [np.empty_like(source) for source in sources]
@@ -31,6 +31,6 @@ def test_copying_what_a_round_must_read(benchmark: BenchmarkFixture, cohort: int
     benchmark(copy)
 
 
-def test_a_round_of_the_papers_forty_clients(benchmark: BenchmarkFixture) -> None:
+def test_full_round_of_the_papers_forty_clients(benchmark: BenchmarkFixture) -> None:
     benchmark.group = "N = 40, m = 8"
     benchmark(CONDITIONS["mixed"](40, 8, np.random.default_rng(0)).full_round)

@@ -1,4 +1,4 @@
-"""The paper's comparison, beside a literal reading of one run: `make bench`."""
+"""The paper's comparison, and one run against the literal RBCS-F: `make bench`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from turnout.bench.literal import literal_run
+from benchmarks.literal_rbcsf import literal_run
 from turnout.bench.sweeping import ROUNDS, paper_sweep
 from turnout.simulator import RunPlan, play_plan, sweep
 from turnout.store import RunStore
@@ -16,11 +16,11 @@ def test_sweep_of_six_policies_and_twenty_seeds(benchmark: BenchmarkFixture, tmp
     benchmark.group = "6 policies, 500 rounds, 20 seeds, 2 cores"
     folders = iter(range(1000))
 
-    def swept() -> None:
+    def run_sweep() -> None:
         with RunStore(tmp_path / f"{next(folders)}.turnout") as store:
             sweep(paper_sweep(20), store, workers=2)
 
-    benchmark.pedantic(swept, rounds=3)  # type: ignore[no-untyped-call]
+    benchmark.pedantic(run_sweep, rounds=3)  # type: ignore[no-untyped-call]
 
 
 def test_one_run(benchmark: BenchmarkFixture) -> None:
@@ -28,6 +28,6 @@ def test_one_run(benchmark: BenchmarkFixture) -> None:
     benchmark(play_plan, RunPlan("rbcsf", ROUNDS))
 
 
-def test_one_run_read_literally(benchmark: BenchmarkFixture) -> None:
+def test_one_run_of_the_literal_rbcsf(benchmark: BenchmarkFixture) -> None:
     benchmark.group = "one run of RBCS-F, 500 rounds"
     benchmark.pedantic(literal_run, args=(ROUNDS,), rounds=3)  # type: ignore[no-untyped-call]

@@ -99,31 +99,6 @@ def cohort_by_full_sort(
     return sorted(rows[members].tolist())
 
 
-class AlgorithmTwo:
-    """RBCS-F (Algorithm 2) line by line: one matrix per client, debts as fractions, all updated in every round."""
-
-    def __init__(self, clients: int, *, size: int, rate: Fraction, speed_weight: float, exploration: float) -> None:
-        self.size, self.rate, self.speed_weight, self.exploration = size, rate, speed_weight, exploration
-        self.H = [np.eye(3) for _ in range(clients)]
-        self.b = [np.zeros(3) for _ in range(clients)]
-        self.owed = [Fraction(0) for _ in range(clients)]
-
-    def choose(self, available: BoolArray, contexts: FloatArray) -> list[int]:
-        times = np.zeros(len(self.H))
-        for n, c in enumerate(contexts):
-            inverse = np.linalg.inv(self.H[n])
-            times[n] = max(float(c @ inverse @ self.b[n]) - self.exploration * float(np.sqrt(c @ inverse @ c)), 0.0)
-        return algorithm_one(times, self.owed, self.size, self.speed_weight, available)
-
-    def observe(self, chosen: list[int], contexts: FloatArray, times: dict[int, float]) -> None:
-        for n, c in enumerate(contexts):
-            x = int(n in chosen)
-            self.owed[n] = max(self.owed[n] + self.rate - x, Fraction(0))
-            if x:
-                self.H[n] = self.H[n] + np.outer(c, c)
-                self.b[n] = self.b[n] + times[n] * c
-
-
 class LiteralQueue:
     """The debt of one client in fractions, exactly as the specification defines it."""
 

@@ -80,6 +80,16 @@ def test_every_make_target_of_the_documents_exists() -> None:
         assert named <= targets, document
 
 
+def test_the_package_has_no_module_that_only_developers_need() -> None:
+    """Reference implementations and the browser driver are in `benchmarks/`, which the wheel does not contain."""
+    names = {path.stem for path in SOURCES}
+    references = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+    assert {"browser", "literal_oort", "literal_rbcsf", "plain_training"} <= references
+    assert not [name for name in names if name in ("browser", "plain_training") or "literal" in name]
+    imported = re.compile(r"^\s*(import|from) (benchmarks|tests)\b", flags=re.MULTILINE)
+    assert [path.name for path in SOURCES if imported.search(path.read_text())] == []
+
+
 def test_it_installs_and_chooses_without_a_compiler(tmp_path: Path) -> None:
     pytest.importorskip("Cython")
     copy, target = tmp_path / "copy", tmp_path / "installed"
@@ -97,6 +107,10 @@ def test_it_installs_and_chooses_without_a_compiler(tmp_path: Path) -> None:
         capture_output=True,
     )
     assert not list(target.rglob("_fast*.so"))
+    assert {path.name for path in target.iterdir() if path.suffix != ".dist-info"} == {"bin", "turnout"}
+    source = ROOT / "src" / "turnout"
+    modules = {path.relative_to(source) for path in source.rglob("*.py")}
+    assert {path.relative_to(target / "turnout") for path in (target / "turnout").rglob("*.py")} == modules
     page = {path.name for path in (ROOT / "src" / "turnout" / "dashboard" / "static").iterdir()}
     assert {path.name for path in (target / "turnout" / "dashboard" / "static").iterdir()} == page
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`python -m turnout` is the command `turnout`."""
+"""Runs the command `turnout` as `python -m turnout`."""
 
 from turnout.cli import main
 

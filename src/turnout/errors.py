@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 __all__ = [
@@ -39,7 +40,23 @@ __all__ = [
 
 
 class TurnoutError(Exception):
-    """Base class of all errors that turnout raises on purpose."""
+    """Base class of all errors that turnout raises on purpose.
+
+    Messages name Python arguments. The attributes let a user interface add advice in its own terms.
+
+    Attributes:
+        argument: The name of the argument to change, or None if the error is not about one argument.
+        dataset: The name of the dataset that must be downloaded, or None.
+        damaged: The path of the damaged file, or None.
+    """
+
+    def __init__(
+        self, *args: object, argument: str | None = None, dataset: str | None = None, damaged: Path | None = None
+    ) -> None:
+        super().__init__(*args)
+        self.argument = argument
+        self.dataset = dataset
+        self.damaged = damaged
 
 
 class SettingError(TurnoutError, ValueError):

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from turnout.bench.browser import PROGRAMS, Browser, BrowserError, Page
+from benchmarks.browser import PROGRAMS, Browser, BrowserError, Page
 from turnout.errors import SettingError
 from waiting import wait_until
 
 pytestmark = pytest.mark.skipif(
-    not any(map(shutil.which, PROGRAMS)), reason="no Chromium is installed (apt install chromium)"
+    not any(map(shutil.which, PROGRAMS)), reason="Chromium is not installed: apt install chromium"
 )
 
-ICON = '<link rel="icon" href="data:,">'  # without one the browser asks for /favicon.ico, some time after the load
+ICON = '<link rel="icon" href="data:,">'  # without it the browser requests /favicon.ico at some time after the load
 DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 PAGES = {
     "/": "<title>hello</title><p>Hello.</p>",
@@ -92,7 +92,7 @@ def page(browser: Browser) -> Iterator[Page]:
         yield opened
 
 
-def size(picture: Path) -> tuple[int, int]:
+def size_of(picture: Path) -> tuple[int, int]:
     content = picture.read_bytes()
     assert content[:8] == b"\x89PNG\r\n\x1a\n"
     assert content[12:16] == b"IHDR"
@@ -100,27 +100,27 @@ def size(picture: Path) -> tuple[int, int]:
     return width, height
 
 
-def living(mark: str) -> list[str]:
-    """The commands of all processes that name `mark`; a dead one that nobody has fetched yet has no command."""
-    found = []
+def processes_with(text: str) -> list[str]:
+    """Returns the command lines that contain `text`; a zombie process has an empty command line."""
+    commands = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             command = process.read_text(errors="replace")
         except OSError:
             continue
-        if mark in command:
-            found.append(command)
-    return found
+        if text in command:
+            commands.append(command)
+    return commands
 
 
-# Opening and asking
+# Navigation and evaluation
 
 
-def test_a_browser_tells_its_version(browser: Browser) -> None:
+def test_a_browser_has_a_version(browser: Browser) -> None:
     assert "Chrom" in browser.version
 
 
-def test_an_open_page_has_loaded_and_answers(page: Page, site: str) -> None:
+def test_an_open_page_has_loaded_and_evaluates_expressions(page: Page, site: str) -> None:
     page.open(f"{site}/")
     assert page.evaluate("document.readyState") == "complete"
     assert page.evaluate("({title: document.title, sum: [1, 2]})") == {"title": "hello", "sum": [1, 2]}
@@ -128,7 +128,7 @@ def test_an_open_page_has_loaded_and_answers(page: Page, site: str) -> None:
     assert page.evaluate("undefined") is None
 
 
-def test_a_page_that_sends_the_reader_elsewhere_is_open_when_the_last_one_has_loaded(page: Page, site: str) -> None:
+def test_opening_follows_a_redirect_by_script(page: Page, site: str) -> None:
     page.open(f"{site}/moved")
     assert page.wait_for("document.title === 'hello'")
 
@@ -148,14 +148,14 @@ def test_a_change_of_fragment_does_not_wait_for_a_load(page: Page, site: str) ->
         ("1 +", "SyntaxError"),
     ],
 )
-def test_what_a_script_throws_is_told(page: Page, script: str, text: str) -> None:
-    with pytest.raises(BrowserError) as told:
+def test_an_error_in_a_script_is_reported(page: Page, script: str, text: str) -> None:
+    with pytest.raises(BrowserError) as raised:
         page.evaluate(script)
-    assert text in str(told.value)
-    assert script in str(told.value)
+    assert text in str(raised.value)
+    assert script in str(raised.value)
 
 
-def test_a_refused_connection_is_an_error(page: Page) -> None:
+def test_a_rejected_connection_is_an_error(page: Page) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         with pytest.raises(BrowserError, match="cannot be opened: net::ERR_CONNECTION_REFUSED"):
@@ -168,16 +168,16 @@ def test_waiting_ends_when_the_script_is_true(page: Page, site: str) -> None:
     assert page.wait_for("later.done") == "yes"
 
 
-def test_waiting_in_vain_tells_the_script_its_error_and_the_console(page: Page, site: str) -> None:
+def test_a_timeout_reports_the_script_its_error_and_the_console(page: Page, site: str) -> None:
     page.open(f"{site}/noisy")
-    with pytest.raises(BrowserError) as told:
+    with pytest.raises(BrowserError) as raised:
         page.wait_for("never.mind", seconds=0.2)
-    assert str(told.value).startswith("not true within 0.2 s: never.mind\n")
-    assert "never is not defined" in str(told.value)
-    assert "error: broken 7" in str(told.value)
+    assert str(raised.value).startswith("not true within 0.2 s: never.mind\n")
+    assert "never is not defined" in str(raised.value)
+    assert "error: broken 7" in str(raised.value)
 
 
-# What a page says and loads
+# Console and requests
 
 
 def test_the_console_has_warnings_errors_and_uncaught_exceptions(page: Page, site: str) -> None:
@@ -188,7 +188,7 @@ def test_the_console_has_warnings_errors_and_uncaught_exceptions(page: Page, sit
     assert len(page.console) == 4
 
 
-def test_the_console_has_what_the_security_policy_refused(page: Page, site: str) -> None:
+def test_the_console_has_violations_of_the_security_policy(page: Page, site: str) -> None:
     page.open(f"{site}/strict")
     wait_until(lambda: bool(page.console))
     assert page.console[0].startswith("error: ")
@@ -196,7 +196,7 @@ def test_the_console_has_what_the_security_policy_refused(page: Page, site: str)
     assert page.evaluate("document.title") == ""
 
 
-def test_all_requests_are_listed_and_those_that_failed_again(page: Page, site: str) -> None:
+def test_all_requests_and_all_failed_requests_are_listed(page: Page, site: str) -> None:
     page.open(f"{site}/loads")
     wait_until(lambda: len(page.requests) == 4 and bool(page.failures))
     assert page.requests[0] == f"{site}/loads"
@@ -206,25 +206,25 @@ def test_all_requests_are_listed_and_those_that_failed_again(page: Page, site: s
     assert page.failures == [f"404 {site}/missing.png"]
 
 
-def test_a_quiet_page_says_and_misses_nothing(page: Page, site: str) -> None:
+def test_a_page_without_errors_has_an_empty_console(page: Page, site: str) -> None:
     page.open(f"{site}/")
     assert page.first_paint()
     assert (page.console, page.failures, page.requests) == ([], [], [f"{site}/"])
 
 
-def test_the_first_paint_comes_within_the_time_that_passed(page: Page, site: str) -> None:
+def test_the_first_paint_is_before_the_end_of_the_measurement(page: Page, site: str) -> None:
     start = time.perf_counter()
     page.open(f"{site}/")
     times = page.first_paint()
-    passed = 1000 * (time.perf_counter() - start)
+    elapsed = 1000 * (time.perf_counter() - start)
     assert set(times) == {"first-paint", "first-contentful-paint", "load"}
-    assert all(0 < moment < passed for moment in times.values())
+    assert all(0 < moment < elapsed for moment in times.values())
 
 
 # Keys and clicks
 
 
-def test_keys_are_pressed_as_on_a_keyboard(page: Page, site: str) -> None:
+def test_keys_send_the_events_of_a_keyboard(page: Page, site: str) -> None:
     page.open(f"{site}/keys")
     for key in ("ArrowRight", "Escape", "?", "/", "1", "t", "T"):
         page.press(key)
@@ -239,7 +239,7 @@ def test_keys_are_pressed_as_on_a_keyboard(page: Page, site: str) -> None:
     ]
 
 
-def test_tab_moves_the_focus_keys_and_text_write_and_enter_sends(page: Page, site: str) -> None:
+def test_tab_moves_the_focus_and_enter_submits_the_typed_text(page: Page, site: str) -> None:
     page.open(f"{site}/keys")
     page.press("Tab")
     assert page.evaluate("document.activeElement.id") == "field"
@@ -250,13 +250,13 @@ def test_tab_moves_the_focus_keys_and_text_write_and_enter_sends(page: Page, sit
     assert page.evaluate("sent") == "grüße a?"
 
 
-def test_a_key_without_a_name_is_refused(page: Page) -> None:
-    with pytest.raises(SettingError, match=r"no key is called 'Right'.*ArrowRight"):
+def test_an_unknown_key_is_an_error(page: Page) -> None:
+    with pytest.raises(SettingError, match=r"unknown key 'Right'.*ArrowRight"):
         page.press("Right")
 
 
 @pytest.mark.parametrize("phone", [False, True])
-def test_a_click_reaches_what_was_out_of_view(page: Page, site: str, phone: bool) -> None:
+def test_a_click_scrolls_to_its_target(page: Page, site: str, phone: bool) -> None:
     page.resize(390, 700, phone=phone)
     page.open(f"{site}/keys")
     page.click("#far")
@@ -265,16 +265,18 @@ def test_a_click_reaches_what_was_out_of_view(page: Page, site: str, phone: bool
 
 
 @pytest.mark.parametrize(("selector", "why"), [("#nobody", "matches nothing"), ("#hidden", "has no size")])
-def test_nothing_to_click_on_is_an_error(page: Page, site: str, selector: str, why: str) -> None:
+def test_a_click_without_a_target_is_an_error(page: Page, site: str, selector: str, why: str) -> None:
     page.open(f"{site}/keys")
     with pytest.raises(BrowserError, match=f"{selector} {why}"):
         page.click(selector)
 
 
-# Pictures and sizes
+# Screenshots and sizes
 
 
-def test_a_picture_has_the_size_of_the_view_or_of_the_whole_page(browser: Browser, site: str, tmp_path: Path) -> None:
+def test_a_screenshot_has_the_size_of_the_viewport_or_of_the_whole_page(
+    browser: Browser, site: str, tmp_path: Path
+) -> None:
     with closing(browser.page(width=400, height=300, scale=2.0)) as page:
         page.open(f"{site}/colours")
         page.screenshot(tmp_path / "view.png")
@@ -283,10 +285,10 @@ def test_a_picture_has_the_size_of_the_view_or_of_the_whole_page(browser: Browse
         page.screenshot(tmp_path / "scrolled.png", whole=True)
         page.resize(320, 200)
         page.screenshot(tmp_path / "small.png")
-    assert size(tmp_path / "view.png") == (800, 600)
-    assert size(tmp_path / "whole.png") == (800, 4000)
+    assert size_of(tmp_path / "view.png") == (800, 600)
+    assert size_of(tmp_path / "whole.png") == (800, 4000)
     assert (tmp_path / "scrolled.png").read_bytes() == (tmp_path / "whole.png").read_bytes()
-    assert size(tmp_path / "small.png") == (320, 200)
+    assert size_of(tmp_path / "small.png") == (320, 200)
 
 
 def test_dark_and_light_pages_look_different(browser: Browser, site: str, tmp_path: Path) -> None:
@@ -304,7 +306,7 @@ def test_dark_and_light_pages_look_different(browser: Browser, site: str, tmp_pa
     assert dark.read_bytes() == again.read_bytes()
 
 
-def test_a_phone_is_narrow_and_touched(browser: Browser, site: str) -> None:
+def test_a_phone_is_narrow_and_has_touch(browser: Browser, site: str) -> None:
     narrow = "matchMedia('(max-width: 400px)').matches"
     touched = "matchMedia('(pointer: coarse)').matches && navigator.maxTouchPoints > 0"
     with closing(browser.page(width=390, height=844, scale=3.0, phone=True)) as page:
@@ -323,7 +325,7 @@ def test_pages_share_neither_storage_nor_cookies(browser: Browser, page: Page, s
     assert page.evaluate("[localStorage.getItem('mine'), document.cookie]") == ["yes", "mine=yes"]
 
 
-# The end
+# Shutdown
 
 
 def profile(browser: Browser) -> Path:
@@ -335,46 +337,46 @@ def test_a_closed_browser_leaves_no_process_and_no_folder() -> None:
     folder = profile(browser)
     page = browser.page()
     assert folder.is_dir()
-    assert living(folder.name)
+    assert processes_with(folder.name)
     browser.close()
     browser.close()
     assert not folder.exists()
-    wait_until(lambda: not living(folder.name))
-    with pytest.raises(BrowserError, match=r"the browser ended and gave no answer to Runtime\.evaluate"):
+    wait_until(lambda: not processes_with(folder.name))
+    with pytest.raises(BrowserError, match=r"the browser exited without the answer to Runtime\.evaluate"):
         page.evaluate("1")
 
 
-def test_a_browser_that_dies_says_so_at_once_and_is_cleared_away() -> None:
+def test_a_killed_browser_is_reported_and_cleaned_up() -> None:
     with Browser() as browser:
         folder = profile(browser)
         page = browser.page()
         os.kill(browser._process.pid, signal.SIGKILL)
-        with pytest.raises(BrowserError, match="the browser ended"):
+        with pytest.raises(BrowserError, match="the browser exited"):
             page.wait_for("false")
     assert not folder.exists()
-    wait_until(lambda: not living(folder.name))
+    wait_until(lambda: not processes_with(folder.name))
 
 
-def test_a_browser_that_does_not_start_shows_what_it_printed(tmp_path: Path) -> None:
+def test_a_browser_that_does_not_start_reports_its_output(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\necho a library is missing >&2\nexit 3\n")
     broken.chmod(0o755)
-    with pytest.raises(BrowserError, match=r"(?s)no answer to Browser\.getVersion.*a library is missing"):
+    with pytest.raises(BrowserError, match=r"(?s)without the answer to Browser\.getVersion.*a library is missing"):
         Browser(str(broken))
 
 
-def test_a_command_without_an_answer_is_named(browser: Browser, page: Page) -> None:
+def test_a_command_without_an_answer_times_out(browser: Browser, page: Page) -> None:
     with pytest.raises(BrowserError, match=r"no answer to Runtime\.evaluate within 0\.2 s"):
         page.call("Runtime.evaluate", expression="new Promise(() => 0)", awaitPromise=True, seconds=0.2)
     assert not browser.ended
 
 
-def test_a_missing_program_is_refused_in_words() -> None:
-    with pytest.raises(SettingError, match="no seamonkey-9 is installed; get one with: apt install chromium"):
+def test_a_missing_program_is_an_error() -> None:
+    with pytest.raises(SettingError, match="seamonkey-9 is not installed: apt install chromium"):
         Browser("seamonkey-9")
 
 
-def test_no_program_at_all_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_chromium_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(SettingError, match="no Chromium is installed; get one with: apt install chromium"):
+    with pytest.raises(SettingError, match="Chromium is not installed: apt install chromium"):
         Browser()

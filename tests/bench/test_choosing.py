@@ -12,12 +12,12 @@ from turnout.kernel.rounds import RoundOffer
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
-def test_a_bench_fleet_is_in_the_condition_it_says(condition: str) -> None:
+def test_a_bench_fleet_is_in_its_condition(condition: str) -> None:
     fleet = CONDITIONS[condition](6000, 60, np.random.default_rng(0))
     times = fleet.policy.model.optimistic(fleet.contexts, 0.1)
     owed = fleet.policy.owed
     assert (owed >= 0).all()
-    facts: dict[str, Callable[[], bool]] = {
+    conditions: dict[str, Callable[[], bool]] = {
         "mixed": lambda: abs(np.corrcoef(times, owed)[0, 1]) < 0.1 and (times > 0).mean() > 0.9,
         "settled": lambda: np.corrcoef(times, owed)[0, 1] > 0.3,
         "mostly cold": lambda: 0.85 < (times == 0).mean() < 0.99,
@@ -26,10 +26,10 @@ def test_a_bench_fleet_is_in_the_condition_it_says(condition: str) -> None:
         "heavy-tailed": lambda: times.max() > 30 * np.median(times),
         "adverse": lambda: (np.diff(owed[np.argsort(times, kind="stable")]) >= 0).mean() > 0.99,
     }
-    assert facts[condition]()
+    assert conditions[condition]()
 
 
-def test_a_full_round_chooses_learns_and_pays() -> None:
+def test_a_full_round_selects_learns_and_counts_turns() -> None:
     fleet = CONDITIONS["mixed"](3000, 30, np.random.default_rng(0))
     chosen = fleet.policy.ask(RoundOffer(1, fleet.available, fleet.contexts)).clients
     bank = fleet.policy.model.bank.copy()
@@ -38,7 +38,7 @@ def test_a_full_round_chooses_learns_and_pays() -> None:
     assert np.flatnonzero((fleet.policy.model.bank != bank).any(axis=0)).tolist() == chosen.tolist()
 
 
-def test_targets_bind_at_a_million_clients_only() -> None:
+def test_targets_apply_only_to_a_million_clients() -> None:
     targets = {
         (case.condition, case.cohort, case.kernel): case.most
         for case in standard_cases(MILLION)
@@ -61,26 +61,26 @@ def figure(clients: int, milliseconds: float, read: float, most: float) -> Measu
 
 
 def test_verdicts_compare_figures_with_targets() -> None:
-    told = verdicts([figure(MILLION, 15.0, 6.0, 2.0), figure(10 * MILLION, 300.0, 60.0, 3.0)], import_repeats=1)
-    found = {one.target: one for one in told}
+    results = verdicts([figure(MILLION, 15.0, 6.0, 2.0), figure(10 * MILLION, 300.0, 60.0, 3.0)], import_repeats=1)
+    found = {verdict.target: verdict for verdict in results}
     small = found["N = 1,000,000, m = 10,000, mixed, compiled: copies"]
     assert small.met
     assert small.figure == 1.5
     assert not found["N = 10,000,000, m = 100,000, mixed, compiled: copies"].met
-    growth = found["growth from 1e6 to 1e7 / growth of the plain read"]
+    growth = found["growth from 1e6 to 1e7 clients / growth of the read"]
     assert growth.figure == pytest.approx(2.0)
     assert not growth.met
-    assert found["bytes a client, mixed, compiled"].met
+    assert found["bytes per client, mixed, compiled"].met
 
 
-def test_a_measure_has_all_its_figures() -> None:
-    told = measure(Case("mixed", 3000, 30, "numpy"), repeats=1).as_dict()
-    assert told["condition"] == "mixed"
-    assert told["milliseconds"] > 0
-    assert told["bytes_per_client"] >= 72 + 24 + 8 + 1 + 4
+def test_a_measured_case_has_all_its_figures() -> None:
+    figures = measure(Case("mixed", 3000, 30, "numpy"), repeats=1).as_dict()
+    assert figures["condition"] == "mixed"
+    assert figures["milliseconds"] > 0
+    assert figures["bytes_per_client"] >= 72 + 24 + 8 + 1 + 4
 
 
-def test_tasks_are_taken_in_turns() -> None:
+def test_tasks_are_measured_in_turns() -> None:
     calls: list[str] = []
     seconds = interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, repeats=2)
     assert calls == ["a", "b", "a", "b", "a", "b"]

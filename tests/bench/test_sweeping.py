@@ -2,17 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnout.bench.literal import literal_run
-from turnout.bench.sweeping import measure_sweep, paper_sweep
-from turnout.policies import RBCSF
-from turnout.simulator import PaperWorld, play
-
-
-@pytest.mark.parametrize("speed_weight", [1.0, 50.0])
-def test_the_literal_reading_chooses_as_the_kernel_does(speed_weight: float) -> None:
-    policy = RBCSF(40, speed_weight=speed_weight)
-    chosen = [record.selection.clients.tolist() for record in play(policy, PaperWorld(2), 120)]
-    assert literal_run(120, seed=2, speed_weight=speed_weight) == chosen
+from turnout.bench.sweeping import MAX_SECONDS, SweepFigures, measure_sweep, paper_sweep
 
 
 def test_the_sweep_is_the_papers_comparison() -> None:
@@ -23,6 +13,14 @@ def test_the_sweep_is_the_papers_comparison() -> None:
 
 def test_a_measured_sweep_has_all_its_figures() -> None:
     figures = measure_sweep(seeds=1, workers=1)
-    assert figures.runs == 6
-    assert min(figures.sweep_seconds, figures.run_seconds, figures.literal_seconds) > 0
-    assert figures.literal_ratio == figures.literal_seconds / figures.run_seconds
+    assert (figures.runs, figures.workers) == (6, 1)
+    assert min(figures.sweep_seconds, figures.run_seconds) > 0
+    assert figures.single_seconds > 0
+
+
+def test_the_ratios_of_a_sweep_are_per_second_of_the_sweep() -> None:
+    figures = SweepFigures(runs=120, workers=2, sweep_seconds=4.0, run_seconds=0.1, single_seconds=6.0)
+    assert figures.runs_per_second == 30
+    assert figures.speedup == pytest.approx(1.5)
+    assert figures.met
+    assert not SweepFigures(120, 2, MAX_SECONDS + 0.1, 0.1, 6.0).met

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.plain_training import PlainRound, got_weights, plain_module, put_weights
+from benchmarks.training import MAX_DIFFERENCE, TrainingComparison, compare_training
 from lab.processes import trainers
-from turnout.bench.plain_training import PlainRound, got_weights, plain_module, put_weights
-from turnout.bench.training import MOST_APART, SHAPES, TrainingFigures, measure_training, noise
+from turnout.bench.training import SHAPES, TrainingFigures, measure_training, noise
 from turnout.errors import SettingError
 from turnout.lab import Cohort, Training, TrainingResult
 from turnout.lab.learners.networks import CONVOLUTIONAL, Network, paper_network
@@ -18,7 +19,7 @@ from turnout.lab.learners.torch_learner import TorchLearner
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Threads that wait for each other take turns badly with the tests beside them."""
+    """Runs torch with one thread: several threads slow each other down if other tests use the same cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -29,46 +30,62 @@ def test_a_measured_round_has_all_its_figures() -> None:
     before = trainers()
     figures = measure_training("digits", repeats=1)
     assert (figures.dataset, figures.device, figures.batch, figures.stacked_runs) == ("digits", "CPU", 10, 1)
-    assert figures.plain_seconds > 0
     assert figures.round_seconds > 0
     assert figures.stacked_seconds == figures.round_seconds
-    assert 0 < figures.apart < 1e-4
     assert trainers() <= before
 
 
-def test_a_speedup_is_how_much_longer_the_plain_loop_takes() -> None:
-    figures = TrainingFigures("digits", "GPU", 10, 6.0, 2.0, 16, 0.5, 0.0, least=3.0)
+def test_the_ratios_of_a_round_of_training() -> None:
+    figures = TrainingFigures("digits", "GPU", 10, round_seconds=2.0, stacked_runs=16, stacked_seconds=0.5)
+    assert figures.items_per_second == 2000
+    assert figures.stacked_speedup == 4
+
+
+def test_a_comparison_with_the_plain_loop_has_all_its_figures() -> None:
+    before = trainers()
+    figures = compare_training("digits", repeats=1)
+    assert (figures.dataset, figures.device, figures.batch, figures.stacked_runs) == ("digits", "CPU", 10, 1)
+    assert figures.plain_seconds > 0
+    assert figures.round_seconds > 0
+    assert figures.stacked_seconds == figures.round_seconds
+    assert 0 < figures.difference < 1e-4
+    assert trainers() <= before
+
+
+def test_the_speedup_is_the_time_of_the_plain_loop_in_units_of_ours() -> None:
+    figures = TrainingComparison("digits", "GPU", 10, 6.0, 2.0, 16, 0.5, 0.0, min_speedup=3.0)
     assert figures.speedup == 3
     assert figures.met
     assert not replace(figures, round_seconds=2.1).met
     assert figures.stacked_speedup == 12
 
 
-class Astray(TorchLearner):
-    """Forgets a tenth of what was learned."""
+class LosesATenth(TorchLearner):
+    """Undoes a tenth of each update."""
 
     def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
-        lost = []
-        for cohort, taught in zip(cohorts, super().train(cohorts), strict=True):
-            lost.append(replace(taught, weights=0.9 * taught.weights + 0.1 * cohort.weights))
-        return lost
+        results = super().train(cohorts)
+        return [
+            replace(result, weights=0.9 * result.weights + 0.1 * cohort.weights)
+            for cohort, result in zip(cohorts, results, strict=True)
+        ]
 
 
-class Lost(TorchLearner):
-    """Comes back with nothing."""
+class ReturnsNaN(TorchLearner):
+    """Returns NaN for all weights."""
 
     def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
-        return [replace(taught, weights=np.nan * taught.weights) for taught in super().train(cohorts)]
+        return [replace(result, weights=np.nan * result.weights) for result in super().train(cohorts)]
 
 
-@pytest.mark.parametrize("wrong", [Astray, Lost])
-def test_a_learner_that_ends_elsewhere_is_noticed(wrong: type[TorchLearner], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("wrong", [LosesATenth, ReturnsNaN])
+def test_a_learner_with_other_weights_is_detected(wrong: type[TorchLearner], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnout.bench.training.TorchLearner", wrong)
-    with pytest.raises(AssertionError, match="the plain loop ends elsewhere"):
-        measure_training("digits", repeats=1)
+    with pytest.raises(AssertionError, match="the plain loop trained other weights"):
+        compare_training("digits", repeats=1)
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
+def test_a_missing_device_is_an_error() -> None:
     with pytest.raises(SettingError, match="there is no device 'abacus'"):
         measure_training("digits", device="abacus")
 
@@ -80,10 +97,10 @@ def test_noise_has_the_shape_of_every_dataset_with_a_network() -> None:
         assert data.train_images.shape[1:] == shape
         assert paper_network(data).classes == len(set(data.train_labels.tolist()))
         assert data.train_images.max() == data.brightest
-    assert 0 < MOST_APART < 0.1
+    assert 0 < MAX_DIFFERENCE < 0.1
 
 
-def test_weights_go_into_torchs_modules_and_back() -> None:
+def test_weights_are_copied_into_torch_modules_and_back() -> None:
     network = Network((12, 8, 2), (3,), (4, 5), 6)
     module = plain_module(network)
     assert [type(layer).__name__ for layer in module] == [
@@ -104,7 +121,7 @@ def test_weights_go_into_torchs_modules_and_back() -> None:
     assert maps[2, 1, 3, 4] == weights[((3 * 5 + 4) * 2 + 1) * 3 + 2]  # (output, channel, row, column)
 
 
-def test_a_plain_round_of_two_is_the_mean_of_each_alone() -> None:
+def test_a_plain_round_of_two_clients_is_the_mean_of_both_alone() -> None:
     data = noise("digits")
     network = paper_network(data)
     images, labels = torch.tensor(data.train_images).double() / 16, torch.tensor(data.train_labels).long()
@@ -112,6 +129,6 @@ def test_a_plain_round_of_two_is_the_mean_of_each_alone() -> None:
     start = torch.from_numpy(network.initial_weights(0))
     orders = np.arange(20).reshape(2, 1, 10)
     both, losses = plain.train(start, orders)
-    alone = [plain.train(start, orders[[place]]) for place in range(2)]
+    alone = [plain.train(start, orders[[index]]) for index in range(2)]
     torch.testing.assert_close(both, (alone[0][0] + alone[1][0]) / 2)
     assert losses == [loss for _, (loss,) in alone]

@@ -1,4 +1,4 @@
-"""Commands as their users see them; in this process, as starting one takes its time."""
+"""Runs commands in this process, which is faster than a new process per command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from turnout.cli.app import main
 
 
 class Done(NamedTuple):
-    """What a command printed, and how it ended."""
+    """The output and the exit code of a command."""
 
     stdout: str
     stderr: str
@@ -24,14 +24,14 @@ class Done(NamedTuple):
 
 
 def run(*arguments: str | Path, **environment: str) -> Done:
-    """`turnout` with these arguments."""
-    told, complained = io.StringIO(), io.StringIO()
+    """Runs `turnout` with these arguments."""
+    output, errors = io.StringIO(), io.StringIO()
     with (
         patch.dict(os.environ, {"COLUMNS": "160", "NO_COLOR": "1", **environment}),
         patch.object(sys, "argv", ["turnout", *map(str, arguments)]),
-        redirect_stdout(told),
-        redirect_stderr(complained),
+        redirect_stdout(output),
+        redirect_stderr(errors),
         pytest.raises(SystemExit) as ended,
     ):
         main()
-    return Done(told.getvalue(), complained.getvalue(), ended.value.code)
+    return Done(output.getvalue(), errors.getvalue(), ended.value.code)

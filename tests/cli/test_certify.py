@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.in_process import run
-from cli.test_explain import refused, told
+from cli.test_explain import error_of, json_of
 from turnout.scheduler import ClientStatus, Scheduler
 
 
@@ -25,37 +25,37 @@ def fleet(tmp_path: Path) -> Path:
 
 def test_a_fleet_is_certified_and_verified(fleet: Path, tmp_path: Path) -> None:
     out, record = tmp_path / "c.json", tmp_path / "c.jsonl"
-    shown, complaint, code = run("certify", fleet, "-o", out)
-    assert (complaint, code) == ("", 0)
-    assert f"{out}: 6 clients, 5 rounds" in shown
-    assert "The promise is kept to everyone" in shown
-    answer = told("certify", fleet, "--out", out, "--record", record)
+    output, errors, code = run("certify", fleet, "-o", out)
+    assert (errors, code) == ("", 0)
+    assert f"{out}: 6 clients, 5 rounds" in output
+    assert "The promise is kept for every client" in output
+    answer = json_of("certify", fleet, "--out", out, "--record", record)
     assert (answer["certificate"], answer["record"], answer["clients"]) == (str(out), str(record), 6)
     assert answer["record_sha256"] == json.loads(out.read_text())["record_sha256"]
-    assert told("verify", out, record) == {"verified": True, "differences": []}
+    assert json_of("verify", out, record) == {"verified": True, "differences": []}
     assert "Verified" in run("verify", out, record)[0]
 
 
-def test_what_was_tampered_with_is_not_verified(fleet: Path, tmp_path: Path) -> None:
+def test_a_forged_certificate_is_not_verified(fleet: Path, tmp_path: Path) -> None:
     out, record = tmp_path / "c.json", tmp_path / "c.jsonl"
     run("certify", fleet, "-o", out)
     forged = json.loads(out.read_text())
     for client in forged["clients"].values():
         client["turns"] += 1
     out.write_text(json.dumps(forged))
-    shown, complaint, code = run("verify", out, record)
-    assert (complaint, code) == ("", 1)
-    assert "client [b]0: the certificate says" in shown
-    assert "NOT verified." in shown
-    shown, _, code = run("verify", out, record, "--json")
+    output, errors, code = run("verify", out, record)
+    assert (errors, code) == ("", 1)
+    assert "client [b]0: the certificate says" in output
+    assert "NOT verified." in output
+    output, _, code = run("verify", out, record, "--json")
     assert code == 1
-    assert len(json.loads(shown)["differences"]) == 6
+    assert len(json.loads(output)["differences"]) == 6
     run("certify", fleet, "-o", out)
     record.write_bytes(record.read_bytes().replace(b"arrived", b"late", 1))
     assert run("verify", out, record)[2] == 1
 
 
-def test_the_verifier_can_be_had_and_run_alone(fleet: Path, tmp_path: Path) -> None:
+def test_the_verifier_runs_without_turnout(fleet: Path, tmp_path: Path) -> None:
     out, record = tmp_path / "c.json", tmp_path / "c.jsonl"
     run("certify", fleet, "-o", out)
     source, _, code = run("verify", "--source")
@@ -69,9 +69,9 @@ def test_the_verifier_can_be_had_and_run_alone(fleet: Path, tmp_path: Path) -> N
     assert done.returncode == 0
 
 
-def test_what_cannot_be_done_is_said(fleet: Path, tmp_path: Path) -> None:
-    assert "must be three files" in refused("certify", fleet, "-o", fleet)
-    assert "there is no fleet at" in refused("certify", tmp_path / "none", "-o", tmp_path / "c.json")
-    assert "give a certificate and its record" in refused("verify")
-    assert "cannot read" in refused("verify", tmp_path / "none", fleet)
-    assert "cannot write" in refused("certify", fleet, "-o", tmp_path / "nowhere" / "c.json")
+def test_invalid_arguments_are_reported(fleet: Path, tmp_path: Path) -> None:
+    assert "must be three files" in error_of("certify", fleet, "-o", fleet)
+    assert "there is no fleet at" in error_of("certify", tmp_path / "none", "-o", tmp_path / "c.json")
+    assert "pass a certificate and its record" in error_of("verify")
+    assert "cannot read" in error_of("verify", tmp_path / "none", fleet)
+    assert "cannot write" in error_of("certify", fleet, "-o", tmp_path / "nowhere" / "c.json")

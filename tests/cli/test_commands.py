@@ -4,15 +4,19 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
 import turnout
+from turnout.cli.app import app
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command as a user runs it."""
+    """Runs the command in a new process."""
     return subprocess.run(
         [sys.executable, "-m", "turnout", *arguments],
         capture_output=True,
@@ -27,7 +31,7 @@ def test_the_version_names_the_kernel() -> None:
     assert run("--version", TURNOUT_KERNEL="numpy").stdout == f"turnout {turnout.__version__} (numpy kernel)\n"
 
 
-def test_help_lists_the_commands_and_no_command_is_help() -> None:
+def test_help_lists_the_commands_and_is_the_default() -> None:
     shown = run("--help").stdout
     for command in (
         "demo",
@@ -53,7 +57,28 @@ def test_every_command_has_help(command: str) -> None:
     assert "--json" in done.stdout
 
 
-def test_a_wrong_setting_is_one_line_and_exit_code_two() -> None:
+def leaf_commands(group: click.Group, path: str = "turnout") -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from leaf_commands(command, f"{path} {name}")
+        elif not command.hidden:
+            yield f"{path} {name}", command
+
+
+def test_the_help_of_every_command_is_a_sentence_with_an_example() -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, click.Group)
+    commands = dict(leaf_commands(group))
+    assert len(commands) > 25
+    for path, command in commands.items():
+        first, *_, example = (command.help or "").strip().split("\n\n")
+        assert first.endswith("."), path
+        assert example.startswith(f"Example: {path}"), path
+        unexplained = [param.name for param in command.params if not getattr(param, "help", None)]
+        assert unexplained == [], path
+
+
+def test_an_invalid_setting_prints_one_line_and_exits_with_code_two() -> None:
     done = run("demo", TURNOUT_KERNEL="fortran")
     assert done.returncode == 2
     assert done.stderr.strip() == "error: TURNOUT_KERNEL must be 'numpy' or 'compiled', not 'fortran'"
@@ -62,26 +87,26 @@ def test_a_wrong_setting_is_one_line_and_exit_code_two() -> None:
     assert run("dance").returncode == 2
 
 
-def test_the_demo_shows_what_was_saved_and_who_was_least_chosen(tmp_path: Path) -> None:
+def test_the_demo_shows_the_time_saved_and_the_least_selected_client(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     done = run("demo", "--rounds", "40", "--seeds", "2", "--report", str(report))
     assert done.returncode == 0, done.stderr
-    for word in (
+    for text in (
         "40 rounds",
         "mean of 2 seeds",
         "random",
         "RBCS-F, weight 20",
         "FedCS(3)",
-        "least chosen",
-        "worst debt",
+        "least selected",
+        "most owed",
     ):
-        assert word in done.stdout
+        assert text in done.stdout
     page = report.read_text()
     assert "turnout demo --seeds 2 --rounds 40" in page
     assert page.count("<svg") == 3
 
 
-def test_the_demo_tells_the_same_as_json_and_on_both_kernels(tmp_path: Path) -> None:
+def test_the_demo_prints_the_same_figures_as_json_on_both_kernels(tmp_path: Path) -> None:
     arguments = ("demo", "--rounds", "40", "--seeds", "2", "--json", "--report", str(tmp_path / "report.html"))
     rows = json.loads(run(*arguments).stdout)["rows"]
     assert rows == json.loads(run(*arguments, TURNOUT_KERNEL="numpy").stdout)["rows"]
@@ -90,7 +115,7 @@ def test_the_demo_tells_the_same_as_json_and_on_both_kernels(tmp_path: Path) -> 
     assert rows[0]["mean_round_seconds"] > rows[-1]["mean_round_seconds"]
 
 
-def test_without_matplotlib_the_demo_still_shows_its_table(tmp_path: Path) -> None:
+def test_the_demo_prints_its_table_without_matplotlib(tmp_path: Path) -> None:
     blocked = tmp_path / "blocked" / "sitecustomize.py"
     blocked.parent.mkdir()
     blocked.write_text(
@@ -104,30 +129,67 @@ def test_without_matplotlib_the_demo_still_shows_its_table(tmp_path: Path) -> No
     assert not (tmp_path / "r.html").exists()
 
 
-def test_bench_prints_ratios_for_every_condition() -> None:
-    done = run("bench", "--clients", "5000", "--cohort", "10", "--repeats", "1")
+SMALL_FLEET = ("--clients", "2000", "--cohort", "10", "--repeats", "1")
+
+
+@pytest.mark.parametrize("command", [("bench",), ("bench", "choose"), ("bench", "choosing")])
+def test_bench_prints_ratios_for_every_condition(command: tuple[str, ...]) -> None:
+    done = run(*command, *SMALL_FLEET)
     assert done.returncode == 0, done.stderr
-    for word in ("mixed", "settled", "mostly cold", "cold", "all ties", "heavy-tailed", "adverse", "mixed (numpy)"):
-        assert word in done.stdout
+    for text in ("mixed", "settled", "mostly cold", "cold", "all ties", "heavy-tailed", "adverse", "mixed (numpy)"):
+        assert text in done.stdout
     assert "/ copy" in done.stdout
     assert "import of turnout / import of numpy" in done.stdout
 
 
-def test_bench_of_a_live_fleet_prints_its_ratio() -> None:
-    told = json.loads(run("bench", "live", "--clients", "2000", "--cohort", "10", "--repeats", "1", "--json").stdout)
-    assert (told["clients"], told["most"]) == (2000, 3)
-    assert told["live_seconds"] > 0
+def test_bench_prints_the_same_figures_as_json() -> None:
+    figures = json.loads(run("bench", *SMALL_FLEET, "--json").stdout)
+    assert figures["kernel"] == "compiled"
+    assert {row["clients"] for row in figures["rounds"]} == {2000}
+    assert all(row["copies"] > 0 and row["reads"] > 0 and row["bytes_per_client"] > 100 for row in figures["rounds"])
+    assert all(target["met"] == (target["figure"] <= target["most"]) for target in figures["targets"])
 
 
-def test_bench_of_training_needs_a_device_that_is_there() -> None:
+@pytest.mark.parametrize("name", ["choose", "live", "sweep", "training", "oort", "dashboard"])
+def test_every_benchmark_has_help_with_an_example(name: str) -> None:
+    done = run("bench", name, "--help")
+    assert done.returncode == 0
+    assert "--json" in done.stdout
+    assert f"Example: turnout bench {name}" in done.stdout
+
+
+def test_bench_live_prints_its_ratio() -> None:
+    figures = json.loads(run("bench", "live", *SMALL_FLEET, "--json").stdout)
+    assert (figures["clients"], figures["most"]) == (2000, 3)
+    assert figures["live_seconds"] > 0
+
+
+def test_bench_sweep_prints_runs_per_second() -> None:
+    arguments = ("bench", "sweep", "--seeds", "1", "--workers", "1")
+    figures = json.loads(run(*arguments, "--json").stdout)
+    assert figures["runs"] == 6
+    assert figures["runs_per_second"] == pytest.approx(6 / figures["sweep_seconds"])
+    assert figures["speedup"] == pytest.approx(figures["single_seconds"] / figures["sweep_seconds"])
+    assert "6 runs of 500 rounds with 1 worker processes" in run(*arguments).stdout
+
+
+def test_bench_dashboard_prints_the_first_answer_of_each_page() -> None:
+    done = run("bench", "dashboard", "--clients", "1000", "--cohort", "10", "--repeats", "1")
+    assert done.returncode == 0, done.stderr
+    assert "First answers: /api/overview" in done.stdout
+    assert "later answers come from the cache" in done.stdout
+
+
+def test_bench_training_needs_an_existing_device() -> None:
     done = run("bench", "training", "--device", "tpu")
     assert done.returncode == 2
     assert "there is no device 'tpu': use cpu, cuda" in done.stderr
 
 
-def test_bench_tells_the_same_as_json() -> None:
-    told = json.loads(run("bench", "--clients", "2000", "--cohort", "10", "--repeats", "1", "--json").stdout)
-    assert told["kernel"] == "compiled"
-    assert {row["clients"] for row in told["rounds"]} == {2000}
-    assert all(row["copies"] > 0 and row["reads"] > 0 and row["bytes_per_client"] > 100 for row in told["rounds"])
-    assert all(target["met"] == (target["figure"] <= target["most"]) for target in told["targets"])
+def test_options_of_bench_before_a_sub_command_are_an_error_that_names_the_right_order() -> None:
+    done = run("bench", "--clients", "2000", "--json", "oort")
+    assert done.returncode == 2
+    assert "error: --clients, --json must follow the sub-command: turnout bench oort --clients" in done.stderr
+    done = run("bench", "--device", "cuda")
+    assert done.returncode == 2
+    assert "--device is an option of turnout bench training" in done.stderr

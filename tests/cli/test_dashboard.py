@@ -27,39 +27,39 @@ from turnout.store import RunStore
 from waiting import LONGEST_WAIT
 
 
-def refused(*arguments: str) -> str:
-    """One line on standard error, and exit code 2."""
-    told, words, code = run("dashboard", *arguments)
-    assert (told, code) == ("", 2)
-    assert words.startswith("error: ")
-    assert words.count("\n") == 1
-    return words
+def error_of(*arguments: str) -> str:
+    """Returns the one line on standard error; the exit code is 2."""
+    output, errors, code = run("dashboard", *arguments)
+    assert (output, code) == ("", 2)
+    assert errors.startswith("error: ")
+    assert errors.count("\n") == 1
+    return errors
 
 
 @contextmanager
 def running(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """The command as a process, and what it has said up to that it can be ended."""
+    """Runs the command as a process, and yields it with the lines that it prints when it starts."""
     program = [sys.executable, "-W", "error::ResourceWarning", "-m", "turnout", "dashboard", *arguments]
     env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "300", **environment}
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
         try:
             assert process.stdout is not None
-            said = [process.stdout.readline()]
-            while said[-1] and not said[-1].startswith("Ctrl-C"):
-                said.append(process.stdout.readline())
-            yield process, said
+            lines = [process.stdout.readline()]
+            while lines[-1] and not lines[-1].startswith("Press Ctrl-C"):
+                lines.append(process.stdout.readline())
+            yield process, lines
         finally:
             if process.poll() is None:
                 process.kill()
 
 
-def port_of(said: list[str]) -> int:
-    found = re.search(r":(\d+)/", said[0])
-    assert found, said
-    return int(found[1])
+def port_of(lines: list[str]) -> int:
+    match = re.search(r":(\d+)/", lines[0])
+    assert match, lines
+    return int(match[1])
 
 
-def asked(port: int, path: str) -> Any:
+def get_json(port: int, path: str) -> Any:
     connection = HTTPConnection("127.0.0.1", port, timeout=LONGEST_WAIT)
     try:
         connection.request("GET", path)
@@ -70,15 +70,15 @@ def asked(port: int, path: str) -> Any:
         connection.close()
 
 
-def test_it_says_where_answers_and_ends_with_ctrl_c(folder: Path) -> None:
-    """Also while a page listens; without a word, and as if nothing had happened: that is how it is ended."""
+def test_it_prints_its_address_answers_and_stops_with_ctrl_c(folder: Path) -> None:
+    """Ctrl-C ends it with exit code 0 and without output, also while a page is connected."""
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=5)
-    with running(str(path), "--port", "0") as (process, said):
-        assert re.fullmatch(rf"{re.escape(str(path))} at http://127\.0\.0\.1:\d+/\n", said[0])
-        assert said[1:] == ["Ctrl-C ends it.\n"]
-        port = port_of(said)
-        assert asked(port, "/api/store")["name"] == "fleet.turnout"
+    with running(str(path), "--port", "0") as (process, lines):
+        assert re.fullmatch(rf"{re.escape(str(path))} at http://127\.0\.0\.1:\d+/\n", lines[0])
+        assert lines[1:] == ["Press Ctrl-C to stop.\n"]
+        port = port_of(lines)
+        assert get_json(port, "/api/store")["name"] == "fleet.turnout"
         listener = HTTPConnection("127.0.0.1", port, timeout=LONGEST_WAIT)
         try:
             listener.request("GET", "/api/live")
@@ -93,54 +93,55 @@ def test_it_says_where_answers_and_ends_with_ctrl_c(folder: Path) -> None:
         assert (process.returncode, out, err) == (0, "", "")
 
 
-def test_off_loopback_it_says_what_that_means(folder: Path) -> None:
+def test_it_warns_if_other_machines_can_reach_it(folder: Path) -> None:
     path = folder / "runs.turnout"
     RunStore(path).close()
     with running(str(path), "--port", "0", "--host", "0.0.0.0", TURNOUT_TOKEN="from the environment") as (
         process,
-        said,
+        lines,
     ):
-        assert said[0].endswith("/?token=from%20the%20environment\n")
-        assert "Others can reach this" in said[1]
+        assert lines[0].endswith("/?token=from%20the%20environment\n")
+        assert "Other machines can reach this page" in lines[1]
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=LONGEST_WAIT)
         assert (out, err) == ("", "")
         assert process.returncode in (0, -signal.SIGTERM)
 
 
-def test_what_cannot_be_shown_is_said_in_a_line(folder: Path) -> None:
-    assert "there is no file" in refused(str(folder / "nothing.turnout"))
+def test_a_file_that_is_no_store_is_reported_in_one_line(folder: Path) -> None:
+    assert "there is no file" in error_of(str(folder / "nothing.turnout"))
     (folder / "text.turnout").write_text("no store at all, but a text that is long enough to look into " * 3)
-    assert str(folder / "text.turnout") in refused(str(folder / "text.turnout"))
-    assert refused(str(folder))
+    assert str(folder / "text.turnout") in error_of(str(folder / "text.turnout"))
+    assert error_of(str(folder))
     (folder / "empty.turnout").touch()
-    assert "empty.turnout" in refused(str(folder / "empty.turnout"))
+    assert "empty.turnout" in error_of(str(folder / "empty.turnout"))
 
 
-def test_a_port_that_is_taken_is_said_in_a_line(folder: Path) -> None:
+def test_an_occupied_port_is_reported_in_one_line(folder: Path) -> None:
     path = folder / "runs.turnout"
     RunStore(path).close()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        words = refused(str(path), "--port", str(taken.getsockname()[1]))
-    assert "choose another --host or --port" in words
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        error = error_of(str(path), "--port", str(occupied.getsockname()[1]))
+    assert "--host ADDRESS and --port NUMBER select another address" in error
 
 
-def test_a_short_token_is_refused(folder: Path) -> None:
+def test_a_short_token_is_an_error(folder: Path) -> None:
     path = folder / "runs.turnout"
     RunStore(path).close()
-    assert "at least 12 plain characters" in refused(str(path), "--token", "short")
+    assert "at least 12 plain characters" in error_of(str(path), "--token", "short")
 
 
 @pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "plotly"])
-def test_without_the_extra_it_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+def test_a_missing_extra_is_named_with_its_installation(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
     path, real = folder / "runs.turnout", importlib.util.find_spec
     RunStore(path).close()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == missing else real(name, *rest))
-    words = refused(str(path))
-    assert f"the dashboard needs {missing}: pip install 'turnout[dashboard]'" in words
+    assert f"the dashboard needs {missing}: pip install 'turnout[dashboard]'" in error_of(str(path))
 
 
-def test_a_browser_is_opened_only_when_that_is_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_browser_is_opened_only_with_the_option(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, opened = folder / "runs.turnout", list[str]()
     RunStore(path).close()
     monkeypatch.setattr(webbrowser, "open", opened.append)
@@ -148,10 +149,10 @@ def test_a_browser_is_opened_only_when_that_is_asked_for(folder: Path, monkeypat
     for arguments, expected in (([], []), (["--open"], ["http://127.0.0.1:1/"])):
         with (
             patch.object(sys, "argv", ["turnout", "dashboard", str(path), *arguments]),
-            redirect_stdout(io.StringIO()) as told,
+            redirect_stdout(io.StringIO()) as result,
             pytest.raises(SystemExit) as ended,
         ):
             main()
         assert ended.value.code == 0
-        assert "http://127.0.0.1:1/" in told.getvalue()
+        assert "http://127.0.0.1:1/" in result.getvalue()
         assert opened == expected

@@ -27,12 +27,12 @@ FASHION = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("im
 
 
 def run(*arguments: str, data: Path) -> Done:
-    """A command of this family, with its data folder here."""
+    """Runs `turnout data` with this data folder."""
     return run_turnout("data", *arguments, TURNOUT_DATA=str(data), no_proxy="*")
 
 
-def refused(*arguments: str, data: Path) -> str:
-    """The one line of an error; nothing on standard output, exit code 2."""
+def error_of(*arguments: str, data: Path) -> str:
+    """Returns the one line of an error; standard output is empty and the exit code is 2."""
     done = run(*arguments, data=data)
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stdout == ""
@@ -48,7 +48,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """A folder, and the address where it can be fetched from."""
+    """Yields a folder and the URL that serves it."""
     folder = tmp_path / "served"
     folder.mkdir()
     with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(QuietHandler, directory=str(folder))) as server:
@@ -59,42 +59,42 @@ def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
         thread.join()
 
 
-def test_the_list_tells_what_there_is_and_where(tmp_path: Path) -> None:
+def test_the_list_has_every_dataset_and_its_folder(tmp_path: Path) -> None:
     (tmp_path / "cifar-10").mkdir()
     (tmp_path / "cifar-10" / "test_batch.bin").write_bytes(b"")
-    told = {row["name"]: row for row in json.loads(run("list", "--json", data=tmp_path).stdout)}
-    assert list(told) == ["digits", "fashion-mnist", "cifar-10"]
-    assert told["digits"]["folder"] == "with the package"
-    assert told["digits"]["licence"] == "CC BY 4.0"
-    assert told["fashion-mnist"]["folder"] == (str(DEBIAN) if DEBIAN.is_dir() else None)
-    assert told["cifar-10"]["folder"] == str(tmp_path / "cifar-10")
+    result = {row["name"]: row for row in json.loads(run("list", "--json", data=tmp_path).stdout)}
+    assert list(result) == ["digits", "fashion-mnist", "cifar-10"]
+    assert result["digits"]["folder"] == "with the package"
+    assert result["digits"]["licence"] == "CC BY 4.0"
+    assert result["fashion-mnist"]["folder"] == (str(DEBIAN) if DEBIAN.is_dir() else None)
+    assert result["cifar-10"]["folder"] == str(tmp_path / "cifar-10")
 
 
-def test_the_list_is_shown_as_a_table(tmp_path: Path) -> None:
+def test_the_list_is_printed_as_a_table(tmp_path: Path) -> None:
     shown = run("list", data=tmp_path).stdout
-    for word in ("digits", "CC BY 4.0", "with the package", "CIFAR-10", "not here: turnout data fetch"):
-        assert word in shown
+    for text in ("digits", "CC BY 4.0", "with the package", "CIFAR-10", "missing: turnout data fetch cifar-10"):
+        assert text in shown
 
 
-def test_the_path_is_the_folder_that_is_read(tmp_path: Path) -> None:
+def test_the_path_is_the_folder_of_the_files(tmp_path: Path) -> None:
     assert run("path", "digits", data=tmp_path).stdout == "with the package\n"
     (tmp_path / "cifar-10").mkdir()
     (tmp_path / "cifar-10" / "test_batch.bin.gz").write_bytes(b"")
-    told = json.loads(run("path", "cifar-10", "--json", data=tmp_path).stdout)
-    assert told == {"name": "cifar-10", "folder": str(tmp_path / "cifar-10")}
+    result = json.loads(run("path", "cifar-10", "--json", data=tmp_path).stdout)
+    assert result == {"name": "cifar-10", "folder": str(tmp_path / "cifar-10")}
 
 
-def test_the_path_of_what_is_not_here_tells_how_to_get_it(tmp_path: Path) -> None:
-    told = refused("path", "cifar-10", data=tmp_path)
-    assert str(tmp_path / "cifar-10") in told
-    assert "turnout data fetch cifar-10" in told
+def test_the_path_of_a_missing_dataset_names_the_download_command(tmp_path: Path) -> None:
+    result = error_of("path", "cifar-10", data=tmp_path)
+    assert str(tmp_path / "cifar-10") in result
+    assert "turnout data fetch cifar-10" in result
 
 
-def test_a_whole_dataset_is_told_to_be_whole(tmp_path: Path) -> None:
+def test_a_complete_dataset_passes_the_check(tmp_path: Path) -> None:
     shown = run("check", "digits", data=tmp_path).stdout
-    assert shown == "digits is whole: 1,437 training and 360 test images\n"
-    told = json.loads(run("check", "digits", "--json", data=tmp_path).stdout)
-    assert told == {
+    assert shown == "digits is complete: 1,437 training and 360 test images\n"
+    result = json.loads(run("check", "digits", "--json", data=tmp_path).stdout)
+    assert result == {
         "name": "digits",
         "train": [1437, 8, 8, 1],
         "test": [360, 8, 8, 1],
@@ -102,62 +102,62 @@ def test_a_whole_dataset_is_told_to_be_whole(tmp_path: Path) -> None:
     }
 
 
-def test_a_damaged_dataset_is_told_with_the_file(tmp_path: Path) -> None:
+def test_a_damaged_dataset_is_reported_with_the_file(tmp_path: Path) -> None:
     for name in FASHION:
         (tmp_path / name).write_bytes(b"damaged")
-    told = refused("check", "fashion-mnist", "--folder", str(tmp_path), data=tmp_path)
-    assert f"{tmp_path / FASHION[0]} is damaged" in told
-    assert hashlib.sha256(b"damaged").hexdigest() in told
+    result = error_of("check", "fashion-mnist", "--folder", str(tmp_path), data=tmp_path)
+    assert f"{tmp_path / FASHION[0]} is damaged" in result
+    assert hashlib.sha256(b"damaged").hexdigest() in result
 
 
 @pytest.mark.parametrize("command", ["path", "fetch"])
-def test_an_unknown_dataset_suggests_the_near_one(tmp_path: Path, command: str) -> None:
-    assert "did you mean 'digits'?" in refused(command, "digit", data=tmp_path)
+def test_an_unknown_dataset_suggests_a_similar_name(tmp_path: Path, command: str) -> None:
+    assert "did you mean 'digits'?" in error_of(command, "digit", data=tmp_path)
 
 
 def test_holdings_are_the_partition_of_the_training_labels(tmp_path: Path) -> None:
     arguments = ("holdings", "digits", "--clients", "7", "--items", "60", "--gamma", "0.5", "--seed", "3", "--json")
-    told = json.loads(run(*arguments, data=tmp_path).stdout)
+    result = json.loads(run(*arguments, data=tmp_path).stdout)
     labels = SOURCES["digits"].parse({})[1]
-    assert told["classes"] == list("0123456789")
-    assert told["counts"] == partition(labels, clients=7, items=60, gamma=0.5, seed=3).counts.tolist()
+    assert result["classes"] == list("0123456789")
+    assert result["counts"] == partition(labels, clients=7, items=60, gamma=0.5, seed=3).counts.tolist()
 
 
 def test_holdings_without_skew_are_equal(tmp_path: Path) -> None:
-    told = json.loads(run("holdings", "digits", "--gamma", "inf", "--json", data=tmp_path).stdout)
-    assert told["counts"] == np.full((40, 10), 50).tolist()
+    result = json.loads(run("holdings", "digits", "--gamma", "inf", "--json", data=tmp_path).stdout)
+    assert result["counts"] == np.full((40, 10), 50).tolist()
 
 
-def test_holdings_are_shown_as_a_table(tmp_path: Path) -> None:
+def test_holdings_are_printed_as_a_table(tmp_path: Path) -> None:
     shown = run("holdings", "digits", "--clients", "3", "--items", "100", "--gamma", "inf", data=tmp_path).stdout
-    assert "items of each class, 3 clients" in shown
+    assert "items per class, 3 clients" in shown
     assert shown.count(" 10 ") == 30
 
 
 @pytest.mark.parametrize(("gamma", "title"), [("2", "digits, gamma = 2"), ("inf", "digits, iid")])
-def test_holdings_can_be_drawn(tmp_path: Path, gamma: str, title: str) -> None:
+def test_holdings_are_drawn_as_a_figure(tmp_path: Path, gamma: str, title: str) -> None:
     picture = tmp_path / "holdings.svg"
     done = run("holdings", "digits", "--gamma", gamma, "--figure", str(picture), data=tmp_path)
     assert done.returncode == 0, done.stderr
     drawn = picture.read_text()
-    for word in (title, "client", "items"):
-        assert word in drawn
+    for text in (title, "client", "items"):
+        assert text in drawn
 
 
-def test_holdings_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    assert "gamma must be at least 1e-06" in refused("holdings", "digits", "--gamma", "nan", data=tmp_path)
+def test_invalid_holdings_are_reported(tmp_path: Path) -> None:
+    assert "gamma must be at least 1e-06" in error_of("holdings", "digits", "--gamma", "nan", data=tmp_path)
     wrong = tmp_path / "nowhere" / "picture.svg"
-    assert "cannot draw into" in refused("holdings", "digits", "--figure", str(wrong), data=tmp_path)
+    assert "cannot draw into" in error_of("holdings", "digits", "--figure", str(wrong), data=tmp_path)
 
 
-def test_what_comes_with_the_package_is_not_fetched() -> None:
+def test_a_bundled_dataset_is_not_downloaded() -> None:
     command = [sys.executable, "-m", "turnout", "data", "fetch", "digits"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: digits comes with the package: there is nothing to fetch\n"
+    assert done.stderr == "error: digits is part of the package: no download is needed\n"
 
 
-def test_a_dataset_is_fetched_from_another_address_into_a_folder(
+def test_a_dataset_is_downloaded_from_another_url_into_a_folder(
     tmp_path: Path, served: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, address = served
@@ -167,7 +167,7 @@ def test_a_dataset_is_fetched_from_another_address_into_a_folder(
     monkeypatch.setattr(turnout.cli.studies.data, "find_source", {"fruit": fruit}.__getitem__)
     target = tmp_path / "basket"
     arguments = ("fetch", "fruit", "--address", address, "--folder", str(target))
-    assert run(*arguments, data=tmp_path) == (f"fruit is whole, in {target}\n", "", 0)
+    assert run(*arguments, data=tmp_path) == (f"fruit is complete, in {target}\n", "", 0)
     assert [path.name for path in target.iterdir()] == ["apples"]
     assert (target / "apples").read_bytes() == b"red and green"
     (folder / "apples.gz").unlink()
@@ -175,27 +175,27 @@ def test_a_dataset_is_fetched_from_another_address_into_a_folder(
 
 
 @pytest.mark.skipif(not DEBIAN.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
-def test_the_real_fashion_mnist_is_fetched_and_then_found(tmp_path: Path, served: tuple[Path, str]) -> None:
+def test_the_real_fashion_mnist_is_downloaded_and_found(tmp_path: Path, served: tuple[Path, str]) -> None:
     folder, address = served
     for name in FASHION:
         (folder / f"{name}.gz").symlink_to(DEBIAN / f"{name}.gz")
     target = tmp_path / "data" / "fashion-mnist"
     done = run("fetch", "fashion-mnist", "--address", address, data=tmp_path / "data")
-    assert done.stdout == f"fashion-mnist is whole, in {target}\n", done.stderr
+    assert done.stdout == f"fashion-mnist is complete, in {target}\n", done.stderr
     assert done.stderr == ""
     assert sorted(path.name for path in target.iterdir()) == sorted(FASHION)
     shown = run("check", "fashion-mnist", data=tmp_path / "data").stdout
-    assert shown == "fashion-mnist is whole: 60,000 training and 10,000 test images\n"
+    assert shown == "fashion-mnist is complete: 60,000 training and 10,000 test images\n"
 
 
-def test_a_fetch_that_fails_is_one_line_and_keeps_nothing(tmp_path: Path, served: tuple[Path, str]) -> None:
+def test_a_failed_download_prints_one_line_and_leaves_no_file(tmp_path: Path, served: tuple[Path, str]) -> None:
     folder, address = served
     target = tmp_path / "target"
     arguments = ("fetch", "fashion-mnist", "--folder", str(target), "--address")
-    assert "File not found" in refused(*arguments, address, data=tmp_path)
+    assert "File not found" in error_of(*arguments, address, data=tmp_path)
     for name in FASHION:
         (folder / f"{name}.gz").write_bytes(gzip.compress(b"something else"))
-    assert "it was not kept" in refused(*arguments, address, data=tmp_path)
-    assert "is not a web address" in refused(*arguments, f"file://{folder}/", data=tmp_path)
-    assert "cannot download" in refused(*arguments, "http://127.0.0.1:port", data=tmp_path)
+    assert "it was not kept" in error_of(*arguments, address, data=tmp_path)
+    assert "is not a web address" in error_of(*arguments, f"file://{folder}/", data=tmp_path)
+    assert "cannot download" in error_of(*arguments, "http://127.0.0.1:port", data=tmp_path)
     assert list(target.iterdir()) == []

@@ -18,17 +18,17 @@ from turnout.store import RoundColumns, RunStore
 SETTINGS = {"cohort_size": 2, "guaranteed_rate": 0.2, "speed_weight": 1.0}
 
 
-def told(*arguments: str | Path) -> Any:
-    shown, complaint, code = run(*arguments, "--json")
-    assert (complaint, code) == ("", 0)
-    return json.loads(shown)
+def json_of(*arguments: str | Path) -> Any:
+    output, errors, code = run(*arguments, "--json")
+    assert (errors, code) == ("", 0)
+    return json.loads(output)
 
 
-def refused(*arguments: str | Path) -> str:
-    shown, complaint, code = run(*arguments)
-    assert (shown, code) == ("", 2)
-    assert complaint.count("\n") == 1
-    return complaint
+def error_of(*arguments: str | Path) -> str:
+    output, errors, code = run(*arguments)
+    assert (output, code) == ("", 2)
+    assert errors.count("\n") == 1
+    return errors
 
 
 @pytest.fixture(scope="module")
@@ -73,15 +73,15 @@ def test_a_client_of_a_fleet_is_explained(fleet: Path) -> None:
             for number in (None, 3):
                 found = scheduler.explain(client, number)
                 given = [] if number is None else ["--round", str(number)]
-                answer = told("explain", fleet, client, *given)
+                answer = json_of("explain", fleet, client, *given)
                 assert answer == json.loads(json.dumps({name: getattr(found, name) for name in found.__slots__}))
                 assert answer["exact"]
-                shown, complaint, code = run("explain", fleet, client, *given)
-                assert (complaint, code) == ("", 0)
-                assert found.sentence in shown  # also with brackets in it
-    assert "there is no client 'nobody'" in refused("explain", fleet, "nobody")
-    assert "there is no round 99 to explain" in refused("explain", fleet, "[red]0", "--round", "99")
-    assert "is a live fleet, which has no runs" in refused("explain", fleet, "[red]0", "--run", "1")
+                output, errors, code = run("explain", fleet, client, *given)
+                assert (errors, code) == ("", 0)
+                assert found.sentence in output  # also with brackets in it
+    assert "there is no client 'nobody'" in error_of("explain", fleet, "nobody")
+    assert "there is no round 99 to explain" in error_of("explain", fleet, "[red]0", "--round", "99")
+    assert "is a live fleet, which has no runs" in error_of("explain", fleet, "[red]0", "--run", "1")
 
 
 @pytest.mark.parametrize("run_", [1, 2, 3, 5])
@@ -98,25 +98,25 @@ def test_every_client_of_a_run_is_explained(runs: Path, run_: int) -> None:
 
 
 def test_a_run_is_explained_by_its_row(runs: Path) -> None:
-    answer = told("explain", runs, "17", "--run", "1", "--round", "30")
+    answer = json_of("explain", runs, "17", "--run", "1", "--round", "30")
     assert (answer["client"], answer["round"], answer["exact"]) == ("client 17", 30, True)
-    assert told("explain", runs, "c17", "--run", "1", "--round", "30") == answer
-    assert told("explain", runs, "17", "--run", "1")["round"] == 40
-    assert not told("explain", runs, "17", "--run", "4")["exact"]
-    assert "holds 5 runs: choose one with --run" in refused("explain", runs, "17")
-    assert "there is no run 9" in refused("explain", runs, "17", "--run", "9")
-    assert "there is no round 41 in run 1" in refused("explain", runs, "17", "--run", "1", "--round", "41")
-    assert "there is no client 40 in run 1" in refused("explain", runs, "40", "--run", "1")
-    assert "known by their rows" in refused("explain", runs, "phone", "--run", "1")
+    assert json_of("explain", runs, "c17", "--run", "1", "--round", "30") == answer
+    assert json_of("explain", runs, "17", "--run", "1")["round"] == 40
+    assert not json_of("explain", runs, "17", "--run", "4")["exact"]
+    assert "holds 5 runs: select one. Try: --run NUMBER" in error_of("explain", runs, "17")
+    assert "there is no run 9" in error_of("explain", runs, "17", "--run", "9")
+    assert "there is no round 41 in run 1" in error_of("explain", runs, "17", "--run", "1", "--round", "41")
+    assert "there is no client 40 in run 1" in error_of("explain", runs, "40", "--run", "1")
+    assert "identified by their rows" in error_of("explain", runs, "phone", "--run", "1")
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
-    assert "there is no file" in refused("explain", tmp_path / "none", "1")
+def test_files_of_other_formats_are_reported(tmp_path: Path) -> None:
+    assert "there is no file" in error_of("explain", tmp_path / "none", "1")
     (tmp_path / "words").write_text("no store" * 200)
-    assert "is not a SQLite file" in refused("explain", tmp_path / "words", "1")
+    assert "is not a SQLite file" in error_of("explain", tmp_path / "words", "1")
 
 
-def test_a_run_that_goes_otherwise_today_is_not_explained(tmp_path: Path) -> None:
+def test_a_run_that_replays_differently_is_not_explained(tmp_path: Path) -> None:
     plan = RunPlan("rbcsf", 10)
     with RunStore(tmp_path / "runs.turnout") as store:
         (run_,) = sweep([plan], store, workers=1)

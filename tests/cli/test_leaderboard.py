@@ -20,7 +20,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def refused(*arguments: str) -> str:
+def error_of(*arguments: str) -> str:
     done = run(*arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stdout == ""
@@ -31,45 +31,45 @@ def refused(*arguments: str) -> str:
 SMALL = ("--rounds", "6", "--seeds", "2", "--workers", "1")
 
 
-def test_the_leaderboard_is_printed_written_and_kept(tmp_path: Path) -> None:
+def test_the_leaderboard_is_printed_written_and_stored(tmp_path: Path) -> None:
     out, store = tmp_path / "out", tmp_path / "runs.turnout"
     shown = run("--suite", "numerical", *SMALL, "--out", str(out), "--store", str(store))
     assert shown.returncode == 0, shown.stderr
     for one in SUITES["numerical"].contenders:
         assert one.label in shown.stdout
-    for word in ("6 rounds, 2 seeds", "told the truth", "●", "least share", "cost, µs", "Left out: ucb-cs"):
-        assert word in shown.stdout
+    for text in ("6 rounds, 2 seeds", "knows expected times", "●", "least share", "cost, µs", "Excluded: ucb-cs"):
+        assert text in shown.stdout
     assert not (out / "runs.turnout").exists()
     with RunStore(store, read_only=True) as opened:
         started = [(one.id, one.started) for one in opened.runs()]
     assert len(started) == 2 * len(SUITES["numerical"].contenders)
-    told = json.loads(run("--suite", "numerical", *SMALL, "--out", str(out), "--store", str(store), "--json").stdout)
-    assert told == json.loads((out / "leaderboard.json").read_text())
-    assert {row["contender"] for row in told["policies"]} == {one.label for one in SUITES["numerical"].contenders}
+    result = json.loads(run("--suite", "numerical", *SMALL, "--out", str(out), "--store", str(store), "--json").stdout)
+    assert result == json.loads((out / "leaderboard.json").read_text())
+    assert {row["contender"] for row in result["policies"]} == {one.label for one in SUITES["numerical"].contenders}
     with RunStore(store, read_only=True) as opened:
         assert [(one.id, one.started) for one in opened.runs()] == started
 
 
-def test_recorded_clients_can_be_played(tmp_path: Path) -> None:
+def test_recorded_clients_are_simulated(tmp_path: Path) -> None:
     phones = tmp_path / "phones.csv"
     lines = [f"phone {row},{60 * row},{9000 - 60 * row},9000" for row in range(25)]
     phones.write_text("\n".join(["client,start,stop,end", *lines]))
     done = run("--suite", "traces", "--traces", str(phones), *SMALL)
     assert done.returncode == 0, done.stderr
-    for word in ("recorded clients", "Forecasts of exchange times", "log-time", "availability: recorded"):
-        assert word in done.stdout
+    for text in ("recorded clients", "Forecasts of exchange times", "log-time", "availability: recorded"):
+        assert text in done.stdout
 
 
-def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
-    assert "unknown suite 'tracs' (did you mean 'traces'?)" in refused("--suite", "tracs")
-    assert "policies cannot be used with --suite" in refused("rbcsf", "--suite", "numerical")
-    assert "--set cannot be used with --suite" in refused("--suite", "numerical", "--set", "cohort_size=3")
-    assert "--out cannot be used with a comparison without --suite" in refused("rbcsf", "--out", str(tmp_path))
-    assert "--traces cannot be used" in refused("rbcsf", "--traces", "phones.csv")
-    assert "the suite training plays no traces" in refused("--suite", "training", "--traces", "phones.csv")
+def test_conflicting_options_are_reported(tmp_path: Path) -> None:
+    assert "unknown suite 'tracs' (did you mean 'traces'?)" in error_of("--suite", "tracs")
+    assert "policies cannot be used with --suite" in error_of("rbcsf", "--suite", "numerical")
+    assert "--set cannot be used with --suite" in error_of("--suite", "numerical", "--set", "cohort_size=3")
+    assert "--out cannot be used with a comparison without --suite" in error_of("rbcsf", "--out", str(tmp_path))
+    assert "--traces cannot be used" in error_of("rbcsf", "--traces", "phones.csv")
+    assert "the suite training plays no traces" in error_of("--suite", "training", "--traces", "phones.csv")
 
 
-def test_a_comparison_keeps_its_runs_by_either_name(tmp_path: Path) -> None:
+def test_a_comparison_stores_its_runs_with_either_option(tmp_path: Path) -> None:
     kept, stored = tmp_path / "kept.turnout", tmp_path / "stored.turnout"
     for name, store in (("--save", kept), ("--store", stored)):
         assert run("random", "--seeds", "2", "--rounds", "5", "--workers", "1", name, str(store)).returncode == 0

@@ -20,18 +20,18 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def refused(*arguments: str) -> str:
-    """The one line of an error, exit code 2."""
+def error_of(*arguments: str) -> str:
+    """Returns the line of an error; the exit code is 2."""
     done = run(*arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.startswith("error: ")
     return done.stderr
 
 
-def test_the_whole_digits_study_in_small(tmp_path: Path) -> None:
+def test_a_small_digits_study_writes_all_its_files(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    told = json.loads(run("accuracy", *SMALL, "--out", str(out), "--json").stdout)
-    assert len(set(told["files"])) == len(told["files"])
+    result = json.loads(run("accuracy", *SMALL, "--out", str(out), "--json").stdout)
+    assert len(set(result["files"])) == len(result["files"])
     for name in ("fairness-impact", "accuracy-rounds", "accuracy-time"):
         for ending in ("svg", "png", "csv"):
             assert (out / f"{name}.{ending}").stat().st_size > 1000
@@ -41,18 +41,18 @@ def test_the_whole_digits_study_in_small(tmp_path: Path) -> None:
     assert {(row["seeds"], row["rounds"]) for row in rows} == {("2", "20")}
     assert {"fairness-impact-summary.csv", "accuracy-settings.csv"} <= {path.name for path in out.iterdir()}
     claims = json.loads((out / "claims.json").read_text())
-    assert claims == told["claims"]
+    assert claims == result["claims"]
     assert len(claims) == 5 + 12 + 8
     assert {claim["verdict"] for claim in claims} <= {"holds", "does not hold", "not decided"}
     assert all(claim["numbers"] and claim["panel"].startswith("digits") for claim in claims)
     again = run("accuracy-time", "--dataset", "digits", *SMALL, "--out", str(out))
-    for word in ("accuracy-time", "digits, gamma 1: FedCS(3) reaches", "digits, iid: ", "Claims: "):
-        assert word in again.stdout, again.stderr
+    for text in ("accuracy-time", "digits, gamma 1: FedCS(3) reaches", "digits, iid: ", "Claims: "):
+        assert text in again.stdout, again.stderr
 
 
-def test_datasets_and_devices_are_refused_where_they_make_no_sense(tmp_path: Path) -> None:
+def test_datasets_and_devices_are_rejected_by_experiments_without_training(tmp_path: Path) -> None:
     out = ("--out", str(tmp_path / "out"))
-    assert "unknown dataset 'digit' (did you mean 'digits'?)" in refused("accuracy", "--dataset", "digit", *out)
-    assert "queues trains no model: it cannot be played on digits" in refused("queues", "--dataset", "digits", *out)
-    assert "these runs train no model: the device must be cpu, not cuda" in refused("queues", "--device", "cuda", *out)
+    assert "unknown dataset 'digit' (did you mean 'digits'?)" in error_of("accuracy", "--dataset", "digit", *out)
+    assert "queues trains no model: it cannot be played on digits" in error_of("queues", "--dataset", "digits", *out)
+    assert "these runs train no model: the device must be cpu, not cuda" in error_of("queues", "--device", "cuda", *out)
     assert not (tmp_path / "out").exists()

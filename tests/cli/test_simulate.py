@@ -23,8 +23,8 @@ def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess
     )
 
 
-def refused(*arguments: str, cwd: Path | None = None) -> str:
-    """The one line of an error; nothing on standard output, exit code 2."""
+def error_of(*arguments: str, cwd: Path | None = None) -> str:
+    """Returns the one line of an error; standard output is empty and the exit code is 2."""
     done = run(*arguments, cwd=cwd)
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stdout == ""
@@ -52,12 +52,12 @@ cohort_size = 5
 
 def test_a_simulation_shows_every_policy() -> None:
     shown = run("simulate", "rbcsf", "random", "--rounds", "30").stdout
-    for word in ("30 rounds, seed 0", "rbcsf", "random", "mean round", "least chosen", "Jain"):
-        assert word in shown
+    for text in ("30 rounds, seed 0", "rbcsf", "random", "mean round", "least selected", "Jain"):
+        assert text in shown
 
 
-def test_settings_reach_the_policies_that_have_them() -> None:
-    told = json.loads(
+def test_settings_apply_to_the_policies_that_have_them() -> None:
+    result = json.loads(
         run(
             "simulate",
             "rbcsf",
@@ -71,47 +71,47 @@ def test_settings_reach_the_policies_that_have_them() -> None:
             "--json",
         ).stdout
     )
-    assert [row["mean_cohort"] for row in told] == [10.0, 10.0]
-    assert "speed_weight 0" in told[0]["policy"]
-    assert "speed_weight" not in told[1]["policy"]
+    assert [row["mean_cohort"] for row in result] == [10.0, 10.0]
+    assert "speed_weight 0" in result[0]["policy"]
+    assert "speed_weight" not in result[1]["policy"]
 
 
-def test_the_world_can_be_set() -> None:
-    told = json.loads(
+def test_the_world_has_settings() -> None:
+    result = json.loads(
         run("simulate", "random", "--rounds", "20", "--world", "clients=5", "--world", "noise=none", "--json").stdout
     )
-    assert told[0]["mean_cohort"] < 5
+    assert result[0]["mean_cohort"] < 5
 
 
-def test_debts_are_counted_against_what_is_promised() -> None:
+def test_owed_turns_are_counted_against_the_guaranteed_rate() -> None:
     arguments = ("simulate", "rbcsf", "random", "--rounds", "20", "--json")
     promised = json.loads(run(*arguments, "--set", "guaranteed_rate=0.05").stdout)
     assert promised[1]["worst_debt"] == json.loads(run(*arguments, "--promise", "0.05").stdout)[1]["worst_debt"]
     assert promised[1]["worst_debt"] < json.loads(run(*arguments).stdout)[1]["worst_debt"]
 
 
-def test_a_simulation_can_be_drawn(tmp_path: Path) -> None:
+def test_a_simulation_is_drawn_as_a_figure(tmp_path: Path) -> None:
     picture = tmp_path / "runs.svg"
     assert run("simulate", "rbcsf", "random", "--rounds", "20", "--figure", str(picture)).returncode == 0
     assert "random" in picture.read_text()
     for wrong in (tmp_path / "nowhere" / "runs.svg", tmp_path / "runs.docx"):
-        assert "cannot draw into" in refused("simulate", "random", "--rounds", "5", "--figure", str(wrong))
+        assert "cannot draw into" in error_of("simulate", "random", "--rounds", "5", "--figure", str(wrong))
 
 
-def test_a_file_says_it_all_and_the_command_line_has_the_last_word(tmp_path: Path) -> None:
+def test_options_take_precedence_over_the_config_file(tmp_path: Path) -> None:
     config = tmp_path / "study.toml"
     config.write_text(CONFIG)
-    told = json.loads(run("simulate", "--config", str(config), "--json").stdout)
-    assert [row["policy"] for row in told] == ["ours", "random (cohort_size 5)"]
-    assert told[0]["rounds"] == 30
-    told = json.loads(
+    result = json.loads(run("simulate", "--config", str(config), "--json").stdout)
+    assert [row["policy"] for row in result] == ["ours", "random (cohort_size 5)"]
+    assert result[0]["rounds"] == 30
+    result = json.loads(
         run("simulate", "--config", str(config), "--rounds", "10", "--set", "cohort_size=4", "--json").stdout
     )
-    assert told[0]["rounds"] == 10
-    assert told[0]["mean_cohort"] == 4.0
+    assert result[0]["rounds"] == 10
+    assert result[0]["mean_cohort"] == 4.0
 
 
-def test_a_saved_simulation_is_kept_and_not_played_again(tmp_path: Path) -> None:
+def test_a_saved_simulation_is_not_repeated(tmp_path: Path) -> None:
     store = tmp_path / "runs.turnout"
     first = run("simulate", "rbcsf", "--rounds", "30", "--save", str(store), "--json").stdout
     with RunStore(store, read_only=True) as opened:
@@ -125,11 +125,11 @@ def test_a_saved_simulation_is_kept_and_not_played_again(tmp_path: Path) -> None
 def test_a_comparison_is_made_seed_by_seed(tmp_path: Path) -> None:
     config = tmp_path / "study.toml"
     config.write_text(CONFIG)
-    told = json.loads(run("compare", "--config", str(config), "--json").stdout)
-    assert told["seeds"] == 2
-    told = json.loads(run("compare", "rbcsf", "random", "--seeds", "3", "--rounds", "40", "--json").stdout)
-    assert told["baseline"] == "random"
-    by_name = {row["policy"]: row for row in told["policies"]}
+    result = json.loads(run("compare", "--config", str(config), "--json").stdout)
+    assert result["seeds"] == 2
+    result = json.loads(run("compare", "rbcsf", "random", "--seeds", "3", "--rounds", "40", "--json").stdout)
+    assert result["baseline"] == "random"
+    by_name = {row["policy"]: row for row in result["policies"]}
     assert by_name["random"]["time_saved"] == {"mean": 0.0, "half_width": 0.0}
     assert by_name["rbcsf"]["time_saved"]["mean"] > 0.2
     assert "mean ± 95 % confidence" in run("compare", "rbcsf", "random", "--seeds", "2", "--rounds", "20").stdout
@@ -138,29 +138,29 @@ def test_a_comparison_is_made_seed_by_seed(tmp_path: Path) -> None:
 def test_reproduce_prints_claims_and_writes_figures(tmp_path: Path) -> None:
     done = run("reproduce", "queues", "--seeds", "2", "--rounds", "30", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
-    for word in ("queues", "settles at a higher level with a larger weight", "Claims: "):
-        assert word in done.stdout
+    for text in ("queues", "settles at a higher level with a larger weight", "Claims: "):
+        assert text in done.stdout
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"queues.svg", "queues.png", "queues.csv", "claims.json", "runs.turnout"} <= names
-    told = json.loads(
+    result = json.loads(
         run("reproduce", "queues", "--seeds", "2", "--rounds", "30", "--out", str(tmp_path / "out"), "--json").stdout
     )
-    assert len(told["claims"]) == 3
+    assert len(result["claims"]) == 3
 
 
-def test_a_model_is_trained_and_its_run_kept(tmp_path: Path) -> None:
+def test_a_model_is_trained_and_its_run_stored(tmp_path: Path) -> None:
     store = str(tmp_path / "runs.turnout")
     done = run("train", "random", "--rounds", "25", "--hidden", "8", "--save", store)
     assert re.match(
         r"digits, random: accuracy 0\.[789]\d+ in round 25 .* 25 rounds took \d+\.\d simulated minutes", done.stdout
     ), done.stderr
-    told = json.loads(run("train", "random", "--rounds", "25", "--hidden", "8", "--json").stdout)
-    assert len(told["accuracies"]) == 25
-    assert told["best_accuracy"] == max(told["accuracies"])
+    result = json.loads(run("train", "random", "--rounds", "25", "--hidden", "8", "--json").stdout)
+    assert len(result["accuracies"]) == 25
+    assert result["best_accuracy"] == max(result["accuracies"])
     assert json.loads(run("runs", "list", store, "--json").stdout)[0]["world"] == "training"
-    assert "did you mean 'cifar-10'" in refused("train", "--dataset", "cifar")
-    assert "gamma must be a number or 'iid'" in refused("train", "--gamma", "even")
-    assert "rate must be above 0" in refused("train", "--rate", "0")
+    assert "did you mean 'cifar-10'" in error_of("train", "--dataset", "cifar")
+    assert "gamma must be a number or 'iid'" in error_of("train", "--gamma", "even")
+    assert "rate must be above 0" in error_of("train", "--rate", "0")
 
 
 def test_runs_are_listed_shown_exported_and_deleted(tmp_path: Path) -> None:
@@ -191,62 +191,62 @@ def test_runs_are_listed_shown_exported_and_deleted(tmp_path: Path) -> None:
     assert len(json.loads(run("runs", "list", store, "--json").stdout)) == 1
 
 
-def test_a_promise_can_be_checked() -> None:
+def test_a_guaranteed_rate_is_checked() -> None:
     done = run("check")
     assert done.returncode == 0
-    assert "feasible: 40 clients, 8 a round" in done.stdout
+    assert "feasible: 40 clients, 8 per round" in done.stdout
     assert "largest feasible rate is 0.2" in done.stdout
     done = run("check", "--availability", "0.2", "--rate", "0.19", "--json")
     assert done.returncode == 1
-    told = json.loads(done.stdout)
-    assert told["largest_feasible_rate"] == pytest.approx(0.17504, abs=1e-5)
-    assert "cohort_size of at least 10" in told["remedy"]
-    told = json.loads(run("check", "--availability", "0.9,0.16,0.9", "--cohort-size", "2", "--json").stdout)
-    assert told["clients_at_risk"] == [1]
+    result = json.loads(done.stdout)
+    assert result["largest_feasible_rate"] == pytest.approx(0.17504, abs=1e-5)
+    assert "cohort_size of at least 10" in result["remedy"]
+    result = json.loads(run("check", "--availability", "0.9,0.16,0.9", "--cohort-size", "2", "--json").stdout)
+    assert result["clients_at_risk"] == [1]
 
 
-def test_a_promise_in_a_file_can_be_checked(tmp_path: Path) -> None:
+def test_a_guaranteed_rate_in_a_file_is_checked(tmp_path: Path) -> None:
     config = tmp_path / "study.toml"
     config.write_text(CONFIG.replace("speed_weight = 5.0", "guaranteed_rate = 0.3"))
     assert run("check", "--config", str(config)).returncode == 1
 
 
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path) -> None:
+def test_errors_are_reported_in_one_line(tmp_path: Path) -> None:
     bad = tmp_path / "bad.toml"
     bad.write_text("rounds = = 3")
-    assert "is not valid TOML: Invalid value (at line 1, column 10)" in refused("simulate", "--config", str(bad))
+    assert "is not valid TOML: Invalid value (at line 1, column 10)" in error_of("simulate", "--config", str(bad))
     bad.write_text("round = 3")
-    assert "unknown entry 'round' (did you mean 'rounds'?)" in refused("simulate", "--config", str(bad))
+    assert "unknown entry 'round' (did you mean 'rounds'?)" in error_of("simulate", "--config", str(bad))
     bad.write_text("[[policy]]\ncohort_size = 3")
-    assert "[[policy]] number 1 needs a name" in refused("simulate", "--config", str(bad))
-    assert "cannot read" in refused("simulate", "--config", str(tmp_path / "none.toml"))
-    assert "unknown policy 'rbcfs' (did you mean 'rbcsf'?)" in refused("simulate", "rbcfs")
-    assert "(did you mean 'speed_weight'?)" in refused("simulate", "rbcsf", "--set", "speed_wait=3")
-    assert "written name=value" in refused("simulate", "rbcsf", "--set", "speed_weight")
-    assert "(did you mean 'availability'?)" in refused("simulate", "--world", "availabilty=0.3")
-    assert "largest feasible rate is 0.2" in refused("simulate", "rbcsf", "--set", "guaranteed_rate=0.3")
-    assert "unknown experiment 'queus' (did you mean 'queues'?)" in refused("reproduce", "queus")
-    assert "(did you mean 'random'?)" in refused("compare", "rbcsf", "random", "--baseline", "randon", "--seeds", "2")
-    assert "at least 0" in refused("simulate", "rbcsf", "--set", "speed_weight=-1")
+    assert "[[policy]] table 1 needs a name" in error_of("simulate", "--config", str(bad))
+    assert "cannot read" in error_of("simulate", "--config", str(tmp_path / "none.toml"))
+    assert "unknown policy 'rbcfs' (did you mean 'rbcsf'?)" in error_of("simulate", "rbcfs")
+    assert "(did you mean 'speed_weight'?)" in error_of("simulate", "rbcsf", "--set", "speed_wait=3")
+    assert "write a setting as NAME=VALUE" in error_of("simulate", "rbcsf", "--set", "speed_weight")
+    assert "(did you mean 'availability'?)" in error_of("simulate", "--world", "availabilty=0.3")
+    assert "largest feasible rate is 0.2" in error_of("simulate", "rbcsf", "--set", "guaranteed_rate=0.3")
+    assert "unknown experiment 'queus' (did you mean 'queues'?)" in error_of("reproduce", "queus")
+    assert "(did you mean 'random'?)" in error_of("compare", "rbcsf", "random", "--baseline", "randon", "--seeds", "2")
+    assert "at least 0" in error_of("simulate", "rbcsf", "--set", "speed_weight=-1")
 
 
-def test_a_store_that_cannot_be_used_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_an_unusable_store_is_reported_and_not_changed(tmp_path: Path) -> None:
     text = tmp_path / "notes.turnout"
     text.write_text("these are my notes, not a store\n" * 100)
     before = text.read_bytes()
-    assert str(text) in refused("runs", "list", str(text))
-    assert str(text) in refused("simulate", "random", "--rounds", "5", "--save", str(text))
+    assert str(text) in error_of("runs", "list", str(text))
+    assert str(text) in error_of("simulate", "random", "--rounds", "5", "--save", str(text))
     assert text.read_bytes() == before
     store = tmp_path / "runs.turnout"
     run("simulate", "random", "--rounds", "300", "--save", str(store))
     whole = store.read_bytes()
     store.write_bytes(whole[: len(whole) // 2])
-    assert str(store) in refused("runs", "list", str(store))
-    assert str(tmp_path / "none") in refused("runs", "list", str(tmp_path / "none.turnout"))
+    assert str(store) in error_of("runs", "list", str(store))
+    assert str(tmp_path / "none") in error_of("runs", "list", str(tmp_path / "none.turnout"))
     assert not (tmp_path / "none.turnout").exists()
     (tmp_path / "file").write_text("")
-    assert "file" in refused("simulate", "random", "--rounds", "5", "--save", str(tmp_path / "file" / "runs.turnout"))
-    assert "there is no run 99" in refused("runs", "show", _saved(tmp_path), "99")
+    assert "file" in error_of("simulate", "random", "--rounds", "5", "--save", str(tmp_path / "file" / "runs.turnout"))
+    assert "there is no run 99" in error_of("runs", "show", _saved(tmp_path), "99")
 
 
 def _saved(folder: Path) -> str:
@@ -275,7 +275,7 @@ main()
 """
 
 
-def test_ctrl_c_keeps_what_is_over_and_tells_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_finished_runs_and_prints_how_to_continue(tmp_path: Path) -> None:
     """In the moment in which the third run has been stored."""
     out = tmp_path / "out"
     command = ["reproduce", "queues", "--seeds", "12", "--rounds", "150", "--out", str(out)]
@@ -287,9 +287,9 @@ def test_ctrl_c_keeps_what_is_over_and_tells_how_to_go_on(tmp_path: Path) -> Non
         check=False,
     )
     assert child.returncode == 130, child.stderr
-    assert re.search(r"To go on: turnout reproduce queues --seeds 12 --rounds 150 --out \S+$", child.stderr.strip()), (
-        child.stderr
-    )
+    assert re.search(
+        r"To continue: turnout reproduce queues --seeds 12 --rounds 150 --out \S+$", child.stderr.strip()
+    ), child.stderr
     assert "Traceback" not in child.stderr
     assert _finished(out) == 3
     assert run(*command).returncode == 0
@@ -297,7 +297,7 @@ def test_ctrl_c_keeps_what_is_over_and_tells_how_to_go_on(tmp_path: Path) -> Non
 
 
 def _finished(out: Path) -> int:
-    """A store takes its name only once it is whole, so one that exists can be read."""
+    """Counts the finished runs. A store gets its name by an atomic rename, so an existing one is complete."""
     if not (out / "runs.turnout").exists():
         return 0
     with RunStore(out / "runs.turnout", read_only=True) as store:

@@ -17,24 +17,24 @@ def generated(tmp_path: Path) -> Path:
     return tmp_path / "fleet.npz"
 
 
-def test_describe_tells_what_there_is_in_words(generated: Path) -> None:
+def test_describe_prints_a_summary(generated: Path) -> None:
     done = run("traces", "describe", generated)
     assert done.returncode == 0
-    for words in (
+    for text in (
         "availability: 30 clients, 7 days",
         "by hour of the day  ",
-        "devices: 30, seconds_per_sample on average 0.0",
+        "devices: 30, mean seconds_per_sample 0.0",
         "links: 30: 0 constant, 30 mean and deviation, 0 series",
         "share of time",
         "down, Mbps",
-        "A world of these: availability recorded, devices by id, links by id.",
+        "A world of these files: availability recorded, devices by id, links by id.",
         f"fingerprint {read_traces(generated).fingerprint}",
     ):
-        assert words in done.stdout
+        assert text in done.stdout
     assert "modelling assumption" not in done.stdout
 
 
-def test_describe_tells_what_is_assumed(tmp_path: Path, generated: Path) -> None:
+def test_describe_prints_the_assumptions(tmp_path: Path, generated: Path) -> None:
     (tmp_path / "scores.csv").write_text("score\n5\n7\n")
     (tmp_path / "series.csv").write_text("client,time,down_mbps\na,0,1\na,1800,0\n")
     part = tmp_path / "availability.csv"
@@ -42,33 +42,33 @@ def test_describe_tells_what_is_assumed(tmp_path: Path, generated: Path) -> None
     done = run("traces", "describe", part, tmp_path / "scores.csv", tmp_path / "series.csv")
     assert "devices drawn, links drawn" in done.stdout
     assert "modelling assumption" in done.stdout
-    assert "1 series of 1.0 h together, 50.00% of it at zero" in done.stdout
+    assert "1 series of 1.0 h in total, 50.00% of the time at zero" in done.stdout
 
 
-def test_describe_gives_json(generated: Path) -> None:
-    told = json.loads(run("traces", "describe", generated, "--json").stdout)
-    assert told["availability"]["clients"] == told["devices"]["devices"] == told["links"]["links"] == 30
-    assert len(told["availability"]["by_hour"]) == 24
-    assert list(told["links"]["down_mbps"]) == ["0", "0.05", "0.25", "0.5", "0.75", "0.95", "1"]
-    assert told["joined"]["devices"] == "by id"
+def test_describe_prints_json(generated: Path) -> None:
+    result = json.loads(run("traces", "describe", generated, "--json").stdout)
+    assert result["availability"]["clients"] == result["devices"]["devices"] == result["links"]["links"] == 30
+    assert len(result["availability"]["by_hour"]) == 24
+    assert list(result["links"]["down_mbps"]) == ["0", "0.05", "0.25", "0.5", "0.75", "0.95", "1"]
+    assert result["joined"]["devices"] == "by id"
 
 
-def test_a_record_shorter_than_a_day_has_no_rhythm_in_the_other_hours(tmp_path: Path) -> None:
+def test_a_record_shorter_than_a_day_has_no_values_for_the_other_hours(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("client,start,stop\na,0,3600\n")
-    told = json.loads(run("traces", "describe", tmp_path / "a.csv", "--json").stdout)
-    assert told["availability"]["by_hour"] == [1.0] + [None] * 23
+    result = json.loads(run("traces", "describe", tmp_path / "a.csv", "--json").stdout)
+    assert result["availability"]["by_hour"] == [1.0] + [None] * 23
     assert "100.0% to 100.0%" in run("traces", "describe", tmp_path / "a.csv").stdout
 
 
-def test_convert_goes_through_all_formats_and_back(tmp_path: Path, generated: Path) -> None:
+def test_convert_preserves_traces_through_all_formats(tmp_path: Path, generated: Path) -> None:
     done = run("traces", "convert", generated, "--to", tmp_path / "a.jsonl.gz")
     assert done.stdout == f"{tmp_path / 'a.jsonl.gz'}: availability of 30, devices of 30, links of 30\n"
     parts = []
     for part in ("availability", "devices", "links"):
         parts.append(tmp_path / f"{part}.csv")
         assert run("traces", "convert", tmp_path / "a.jsonl.gz", "--part", part, "--to", parts[-1]).returncode == 0
-    told = json.loads(run("traces", "convert", *parts, "--to", tmp_path / "b.npz", "--json").stdout)
-    assert told == {
+    result = json.loads(run("traces", "convert", *parts, "--to", tmp_path / "b.npz", "--json").stdout)
+    assert result == {
         "file": str(tmp_path / "b.npz"),
         "fingerprint": read_traces(generated).fingerprint,
         "availability": 30,
@@ -85,7 +85,7 @@ def test_convert_reads_files_of_another_layout(tmp_path: Path) -> None:
     assert (tmp_path / "a.csv").read_text() == "client,start,stop,end\nclient-0,900,950,1000\n"
 
 
-def test_what_cannot_be_converted_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failed_conversion_leaves_the_old_file(tmp_path: Path) -> None:
     (tmp_path / "old.npz").write_bytes(b"old")
     (tmp_path / "bad.csv").write_text("client,score\na,-1\n")
     done = run("traces", "convert", tmp_path / "bad.csv", "--to", tmp_path / "old.npz")
@@ -97,13 +97,13 @@ def test_what_cannot_be_converted_leaves_what_was_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--column", "score"), "--column is written ours=theirs"),
+        (("--column", "score"), "write --column as OURS=THEIRS"),
         (("--column", "speed=x"), "there is no column 'speed'"),
-        (("--part", "devices"), "there is no devices in these files, only links"),
+        (("--part", "devices"), "these files hold no devices, only links"),
         (("--end", "0"), "end must be above 0"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(tmp_path: Path, arguments: tuple[str, str], message: str) -> None:
+def test_invalid_options_are_reported(tmp_path: Path, arguments: tuple[str, str], message: str) -> None:
     (tmp_path / "a.csv").write_text("down_mbps\n5\n")
     done = run("traces", "convert", tmp_path / "a.csv", "--to", tmp_path / "b.csv", *arguments)
     assert done.returncode == 2
@@ -117,30 +117,30 @@ def test_check_lists_every_problem_with_its_file_and_line(tmp_path: Path, genera
     done = run("traces", "check", generated, bad, tmp_path / "none.csv")
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
-        f"{generated}: sound, availability of 30, devices of 30, links of 30",
+        f"{generated}: valid, availability of 30, devices of 30, links of 30",
         f"{bad}, line 2: stop 4 lies before start 5",
         f"{bad}, line 4: start must be a number, not negative, and at most 1e+09, not 'x'",
         f"there is no file {tmp_path / 'none.csv'}",
     ]
-    told = json.loads(run("traces", "check", bad, "--json").stdout)
-    assert told[0]["sound"] is False
-    assert [one["place"] for one in told[0]["problems"]] == ["line 2", "line 4"]
+    result = json.loads(run("traces", "check", bad, "--json").stdout)
+    assert result[0]["sound"] is False
+    assert [one["place"] for one in result[0]["problems"]] == ["line 2", "line 4"]
 
 
-def test_check_of_sound_files_is_quiet_and_succeeds(generated: Path) -> None:
+def test_check_of_valid_files_succeeds(generated: Path) -> None:
     done = run("traces", "check", generated)
     assert (done.returncode, done.stderr) == (0, "")
-    told = json.loads(run("traces", "check", generated, "--json").stdout)
-    assert told == [
+    result = json.loads(run("traces", "check", generated, "--json").stdout)
+    assert result == [
         {"file": str(generated), "sound": True, "availability": 30, "devices": 30, "links": 30, "problems": []}
     ]
 
 
 @pytest.mark.parametrize("command", ["describe", "convert", "check"])
-def test_help_tells_what_each_command_takes(command: str) -> None:
+def test_help_lists_the_options_of_each_command(command: str) -> None:
     shown = run("traces", command, "--help").stdout
-    for words in ("FILE...", "--column", "OURS=THEIRS", "--on", "--drop-before", "--end", "--json"):
-        assert words in shown
+    for text in ("FILE...", "--column", "OURS=THEIRS", "--on", "--drop-before", "--end", "--json"):
+        assert text in shown
 
 
 def test_recorded_clients_are_simulated(generated: Path) -> None:

@@ -1,4 +1,4 @@
-"""Takes the pictures of the dashboard that the documents show: `python tests/dashboard/pictures.py docs/pictures`."""
+"""Takes the pictures of the dashboard that the documents show: `make pictures`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from turnout.bench.browser import Browser, Page
-from turnout.bench.dashboard import dashboard_of, turn_to
+from benchmarks.browser import Browser, Page
+from benchmarks.dashboard import turn_to
+from turnout.bench.dashboard import dashboard_of
 from turnout.scheduler import ClientStatus, Scheduler
 from turnout.simulator import RunPlan, sweep
 from turnout.store import RunStore

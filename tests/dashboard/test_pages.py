@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.browser import PROGRAMS, Browser, Page
+from benchmarks.dashboard import PAGES, SETTLED, turn_to
 from dashboard.pictures import PICTURES, make_runs, meanwhile, take_all
 from dashboard.served import first_chunk_only, offer_of, play_rounds, run_store, served, small_fleet
 from scheduler.fleets import named
-from turnout.bench.browser import PROGRAMS, Browser, Page
-from turnout.bench.dashboard import PAGES, SETTLED, dashboard_of, make_fleet, turn_to
+from turnout.bench.dashboard import dashboard_of, make_fleet
 from turnout.scheduler import Scheduler
 from turnout.simulator import RunPlan, play_into
 from turnout.store import RunStore

@@ -164,8 +164,9 @@ def test_a_given_folder_is_the_only_one_searched(tmp_path: Path) -> None:
 def test_a_missing_dataset_names_the_folders_the_files_and_the_command(tmp_path: Path) -> None:
     with pytest.raises(DatasetError) as raised:
         read_checked(fruit(system_folders=("/nowhere/fruit",)))
-    for fragment in (str(data_folder("fruit")), "/nowhere/fruit", "turnout data fetch fruit", "apples", "pears"):
+    for fragment in (str(data_folder("fruit")), "/nowhere/fruit", "download it", "apples", "pears"):
         assert fragment in str(raised.value)
+    assert raised.value.dataset == "fruit"
     assert read_tree(tmp_path) == {}
 
 
@@ -174,7 +175,7 @@ def test_the_error_names_the_missing_file(tmp_path: Path) -> None:
     (tmp_path / "pears").unlink()
     with pytest.raises(DatasetError) as raised:
         read_checked(fruit(), tmp_path)
-    for fragment in ("pears", str(tmp_path), "turnout data fetch fruit"):
+    for fragment in ("pears", str(tmp_path), "download it"):
         assert fragment in str(raised.value)
     assert "apples" not in str(raised.value)
 
@@ -205,8 +206,9 @@ def test_the_error_for_damage_names_the_file_the_checksum_and_the_remedy(
     before = read_tree(tmp_path)
     with pytest.raises(DatasetError) as raised:
         read_checked(fruit(), tmp_path)
-    for fragment in (str(tmp_path / name), checksum(CONTENTS["pears"]), "delete it", "turnout data fetch fruit"):
+    for fragment in (str(tmp_path / name), checksum(CONTENTS["pears"]), "delete it and download it again"):
         assert fragment in str(raised.value)
+    assert raised.value.dataset == "fruit"
     assert read_tree(tmp_path) == before
 
 
@@ -299,6 +301,7 @@ def test_an_archive_with_wrong_content_is_not_kept(tmp_path: Path, server: Serve
         fetch(fruit(archive="fruit.tar.gz"), tmp_path, address=server.address)
     for fragment in ("apples", checksum(b"plums"), checksum(CONTENTS["apples"]), "not kept"):
         assert fragment in str(raised.value)
+    assert raised.value.dataset == "fruit"
     assert read_tree(tmp_path) == {}
 
 
@@ -317,6 +320,7 @@ def test_a_file_with_a_wrong_checksum_is_not_kept(tmp_path: Path, server: Server
         fetch(fruit(), tmp_path, address=server.address)
     for fragment in ("apples", server.address, checksum(b"plums"), checksum(CONTENTS["apples"]), "not kept"):
         assert fragment in str(raised.value)
+    assert raised.value.dataset == "fruit"
     assert read_tree(tmp_path) == {}
 
 
@@ -346,6 +350,7 @@ def test_a_missing_page_is_reported(tmp_path: Path, server: Server) -> None:
     server.files.clear()
     with pytest.raises(DatasetError, match=r"cannot download http://.*/apples\.gz: Not Found.*by hand") as raised:
         fetch(fruit(), tmp_path, address=server.address)
+    assert raised.value.dataset == "fruit"
     assert read_tree(tmp_path) == {}
     cause = raised.value.__cause__
     assert isinstance(cause, HTTPError)

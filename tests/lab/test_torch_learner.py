@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from benchmarks.plain_training import PlainRound, plain_module, put_weights
 from lab.processes import gone, trainers, wait_until_gone
-from turnout.bench.plain_training import PlainRound, plain_module, put_weights
 from turnout.bench.training import noise
 from turnout.errors import SettingError, StateError, TrainingError
 from turnout.kernel.arrays import IntArray

@@ -109,17 +109,18 @@ def recorded(path: Path, run: int | None = None) -> Recorded:
     """Reads the record of a fleet's file or of a run of a store; `run` is optional if there is only one run."""
     if is_fleet(path):
         if run is not None:
-            raise SettingError(f"{path} is a live fleet, which has no runs: run must be None, not {run}")
+            raise SettingError(f"{path} is a live fleet, which has no runs: omit run")
         return _recorded_fleet(path)
     with RunStore(path, read_only=True) as store:
         held = {info.id: info for info in store.runs()}
         if run is None and len(held) != 1:
             numbers = ", ".join(map(str, list(held)[:10])) or "none"
-            raise SettingError(f"{path} holds {len(held)} runs ({numbers}): give the number of one of them as run")
+            raise SettingError(f"{path} holds {len(held)} runs ({numbers}): pass one of them as run", argument="run")
         info = held.get(next(iter(held)) if run is None else run)
         if info is None:
             raise StoreError(
-                f"there is no run {run} in {path}: it holds {', '.join(map(str, list(held)[:10])) or 'none'}"
+                f"there is no run {run} in {path}: it holds {', '.join(map(str, list(held)[:10])) or 'none'}",
+                argument="run",
             )
         columns = store.columns(info.id)
     plan = RunPlan.from_dict(info.plan)

@@ -165,20 +165,19 @@ class TuningResult:
         return float(horizon.mean + horizon.half_width) < float(rule.mean - rule.half_width)
 
     @property
+    def attainable(self) -> float:
+        """The smallest value of the goal's figure that could be met, in turns or seconds, rounded up."""
+        closest = self.best.bound(self.goal)
+        return math.ceil(max(closest, 0)) if self.goal.is_fairness else math.ceil(closest * 10) / 10
+
+    @property
     def remedy(self) -> str | None:
-        """Advice if nothing meets the goal, else None."""
+        """The change to the goal or the settings that makes a goal attainable, or None if it is met."""
         if self.chosen is not None:
             return None
-        closest = self.best.bound(self.goal)
         if self.goal.is_fairness:
-            return (
-                f"allow a shortfall of {math.ceil(max(closest, 0)):g} turns, set the goal for a later round, raise "
-                "cohort_size or lower guaranteed_rate"
-            )
-        return (
-            f"allow a {self.goal.figure} of {math.ceil(closest * 10) / 10:g} s, or lower cohort_size: the slowest "
-            "client of a smaller cohort is faster"
-        )
+            return f"allow {self.attainable:g} turns or more rounds, raise cohort_size, or lower guaranteed_rate"
+        return f"allow {self.attainable:g} s, or lower cohort_size: the slowest client of a smaller cohort is faster"
 
 
 def find_speed_weight(

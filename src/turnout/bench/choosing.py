@@ -1,9 +1,8 @@
-"""What one round of choosing and learning costs, in units of copying what it must read."""
+"""Measures a round of selection and learning in units of a memory copy of the arrays that it must read."""
 
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,12 +15,12 @@ from turnout.kernel.cohort import cohort_of_contexts
 from turnout.kernel.rounds import RoundOffer
 
 MILLION = 1_000_000
-CANDIDATE_BYTES = 96  # what the compiled kernel keeps, at its peak, of each client it considers to the end
+CANDIDATE_BYTES = 96  # peak memory of the compiled kernel per candidate that it cannot exclude early
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A fleet in some condition; `most` is the target in copies, None where there is none."""
+    """A fleet in one of the CONDITIONS; `most` is the target in copies, or None."""
 
     condition: str
     clients: int
@@ -32,7 +31,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A case and its figures: milliseconds of CPU time, and the same in copies and in plain reads."""
+    """The figures of a case: milliseconds of CPU time, and their ratio to a copy and to a read of the arrays."""
 
     case: Case
     milliseconds: float
@@ -42,14 +41,14 @@ class Measured:
     bytes_per_client: float
 
     def as_dict(self) -> dict[str, Any]:
-        """Flat, for JSON."""
+        """Returns the case and its figures as one flat dict."""
         flat = asdict(self)
         return {**flat.pop("case"), **flat}
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A target, the figure measured for it, and whether it is met."""
+    """A target and the figure that was measured for it."""
 
     target: str
     figure: float
@@ -57,13 +56,13 @@ class Verdict:
 
     @property
     def met(self) -> bool:
-        """Is the figure within the target?"""
+        """Whether the figure is within the target."""
         return self.figure <= self.most
 
 
 def standard_cases(clients: int, cohort: int | None = None) -> list[Case]:
-    """Every condition at m = 100 and m = 1 %, or at one `cohort`; targets where there are any."""
-    usual = kernel_name()
+    """Returns every condition with cohorts of 100 and of 1 %, or of `cohort`; targets apply to a million clients."""
+    default = kernel_name()
     one_percent = max(clients // 100, 1)
     cohorts = [cohort] if cohort is not None else [min(100, clients), one_percent]
     targets = {
@@ -72,24 +71,24 @@ def standard_cases(clients: int, cohort: int | None = None) -> list[Case]:
         ("mostly cold", 100): 2.5,
         ("all ties", 100): 5.0,
     }
-    binding = clients == MILLION and usual == "compiled"
+    binding = clients == MILLION and default == "compiled"
     cases = [
-        Case(condition, clients, size, usual, targets.get((condition, size)) if binding else None)
+        Case(condition, clients, size, default, targets.get((condition, size)) if binding else None)
         for condition in CONDITIONS
         for size in cohorts
     ]
-    if usual == "compiled":
+    if default == "compiled":
         cases.append(Case("mixed", clients, cohorts[0], "numpy", 6.0 if binding and cohorts[0] == 100 else None))
     return cases
 
 
 def large_case() -> Case:
-    """Ten million clients, a hundred thousand chosen."""
+    """Returns the case of ten million clients with a cohort of 100,000."""
     return Case("mixed", 10 * MILLION, MILLION // 10, kernel_name(), 3.0)
 
 
 def measure(case: Case, *, repeats: int = 9, seed: int = 0) -> Measured:
-    """Play the case's round beside a copy and a plain read of the same arrays, taken in turns."""
+    """Measures a round, a copy and a read of the same arrays, in turns."""
     fleet = CONDITIONS[case.condition](case.clients, case.cohort, np.random.default_rng(seed))
     sources = fleet.arrays()
     targets = [np.empty_like(source) for source in sources]
@@ -98,12 +97,12 @@ def measure(case: Case, *, repeats: int = 9, seed: int = 0) -> Measured:
         for target, source in zip(targets, sources, strict=True):
             np.copyto(target, source)
 
-    words = [np.ascontiguousarray(source).reshape(-1).view(np.uint8) for source in sources]
-    words = [word[: len(word) // 8 * 8].view(np.uint64) for word in words]
+    buffers = [np.ascontiguousarray(source).reshape(-1).view(np.uint8) for source in sources]
+    buffers = [buffer[: len(buffer) // 8 * 8].view(np.uint64) for buffer in buffers]
 
     def read() -> None:
-        for word in words:
-            np.bitwise_or.reduce(word)
+        for buffer in buffers:
+            np.bitwise_or.reduce(buffer)
 
     with using_kernel(case.kernel):
         seconds = interleaved({"round": fleet.full_round, "copy": copy, "read": read}, repeats)
@@ -119,13 +118,19 @@ def measure(case: Case, *, repeats: int = 9, seed: int = 0) -> Measured:
 
 
 def verdicts(figures: list[Measured], *, import_repeats: int = 9) -> list[Verdict]:
-    """Hold the figures against the targets."""
+    """Compares the figures with their targets, and the import time of turnout with that of NumPy."""
     found = [
-        Verdict(f"{_told(one.case)}: copies", one.copies, one.case.most) for one in figures if one.case.most is not None
+        Verdict(f"{_describe(figure.case)}: copies", figure.copies, figure.case.most)
+        for figure in figures
+        if figure.case.most is not None
     ]
-    sizes = [one.bytes_per_client for one in figures if (one.case.condition, one.case.kernel) == ("mixed", "compiled")]
+    sizes = [
+        figure.bytes_per_client
+        for figure in figures
+        if (figure.case.condition, figure.case.kernel) == ("mixed", "compiled")
+    ]
     if sizes:
-        found.append(Verdict("bytes a client, mixed, compiled", max(sizes), 120))
+        found.append(Verdict("bytes per client, mixed, compiled", max(sizes), 120))
     found.extend(_growth(figures))
     imports = import_seconds(("numpy", "turnout"), import_repeats)
     found.append(Verdict("import of turnout / import of numpy", imports["turnout"] / imports["numpy"], 1.5))
@@ -134,23 +139,19 @@ def verdicts(figures: list[Measured], *, import_repeats: int = 9) -> list[Verdic
 
 def _growth(figures: list[Measured]) -> list[Verdict]:
     def at(clients: int) -> Measured | None:
-        matches: Callable[[Measured], bool] = lambda one: (  # noqa: E731
-            one.case.condition == "mixed"
-            and one.case.clients == clients
-            and one.case.cohort == clients // 100
-            and one.case.kernel == "compiled"
-        )
-        return next(filter(matches, figures), None)
+        key = ("mixed", clients, clients // 100, "compiled")
+        cases = ((figure.case, figure) for figure in figures)
+        return next((f for case, f in cases if (case.condition, case.clients, case.cohort, case.kernel) == key), None)
 
     small, large = at(MILLION), at(10 * MILLION)
     if small is None or large is None:
         return []
     growth = (large.milliseconds / small.milliseconds) / (large.read_milliseconds / small.read_milliseconds)
-    return [Verdict("growth from 1e6 to 1e7 / growth of the plain read", growth, 1.25)]
+    return [Verdict("growth from 1e6 to 1e7 clients / growth of the read", growth, 1.25)]
 
 
 def _bytes_per_client(fleet: BenchFleet, case: Case) -> float:
-    """The offer, all that the policy keeps, and what a round allocates at its peak."""
+    """Returns the bytes per client of the offer, of the policy, and of the peak allocation in a round."""
     held = sum(array.nbytes for array in fleet.arrays()) + fleet.policy.turns.nbytes
     tracemalloc.start()
     try:
@@ -158,11 +159,11 @@ def _bytes_per_client(fleet: BenchFleet, case: Case) -> float:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    return (held + peak + _unseen_bytes(fleet, case)) / case.clients
+    return (held + peak + _untraced_bytes(fleet, case)) / case.clients
 
 
-def _unseen_bytes(fleet: BenchFleet, case: Case) -> int:
-    """Memory that only the compiled kernel knows of."""
+def _untraced_bytes(fleet: BenchFleet, case: Case) -> int:
+    """Returns the bytes that the compiled kernel allocates, which tracemalloc does not see."""
     if case.kernel != "compiled":
         return 0
     policy = fleet.policy
@@ -175,5 +176,5 @@ def _unseen_bytes(fleet: BenchFleet, case: Case) -> int:
     return CANDIDATE_BYTES * cohort.considered
 
 
-def _told(case: Case) -> str:
+def _describe(case: Case) -> str:
     return f"N = {case.clients:,}, m = {case.cohort:,}, {case.condition}, {case.kernel}"

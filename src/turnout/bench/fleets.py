@@ -1,4 +1,4 @@
-"""Fleets in the conditions that make choosing easy, typical or hard."""
+"""Fleets in conditions that make selection easy, typical or hard."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from turnout.kernel.rounds import RoundOffer, RoundReport
 from turnout.policies.rbcsf.policy import RBCSF
 
 RATE = "3/20"
-UNITS = 20  # of a turn, at this rate
-LESSONS = 4  # times learned of each client that has been seen
+UNITS = 20  # units per turn at this rate
+LESSONS = 4  # observations per client that has taken part
 BLOCK = 65536
 
 
 @dataclass(slots=True)
 class BenchFleet:
-    """A policy somewhere in its life, and the offer it meets round after round."""
+    """A policy with history, and the offer that it gets in every round."""
 
     policy: RBCSF
     available: BoolArray
     contexts: FloatArray
 
     def full_round(self) -> None:
-        """Everything a user pays for: make the offer, choose, report, learn."""
+        """Runs one round: builds the offer, selects, reports and learns."""
         offer = RoundOffer(1, self.available, self.contexts)
         chosen = self.policy.ask(offer).clients
         times = np.full(len(chosen), 5.0)
         self.policy.tell(RoundReport(1, chosen, offer.contexts[chosen], times))
 
     def arrays(self) -> list[np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
-        """What a round must at least read: contexts, model, debts and availability."""
+        """Returns the arrays that every round must read: contexts, model, owed turns and availability."""
         return [
             self.contexts.T,
             self.policy.model.bank,
@@ -43,14 +43,14 @@ class BenchFleet:
 
 
 def mixed(clients: int, cohort: int, rng: np.random.Generator) -> BenchFleet:
-    """Everyone has been seen; debts have nothing to do with speed."""
+    """All clients have taken part; owed turns are independent of speed."""
     fleet = _seen(clients, cohort, rng)
     _owe(fleet, rng.integers(0, 40 * UNITS, clients))
     return fleet
 
 
 def settled(clients: int, cohort: int, rng: np.random.Generator) -> BenchFleet:
-    """After a long run: slower clients are owed more, as much as keeps the balance, give or take a turn."""
+    """The state after a long run: slower clients are owed more, so that the objective is balanced to a turn."""
     fleet = _seen(clients, cohort, rng)
     slope = fleet.policy.speed_weight / cohort
     debts = slope * fleet.policy.model.predict(fleet.contexts) + rng.random(clients)
@@ -59,7 +59,7 @@ def settled(clients: int, cohort: int, rng: np.random.Generator) -> BenchFleet:
 
 
 def mostly_cold(clients: int, cohort: int, rng: np.random.Generator) -> BenchFleet:
-    """Nine in ten have never been seen: optimistic time 0, equally owed."""
+    """90 % of the clients have never taken part: optimistic time 0, same number of turns owed."""
     fleet = _seen(clients, cohort, rng)
     unseen = rng.random(clients) < 0.9
     fleet.policy.model.bank[:, unseen] = _cold(1, cohort).policy.model.bank
@@ -68,7 +68,7 @@ def mostly_cold(clients: int, cohort: int, rng: np.random.Generator) -> BenchFle
 
 
 def cold(clients: int, cohort: int, rng: np.random.Generator) -> BenchFleet:
-    """Nobody has been seen: all optimistic times are 0, all are owed alike."""
+    """No client has ever taken part: all optimistic times are 0, all are owed the same."""
     fleet = _cold(clients, cohort)
     fleet.contexts, fleet.available = _contexts(clients, rng), rng.random(clients) < 0.8
     _owe(fleet, np.full(clients, 10 * UNITS))
@@ -76,7 +76,7 @@ def cold(clients: int, cohort: int, rng: np.random.Generator) -> BenchFleet:
 
 
 def ties(clients: int, cohort: int, rng: np.random.Generator) -> BenchFleet:
-    """Everyone takes the same time and is owed the same."""
+    """All clients have the same expected time and are owed the same."""
     fleet = _seen(clients, cohort, rng)
     fleet.contexts[:] = fleet.contexts[0]
     fleet.policy.model.bank[:] = fleet.policy.model.bank[:, :1].copy()
@@ -85,7 +85,7 @@ def ties(clients: int, cohort: int, rng: np.random.Generator) -> BenchFleet:
 
 
 def heavy_tailed(clients: int, cohort: int, rng: np.random.Generator) -> BenchFleet:
-    """A few clients are a thousand times slower, or owed a thousand times more, than most."""
+    """A few clients are a thousand times slower, or are owed a thousand times more, than most."""
     fleet = _seen(clients, cohort, rng)
     fleet.policy.model.bank[-fleet.policy.model.features :] *= rng.pareto(1.1, clients) + 0.2
     _owe(fleet, np.minimum(rng.pareto(1.1, clients) * UNITS, 10**6 * UNITS).astype(np.int64))
@@ -93,7 +93,7 @@ def heavy_tailed(clients: int, cohort: int, rng: np.random.Generator) -> BenchFl
 
 
 def adverse(clients: int, cohort: int, rng: np.random.Generator) -> BenchFleet:
-    """Every slower client is owed more than every faster one: nobody can be left out without a close look."""
+    """Every slower client is owed more than every faster one, so that no client can be excluded early."""
     fleet = _seen(clients, cohort, rng)
     times = fleet.policy.model.optimistic(fleet.contexts, 0.1)
     debts = np.empty(clients, dtype=np.int64)
@@ -138,7 +138,7 @@ def _cold(clients: int, cohort: int) -> BenchFleet:
 
 
 def _contexts(clients: int, rng: np.random.Generator) -> FloatArray:
-    """Features-major, as a large fleet should keep them."""
+    """Returns random contexts in features-major order, which is faster for large fleets."""
     return np.stack(
         [
             1 / rng.uniform(0.5, 2.0, clients),
@@ -149,7 +149,7 @@ def _contexts(clients: int, rng: np.random.Generator) -> FloatArray:
 
 
 def _owe(fleet: BenchFleet, units: IntArray) -> None:
-    """Give the queues these debts, as if they had been earned in as many rounds as it takes."""
+    """Sets the turns owed, as if they had accrued in as many rounds as that takes."""
     queues = fleet.policy.queues
     rounds = int(units.max()) // 3 + 1
     queues.restore({**queues.state(), "balance": units - 3 * rounds, "rounds": rounds})

@@ -1,4 +1,4 @@
-"""Measuring on a machine that others use too."""
+"""Timing on a machine with other load: tasks are measured in turns, so that load affects all of them alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 def interleaved(tasks: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median CPU seconds of each task, taken in turns so that a busy moment hits all alike."""
+    """Returns the median CPU seconds of each task after one warm-up run, measured in turns."""
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for task in tasks.values():
         task()
@@ -25,23 +25,23 @@ def interleaved(tasks: Mapping[str, Callable[[], object]], repeats: int) -> dict
 
 
 def in_turns(tasks: Sequence[Callable[[], object]], repeats: int) -> list[float]:
-    """Median wall seconds of each task, taken in turns; the first turn does not count."""
+    """Returns the median wall-clock seconds of each task, measured in turns; the first turn is a warm-up."""
     seconds: list[list[float]] = [[] for _ in tasks]
     for repeat in range(repeats + 1):
-        for place, task in enumerate(tasks):
+        for index, task in enumerate(tasks):
             start = time.perf_counter()
             task()
             if repeat:
-                seconds[place].append(time.perf_counter() - start)
+                seconds[index].append(time.perf_counter() - start)
     return [statistics.median(times) for times in seconds]
 
 
 def import_seconds(modules: tuple[str, ...], repeats: int) -> dict[str, float]:
-    """Median CPU seconds that a fresh interpreter takes to import each module, its own start taken off."""
-    # As installed packages are, ours is measured with its byte code in place.
+    """Returns the median CPU seconds of importing each module in a new interpreter, without its start-up."""
+    # Installed packages have compiled byte code, so it must be written for ours too.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
 
-    def importing(statement: str) -> Callable[[], float]:
+    def measure(statement: str) -> Callable[[], float]:
         def run() -> float:
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             subprocess.run([sys.executable, "-c", statement], check=True, env=environment)
@@ -50,7 +50,7 @@ def import_seconds(modules: tuple[str, ...], repeats: int) -> dict[str, float]:
 
         return run
 
-    runs = {"": importing("pass"), **{module: importing(f"import {module}") for module in modules}}
+    runs = {"": measure("pass"), **{module: measure(f"import {module}") for module in modules}}
     seconds: dict[str, list[float]] = {module: [] for module in runs}
     for _ in range(repeats + 1):
         for module, run in runs.items():

@@ -2,9 +2,9 @@
 
 
 def main() -> None:
-    """Run the command `turnout`.
+    """Runs the command `turnout`.
 
-    Its parts are imported here and not above: worker processes import this module too, and need none of them.
+    The import is inside the function because worker processes import this module without needing the commands.
     """
     from turnout.cli.app import main as run
 

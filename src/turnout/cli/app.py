@@ -1,4 +1,4 @@
-"""The command `turnout`: its families of commands, and how it says that something is wrong."""
+"""The command `turnout`: its sub-commands and its error messages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from turnout import TurnoutError, __version__
+from turnout.cli.advice import describe
 from turnout.cli.bench import bench
 from turnout.cli.live.certify import certify, verify
 from turnout.cli.live.dashboard import dashboard
@@ -33,19 +34,21 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (demo, simulate, compare, reproduce, train, check, bench, tune, replay, explain, certify, verify, dashboard)
+COMMANDS = (demo, simulate, compare, reproduce, train, check, tune, replay, explain, certify, verify, dashboard)
 for command in COMMANDS:
     app.command()(command)
+app.add_typer(bench, name="bench")
 app.add_typer(runs, name="runs")
 app.add_typer(data, name="data")
 app.add_typer(traces, name="traces")
 app.add_typer(fleet, name="fleet")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"turnout {__version__} ({kernel_name()} kernel)")
         raise typer.Exit
 
@@ -54,22 +57,25 @@ def _version(wanted: bool) -> None:
 def turnout(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Show the version and the kernel in use."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and the kernel."),
     ] = False,
 ) -> None:
-    """Choose who trains in each round of federated learning: short rounds, and a guaranteed share for every client."""
+    """Select clients for federated learning: short rounds, and a guaranteed share of the rounds for every client.
+
+    Example: turnout demo
+    """
 
 
 def main() -> None:
-    """Run the command; what turnout refuses is one line on standard error and exit code 2."""
+    """Runs the command. A `TurnoutError` is printed as one line on standard error, with exit code 2."""
     try:
         app(prog_name="turnout")
-    except TurnoutError as refused:
-        Console(stderr=True, soft_wrap=True, highlight=False).print("error:", str(refused), markup=False)
+    except TurnoutError as error:
+        Console(stderr=True, soft_wrap=True, highlight=False).print("error:", describe(error), markup=False)
         sys.exit(2)
     except Interrupted:
-        told = shlex.join(["turnout", *sys.argv[1:]])
+        command = shlex.join(["turnout", *sys.argv[1:]])
         Console(stderr=True, soft_wrap=True, highlight=False).print(
-            f"interrupted: the runs that are over are kept. To go on: {told}", markup=False
+            f"interrupted: finished runs are saved. To continue: {command}", markup=False
         )
         sys.exit(130)

@@ -1,10 +1,9 @@
-"""`turnout bench`: what a round costs, in copies of what it must read."""
+"""`turnout bench`: benchmarks of this installation, as ratios of times measured in one run."""
 
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
-from enum import StrEnum
 from multiprocessing import get_context
 from typing import Annotated
 
@@ -22,83 +21,84 @@ from turnout.bench.choosing import (
     standard_cases,
     verdicts,
 )
-from turnout.bench.dashboard import MOST_SECONDS as DASHBOARD_SECONDS
 from turnout.bench.dashboard import measure_dashboard
 from turnout.bench.live import BATCH, COMMITS, MOST, measure_live
 from turnout.bench.oort import CLIENTS as OORT_CLIENTS
-from turnout.bench.oort import LEAST as OORT_LEAST
+from turnout.bench.oort import COHORT as OORT_COHORT
 from turnout.bench.oort import measure_oort
-from turnout.bench.sweeping import measure_sweep
+from turnout.bench.sweeping import MAX_SECONDS, ROUNDS, measure_sweep
 from turnout.cli.options import DeviceOption, JsonOption, print_json, progress_bar
+from turnout.errors import SettingError
 from turnout.kernel.backend import kernel_name
 from turnout.lab.learner_cache import torch_device
 
-MOST_SECONDS = 5.0  # of the sweep
+REPEATS = 9
+
+ClientsOption = Annotated[int, typer.Option(min=1000, help="Number of clients in the fleet.")]
+CohortOption = Annotated[int, typer.Option(min=1, help="Number of clients per round.")]
+RepeatsOption = Annotated[int, typer.Option(min=1, help="Number of measurements; the median is shown.")]
+ChooseClientsOption = Annotated[
+    int | None, typer.Option(min=1000, help="Number of clients; by default 1,000,000 and, once, 10,000,000.")
+]
+ChooseCohortOption = Annotated[
+    int | None, typer.Option(min=1, help="Number of clients per round; by default 100 and 1 % of the fleet.")
+]
+
+bench = typer.Typer(invoke_without_command=True)
 
 
-class What(StrEnum):
-    """What is measured."""
-
-    choosing = "choosing"
-    sweep = "sweep"
-    training = "training"
-    live = "live"
-    oort = "oort"
-    dashboard = "dashboard"
-
-
-def bench(
-    what: Annotated[
-        What,
-        typer.Argument(
-            help="A round of choosing, the paper's sweep, a round of training, one of a live fleet, or one of Oort; "
-            "or the dashboard."
-        ),
-    ] = What.choosing,
-    clients: Annotated[
-        int | None,
-        typer.Option(min=1000, help="Measure fleets of this size only; by default 1e6, and once 1e7."),
+@bench.callback()
+def choose_by_default(
+    context: typer.Context,
+    clients: ChooseClientsOption = None,
+    cohort: ChooseCohortOption = None,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help=f"Number of measurements; the median is shown. By default {REPEATS}.")
     ] = None,
-    cohort: Annotated[int | None, typer.Option(min=1, help="Choose this many; by default 100 and 1 %.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds to take the median of.")] = 9,
-    device: DeviceOption = "cpu",
-    batch: Annotated[int, typer.Option(min=1, help="The batch size of training.")] = 10,
+    json: JsonOption = False,
+    device: Annotated[str | None, typer.Option(hidden=True)] = None,
+    batch: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Measure how long turnout takes on this machine; without a sub-command, the same as `turnout bench choose`.
+
+    Each benchmark measures its tasks in turns in one run and reports ratios, which hold on any machine; the
+    milliseconds hold for this machine only.
+
+    Example: turnout bench live --clients 100000
+    """
+    values = {"--clients": clients, "--cohort": cohort, "--repeats": repeats, "--device": device, "--batch": batch}
+    given = [option for option, value in values.items() if value is not None] + ["--json"] * json
+    if context.invoked_subcommand is not None:
+        if given:
+            command = f"turnout bench {context.invoked_subcommand}"
+            raise SettingError(
+                f"{', '.join(given)} must follow the sub-command: {command} {given[0]} … ({command} --help lists its "
+                "options)"
+            )
+        return
+    for option in ("--device", "--batch"):
+        if option in given:
+            raise SettingError(f"{option} is an option of turnout bench training: turnout bench training {option} …")
+    choose(clients, cohort, REPEATS if repeats is None else repeats, json)
+
+
+@bench.command()
+def choose(
+    clients: ChooseClientsOption = None,
+    cohort: ChooseCohortOption = None,
+    repeats: RepeatsOption = REPEATS,
     json: JsonOption = False,
 ) -> None:
-    """Measure a full round (offer, choice, report, learning) beside a copy and a plain read of the same arrays.
+    """Measure a full round of RBCS-F (offer, selection, report, learning) against a memory copy of its arrays.
 
-    The ratios are taken in turns in one run and hold on any machine; the milliseconds are this machine's, now.
-    Ten million clients need about 3 GB of memory.
+    Needs about 3 GB of memory for the fleet of 10,000,000 clients, which --clients and --cohort leave out.
 
-    `turnout bench sweep`: six policies, 500 rounds, 20 seeds on two cores, beside a literal reading of one run.
-
-    `turnout bench training`: a round of 8 clients with 500 items each, beside a plain loop over them.
-
-    `turnout bench live`: a scheduler's round of a million clients, 100 reports and all, beside the kernel's own.
-
-    `turnout bench oort`: a round of Oort with 100,000 clients, beside the same rules with one dictionary a client.
-
-    `turnout bench dashboard`: how soon Chromium shows a fleet of a million clients.
+    Example: turnout bench choose --clients 100000 --repeats 3
     """
-    if what is What.dashboard:
-        _bench_dashboard(clients or MILLION, cohort or 100, repeats, json)
-        return
-    if what is What.oort:
-        _bench_oort(clients or OORT_CLIENTS, cohort or 100, repeats, json)
-        return
-    if what is What.live:
-        _bench_live(clients or MILLION, cohort or 100, repeats, json)
-        return
-    if what is What.training:
-        _bench_training(device, batch, repeats, json)
-        return
-    if what is What.sweep:
-        _bench_sweep(json)
-        return
     cases = standard_cases(clients or MILLION, cohort)
     if clients is None and cohort is None:
         cases.append(large_case())
-    figures = _measured(cases, repeats)
+    figures = _measure_cases(cases, repeats)
     results = verdicts(figures)
     if json:
         print_json(
@@ -106,7 +106,8 @@ def bench(
                 "kernel": kernel_name(),
                 "rounds": [figure.as_dict() for figure in figures],
                 "targets": [
-                    {"target": one.target, "figure": one.figure, "most": one.most, "met": one.met} for one in results
+                    {"target": verdict.target, "figure": verdict.figure, "most": verdict.most, "met": verdict.met}
+                    for verdict in results
                 ],
             }
         )
@@ -116,25 +117,79 @@ def bench(
     console.print(_verdicts_table(results))
 
 
-def _bench_sweep(json: bool) -> None:
-    figures = measure_sweep()
-    met = figures.sweep_seconds <= MOST_SECONDS
-    told = {**asdict(figures), "literal_ratio": figures.literal_ratio, "most_seconds": MOST_SECONDS, "met": met}
+# The name of this benchmark before it was a sub-command.
+bench.command("choosing", hidden=True)(choose)
+
+
+@bench.command()
+def live(
+    clients: ClientsOption = MILLION,
+    cohort: CohortOption = 100,
+    repeats: RepeatsOption = REPEATS,
+    json: JsonOption = False,
+) -> None:
+    """Measure a round of a live scheduler (choose, report, close) against the same round in memory.
+
+    Example: turnout bench live --clients 100000
+    """
+    figures = measure_live(clients=clients, cohort=cohort, repeats=repeats)
     if json:
-        print_json(told)
+        print_json({**asdict(figures), "ratio": figures.ratio, "most": MOST, "met": figures.met})
         return
-    Console().print(
-        f"{figures.runs} runs of 500 rounds on {figures.workers} cores: {figures.sweep_seconds:.1f} s "
-        f"(target: at most {MOST_SECONDS:g} s, {'met' if met else 'not met'}).\n"
-        f"One run of RBCS-F: {figures.run_seconds * 1e3:.0f} ms; the same, "
-        f"in plain Python, {figures.literal_seconds * 1e3:.0f} ms: {figures.literal_ratio:.1f} times as long.",
-        highlight=False,
-        soft_wrap=True,
+    _print(
+        f"A live round of {clients:,} clients (choose, {cohort} reports, close) takes "
+        f"{figures.live_seconds * 1e3:.1f} ms, of which {COMMITS} fsyncs take "
+        f"{COMMITS * figures.fsync_seconds * 1e3:.1f} ms.\n"
+        f"The same round in memory takes {figures.kernel_seconds * 1e3:.1f} ms. Without fsyncs, the live round takes "
+        f"{figures.ratio:.1f} times as long (target: at most {MOST:g}, {_met(figures.met)}).\n"
+        f"Reports in batches of {BATCH:,}: {figures.reports_a_second:,.0f} per second. Opening the file: "
+        f"{figures.open_seconds:.1f} s."
     )
 
 
-def _bench_training(device: str, batch: int, repeats: int, json: bool) -> None:
-    torch_device(device)  # says what to do where torch is missing
+@bench.command()
+def sweep(
+    workers: Annotated[int, typer.Option(min=1, help="Number of worker processes.")] = 2,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per policy.")] = 20,
+    json: JsonOption = False,
+) -> None:
+    """Measure the paper's comparison (6 policies, 500 rounds, 20 seeds) against the same runs one after the other.
+
+    Example: turnout bench sweep --workers 4
+    """
+    figures = measure_sweep(seeds=seeds, workers=workers)
+    if json:
+        print_json(
+            {
+                **asdict(figures),
+                "runs_per_second": figures.runs_per_second,
+                "speedup": figures.speedup,
+                "most_seconds": MAX_SECONDS,
+                "met": figures.met,
+            }
+        )
+        return
+    _print(
+        f"{figures.runs} runs of {ROUNDS} rounds with {figures.workers} worker processes: "
+        f"{figures.sweep_seconds:.1f} s (target: at most {MAX_SECONDS:g} s, {_met(figures.met)}), "
+        f"{figures.runs_per_second:.1f} runs per second.\n"
+        f"The same runs one after the other, without a store: {figures.single_seconds:.1f} s, "
+        f"{figures.speedup:.1f} times as long. One run of RBCS-F: {figures.run_seconds * 1e3:.0f} ms."
+    )
+
+
+@bench.command()
+def training(
+    device: DeviceOption = "cpu",
+    batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 10,
+    repeats: RepeatsOption = REPEATS,
+    json: JsonOption = False,
+) -> None:
+    """Measure a round of training (8 clients, 500 items each) and, on a GPU, the gain of 16 runs at once.
+
+    Example: turnout bench training --device cuda
+    """
+    torch_device(device)  # raises an error with advice if torch or the device is missing
     from turnout.bench.training import TASKS, measure_training
 
     figures = []
@@ -142,93 +197,103 @@ def _bench_training(device: str, batch: int, repeats: int, json: bool) -> None:
         task = progress.add_task("", total=len(TASKS))
         for dataset in TASKS:
             progress.update(task, description=dataset)
-            # In a process of its own: beside a GPU, torch forks only before the plain loop has run.
-            with ProcessPoolExecutor(1, get_context("spawn")) as apart:
-                measured = apart.submit(measure_training, dataset, device=device, batch=batch, repeats=repeats)
+            # A new process for each dataset: torch must not have run in a process that TorchLearner forks.
+            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                measured = pool.submit(measure_training, dataset, device=device, batch=batch, repeats=repeats)
                 figures.append(measured.result())
             progress.advance(task)
     if json:
-        print_json([{**asdict(one), "speedup": one.speedup, "least": one.least, "met": one.met} for one in figures])
+        print_json(
+            [
+                {
+                    **asdict(figure),
+                    "items_per_second": figure.items_per_second,
+                    "stacked_speedup": figure.stacked_speedup,
+                }
+                for figure in figures
+            ]
+        )
         return
-    table = Table(title=f"One round, 8 clients of 500 items, batches of {batch}, {figures[0].device}")
-    for heading in ("network", "plain loop", "a round", "faster", "at least", "", "a run among several"):
-        table.add_column(heading, justify="left" if heading == "network" else "right")
-    for one in figures:
-        among = (
-            f"{one.stacked_seconds * 1e3:.1f} ms, {one.stacked_speedup:.0f} × (of {one.stacked_runs})"
-            if one.stacked_runs > 1
-            else ""
+    table = Table(title=f"One round of 8 clients with 500 items each, batch size {batch}, {figures[0].device}")
+    for heading in ("dataset", "round", "items per second", "per run, several at once"):
+        table.add_column(heading, justify="left" if heading == "dataset" else "right")
+    for figure in figures:
+        stacked = (
+            f"{figure.stacked_seconds * 1e3:.1f} ms, {figure.stacked_speedup:.1f} × faster ({figure.stacked_runs} runs)"
+            if figure.stacked_runs > 1
+            else "GPU only"
         )
         table.add_row(
-            one.dataset,
-            f"{one.plain_seconds * 1e3:,.0f} ms",
-            f"{one.round_seconds * 1e3:,.0f} ms",
-            f"{one.speedup:.1f} ×",
-            f"{one.least:g} ×",
-            "met" if one.met else "[red]not met[/red]",
-            among,
+            figure.dataset, f"{figure.round_seconds * 1e3:,.0f} ms", f"{figure.items_per_second:,.0f}", stacked
         )
     Console().print(table)
 
 
-def _bench_live(clients: int, cohort: int, repeats: int, json: bool) -> None:
-    one = measure_live(clients=clients, cohort=cohort, repeats=repeats)
+@bench.command()
+def oort(
+    clients: ClientsOption = OORT_CLIENTS,
+    cohort: CohortOption = OORT_COHORT,
+    repeats: RepeatsOption = REPEATS,
+    json: JsonOption = False,
+) -> None:
+    """Measure a round of Oort against a round of random selection in the same fleet.
+
+    Example: turnout bench oort --clients 10000
+    """
+    figures = measure_oort(clients=clients, cohort=cohort, repeats=repeats)
     if json:
-        print_json({**asdict(one), "ratio": one.ratio, "most": MOST, "met": one.met})
+        print_json({**asdict(figures), "ratio": figures.ratio})
         return
-    Console().print(
-        f"A live round of {clients:,} clients (choose, {cohort} reports, close): {one.live_seconds * 1e3:.1f} ms, of "
-        f"which {COMMITS} fsyncs are {COMMITS * one.fsync_seconds * 1e3:.1f} ms.\n"
-        f"The kernel's own round: {one.kernel_seconds * 1e3:.1f} ms; without the fsyncs the live one is "
-        f"{one.ratio:.1f} of these (target: at most {MOST:g}, {'met' if one.met else 'not met'}).\n"
-        f"Reports in batches of {BATCH:,}: {one.reports_a_second:,.0f} a second. Opening the file again: "
-        f"{one.open_seconds:.1f} s.",
-        highlight=False,
-        soft_wrap=True,
+    _print(
+        f"A round of Oort, {clients:,} clients, {cohort} per round: {figures.round_seconds * 1e3:.1f} ms.\n"
+        f"A round of random selection: {figures.random_seconds * 1e3:.1f} ms. Oort takes {figures.ratio:.1f} times as "
+        "long."
     )
 
 
-def _bench_oort(clients: int, cohort: int, repeats: int, json: bool) -> None:
-    one = measure_oort(clients=clients, cohort=cohort, repeats=repeats)
-    if json:
-        print_json({**asdict(one), "speedup": one.speedup, "least": OORT_LEAST, "met": one.met})
-        return
-    Console().print(
-        f"A round of Oort, {clients:,} clients, {cohort} chosen: {one.round_seconds * 1e3:.1f} ms.\n"
-        f"The same choices with one dictionary a client: {one.literal_seconds * 1e3:.0f} ms, {one.speedup:.1f} times "
-        f"as long (target: at least {OORT_LEAST:g}, {'met' if one.met else 'not met'}).",
-        highlight=False,
-        soft_wrap=True,
-    )
+@bench.command()
+def dashboard(
+    clients: ClientsOption = MILLION,
+    cohort: CohortOption = 100,
+    repeats: RepeatsOption = REPEATS,
+    json: JsonOption = False,
+) -> None:
+    """Measure how soon the dashboard's server answers for a fleet of a million clients.
 
-
-def _bench_dashboard(clients: int, cohort: int, repeats: int, json: bool) -> None:
+    Example: turnout bench dashboard --clients 100000
+    """
     with progress_bar() as progress:
         task = progress.add_task("", total=None)
-        one = measure_dashboard(
+        figures = measure_dashboard(
             clients=clients,
             cohort=cohort,
             repeats=repeats,
-            watch=lambda words: progress.update(task, description=words),
+            watch=lambda step: progress.update(task, description=step),
         )
     if json:
-        print_json({**asdict(one), "most_seconds": DASHBOARD_SECONDS, "met": one.met})
+        print_json(asdict(figures))
         return
-    pages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in one.pages.items())
-    Console().print(
-        f"A fleet of {clients:,} clients, {one.rounds} rounds of {cohort} ({one.file_bytes / 1e6:.0f} MB): the server "
-        f"answers after {one.start:.1f} s, and has read all of it after {one.read:.1f} s.\n"
-        f"The page in Chromium, the slowest of {repeats} visits: first paint {one.first_paint:.2f} s, its numbers "
-        f"{one.first_numbers:.2f} s (target: both at most {DASHBOARD_SECONDS:g} s, {'met' if one.met else 'not met'}), "
-        f"all charts {one.first_charts:.2f} s.\n"
-        f"From one page to the next, charts and all: {pages}.\n"
-        f"The server used up to {one.memory_bytes / 1e6:,.0f} MB of memory.",
-        highlight=False,
-        soft_wrap=True,
+    answers = ", ".join(f"{route} {seconds:.2f} s" for route, seconds in figures.answers.items())
+    slowest = figures.slowest
+    _print(
+        f"A fleet of {clients:,} clients and {figures.rounds} rounds of {cohort} ({figures.file_bytes / 1e6:.0f} MB): "
+        f"the server starts in {figures.start:.1f} s and has read the whole file after {figures.read:.1f} s.\n"
+        f"First answers: {answers}.\n"
+        f"The slowest is {slowest}; later answers come from the cache, {slowest} after "
+        f"{figures.cached_answers[slowest]:.3f} s.\n"
+        f"The server uses {figures.memory_bytes / 1e6:,.0f} MB of memory."
     )
 
 
-def _measured(cases: list[Case], repeats: int) -> list[Measured]:
+def _print(text: str) -> None:
+    Console(highlight=False, soft_wrap=True, markup=False).print(text)
+
+
+def _met(met: bool) -> str:
+    return "met" if met else "not met"
+
+
+def _measure_cases(cases: list[Case], repeats: int) -> list[Measured]:
     figures = []
     with progress_bar() as progress:
         task = progress.add_task("", total=len(cases))
@@ -240,28 +305,33 @@ def _measured(cases: list[Case], repeats: int) -> list[Measured]:
 
 
 def _figures_table(figures: list[Measured]) -> Table:
-    table = Table(title=f"One full round, CPU time ({kernel_name()} kernel unless named)")
-    for heading in ("fleet", "clients", "chosen", "round", "/ copy", "/ read", "bytes a client"):
+    table = Table(title=f"One full round, CPU time ({kernel_name()} kernel unless stated otherwise)")
+    for heading in ("fleet", "clients", "selected", "round", "/ copy", "/ read", "bytes per client"):
         table.add_column(heading, justify="left" if heading == "fleet" else "right")
-    for one in figures:
-        case = one.case
+    for figure in figures:
+        case = figure.case
         name = case.condition if case.kernel == kernel_name() else f"{case.condition} ({case.kernel})"
         table.add_row(
             name,
             f"{case.clients:,}",
             f"{case.cohort:,}",
-            f"{one.milliseconds:.1f} ms",
-            f"{one.copies:.2f}",
-            f"{one.reads:.2f}",
-            f"{one.bytes_per_client:.0f}",
+            f"{figure.milliseconds:.1f} ms",
+            f"{figure.copies:.2f}",
+            f"{figure.reads:.2f}",
+            f"{figure.bytes_per_client:.0f}",
         )
     return table
 
 
 def _verdicts_table(results: list[Verdict]) -> Table:
     table = Table(title="Targets")
-    for heading in ("target", "figure", "at most", ""):
+    for heading in ("target", "measured", "at most", ""):
         table.add_column(heading, justify="left" if heading == "target" else "right")
-    for one in results:
-        table.add_row(one.target, f"{one.figure:.2f}", f"{one.most:g}", "met" if one.met else "[red]not met[/red]")
+    for verdict in results:
+        table.add_row(
+            verdict.target,
+            f"{verdict.figure:.2f}",
+            f"{verdict.most:g}",
+            "met" if verdict.met else "[red]not met[/red]",
+        )
     return table

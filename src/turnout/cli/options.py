@@ -1,4 +1,4 @@
-"""What several commands share."""
+"""Options and helpers that several commands share."""
 
 from __future__ import annotations
 
@@ -12,41 +12,56 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import Progress
+from rich.text import Text
 
 from turnout.errors import SettingError, suggestion
 from turnout.policies.registry import POLICIES, setting_names
 from turnout.simulator.plans import RunPlan
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-SeedOption = Annotated[int, typer.Option(min=0, help="Everything that is drawn is drawn from this.")]
-SeedsOption = Annotated[int, typer.Option(min=1, help="Play with seeds 0, 1, … this many.")]
-WorkersOption = Annotated[int | None, typer.Option(min=1, help="Processes; by default one a core.")]
-DeviceOption = Annotated[str, typer.Option(help="Where models are trained: cpu, or cuda for a GPU.")]
-PoliciesArgument = Annotated[list[str] | None, typer.Argument(help="Policies by name, such as rbcsf random fedcs.")]
-ConfigOption = Annotated[Path | None, typer.Option("--config", help="A TOML file; see docs/simulating.md.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
+SeedsOption = Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, 2, …")]
+WorkersOption = Annotated[
+    int | None, typer.Option(min=1, help="Number of worker processes; by default one per CPU core.")
+]
+DeviceOption = Annotated[str, typer.Option(help="Device that trains the models: cpu, or cuda for a GPU.")]
+PoliciesArgument = Annotated[list[str] | None, typer.Argument(help="Names of policies, such as rbcsf random fedcs.")]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="TOML file with rounds, world and policies; see docs/simulating.md.")
+]
 SettingOption = Annotated[
     list[str] | None,
-    typer.Option("--set", help="A setting, such as speed_weight=5 (for all that have it) or rbcsf.speed_weight=5."),
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A setting of all policies that have it, such as speed_weight=5, or of one: rbcsf.speed_weight=5. "
+        "Repeatable.",
+    ),
 ]
 WorldOption = Annotated[
-    list[str] | None, typer.Option("--world", help="A setting of the world, such as clients=100 or availability=0.5.")
+    list[str] | None,
+    typer.Option(
+        "--world",
+        metavar="NAME=VALUE",
+        help="A setting of the world, such as clients=100 or availability=0.5. Repeatable.",
+    ),
 ]
-RoundsOption = Annotated[int | None, typer.Option(min=1, help="How many rounds; by default 500.")]
+RoundsOption = Annotated[int | None, typer.Option(min=1, help="Number of rounds; by default 500.")]
 
 
 def progress_bar() -> Progress:
-    """A bar with the time left, on standard error, where somebody looks at it."""
+    """Returns a progress bar on standard error, which is disabled unless standard error is a terminal."""
     console = Console(stderr=True)
     return Progress(transient=True, console=console, disable=not console.is_terminal)
 
 
 class Interrupted(Exception):
-    """Ctrl-C, where what is over has been kept."""
+    """The user pressed Ctrl-C in a command that has saved its finished runs."""
 
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Let Ctrl-C be told as a pause, not as an accident."""
+    """Turns Ctrl-C into `Interrupted`, for which the command line prints how to continue."""
     try:
         yield
     except KeyboardInterrupt:
@@ -54,8 +69,13 @@ def resumable() -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
+    """Prints one JSON document on standard output."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def printable(text: str) -> Text:
+    """Returns text from clients without markup, and with control characters escaped."""
+    return Text("".join(char if char.isprintable() else ascii(char)[1:-1] for char in text))
 
 
 def contenders(
@@ -66,22 +86,31 @@ def contenders(
     rounds: int | None,
     otherwise: Sequence[str],
 ) -> list[RunPlan]:
-    """The plans of one seed that a command line and a TOML file ask for; the command line has the last word."""
-    told = {} if config is None else read_config(config)
-    asked: list[dict[str, Any]] = [{"name": name} for name in policies or []] or told.get("policy", [])
-    asked = asked or [{"name": name} for name in otherwise]
-    world_settings = {**told.get("world", {}), **dict(parsed_setting(one) for one in world or [])}
+    """Returns one plan per policy, from the command line and a TOML file; the command line takes precedence.
+
+    Args:
+        policies: Names of policies from the command line.
+        config: The TOML file.
+        settings: Values of --set.
+        world: Values of --world.
+        rounds: Value of --rounds.
+        otherwise: Names of policies if neither the command line nor the file has any.
+    """
+    file = {} if config is None else read_config(config)
+    tables: list[dict[str, Any]] = [{"name": name} for name in policies or []] or file.get("policy", [])
+    tables = tables or [{"name": name} for name in otherwise]
+    world_settings = {**file.get("world", {}), **dict(parse_setting(text) for text in world or [])}
     world_name = world_settings.pop("name", "paper")
     plans = []
-    for one in asked:
-        own = dict(one)
-        name, label = own.pop("name"), own.pop("label", "")
-        own.update(_settings_for(name, settings or []))
+    for table in tables:
+        policy_settings = dict(table)
+        name, label = policy_settings.pop("name"), policy_settings.pop("label", "")
+        policy_settings.update(_settings_for(name, settings or []))
         plans.append(
             RunPlan(
                 name,
-                rounds or told.get("rounds", 500),
-                settings=own,
+                rounds or file.get("rounds", 500),
+                settings=policy_settings,
                 world=world_name,
                 world_settings=world_settings,
                 label=label,
@@ -91,31 +120,31 @@ def contenders(
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A TOML file with rounds, a [world] and any number of [[policy]] tables."""
+    """Reads a TOML file with rounds, seeds, one [world] table and any number of [[policy]] tables."""
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as missing:
-        raise SettingError(f"cannot read {path}: {missing}") from missing
-    except tomllib.TOMLDecodeError as malformed:
-        raise SettingError(f"{path} is not valid TOML: {malformed}") from malformed
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"cannot read {path}: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError(f"{path} is not valid TOML: {error}") from error
     known = ("rounds", "seeds", "world", "policy")
-    for name in told:
+    for name in content:
         if name not in known:
             raise SettingError(f"{path}: unknown entry {name!r}{suggestion(name, known)}; there are {', '.join(known)}")
-    tables = told.get("policy", [])
-    if not isinstance(told.get("world", {}), Mapping) or not isinstance(tables, list):
-        raise SettingError(f"{path}: write [world] once and [[policy]] as often as you like")
-    for place, table in enumerate(tables, start=1):
+    tables = content.get("policy", [])
+    if not isinstance(content.get("world", {}), Mapping) or not isinstance(tables, list):
+        raise SettingError(f"{path}: write one [world] table and any number of [[policy]] tables")
+    for number, table in enumerate(tables, start=1):
         if not isinstance(table, Mapping) or "name" not in table:
-            raise SettingError(f'{path}: [[policy]] number {place} needs a name, such as name = "rbcsf"')
-    return told
+            raise SettingError(f'{path}: [[policy]] table {number} needs a name, such as name = "rbcsf"')
+    return content
 
 
-def parsed_setting(text: str) -> tuple[str, Any]:
-    """name=value; the value as TOML would read it, or a plain word."""
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Parses NAME=VALUE. The value is read as TOML, or as a string if it is not valid TOML."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise SettingError(f"a setting is written name=value, such as speed_weight=5, not {text!r}")
+        raise SettingError(f"write a setting as NAME=VALUE, such as speed_weight=5, not {text!r}")
     try:
         return name.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -123,17 +152,17 @@ def parsed_setting(text: str) -> tuple[str, Any]:
 
 
 def _settings_for(policy: str, settings: Sequence[str]) -> dict[str, Any]:
-    """Those meant for this policy: written for it, or for all and known to it."""
+    """Returns the settings that name this policy, and those for all policies that this policy has."""
     known = setting_names(policy)
-    own: dict[str, Any] = {}
+    selected: dict[str, Any] = {}
     for text in settings:
-        name, value = parsed_setting(text)
+        name, value = parse_setting(text)
         owner, dot, setting = name.rpartition(".")
         if dot and owner not in POLICIES:
             raise SettingError(f"unknown policy {owner!r} in --set {text}{suggestion(owner, POLICIES)}")
-        if not dot and not any(setting in setting_names(one) for one in POLICIES):
-            every = {word for one in POLICIES for word in setting_names(one)}
-            raise SettingError(f"no policy has a setting {setting!r}{suggestion(setting, every)}")
+        if not dot and not any(setting in setting_names(kind) for kind in POLICIES):
+            names = {name for kind in POLICIES for name in setting_names(kind)}
+            raise SettingError(f"no policy has a setting {setting!r}{suggestion(setting, names)}")
         if owner == policy or (not dot and setting in known):
-            own[setting] = value
-    return own
+            selected[setting] = value
+    return selected

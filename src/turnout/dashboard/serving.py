@@ -90,7 +90,8 @@ def _listening(host: str, port: int | None) -> socket.socket:
             if place + 1 < len(wanted):
                 continue
             raise SettingError(
-                f"cannot listen on {host} port {one} ({refused.strerror or refused}): choose another --host or --port"
+                f"cannot listen on {host} port {one} ({refused.strerror or refused}): pass another host or port",
+                argument="port",
             ) from refused
         else:
             return listener

@@ -62,8 +62,9 @@ def find_folder(files: Files, folder: Path | None = None) -> Path:
             return candidate
     searched = ", ".join(str(candidate) for candidate in candidates)
     raise DatasetError(
-        f"{files.dataset} was not found in {searched}. Download it with `turnout data fetch {files.dataset}`, or put "
-        f"{', '.join(file.name for file in files.files)} into one of these folders"
+        f"{files.dataset} was not found in {searched}: download it, or put "
+        f"{', '.join(file.name for file in files.files)} into one of these folders",
+        dataset=files.dataset,
     )
 
 
@@ -103,20 +104,24 @@ def fetch(
 
 def _read(files: Files, folder: Path, file: DataFile) -> bytes:
     path = _find_file(folder, file)
-    remedy = f"delete it and run `turnout data fetch {files.dataset}`"
     if path is None:
-        raise DatasetError(f"{file.name} is missing from {folder}; run `turnout data fetch {files.dataset}`")
+        raise DatasetError(f"{file.name} is missing from {folder}: download it", dataset=files.dataset)
     try:
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
         raise DatasetError(
-            f"{path} cannot be read ({error}), expected is content with the SHA-256 {file.sha256}; {remedy}"
+            f"{path} cannot be read ({error}), expected is content with the SHA-256 {file.sha256}: delete it and "
+            "download it again",
+            dataset=files.dataset,
         ) from error
     actual = hashlib.sha256(content).hexdigest()
     if actual != file.sha256:
-        raise DatasetError(f"{path} is damaged: its SHA-256 is {actual}, expected is {file.sha256}; {remedy}")
+        raise DatasetError(
+            f"{path} is damaged: its SHA-256 is {actual}, expected is {file.sha256}: delete it and download it again",
+            dataset=files.dataset,
+        )
     return content
 
 

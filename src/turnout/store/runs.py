@@ -291,7 +291,7 @@ class RunStore:
     def _info(self, db: sqlite3.Connection, run: int) -> RunInfo:
         row = db.execute(f"{_RUN} WHERE id = ?", (run,)).fetchone()
         if row is None:
-            raise StoreError(f"there is no run {run} in {self.path}: RunStore.runs() lists the runs")
+            raise StoreError(f"there is no run {run} in {self.path}: RunStore.runs() lists the runs", argument="run")
         return _as_info(row)
 
     def _begin(self, db: sqlite3.Connection, key: str, plan: Mapping[str, Any], clients: int, code_version: str) -> int:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.published.literal_oort import LiteralOort
+from benchmarks.literal_oort import LiteralOort, outcomes_of
 from turnout import RoundOffer, RoundReport, check_policy
 from turnout.errors import SettingError, StateError
 from turnout.kernel.rounds import LateArrivals
@@ -95,23 +95,11 @@ def test_it_chooses_what_one_dictionary_a_client_chooses(
             late_arrivals=late,
         )
         policy.tell(report)
-        literal.learn(round_, fates_of(report), dict.fromkeys(waiting, 12.0 + round_ / 7))
+        literal.learn(round_, outcomes_of(report), dict.fromkeys(waiting, 12.0 + round_ / 7))
         outcomes = [] if report.outcomes is None else report.outcomes
         waiting = [(round_, row) for row, what in zip(report.clients.tolist(), outcomes, strict=True) if what == "late"]
         assert policy.preferred_duration == pytest.approx(literal.preferred_duration())
         assert np.flatnonzero(policy.blacklisted).tolist() == sorted(literal.blacklist())
-
-
-def fates_of(report: RoundReport) -> dict[int, dict[str, Any]]:
-    fates = {}
-    for place, row in enumerate(report.clients.tolist()):
-        loss = math.nan if report.losses is None else float(report.losses[place])
-        fates[row] = {
-            "outcome": "arrived" if report.outcomes is None else str(report.outcomes[place]),
-            "time": float(report.exchange_times[place]),
-            "loss": None if math.isnan(loss) else loss,
-        }
-    return fates
 
 
 def test_the_utility_is_the_papers_formula() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from literal import AlgorithmTwo
+from benchmarks.literal_rbcsf import LiteralRBCSF
 from turnout import RBCSF, RoundOffer, RoundReport
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, SettingError, StateError
 from turnout.kernel.backend import using_kernel
@@ -21,18 +21,19 @@ from turnout.policies.small_fleet import SmallFleet
 def test_five_hundred_rounds_equal_the_papers_algorithms_read_literally(kernel: str, speed_weight: float) -> None:
     fleet = SmallFleet(seed=3)
     policy = RBCSF(40, speed_weight=speed_weight, availability=0.8)
-    literal = AlgorithmTwo(40, size=8, rate=Fraction(3, 20), speed_weight=speed_weight, exploration=0.1)
+    literal = LiteralRBCSF(40, cohort_size=8, guaranteed_rate=Fraction(3, 20), speed_weight=speed_weight)
     with using_kernel(kernel):
         for round_ in range(1, 501):
             offer = fleet.offer(round_)
             selection = policy.ask(offer)
-            assert selection.clients.tolist() == literal.choose(offer.available, offer.contexts)
+            contexts = offer.contexts.tolist()
+            assert selection.clients.tolist() == literal.choose(offer.available.tolist(), contexts)
             report = fleet.play(offer, selection)
             policy.tell(report)
-            times = dict(zip(report.clients.tolist(), report.exchange_times.tolist(), strict=True))
-            literal.observe(report.clients.tolist(), offer.contexts, times)
+            literal.learn(report.clients.tolist(), contexts, report.exchange_times.tolist())
             owed = policy.queues.owed_exactly()
-            assert [Fraction(int(u) + owed.credit, int(owed.units_per_turn)) for u in owed.units] == literal.owed
+            assert owed.units_per_turn == 20
+            assert [int(units) + owed.credit for units in owed.units] == literal.owed
 
 
 def play(policy: RBCSF, rounds: int, **fleet_settings: Any) -> None:

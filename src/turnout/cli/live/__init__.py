@@ -1,1 +1,1 @@
-"""Commands for live fleets."""
+"""Commands about live fleets and recorded rounds."""

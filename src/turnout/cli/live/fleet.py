@@ -1,4 +1,4 @@
-"""`turnout fleet`: what the file of a live fleet holds, also while its scheduler is at work."""
+"""`turnout fleet`: reads the file of a live fleet, also while its scheduler is running."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from turnout.cli.options import JsonOption, print_json
+from turnout.cli.options import JsonOption, print_json, printable
 from turnout.errors import SettingError
 from turnout.kernel.fairness import Certificate
 from turnout.scheduler.audit.doctor.doctor import Finding, examine
@@ -23,40 +23,47 @@ from turnout.scheduler.scheduler import Scheduler
 from turnout.scheduler.status import SchedulerStatus
 from turnout.store.atomic import atomic_write
 
-fleet = typer.Typer(no_args_is_help=True, help="Look into the file of a live fleet; nothing is ever changed.")
+fleet = typer.Typer(no_args_is_help=True, help="Inspect the file of a live fleet; no command changes it.")
 
-FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The fleet, such as fleet.turnout.")]
-SHOWN = 20
+FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
+MAX_SHOWN = 20
 
 
 @fleet.command()
 def status(file: FleetArgument, json: JsonOption = False) -> None:
-    """Where the fleet stands: the open round, who is out, who is behind, who rests."""
+    """Show the open round, pending, failed and late clients, clients that are owed turns, and back-offs.
+
+    Example: turnout fleet status fleet.turnout
+    """
     with Scheduler.open(file, read_only=True) as scheduler:
         found = scheduler.status()
     if json:
         print_json(asdict(found))
         return
     table = _table("", "", title=str(file), show_header=False)
-    for what, lines in _rows(found):
-        table.add_row(what, Text("\n").join(_shown(line) for line in lines))
+    for heading, lines in _status_rows(found):
+        table.add_row(heading, Text("\n").join(printable(line) for line in lines))
     Console().print(table)
 
 
 @fleet.command()
 def certificate(
     file: FleetArgument,
-    every: Annotated[bool, typer.Option("--all", help=f"Show all clients; by default the {SHOWN} worst.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help=f"Show all clients instead of the {MAX_SHOWN} that are owed most.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
-    """What each client was promised and what it got, the worst first.
+    """Show the turns that each client was promised and got, clients that are owed most first.
 
-    Exit code 0 if the certificate holds, 1 if it is broken.
+    Exit code: 0 if the certificate holds, 1 if it is broken.
+
+    Example: turnout fleet certificate fleet.turnout --all
     """
     with Scheduler.open(file, read_only=True) as scheduler:
         found, ids = scheduler.certificate(), scheduler.clients
     worst = np.lexsort((-found.forfeited_units, -found.owed_units, found.kept))
-    shown = worst if every else worst[:SHOWN]
+    shown = worst if every else worst[:MAX_SHOWN]
     clients = [
         {
             "client": ids[row],
@@ -79,35 +86,41 @@ def certificate(
 @fleet.command()
 def history(
     file: FleetArgument,
-    client: Annotated[str, typer.Argument(metavar="CLIENT", help="Its id.")],
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")],
     json: JsonOption = False,
 ) -> None:
-    """All turns of a client, its reliability, and what it is owed."""
+    """Show all turns of a client (times in seconds), its reliability, and the turns it is owed.
+
+    Example: turnout fleet history fleet.turnout phone-17
+    """
     with Scheduler.open(file, read_only=True) as scheduler:
         turns, reliability = scheduler.history(client), scheduler.reliability(client)
         owed = _owed(scheduler, client)
     if json:
-        told = {"client": client, "reliability": reliability, "owed": owed, "turns": [_told(turn) for turn in turns]}
-        print_json(told)
+        rows = [_turn_dict(turn) for turn in turns]
+        print_json({"client": client, "reliability": reliability, "owed": owed, "turns": rows})
         return
-    owing = "" if owed is None else f", owed {owed:.2f} turns"
+    suffix = "" if owed is None else f", owed {owed:.2f} turns"
     Console().print(_turns_table(turns, client))
-    Console(highlight=False).print(f"{len(turns)} turns, reliability {reliability:.2f}{owing}")
+    Console(highlight=False).print(f"{len(turns)} turns, reliability {reliability:.2f}{suffix}")
 
 
 @fleet.command()
 def export(
     file: FleetArgument,
-    out: Annotated[Path | None, typer.Option(help="Into this file; by default to standard output.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; by default standard output.")] = None,
 ) -> None:
-    """Everything that happened, one event a line, as JSON."""
+    """Write all events of the fleet as JSON lines, one event per line.
+
+    Example: turnout fleet export fleet.turnout --out events.jsonl
+    """
     if out is not None and out.exists() and out.samefile(file):
-        raise SettingError(f"{out} is the fleet itself: export into another file")
+        raise SettingError(f"{out} is the fleet itself: export to another file")
     with Scheduler.open(file, read_only=True) as scheduler:
         lines = (f"{json_module.dumps(event, ensure_ascii=False)}\n" for event in scheduler.export())
         if out is not None:
-            with atomic_write(out) as whole:
-                whole.writelines(line.encode() for line in lines)
+            with atomic_write(out) as temporary:
+                temporary.writelines(line.encode() for line in lines)
             return
         for line in lines:
             typer.echo(line, nl=False)
@@ -115,86 +128,94 @@ def export(
 
 @fleet.command()
 def doctor(file: FleetArgument, json: JsonOption = False) -> None:
-    """Check everything that can be checked, and say what is wrong and what to do.
+    """Check the whole file for damage, and print what is damaged and what to do.
 
-    Exit code 0 if the file is sound, 1 if it is not.
+    Exit code: 0 if the file is intact, 1 if it is not.
+
+    Example: turnout fleet doctor fleet.turnout
     """
     findings = examine(file)
-    sound = all(one.sound is not False for one in findings)
+    sound = all(finding.sound is not False for finding in findings)
     if json:
-        print_json({"sound": sound, "findings": [asdict(one) for one in findings]})
+        print_json({"sound": sound, "findings": [asdict(finding) for finding in findings]})
     else:
         _print_findings(findings, file, sound)
     if not sound:
         raise typer.Exit(1)
 
 
-def _rows(found: SchedulerStatus) -> Iterator[tuple[str, list[str]]]:
+def _status_rows(found: SchedulerStatus) -> Iterator[tuple[str, list[str]]]:
     yield "clients", [f"{found.clients:,}, {found.retired:,} of them retired"]
     if found.is_open:
-        yield "round", [f"{found.round} is open for {found.elapsed:.1f} s; {_until(found)}"]
-        yield "back", [f"{len(found.arrived)} of {found.wanted} wanted", *_some(found.arrived)]
-        yield "out", [f"{len(found.out)} for {found.elapsed:.1f} s" if found.out else "nobody", *_some(found.out)]
+        yield "round", [f"{found.round}, open for {found.elapsed:.1f} s; {_deadline(found)}"]
+        yield "reported", [f"{len(found.arrived)} of {found.wanted} required", *_shorten(found.arrived)]
+        pending = f"{len(found.out)} since {found.elapsed:.1f} s" if found.out else "none"
+        yield "pending", [pending, *_shorten(found.out)]
     else:
-        yield "round", [f"{found.round} is closed, none is open" if found.round else "none was opened yet"]
-    told = {
+        yield "round", [f"{found.round} is closed, no round is open" if found.round else "no round was opened yet"]
+    lists = {
         "failed": [f"{client}: {why}" for client, why in found.failed.items()],
         "behind": [f"{client} is owed {turns:.2f} turns" for client, turns in found.behind.items()],
-        "resting": [f"{client} up to and with round {last}" for client, last in found.resting.items()],
+        "backing off": [f"{client} until round {last}, inclusive" for client, last in found.resting.items()],
     }
-    yield from ((what, _some(lines)) for what, lines in told.items() if lines)
+    yield from ((heading, _shorten(lines)) for heading, lines in lists.items() if lines)
     if found.certificate_holds is not None:
-        yield "promise", ["kept, but for what is owed" if found.certificate_holds else "BROKEN: see the certificate"]
+        kept = "kept, except for the turns owed"
+        yield "promise", [kept if found.certificate_holds else "BROKEN: see turnout fleet certificate"]
     if found.notices:
         yield "notes", found.notices
 
 
-def _until(found: SchedulerStatus) -> str:
+def _deadline(found: SchedulerStatus) -> str:
     if found.deadline is None:
-        return "there is no deadline"
+        return "no deadline"
     left = found.deadline - found.elapsed
-    when = f"{left:.1f} s are left" if left > 0 else f"it is over since {-left:.1f} s"
-    return f"its deadline is after {found.deadline:.1f} s, {when}"
+    relative = f"{left:.1f} s left" if left > 0 else f"exceeded by {-left:.1f} s"
+    return f"deadline {found.deadline:.1f} s, {relative}"
 
 
-def _some(lines: list[str]) -> list[str]:
-    return lines if len(lines) <= SHOWN else [*lines[:SHOWN], f"and {len(lines) - SHOWN:,} more"]
+def _shorten(lines: list[str]) -> list[str]:
+    """Returns the first lines, and the number of the others."""
+    return lines if len(lines) <= MAX_SHOWN else [*lines[:MAX_SHOWN], f"and {len(lines) - MAX_SHOWN:,} more"]
 
 
 def _print_certificate(clients: list[dict[str, Any]], found: Certificate) -> None:
     table = _table("client", "turns", "promised", "owed", "forfeited", "kept")
-    for one in clients:
-        numbers = [f"{one[name]:,.2f}" for name in ("promised", "owed", "forfeited")]
-        table.add_row(_shown(one["client"]), f"{one['turns']:,}", *numbers, "yes" if one["kept"] else "NO")
+    for client in clients:
+        numbers = [f"{client[name]:,.2f}" for name in ("promised", "owed", "forfeited")]
+        kept = "yes" if client["kept"] else "NO"
+        table.add_row(printable(client["client"]), f"{client['turns']:,}", *numbers, kept)
     Console().print(table)
     console = Console(highlight=False, soft_wrap=True)
-    of, forfeited = len(found.turns), float(found.forfeited.sum())
-    if len(clients) < of:
-        console.print(f"The worst {len(clients)} of {of:,} clients; --all shows the others.")
+    count, forfeited = len(found.turns), float(found.forfeited.sum())
+    if len(clients) < count:
+        console.print(f"The {len(clients)} of {count:,} clients that are owed most; --all shows all.")
     if forfeited:
-        console.print(f"The cap took {forfeited:,.2f} turns: raise max_owed or lower speed_weight in a fleet to come.")
+        console.print(
+            f"{forfeited:,.2f} turns were forfeited to the cap: raise max_owed or lower speed_weight in a new fleet."
+        )
     if found.holds:
-        console.print(f"The certificate holds for all {of:,}: turns taken ≥ promised − owed − forfeited.")
+        console.print(f"The certificate holds for all {count:,} clients: turns ≥ promised − owed − forfeited.")
     else:
         broken = int((~found.kept).sum())
-        console.print(f"The certificate is broken for {broken:,} of {of:,} clients: see turnout fleet doctor.")
+        console.print(f"The certificate is broken for {broken:,} of {count:,} clients: run turnout fleet doctor.")
 
 
 def _print_findings(findings: list[Finding], file: Path, sound: bool) -> None:
-    marks = {True: "sound", False: "NOT SOUND", None: ""}
-    table = _table("part", "", "what was found", title=str(file))
-    for one in findings:
-        table.add_row(one.part, marks[one.sound], _shown(one.words))
+    marks = {True: "intact", False: "DAMAGED", None: ""}
+    table = _table("part", "", "finding", title=str(file))
+    for finding in findings:
+        table.add_row(finding.part, marks[finding.sound], printable(finding.words))
     Console().print(table)
     console = Console(highlight=False, soft_wrap=True)
-    remedies = dict.fromkeys(one.remedy for one in findings if one.sound is False and one.remedy)
+    remedies = dict.fromkeys(finding.remedy for finding in findings if finding.sound is False and finding.remedy)
     for remedy in remedies:
-        console.print(_shown(f"To do: {remedy}."))
-    console.print("The file is sound." if sound else "The file is not sound.")
+        console.print(printable(f"To do: {remedy}."))
+    console.print("The file is intact." if sound else "The file is damaged.")
 
 
 def _owed(scheduler: Scheduler, client: str) -> float | None:
-    """None where the policy promises nothing."""
+    """Returns the turns owed to a client, or None if the policy guarantees no rate."""
     try:
         return float(scheduler.certificate().owed[scheduler.rows([client])[0]])
     except SettingError:
@@ -202,25 +223,26 @@ def _owed(scheduler: Scheduler, client: str) -> float | None:
 
 
 def _turns_table(turns: list[Turn], client: str) -> Table:
-    """With the losses, if any was told."""
+    """Returns the table of a client's turns, with a column for losses if the client reported any."""
     has_losses = any(turn.loss is not None for turn in turns)
     heading = ["loss"] if has_losses else []
-    table = _table("round", "outcome", "seconds", *heading, "why", "late time", "reported (UTC)", title=_shown(client))
+    headings = ("round", "outcome", "seconds", *heading, "why", "late after", "reported (UTC)")
+    table = _table(*headings, title=printable(client))
     for turn in turns:
         loss = ["" if turn.loss is None else f"{turn.loss:.4g}"] if has_losses else []
         table.add_row(
             str(turn.round),
-            turn.kind or "out",
+            turn.kind or "pending",
             _number(turn.seconds),
             *loss,
-            _shown(turn.why or ""),
+            printable(turn.why or ""),
             _number(turn.late_seconds),
             (turn.late_at or turn.at or "")[:19].replace("T", " "),
         )
     return table
 
 
-def _told(turn: Turn) -> dict[str, Any]:
+def _turn_dict(turn: Turn) -> dict[str, Any]:
     return {
         "round": turn.round,
         "outcome": turn.kind or "out",
@@ -234,16 +256,11 @@ def _told(turn: Turn) -> dict[str, Any]:
 
 
 def _table(*headings: str, title: str | Text = "", show_header: bool = True) -> Table:
-    numbers = ("round", "turns", "promised", "owed", "forfeited", "seconds", "loss", "late time")
+    numbers = ("round", "turns", "promised", "owed", "forfeited", "seconds", "loss", "late after")
     table = Table(title=title or None, show_header=show_header)
     for heading in headings:
         table.add_column(heading, justify="right" if heading in numbers else "left")
     return table
-
-
-def _shown(words: str) -> Text:
-    """What clients have told, as it is: no markup, and nothing that a terminal obeys."""
-    return Text("".join(one if one.isprintable() else ascii(one)[1:-1] for one in words))
 
 
 def _number(value: float | None) -> str:

@@ -1,1 +1,1 @@
-"""Commands for simulations."""
+"""Commands for simulations, their runs and their traces."""

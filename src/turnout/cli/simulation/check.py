@@ -1,4 +1,4 @@
-"""`turnout check`: can this promise be kept?"""
+"""`turnout check`: whether a guaranteed rate is feasible."""
 
 from __future__ import annotations
 
@@ -16,27 +16,32 @@ from turnout.simulator.plans import make_world
 
 
 def check(
-    clients: Annotated[int | None, typer.Option(min=1, help="How many clients; by default 40.")] = None,
-    cohort_size: Annotated[int | None, typer.Option(min=1, help="How many are chosen a round; by default 8.")] = None,
-    rate: Annotated[float | None, typer.Option(min=0, max=1, help="The promised share; by default 0.15.")] = None,
+    clients: Annotated[int | None, typer.Option(min=1, help="Number of clients; by default 40.")] = None,
+    cohort_size: Annotated[int | None, typer.Option(min=1, help="Number of clients per round; by default 8.")] = None,
+    rate: Annotated[float | None, typer.Option(min=0, max=1, help="Guaranteed rate; by default 0.15.")] = None,
     availability: Annotated[
         str | None,
-        typer.Option(help="How often clients volunteer: 0.8, or one number a client: 0.8,0.5,0.9. By default 0.8."),
+        typer.Option(
+            help="Share of the rounds in which clients are available: one number for all, or one per client, such as "
+            "0.8,0.5,0.9. By default 0.8."
+        ),
     ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Is this promise feasible, how much slack is there, and which clients are at risk?
+    """Check whether a guaranteed rate is feasible, how much slack it has, and which clients are at risk.
 
-    Exit code 0 if it can be kept, 1 if not.
+    Exit code: 0 if the rate is feasible, 1 if it is not.
+
+    Example: turnout check --clients 100 --cohort-size 10 --rate 0.05
     """
-    asked = _asked(clients, cohort_size, rate, availability, config)
-    shares: FloatArray = asked["availability"]
-    size, promised = asked["cohort_size"], asked["rate"]
+    question = _question(clients, cohort_size, rate, availability, config)
+    shares: FloatArray = question["availability"]
+    size, promised = question["cohort_size"], question["rate"]
     largest = largest_feasible_rate(shares, size)
     found = feasibility(np.full(len(shares), promised), shares, size)
     at_risk = np.flatnonzero(shares < 1.25 * promised).tolist()
-    told: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "feasible": found.holds,
         "clients": len(shares),
         "cohort_size": size,
@@ -48,34 +53,34 @@ def check(
     }
     try:
         require_feasible(np.full(len(shares), promised), shares, size)
-    except InfeasiblePromise as refused:
-        told["remedy"] = str(refused).removesuffix(", or pass allow_infeasible=True to go on without a guarantee")
+    except InfeasiblePromise as error:
+        answer["remedy"] = str(error).removesuffix(", or pass allow_infeasible=True to go on without a guarantee")
     if json:
-        print_json(told)
+        print_json(answer)
     else:
-        _print(told)
+        _print(answer)
     if not found.holds:
         raise typer.Exit(1)
 
 
-def _asked(
+def _question(
     clients: int | None, cohort_size: int | None, rate: float | None, availability: str | None, config: Any
 ) -> dict[str, Any]:
-    """From the command line, else from the file, else the paper's."""
-    told = {} if config is None else read_config(config)
-    world = dict(told.get("world", {}))
-    policy: dict[str, Any] = next((one for one in told.get("policy", []) if "guaranteed_rate" in one), {})
+    """Returns the values of the command line, else those of the file, else those of the paper."""
+    file = {} if config is None else read_config(config)
+    world = dict(file.get("world", {}))
+    policy: dict[str, Any] = next((table for table in file.get("policy", []) if "guaranteed_rate" in table), {})
     if clients is not None:
         world["clients"] = clients
     if availability is not None:
-        numbers = [_share(word) for word in availability.split(",")]
+        numbers = [_parse_share(text) for text in availability.split(",")]
         world["availability"] = numbers[0] if len(numbers) == 1 else numbers
         if len(numbers) > 1:
             world["clients"] = len(numbers) if clients is None else clients
     name = world.pop("name", "paper")
     promised = rate if rate is not None else policy.get("guaranteed_rate", 0.15)
     if not isinstance(promised, int | float):
-        raise SettingError("guaranteed_rate must be one number here; others are checked as a policy is built")
+        raise SettingError("guaranteed_rate must be one number here; the policy checks rates per client")
     return {
         "availability": np.array(make_world(name, 0, **world).availability),
         "cohort_size": cohort_size or policy.get("cohort_size", 8),
@@ -83,24 +88,24 @@ def _asked(
     }
 
 
-def _share(word: str) -> float:
+def _parse_share(text: str) -> float:
     try:
-        return float(word)
+        return float(text)
     except ValueError:
-        raise SettingError(f"availability must be numbers, such as 0.8 or 0.8,0.5,0.9, not {word!r}") from None
+        raise SettingError(f"availability must be numbers, such as 0.8 or 0.8,0.5,0.9, not {text!r}") from None
 
 
-def _print(told: dict[str, Any]) -> None:
+def _print(answer: dict[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    largest, rate = told["largest_feasible_rate"], told["rate"]
-    if told["feasible"]:
+    largest, rate = answer["largest_feasible_rate"], answer["rate"]
+    if answer["feasible"]:
         console.print(
-            f"[green]feasible[/]: {told['clients']} clients, {told['cohort_size']} a round, each promised {rate:g} of "
-            f"the rounds.\nThe largest feasible rate is {largest:.6g}: a slack of {told['slack']:.6g}."
+            f"[green]feasible[/]: {answer['clients']} clients, {answer['cohort_size']} per round, a guaranteed rate of "
+            f"{rate:g} for each.\nThe largest feasible rate is {largest:.6g}: a slack of {answer['slack']:.6g}."
         )
     else:
-        console.print(f"[red]not feasible[/]: {told['remedy']}.")
-    at_risk = told["clients_at_risk"]
+        console.print(f"[red]not feasible[/]: {answer['remedy']}.")
+    at_risk = answer["clients_at_risk"]
     if at_risk:
-        some = ", ".join(map(str, at_risk[:10])) + (f" and {len(at_risk) - 10} more" if len(at_risk) > 10 else "")
-        console.print(f"At risk, available in less than 1.25 × the promised share: clients {some}.")
+        shown = ", ".join(map(str, at_risk[:10])) + (f" and {len(at_risk) - 10} more" if len(at_risk) > 10 else "")
+        console.print(f"At risk because available in less than 1.25 × {rate:g} of the rounds: clients {shown}.")

@@ -1,4 +1,4 @@
-"""`turnout demo`: the paper's comparison, as a table and as one page to show to a colleague."""
+"""`turnout demo`: the paper's comparison, as a table and as an HTML report."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ from turnout.experiments.paper.comparison import CONTENDERS, RATE, PullRecord, Q
 from turnout.simulator.sweep import sweep
 from turnout.store import RunStore
 
-HEADINGS = ("policy", "mean round", "saved", "least chosen", "worst debt")
+HEADINGS = ("policy", "mean round", "time saved", "least selected", "most owed")
 
 
 def demo(
     seeds: SeedsOption = 20,
-    rounds: Annotated[int, typer.Option(min=10, help="How many rounds to play.")] = 500,
-    report: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
+    rounds: Annotated[int, typer.Option(min=10, help="Number of rounds.")] = 500,
+    report: Annotated[Path, typer.Option(help="File for the HTML report.")] = Path("report.html"),
     workers: WorkersOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Play the paper's comparison, print what each policy gives, and write it up as one page."""
+    """Run the paper's comparison, print a table of all policies, and write an HTML report.
+
+    Example: turnout demo --seeds 5 --report report.html
+    """
     experiments = [TrainingTime(), Queues(), PullRecord()]
     with tempfile.TemporaryDirectory() as folder, RunStore(Path(folder) / "runs.turnout") as store:
         plans = plans_of(experiments, seeds, rounds)
         with progress_bar() as progress:
-            task = progress.add_task("Playing", total=len(plans))
+            task = progress.add_task("Running", total=len(plans))
             sweep(plans, store, workers=workers, watch=lambda _: progress.advance(task))
         rows = _rows(store, experiments[0].plans(seeds, rounds))
         drawn = importlib.util.find_spec("matplotlib") is not None
@@ -45,9 +48,9 @@ def demo(
         return
     _print_table(rows, seeds, rounds)
     Console().print(
-        f"The figures and the paper's claims are in {report}: open it in a browser."
+        f"The figures and the paper's claims are in {report}: open it in a web browser."
         if drawn
-        else "For the figures and the paper's claims: pip install 'turnout\\[plots]'",
+        else "For a report with figures and the paper's claims: pip install 'turnout\\[plots]'",
         highlight=False,
         soft_wrap=True,
     )
@@ -58,26 +61,26 @@ def _rows(store: RunStore, plans: Any) -> list[dict[str, Any]]:
     for label in ("random", *(name for name in CONTENDERS if name != "random")):
         summaries = [_summary(store, plan.key) for plan in plans[label]]
         means[label] = {
-            word: float(np.mean([getattr(one, word) for one in summaries]))
-            for word in ("mean_round", "total_time", "least_share", "worst_debt")
+            name: float(np.mean([getattr(summary, name) for summary in summaries]))
+            for name in ("mean_round", "total_time", "least_share", "worst_debt")
         }
     return [
         {
             "policy": label,
-            "mean_round_seconds": one["mean_round"],
-            "time_saved": 1 - one["total_time"] / means["random"]["total_time"],
-            "least_chosen_share": one["least_share"],
+            "mean_round_seconds": mean["mean_round"],
+            "time_saved": 1 - mean["total_time"] / means["random"]["total_time"],
+            "least_chosen_share": mean["least_share"],
             "promised_share": RATE,
-            "worst_debt_turns": one["worst_debt"],
+            "worst_debt_turns": mean["worst_debt"],
         }
-        for label, one in means.items()
+        for label, mean in means.items()
     ]
 
 
 def _summary(store: RunStore, key: str) -> Summary:
-    found = store.find(key)
-    assert found is not None, "the sweep has just written it"
-    return summarise(store.columns(found.id), guaranteed_rate=RATE)
+    info = store.find(key)
+    assert info is not None, "the sweep has written every plan"
+    return summarise(store.columns(info.id), guaranteed_rate=RATE)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -91,7 +94,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _print_table(rows: list[dict[str, Any]], seeds: int, rounds: int) -> None:
-    table = Table(title=f"{rounds} rounds, 40 clients, 8 a round, mean of {seeds} seeds")
+    table = Table(title=f"{rounds} rounds, 40 clients, 8 per round, mean of {seeds} seeds")
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading == "policy" else "right")
     for row in rows:
@@ -99,8 +102,9 @@ def _print_table(rows: list[dict[str, Any]], seeds: int, rounds: int) -> None:
     console = Console()
     console.print(table)
     console.print(
-        "[b]least chosen[/b]: the share of rounds of the client chosen least, of the share promised.\n"
-        "A larger weight gives shorter rounds, and pays its debts later.",
+        "[b]least selected[/b]: share of the rounds of the client that was selected least, and its guaranteed rate.\n"
+        "[b]most owed[/b]: turns owed to the client that is furthest behind its guaranteed rate.\n"
+        "A larger speed weight gives shorter rounds, and clients wait longer for the turns they are owed.",
         highlight=False,
     )
 
@@ -110,22 +114,22 @@ def _write_report(path: Path, results: Any, rows: list[dict[str, Any]], seeds: i
 
     page = render_report(
         results,
-        title="Short rounds, and a share of them for every client",
+        title="Short rounds, and a guaranteed share of the rounds for every client",
         lead=(
-            "RBCS-F learns how long each client takes, keeps what each is owed, and chooses the cohort with the best "
-            "trade between the slowest member and the turns owed. Here it plays the paper's forty clients in four "
-            "classes of speed, against random selection and against FedCS, which knows the true expected times and "
-            "cares for speed alone."
+            "RBCS-F learns the exchange time of each client, tracks the turns that each client is owed, and selects "
+            "the cohort with the best trade-off between its slowest client and the turns owed. This report compares "
+            "it, on the paper's 40 clients in four speed classes, with random selection and with FedCS, which knows "
+            "the expected times and considers only speed."
         ),
         headings=HEADINGS,
         rows=[_cells(row) for row in rows],
         settings={
             "clients": 40,
-            "chosen in a round": 8,
-            "promised share of rounds": RATE,
+            "clients per round": 8,
+            "guaranteed rate": RATE,
             "availability": 0.8,
             "rounds": rounds,
-            "seeds": f"0 to {seeds - 1}: every policy meets the same availability, contexts and noise",
+            "seeds": f"0 to {seeds - 1}; availability, contexts and noise are the same for every policy",
         },
         command=f"turnout demo --seeds {seeds} --rounds {rounds}",
     )

@@ -1,4 +1,4 @@
-"""`turnout runs`: what a store holds."""
+"""`turnout runs`: the runs of a store."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from turnout.store import RunInfo, RunStore
 
 runs = typer.Typer(no_args_is_help=True, help="List, show, export and delete the runs of a store.")
 
-StoreArgument = Annotated[Path, typer.Argument(help="The store, such as results/runs.turnout.")]
-RunArgument = Annotated[int, typer.Argument(help="The number of the run, as `turnout runs list` shows it.")]
+StoreArgument = Annotated[Path, typer.Argument(help="Store of runs, such as results/runs.turnout.")]
+RunArgument = Annotated[int, typer.Argument(help="Number of the run, as `turnout runs list` shows it.")]
 
 
 class Format(StrEnum):
-    """How rounds are written."""
+    """File formats for rounds."""
 
     csv = "csv"
     jsonl = "jsonl"
@@ -36,43 +36,49 @@ class Format(StrEnum):
 
 @runs.command("list")
 def list_runs(store: StoreArgument, json: JsonOption = False) -> None:
-    """One line a run."""
+    """List the runs of a store.
+
+    Example: turnout runs list results/runs.turnout
+    """
     with RunStore(store, read_only=True) as opened:
-        found = opened.runs()
+        infos = opened.runs()
     if json:
-        print_json([_told(one) for one in found])
+        print_json([_as_dict(info) for info in infos])
         return
-    table = Table(title=f"{len(found)} runs in {store}")
+    table = Table(title=f"{len(infos)} runs in {store}")
     for heading in ("run", "policy", "seed", "rounds", "finished", "started"):
         table.add_column(heading, justify="right" if heading in ("run", "seed", "rounds") else "left")
-    for one in found:
+    for info in infos:
         table.add_row(
-            str(one.id),
-            _name(one),
-            str(one.plan.get("seed", "")),
-            str(one.rounds),
-            "yes" if one.finished else "no",
-            one.started,
+            str(info.id),
+            _name(info),
+            str(info.plan.get("seed", "")),
+            str(info.rounds),
+            "yes" if info.finished else "no",
+            info.started,
         )
     Console().print(table)
 
 
 @runs.command()
 def show(store: StoreArgument, run: RunArgument, json: JsonOption = False) -> None:
-    """A run's settings and what came of it."""
+    """Show the settings of a run and a summary of its rounds (times in seconds).
+
+    Example: turnout runs show results/runs.turnout 3
+    """
     with RunStore(store, read_only=True) as opened:
-        one = opened.info(run)
+        info = opened.info(run)
         columns = opened.columns(run)
-    guarantee = guarantee_of(str(one.plan.get("policy")), one.clients, one.plan.get("settings") or {})
+    guarantee = guarantee_of(str(info.plan.get("policy")), info.clients, info.plan.get("settings") or {})
     promise = DEFAULT_RATE if guarantee is None else guarantee.rate
-    told = {**_told(one), "summary": asdict(summarise(columns, guaranteed_rate=promise)) if one.rounds else {}}
-    if one.rounds and columns.contexts.shape[1]:
-        told["summary"]["prediction_error"] = prediction_error(columns).overall
+    shown = {**_as_dict(info), "summary": asdict(summarise(columns, guaranteed_rate=promise)) if info.rounds else {}}
+    if info.rounds and columns.contexts.shape[1]:
+        shown["summary"]["prediction_error"] = prediction_error(columns).overall
     if json:
-        print_json(told)
+        print_json(shown)
         return
-    table = Table(title=f"run {run}: {_name(one)}", show_header=False)
-    for name, value in {**told, **told.pop("summary")}.items():
+    table = Table(title=f"run {run}: {_name(info)}", show_header=False)
+    for name, value in {**shown, **shown.pop("summary")}.items():
         if name != "summary":
             table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
     Console().print(table)
@@ -83,11 +89,14 @@ def export(
     store: StoreArgument,
     run: RunArgument,
     as_: Annotated[
-        Format, typer.Option("--format", help="One line a chosen client (csv) or a round (jsonl).")
+        Format, typer.Option("--format", help="One line per selected client (csv) or per round (jsonl).")
     ] = Format.csv,
-    out: Annotated[Path | None, typer.Option(help="Into this file; by default to standard output.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; by default standard output.")] = None,
 ) -> None:
-    """Every round, as CSV or JSON lines."""
+    """Write every round of a run as CSV or JSON lines (times in seconds).
+
+    Example: turnout runs export results/runs.turnout 3 --format jsonl --out rounds.jsonl
+    """
     with RunStore(store, read_only=True) as opened:
         opened.info(run)
         lines = _csv(opened.records(run)) if as_ is Format.csv else _jsonl(opened.records(run))
@@ -102,14 +111,17 @@ def export(
 def delete(
     store: StoreArgument,
     run: RunArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Remove a run from its store."""
+    """Delete a run from its store.
+
+    Example: turnout runs delete results/runs.turnout 3 --yes
+    """
     with RunStore(store) as opened:
-        one = opened.info(run)
+        info = opened.info(run)
         if not yes:
-            typer.confirm(f"Delete run {run} ({_name(one)}, {one.rounds} rounds)?", abort=True)
+            typer.confirm(f"Delete run {run} ({_name(info)}, {info.rounds} rounds)?", abort=True)
         opened.delete(run)
     if json:
         print_json({"deleted": run})
@@ -117,18 +129,18 @@ def delete(
         typer.echo(f"deleted run {run}")
 
 
-def _name(one: RunInfo) -> str:
-    return str(one.plan.get("label") or one.plan.get("policy", one.key))
+def _name(info: RunInfo) -> str:
+    return str(info.plan.get("label") or info.plan.get("policy", info.key))
 
 
-def _told(one: RunInfo) -> dict[str, Any]:
+def _as_dict(info: RunInfo) -> dict[str, Any]:
     return {
-        "run": one.id,
-        **one.plan,
-        "rounds_played": one.rounds,
-        "finished": one.finished,
-        "started": one.started,
-        "code_version": one.code_version,
+        "run": info.id,
+        **info.plan,
+        "rounds_played": info.rounds,
+        "finished": info.finished,
+        "started": info.started,
+        "code_version": info.code_version,
     }
 
 
@@ -136,11 +148,11 @@ def _csv(records: Iterator[RoundRecord]) -> Iterator[str]:
     yield "round,client,exchange_time,outcome,optimistic,owed,round_duration"
     for record in records:
         report, reasons = record.report, record.selection.reasons
-        for place, client in enumerate(report.clients.tolist()):
-            outcome = "arrived" if report.outcomes is None else str(report.outcomes[place])
-            optimistic = repr(float(reasons["optimistic"][place])) if "optimistic" in reasons else ""
-            owed = repr(float(reasons["owed"][place])) if "owed" in reasons else ""
-            time = float(report.exchange_times[place])
+        for index, client in enumerate(report.clients.tolist()):
+            outcome = "arrived" if report.outcomes is None else str(report.outcomes[index])
+            optimistic = repr(float(reasons["optimistic"][index])) if "optimistic" in reasons else ""
+            owed = repr(float(reasons["owed"][index])) if "owed" in reasons else ""
+            time = float(report.exchange_times[index])
             yield f"{record.round},{client},{time!r},{outcome},{optimistic},{owed},{report.duration!r}"
 
 
@@ -154,8 +166,8 @@ def _jsonl(records: Iterator[RoundRecord]) -> Iterator[str]:
                 "clients": report.clients.tolist(),
                 "exchange_times": report.exchange_times.tolist(),
                 "contexts": report.contexts.tolist(),
-                "outcomes": None if report.outcomes is None else [str(word) for word in report.outcomes],
-                "reasons": {word: values.tolist() for word, values in record.selection.reasons.items()},
+                "outcomes": None if report.outcomes is None else [str(outcome) for outcome in report.outcomes],
+                "reasons": {name: values.tolist() for name, values in record.selection.reasons.items()},
                 "metrics": dict(report.metrics),
             }
         )

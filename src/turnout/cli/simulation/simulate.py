@@ -44,14 +44,14 @@ from turnout.simulator.play import play
 from turnout.simulator.sweep import missing_plans, play_into, sweep
 from turnout.store import RoundColumns, RunStore
 
-SaveOption = Annotated[Path | None, typer.Option("--save", help="Keep the runs in this store; a stopped run goes on.")]
+SaveOption = Annotated[Path | None, typer.Option("--save", help="Store for the runs; an interrupted run continues.")]
 StoreOption = Annotated[
     Path | None,
-    typer.Option("--save", "--store", help="Keep the runs in this store; what it holds is not played again."),
+    typer.Option("--save", "--store", help="Store for the runs; runs that it holds are not repeated."),
 ]
 PromiseOption = Annotated[
     float | None,
-    typer.Option(min=0, max=1, help="The share of rounds that debts are counted against; by default what is promised."),
+    typer.Option(min=0, max=1, help="Guaranteed rate for the column of turns owed; by default that of the policies."),
 ]
 
 
@@ -64,70 +64,74 @@ def simulate(
     seed: SeedOption = 0,
     promise: PromiseOption = None,
     save: SaveOption = None,
-    figure: Annotated[Path | None, typer.Option(help="Also draw it into this file (.svg or .png).")] = None,
+    figure: Annotated[Path | None, typer.Option(help="File for a figure (.svg or .png).")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Play one or more policies in the same world and show what each gives.
+    """Simulate policies in the same world and summarise their rounds (by default rbcsf and random).
 
-    By default rbcsf and random in the paper's world.
+    Example: turnout simulate rbcsf random --rounds 200 --set cohort_size=5 --world clients=50
     """
     plans = [
         replace(plan, seed=seed) for plan in contenders(policies, config, settings, world, rounds, ("rbcsf", "random"))
     ]
     for plan in plans:
-        plan.build()  # what cannot be played is refused before anything is
+        plan.build()  # reports invalid settings before the first round
     promised = _promised(plans) if promise is None else promise
-    played = _played(plans, save)
-    summaries = [summarise(columns, guaranteed_rate=promised) for columns in played]
+    runs = _simulate(plans, save)
+    summaries = [summarise(columns, guaranteed_rate=promised) for columns in runs]
     if figure is not None:
         names = [plan.name for plan in plans]
-        tables = overview_tables({name: [columns] for name, columns in zip(names, played, strict=True)})
+        tables = overview_tables({name: [columns] for name, columns in zip(names, runs, strict=True)})
         save_as(draw_overview(names, *tables, promised), figure)
     if json:
-        print_json([{"policy": plan.name, **asdict(one)} for plan, one in zip(plans, summaries, strict=True)])
+        print_json([{"policy": plan.name, **asdict(row)} for plan, row in zip(plans, summaries, strict=True)])
         return
-    title = f"{plans[0].rounds} rounds, seed {seed}, debts against a promised {promised:g} of the rounds"
+    title = f"{plans[0].rounds} rounds, seed {seed}, turns owed at a guaranteed rate of {promised:g}"
     Console().print(_summary_table(title, plans, summaries))
 
 
 def compare(
     policies: PoliciesArgument = None,
     suite: Annotated[
-        str | None, typer.Option(help=f"Every policy on the same worlds: {', '.join(SUITES)}; see docs/leaderboard.md.")
+        str | None, typer.Option(help=f"Leaderboard of all policies: {', '.join(SUITES)}; see docs/leaderboard.md.")
     ] = None,
     traces: Annotated[
         list[Path] | None,
-        typer.Option(help="Recorded clients for --suite traces; may be repeated. By default they are generated."),
+        typer.Option(help="Trace file for --suite traces; by default clients are generated. Repeatable."),
     ] = None,
     config: ConfigOption = None,
     settings: SettingOption = None,
     world: WorldOption = None,
     rounds: RoundsOption = None,
-    seeds: Annotated[int | None, typer.Option(min=2, help="Seeds 0, 1, …; by default 10, or the suite's own.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=2, help="Number of seeds; by default 10, or that of the suite.")
+    ] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="Compare with this one; by default random, or the first.")
+        str | None, typer.Option(help="Policy to compare with; by default random, or the first.")
     ] = None,
     promise: PromiseOption = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="The folder for the figures and data of a suite; the store too, if none is named."),
+        typer.Option(help="Folder for the figures and data of a suite, and for its store unless --store is given."),
     ] = None,
     save: StoreOption = None,
     workers: WorkersOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Play policies over many seeds and compare them seed by seed, with 95 % confidence intervals.
+    """Compare policies over many seeds, seed by seed, with 95 % confidence intervals.
 
-    With --suite: the leaderboard, of every policy, with the Pareto front of time and fairness marked.
+    With --suite, the comparison is a leaderboard of all policies that marks the Pareto front of time and fairness.
+
+    Example: turnout compare rbcsf random fedcs --seeds 20
     """
     if suite is not None:
-        said = {"policies": policies, "--config": config, "--set": settings, "--world": world}
-        _refuse_beside("--suite, which says it itself", {**said, "--baseline": baseline, "--promise": promise})
+        fixed = {"policies": policies, "--config": config, "--set": settings, "--world": world}
+        _reject_options("--suite, which defines it", {**fixed, "--baseline": baseline, "--promise": promise})
         show_leaderboard(
             suite, traces=traces, seeds=seeds, rounds=rounds, out=out, store=save, workers=workers, json=json
         )
         return
-    _refuse_beside("a comparison without --suite", {"--traces": traces, "--out": out})
+    _reject_options("a comparison without --suite", {"--traces": traces, "--out": out})
     plans = contenders(policies, config, settings, world, rounds, ("rbcsf", "random", "fedcs"))
     count = seeds or (read_config(config).get("seeds", 10) if config is not None else 10)
     for plan in plans:
@@ -138,114 +142,114 @@ def compare(
             f"there is no {baseline!r} to compare with{suggestion(baseline, names)}; there are {', '.join(names)}"
         )
     reference = names.index(baseline or ("random" if "random" in names else names[0]))
-    by_seed = [[replace(plan, seed=one) for one in range(count)] for plan in plans]
-    figures = _swept(by_seed, _promised(plans) if promise is None else promise, save, workers)
-    rows = [_compared(plan, own, figures[reference]) for plan, own in zip(plans, figures, strict=True)]
+    by_seed = [[replace(plan, seed=seed) for seed in range(count)] for plan in plans]
+    figures = _sweep(by_seed, _promised(plans) if promise is None else promise, save, workers)
+    rows = [_compare(plan, summaries, figures[reference]) for plan, summaries in zip(plans, figures, strict=True)]
     if json:
         print_json({"seeds": count, "baseline": names[reference], "policies": rows})
         return
     Console().print(_comparison_table(rows, plans[0].rounds, count, names[reference]))
 
 
-def _refuse_beside(what: str, options: Mapping[str, object]) -> None:
+def _reject_options(mode: str, options: Mapping[str, object]) -> None:
     for name, value in options.items():
         if value is not None and value != []:
-            raise SettingError(f"{name} cannot be used with {what}: leave it out")
+            raise SettingError(f"{name} cannot be used with {mode}: omit it")
 
 
-def _played(plans: Sequence[RunPlan], save: Path | None) -> list[RoundColumns]:
+def _simulate(plans: Sequence[RunPlan], save: Path | None) -> list[RoundColumns]:
     if save is None:
         with progress_bar() as progress:
-            return [_played_here(plan, progress) for plan in plans]
+            return [_simulate_in_memory(plan, progress) for plan in plans]
     with resumable(), RunStore(save) as store, progress_bar() as progress:
-        task = progress.add_task("Playing", total=sum(plan.rounds for plan in plans))
-        kept = []
-        for place, plan in enumerate(plans):
-            before = sum(one.rounds for one in plans[:place])
+        task = progress.add_task("Simulating", total=sum(plan.rounds for plan in plans))
+        runs = []
+        for index, plan in enumerate(plans):
+            before = sum(earlier.rounds for earlier in plans[:index])
 
             def watch(done: int, before: int = before) -> None:
                 progress.update(task, completed=before + done)
 
-            kept.append(store.columns(play_into(store, plan, watch=watch)))
-        return kept
+            runs.append(store.columns(play_into(store, plan, watch=watch)))
+        return runs
 
 
-def _played_here(plan: RunPlan, progress: Progress) -> RoundColumns:
+def _simulate_in_memory(plan: RunPlan, progress: Progress) -> RoundColumns:
     policy, world = plan.build()
-    records = progress.track(play(policy, world, plan.rounds), total=plan.rounds, description=f"Playing {plan.name}")
+    records = progress.track(play(policy, world, plan.rounds), total=plan.rounds, description=f"Simulating {plan.name}")
     return RoundColumns.from_records(records, clients=world.clients)
 
 
 def _promised(plans: Sequence[RunPlan]) -> float:
-    """What the first policy that promises something promises to all alike; the paper's rate if none does."""
+    """Returns the guaranteed rate of the first policy that has one rate for all clients, else the paper's rate."""
     guarantees = [guarantee for plan in plans if (guarantee := plan.build()[0].guarantee) is not None]
     rates = [guarantee.rate for guarantee in guarantees]
     return next((float(exact_rate(rate)) for rate in rates if isinstance(rate, float | int | str)), DEFAULT_RATE)
 
 
-def _swept(by_seed: list[list[RunPlan]], promise: float, save: Path | None, workers: int | None) -> list[list[Summary]]:
+def _sweep(by_seed: list[list[RunPlan]], promise: float, save: Path | None, workers: int | None) -> list[list[Summary]]:
     with ExitStack() as open_until_done:
         if save is None:
             folder = open_until_done.enter_context(tempfile.TemporaryDirectory())
         else:
             open_until_done.enter_context(resumable())
         store = open_until_done.enter_context(RunStore(save or Path(folder) / "runs.turnout"))
-        plans = [plan for own in by_seed for plan in own]
+        plans = [plan for plans_of_policy in by_seed for plan in plans_of_policy]
         with progress_bar() as progress:
-            task = progress.add_task("Playing", total=len(missing_plans(plans, store)))
+            task = progress.add_task("Simulating", total=len(missing_plans(plans, store)))
             runs = iter(sweep(plans, store, workers=workers, watch=lambda _: progress.advance(task)))
-        return [[summarise(store.columns(next(runs)), guaranteed_rate=promise) for _ in own] for own in by_seed]
+        return [[summarise(store.columns(next(runs)), guaranteed_rate=promise) for _ in plans] for plans in by_seed]
 
 
-def _compared(plan: RunPlan, own: list[Summary], reference: list[Summary]) -> dict[str, Any]:
-    """Each figure as mean and half-width over seeds; the time saved is taken seed by seed."""
+def _compare(plan: RunPlan, own: list[Summary], reference: list[Summary]) -> dict[str, Any]:
+    """Returns mean and half-width over seeds of each figure; the time saved is a mean of differences per seed."""
 
-    def told(values: list[float]) -> dict[str, float]:
+    def interval(values: list[float]) -> dict[str, float]:
         mean, half_width = mean_confidence_interval(np.array(values))
         return {"mean": float(mean), "half_width": float(half_width)}
 
     return {
         "policy": plan.name,
-        "mean_round": told([one.mean_round for one in own]),
-        "time_saved": told([1 - a.total_time / b.total_time for a, b in zip(own, reference, strict=True)]),
-        "least_share": told([one.least_share for one in own]),
-        "worst_debt": told([one.worst_debt for one in own]),
-        "jain": told([one.jain for one in own]),
+        "mean_round": interval([summary.mean_round for summary in own]),
+        "time_saved": interval([1 - a.total_time / b.total_time for a, b in zip(own, reference, strict=True)]),
+        "least_share": interval([summary.least_share for summary in own]),
+        "worst_debt": interval([summary.worst_debt for summary in own]),
+        "jain": interval([summary.jain for summary in own]),
     }
 
 
 def _summary_table(title: str, plans: Sequence[RunPlan], summaries: Sequence[Summary]) -> Table:
     table = Table(title=title)
-    for heading in ("policy", "mean round", "95 % of rounds", "total", "chosen", "least chosen", "worst debt", "Jain"):
+    for heading in ("policy", "mean round", "95 % of rounds", "total", "cohort", "least selected", "most owed", "Jain"):
         table.add_column(heading, justify="left" if heading == "policy" else "right")
-    for plan, one in zip(plans, summaries, strict=True):
+    for plan, summary in zip(plans, summaries, strict=True):
         table.add_row(
             plan.name,
-            f"{one.mean_round:.2f} s",
-            f"{one.p95_round:.2f} s",
-            f"{one.total_time / 60:.1f} min",
-            f"{one.mean_cohort:.1f}",
-            f"{one.least_share:.3f}",
-            f"{one.worst_debt:.1f}",
-            f"{one.jain:.3f}",
+            f"{summary.mean_round:.2f} s",
+            f"{summary.p95_round:.2f} s",
+            f"{summary.total_time / 60:.1f} min",
+            f"{summary.mean_cohort:.1f}",
+            f"{summary.least_share:.3f}",
+            f"{summary.worst_debt:.1f} turns",
+            f"{summary.jain:.3f}",
         )
     return table
 
 
 def _comparison_table(rows: list[dict[str, Any]], rounds: int, seeds: int, baseline: str) -> Table:
     table = Table(title=f"{rounds} rounds, {seeds} seeds, mean ± 95 % confidence; time saved against {baseline}")
-    for heading in ("policy", "mean round, s", "time saved, %", "least chosen", "worst debt", "Jain"):
+    for heading in ("policy", "mean round, s", "time saved, %", "least selected", "most owed, turns", "Jain"):
         table.add_column(heading, justify="left" if heading == "policy" else "right")
     for row in rows:
         cells = [row["policy"]]
-        for word, scale, digits in (
+        for name, scale, digits in (
             ("mean_round", 1, 2),
             ("time_saved", 100, 1),
             ("least_share", 1, 3),
             ("worst_debt", 1, 1),
             ("jain", 1, 3),
         ):
-            one = row[word]
-            cells.append(f"{one['mean'] * scale:.{digits}f} ± {one['half_width'] * scale:.{digits}f}")
+            interval = row[name]
+            cells.append(f"{interval['mean'] * scale:.{digits}f} ± {interval['half_width'] * scale:.{digits}f}")
         table.add_row(*cells)
     return table

@@ -1,4 +1,4 @@
-"""`turnout traces`: recorded availability, devices and links."""
+"""`turnout traces`: files of recorded availability, devices and network links."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from turnout.simulator.traces.summary import summarise_traces
 
 traces = typer.Typer(
     no_args_is_help=True,
-    help="Describe, convert and check traces of real devices: when they are available, how fast they compute and are "
-    "connected. Formats are in docs/traces.md. To play them: turnout simulate --world name=traces --world traces=FILE.",
+    help="Describe, convert and check traces of real devices: availability, speed and bandwidth (docs/traces.md).\n\n"
+    "To simulate them: turnout simulate --world name=traces --world traces=FILE",
 )
 
 
@@ -34,24 +34,26 @@ class PartName(StrEnum):
 
 FilesArgument = Annotated[
     list[Path],
-    typer.Argument(metavar="FILE...", help="Files in .csv, .jsonl or .npz, or FedScale's records in .json; also .gz."),
+    typer.Argument(metavar="FILE...", help="Trace files: .csv, .jsonl, .npz, or .json of FedScale; also .gz."),
 ]
 ColumnOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--column", metavar="OURS=THEIRS", help="A column has another name, such as score=CPU_F_AI_Score. Repeatable."
+        "--column",
+        metavar="OURS=THEIRS",
+        help="Name of a standard column in the file, such as score=CPU_F_AI_Score. Repeatable.",
     ),
 ]
 OnOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--on", metavar="STATE", help="A state that means available, such as 2; all others do not. Repeatable."
+        "--on", metavar="STATE", help="State that means available, such as 2; all other states do not. Repeatable."
     ),
 ]
-DropOption = Annotated[float, typer.Option(metavar="SECONDS", help="Leave out availability before this second.")]
+DropOption = Annotated[float, typer.Option(metavar="SECONDS", help="Ignore availability before this time.")]
 EndOption = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", help="Records end here, whatever the file says; what is later is left out."),
+    typer.Option(metavar="SECONDS", help="End of all records; later data is ignored."),
 ]
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -66,18 +68,21 @@ def describe(
     end: EndOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Counts, coverage, mean availability and its daily rhythm, speed and bandwidth; and how parts would be joined."""
-    told = summarise_traces(read_traces(*files, layout=_layout(column, on, drop_before, end)))
+    """Summarise trace files: clients, availability by hour of the day, speed and bandwidth (Mbps).
+
+    Example: turnout traces describe availability.csv devices.csv
+    """
+    description = summarise_traces(read_traces(*files, layout=_layout(column, on, drop_before, end)))
     if json:
-        print_json(told)
+        print_json(description)
     else:
-        _print(told)
+        _print(description)
 
 
 @traces.command()
 def convert(
     files: FilesArgument,
-    to: Annotated[Path, typer.Option(help="The file to write: .csv, .jsonl (each also .gz) or .npz.")],
+    to: Annotated[Path, typer.Option(help="File to write: .csv, .jsonl (both also .gz) or .npz.")],
     part: Annotated[PartName | None, typer.Option(help="Write only this part.")] = None,
     column: ColumnOption = None,
     on: OnOption = None,
@@ -85,17 +90,19 @@ def convert(
     end: EndOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Read files, check them, and write all they hold into one, in the format of its name.
+    """Combine trace files into one file; the suffix of its name selects the format.
 
-    The file is written whole or not at all. A CSV file takes one part.
+    The write is atomic. A CSV file holds one part.
+
+    Example: turnout traces convert availability.csv devices.csv --to fleet.npz
     """
     read = read_traces(*files, layout=_layout(column, on, drop_before, end))
     if part is not None:
         if part.value not in read.parts:
-            raise SettingError(f"there is no {part.value} in these files, only {', '.join(read.parts)}")
-        read = Traces(**{part.value: read.parts[part.value]})  # type: ignore[arg-type]  # by name, each has its type
+            raise SettingError(f"these files hold no {part.value}, only {', '.join(read.parts)}")
+        read = Traces(**{part.value: read.parts[part.value]})  # type: ignore[arg-type]  # each part has its own type
     write_traces(read, to)
-    counts = {name: len(one.ids) for name, one in read.parts.items()}
+    counts = {name: len(trace.ids) for name, trace in read.parts.items()}
     if json:
         print_json({"file": str(to), "fingerprint": read.fingerprint, **counts})
     else:
@@ -111,26 +118,31 @@ def check(
     end: EndOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List all that is wrong with each file, with its line. Exit code 0 if nothing is, 1 if something is."""
+    """List all problems of trace files with their lines.
+
+    Exit code: 0 if there are no problems, 1 if there are.
+
+    Example: turnout traces check availability.csv
+    """
     layout = _layout(column, on, drop_before, end)
-    sound = True
+    valid = True
     rows = []
     for file in files:
         try:
             read, problems = check_traces(file, layout=layout)
-            told = [{"place": one.location, "what": one.description} for one in problems]
-            lines = [str(one) for one in problems]
-        except DatasetError as unreadable:
-            read, told, lines = Traces(), [{"place": "", "what": str(unreadable)}], [str(unreadable)]
-        counts = {name: len(one.ids) for name, one in read.parts.items()}
-        sound = sound and not lines
-        rows.append({"file": str(file), "sound": not lines, **counts, "problems": told})
+            problem_rows = [{"place": problem.location, "what": problem.description} for problem in problems]
+            lines = [str(problem) for problem in problems]
+        except DatasetError as error:
+            read, problem_rows, lines = Traces(), [{"place": "", "what": str(error)}], [str(error)]
+        counts = {name: len(trace.ids) for name, trace in read.parts.items()}
+        valid = valid and not lines
+        rows.append({"file": str(file), "sound": not lines, **counts, "problems": problem_rows})
         if not json:
-            holds = ", ".join(f"{name} of {count:,}" for name, count in counts.items())
-            typer.echo("\n".join(lines) if lines else f"{file}: sound, {holds}")
+            content = ", ".join(f"{name} of {count:,}" for name, count in counts.items())
+            typer.echo("\n".join(lines) if lines else f"{file}: valid, {content}")
     if json:
         print_json(rows)
-    if not sound:
+    if not valid:
         raise typer.Exit(1)
 
 
@@ -139,54 +151,52 @@ def _layout(column: list[str] | None, on: list[str] | None, drop_before: float, 
     for text in column or []:
         ours, equals, theirs = text.partition("=")
         if not equals or not ours or not theirs:
-            raise SettingError(f"--column is written ours=theirs, such as score=CPU_F_AI_Score, not {text!r}")
+            raise SettingError(f"write --column as OURS=THEIRS, such as score=CPU_F_AI_Score, not {text!r}")
         columns[ours.strip()] = theirs.strip()
     return Layout(columns, tuple(on or ()), drop_before, end)
 
 
-def _print(told: dict[str, Any]) -> None:
+def _print(description: dict[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     table = Table()
-    for heading in ("", "least", "5 %", "25 %", "median", "75 %", "95 %", "most"):
+    for heading in ("", "min", "5 %", "25 %", "median", "75 %", "95 %", "max"):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-    if "availability" in told:
-        one = told["availability"]
-        days = f"{one['days']['shortest']:g}"
-        days += f" to {one['days']['longest']:g}" if one["days"]["longest"] > one["days"]["shortest"] else ""
+    if "availability" in description:
+        part = description["availability"]
+        days = f"{part['days']['shortest']:g}"
+        days += f" to {part['days']['longest']:g}" if part["days"]["longest"] > part["days"]["shortest"] else ""
         console.print(
-            f"availability: {one['clients']:,} clients, {days} days, {one['intervals']:,} intervals, "
-            f"{one['sessions_a_day']:.1f} a day and client; available {one['mean']:.1%} of the time; never "
-            f"{one['never']:,}, always {one['always']:,}"
+            f"availability: {part['clients']:,} clients, {days} days, {part['intervals']:,} intervals, "
+            f"{part['sessions_a_day']:.1f} per day and client; available {part['mean']:.1%} of the time; "
+            f"{part['never']:,} never, {part['always']:,} always"
         )
-        console.print(f"  by hour of the day  {_bars(one['by_hour'])}")
-        _add(table, "share of time", one["shares"])
-        _add(table, "session, s", one["session_seconds"])
-    if "devices" in told:
-        one = told["devices"]
-        console.print(f"devices: {one['devices']:,}, {one['unit']} on average {one['mean']:.4g}")
-        _add(table, "s a sample" if one["unit"] == "seconds_per_sample" else "score", one["values"])
-    if "links" in told:
-        one = told["links"]
+        console.print(f"  by hour of the day  {_bars(part['by_hour'])}")
+        _add(table, "share of time", part["shares"])
+        _add(table, "session, s", part["session_seconds"])
+    if "devices" in description:
+        part = description["devices"]
+        console.print(f"devices: {part['devices']:,}, mean {part['unit']} {part['mean']:.4g}")
+        _add(table, "s per sample" if part["unit"] == "seconds_per_sample" else "score", part["values"])
+    if "links" in description:
+        part = description["links"]
         console.print(
-            f"links: {one['links']:,}: {one['constant']:,} constant, {one['mean_and_deviation']:,} mean and deviation, "
-            f"{one['series']:,} series"
+            f"links: {part['links']:,}: {part['constant']:,} constant, {part['mean_and_deviation']:,} mean and "
+            f"deviation, {part['series']:,} series"
             + (
-                f" of {one['hours_of_series']:.1f} h together, {one['share_of_time_at_zero']:.2%} of it at zero"
-                if one["series"]
+                f" of {part['hours_of_series']:.1f} h in total, {part['share_of_time_at_zero']:.2%} of the time at zero"
+                if part["series"]
                 else ""
             )
         )
-        for way in ("down_mbps", "up_mbps"):
-            _add(table, f"{way.split('_', maxsplit=1)[0]}, Mbps", one[way])
-        _add(table, "deviation", one["relative_deviation"])
+        for direction in ("down", "up"):
+            _add(table, f"{direction}, Mbps", part[f"{direction}_mbps"])
+        _add(table, "relative deviation", part["relative_deviation"])
     console.print(table)
-    joined = told["joined"]
-    console.print(
-        "A world of these: " + ", ".join(f"{name} {way}" for name, way in joined.items()) + ".",
-    )
+    joined = description["joined"]
+    console.print("A world of these files: " + ", ".join(f"{name} {origin}" for name, origin in joined.items()) + ".")
     if "drawn" in joined.values() or "generated" in joined.values():
-        console.print(f"Note: {told['assumption']}.")
-    console.print(f"fingerprint {told['fingerprint']}")
+        console.print(f"Note: {description['assumption']}.")
+    console.print(f"fingerprint {description['fingerprint']}")
 
 
 def _add(table: Table, name: str, quantiles: dict[str, float | None]) -> None:
@@ -198,7 +208,7 @@ def _short(value: float) -> str:
 
 
 def _bars(shares: list[float | None]) -> str:
-    """One bar an hour, the highest for the busiest; and both ends in numbers."""
+    """Returns one bar per hour, scaled to the maximum, and the range in numbers."""
     known = [share for share in shares if share is not None]
     most = max(known) or 1.0
     bars = "".join(" " if share is None else _BARS[round(share / most * (len(_BARS) - 1))] for share in shares)

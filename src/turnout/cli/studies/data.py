@@ -1,4 +1,4 @@
-"""`turnout data`: the datasets of real training."""
+"""`turnout data`: the datasets for training."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ from turnout.lab.files import fetch as fetch_files
 from turnout.lab.files import find_folder
 from turnout.lab.partition import partition
 
-data = typer.Typer(no_args_is_help=True, help="List, fetch and check the datasets, and see who holds what.")
+data = typer.Typer(no_args_is_help=True, help="List, download and verify datasets, and split them over clients.")
 
-NameArgument = Annotated[str, typer.Argument(help=f"{', '.join(SOURCES)}.")]
+NameArgument = Annotated[str, typer.Argument(help=f"Dataset: {', '.join(SOURCES)}.")]
 FolderOption = Annotated[
-    Path | None, typer.Option(help="The folder of its files; by default the known ones are searched.")
+    Path | None, typer.Option(help="Folder of the files; by default the usual folders are searched.")
 ]
 
 
 @data.command("list")
 def list_datasets(json: JsonOption = False) -> None:
-    """What there is, and where it was found."""
+    """List the datasets, their licences and their folders.
+
+    Example: turnout data list
+    """
     rows = [
         {"name": source.name, "title": source.title, "licence": source.licence, "folder": _where(source)}
         for source in SOURCES.values()
@@ -38,16 +41,20 @@ def list_datasets(json: JsonOption = False) -> None:
         print_json(rows)
         return
     table = Table()
-    for heading in ("name", "what", "licence", "where"):
+    for heading in ("name", "title", "licence", "folder"):
         table.add_column(heading)
     for row in rows:
-        table.add_row(row["name"], row["title"], row["licence"], row["folder"] or "not here: turnout data fetch")
+        folder = row["folder"] or f"missing: turnout data fetch {row['name']}"
+        table.add_row(row["name"], row["title"], row["licence"], folder)
     Console().print(table)
 
 
 @data.command()
 def path(name: NameArgument, json: JsonOption = False) -> None:
-    """The folder a dataset is read from."""
+    """Print the folder from which a dataset is read.
+
+    Example: turnout data path cifar-10
+    """
     source = find_source(name)
     folder = "with the package" if source.files is None else str(find_folder(source.files))
     if json:
@@ -58,54 +65,65 @@ def path(name: NameArgument, json: JsonOption = False) -> None:
 
 @data.command()
 def check(name: NameArgument, folder: FolderOption = None, json: JsonOption = False) -> None:
-    """Read a dataset whole and compare every checksum."""
+    """Read a dataset and verify the checksum of every file.
+
+    Example: turnout data check fashion-mnist
+    """
     loaded = load_dataset(name, folder)
-    told = {
+    description = {
         "name": name,
         "train": list(loaded.train_images.shape),
         "test": list(loaded.test_images.shape),
         "classes": list(loaded.classes),
     }
     if json:
-        print_json(told)
+        print_json(description)
     else:
         typer.echo(
-            f"{name} is whole: {len(loaded.train_labels):,} training and {len(loaded.test_labels):,} test images"
+            f"{name} is complete: {len(loaded.train_labels):,} training and {len(loaded.test_labels):,} test images"
         )
 
 
 @data.command()
 def fetch(
     name: NameArgument,
-    folder: Annotated[Path | None, typer.Option(help="Where to put it; by default the user's cache.")] = None,
-    address: Annotated[str | None, typer.Option(help="Another address than its official home.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Folder for the files; by default in the user's cache.")] = None,
+    address: Annotated[str | None, typer.Option(help="Download from this URL instead of the official one.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Download a dataset from its official home; every file is checked before it is kept."""
+    """Download a dataset from its official URL and verify the checksum of every file.
+
+    Example: turnout data fetch fashion-mnist
+    """
     source = find_source(name)
     if source.files is None:
-        raise DatasetError(f"{name} comes with the package: there is nothing to fetch")
+        raise DatasetError(f"{name} is part of the package: no download is needed")
     with progress_bar() as progress:
-        task = progress.add_task(f"Fetching {name}", total=None)
-        kept = fetch_files(source.files, folder, address=address, watch=lambda count: progress.advance(task, count))
+        task = progress.add_task(f"Downloading {name}", total=None)
+        target = fetch_files(source.files, folder, address=address, watch=lambda count: progress.advance(task, count))
     if json:
-        print_json({"name": name, "folder": str(kept)})
+        print_json({"name": name, "folder": str(target)})
     else:
-        typer.echo(f"{name} is whole, in {kept}")
+        typer.echo(f"{name} is complete, in {target}")
 
 
 @data.command()
 def holdings(
     name: NameArgument,
-    gamma: Annotated[float, typer.Option(help="gamma_1 of the paper: small is uneven, inf is iid.")] = 1.0,
-    clients: Annotated[int, typer.Option(min=1)] = 40,
-    items: Annotated[int, typer.Option(min=1, help="How many items each client holds.")] = 500,
+    gamma: Annotated[
+        float, typer.Option(help="Concentration of the split (gamma_1 in the paper): small is uneven, inf is iid.")
+    ] = 1.0,
+    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 40,
+    items: Annotated[int, typer.Option(min=1, help="Number of items per client.")] = 500,
     seed: SeedOption = 0,
     folder: FolderOption = None,
-    figure: Annotated[Path | None, typer.Option(help="Draw it into this file (.svg or .png).")] = None,
+    figure: Annotated[Path | None, typer.Option(help="File for a figure (.svg or .png).")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Who holds how many items of each class, after the paper's split."""
+    """Show the number of items of each class per client, after the paper's Dirichlet split.
+
+    Example: turnout data holdings digits --gamma 0.5 --figure split.svg
+    """
     loaded = load_dataset(name, folder)
     split = partition(loaded.train_labels, clients=clients, items=items, gamma=gamma, seed=seed)
     if figure is not None:
@@ -114,7 +132,7 @@ def holdings(
     if json:
         print_json({"classes": list(loaded.classes), "counts": split.counts.tolist()})
         return
-    table = Table(title=f"items of each class, {clients} clients")
+    table = Table(title=f"items per class, {clients} clients")
     for heading in ("client", *loaded.classes):
         table.add_column(heading, justify="right")
     for client, counts in enumerate(split.counts.tolist()):

@@ -1,4 +1,4 @@
-"""`turnout compare --suite`: every policy on the same worlds."""
+"""`turnout compare --suite`: a leaderboard of all policies."""
 
 from __future__ import annotations
 
@@ -36,93 +36,105 @@ def show_leaderboard(
     workers: int | None,
     json: bool,
 ) -> None:
-    """Play what is missing, print who stands where, and write it into a folder."""
+    """Runs the missing simulations of a suite, prints the leaderboard, and writes it to a folder.
+
+    Args:
+        name: Name of the suite.
+        traces: Trace files that replace the generated clients of the suite `traces`.
+        seeds: Number of seeds; None for the suite's own.
+        rounds: Number of rounds; None for the suite's own.
+        out: Folder for figures and data, or None.
+        store: Store for the runs; None for one in `out`, or a temporary one.
+        workers: Number of worker processes; None for one per CPU core.
+        json: Print JSON instead of tables.
+    """
     suite = find_suite(name)
     if traces:
         suite = suite.on_traces(traces)
     board, seeds, rounds = Leaderboard(suite), seeds or suite.seeds, rounds or suite.rounds
     for plans in suite.plans(1, rounds).values():
-        plans[0].build()  # what cannot be played is refused before anything is
+        plans[0].build()  # reports invalid settings before the first round
     if store is None and out is not None:
         store = out / "runs.turnout"
-    findings = _found(board, seeds, rounds, store, workers)
-    told = as_json(board, findings, seeds=seeds, rounds=rounds, assumed=_assumed(suite))
-    written = [] if out is None else write_leaderboard(board, findings, told, out)
+    findings = _run(board, seeds, rounds, store, workers)
+    result = as_json(board, findings, seeds=seeds, rounds=rounds, assumed=_assumptions(suite))
+    written = [] if out is None else write_leaderboard(board, findings, result, out)
     if json:
-        print_json(told)
+        print_json(result)
         return
-    _print(told, suite)
+    _print(result, suite)
     if written:
         Console().print(f"Figures and data are in {out}/", highlight=False)
 
 
-def _found(board: Leaderboard, seeds: int, rounds: int, path: Path | None, workers: int | None) -> Findings:
+def _run(board: Leaderboard, seeds: int, rounds: int, path: Path | None, workers: int | None) -> Findings:
     plans = board.plans(seeds, rounds)
-    with ExitStack() as open_until_done:
+    with ExitStack() as stack:
         if path is None:
-            folder = Path(open_until_done.enter_context(tempfile.TemporaryDirectory()))
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         else:
-            open_until_done.enter_context(resumable())
+            stack.enter_context(resumable())
             path.parent.mkdir(parents=True, exist_ok=True)
-        store = open_until_done.enter_context(RunStore(path or folder / "runs.turnout"))
-        progress = open_until_done.enter_context(progress_bar())
-        missing = missing_plans([plan for own in plans.values() for plan in own], store)
-        playing = progress.add_task(f"Playing {len(missing)} runs", total=sum(plan.rounds for plan in missing))
+        store = stack.enter_context(RunStore(path or folder / "runs.turnout"))
+        progress = stack.enter_context(progress_bar())
+        missing = missing_plans([plan for plans_of_policy in plans.values() for plan in plans_of_policy], store)
+        playing = progress.add_task(f"Simulating {len(missing)} runs", total=sum(plan.rounds for plan in missing))
         (result,) = reproduce(
             [board],
             store,
             seeds=seeds,
             rounds=rounds,
             workers=workers,
-            watch=lambda played: progress.advance(playing, played),
+            watch=lambda rounds: progress.advance(playing, rounds),
         )
-        timing = progress.add_task("Measuring what choosing costs", total=None)
+        timing = progress.add_task("Measuring the CPU time of policies", total=None)
         return with_costs(result.findings, choosing_costs(plans, lambda done: progress.advance(timing, done)))
 
 
-def _assumed(suite: Suite) -> tuple[str, ...]:
+def _assumptions(suite: Suite) -> tuple[str, ...]:
     world = make_world(suite.world, 0, **suite.world_settings)
     return world.assumptions if isinstance(world, TraceWorld) else ()
 
 
-def _print(told: dict[str, Any], suite: Suite) -> None:
+def _print(result: dict[str, Any], suite: Suite) -> None:
     console = Console()
-    console.print(_standings(told, suite))
-    if "forecasts" in told:
-        console.print(_forecasts(told["forecasts"]))
-    of = "the rounds it was available for" if suite.share_of == "available" else "all rounds"
-    certified = [row["certificate"] for row in told["policies"] if row["certificate"]]
-    wrong = sum(one != "holds" for one in certified)
-    kept = "all certificates hold" if not wrong else f"{wrong} of {len(certified)} certificates FAIL"
+    console.print(_policies_table(result, suite))
+    if "forecasts" in result:
+        console.print(_forecasts_table(result["forecasts"]))
+    share_of = "the rounds in which it was available" if suite.share_of == "available" else "all rounds"
+    certified = [row["certificate"] for row in result["policies"] if row["certificate"]]
+    broken = sum(status != "holds" for status in certified)
+    certificates = "all certificates hold" if not broken else f"{broken} of {len(certified)} certificates FAIL"
     lines = [
-        "● on the Pareto front, ○ off it, but nobody beats it for certain. Told the truth: it knows what no server "
-        "knows, and has no place there; nor has who chooses far fewer clients than random, or never comes to the "
-        "target.",
-        f"Least share: of {of}, of the client chosen least. Promise: kept if nobody lacks a whole turn after the last "
-        f"round of any run; {kept} (turns ≥ promised − owed).",
-        "Cost: CPU of one ask and one tell on this machine, now; elsewhere it is another number.",
-        *told["assumptions"],
-        *(f"Left out: {policy}: {why}." for policy, why in suite.left_out.items()),
+        "● on the Pareto front; ○ not on it, but no policy is significantly better. Policies that know the expected "
+        "times, which no server knows, are excluded from the front, as are policies that select far fewer clients than "
+        "random or never reach the target accuracy.",
+        f"Least share: share of {share_of}, for the client that was selected least. Promise: kept if no client is a "
+        f"whole turn behind after the last round of any run; {certificates} (turns ≥ promised − owed).",
+        "Cost: CPU time of one ask and one tell, measured on this machine.",
+        *result["assumptions"],
+        *(f"Excluded: {policy}: {reason}." for policy, reason in suite.left_out.items()),
     ]
     console.print("\n".join(lines), highlight=False, style="dim")
 
 
-def _standings(told: dict[str, Any], suite: Suite) -> Table:
-    seeds, rounds = told["seeds"], told["rounds"]
+def _policies_table(result: dict[str, Any], suite: Suite) -> Table:
+    seeds, rounds = result["seeds"], result["rounds"]
     table = Table(title=f"{suite.title}: {rounds} rounds, {seeds} seeds, mean ± 95 % confidence")
     columns: list[tuple[str, str, int]] = [("mean round, s", "mean_round", 2)]
     if suite.trains:
-        target = told["policies"][0]["target"]
+        target = result["policies"][0]["target"]
         columns = [(f"min to {target:.3f}", "minutes_to_target", 1), ("final accuracy", "final_accuracy", 3), *columns]
     columns += [("least share", "least_share", 3), ("Jain", "jain", 3)]
-    for heading in ("", "policy", *(heading for heading, _, _ in columns), "chosen", "arrived", "promise", "cost, µs"):
+    for heading in ("", "policy", *(heading for heading, _, _ in columns), "cohort", "arrived", "promise", "cost, µs"):
         table.add_column(heading, justify="left" if heading in ("", "policy", "promise") else "right")
-    for row in told["policies"]:
-        cells = [MARKS.get(row["front"], ""), f"{row['contender']}{' (told the truth)' if row['told_truth'] else ''}"]
-        for _, word, digits in columns:
-            never = f" ({row['never']} never)" if word == "minutes_to_target" and row["never"] else ""
-            cells.append(f"{'≥ ' if never else ''}{_banded(row, word, digits)}{never}")
-        cells += [f"{row['chosen']:.1f}", f"{row['arrived']:.1%}", _promise(row), _banded(row, "microseconds", 0)]
+    for row in result["policies"]:
+        known = " (knows expected times)" if row["told_truth"] else ""
+        cells = [MARKS.get(row["front"], ""), f"{row['contender']}{known}"]
+        for _, name, digits in columns:
+            never = f" ({row['never']} never)" if name == "minutes_to_target" and row["never"] else ""
+            cells.append(f"{'≥ ' if never else ''}{_interval(row, name, digits)}{never}")
+        cells += [f"{row['chosen']:.1f}", f"{row['arrived']:.1%}", _promise(row), _interval(row, "microseconds", 0)]
         table.add_row(*cells)
     return table
 
@@ -134,17 +146,18 @@ def _promise(row: dict[str, Any]) -> str:
     return f"{row['promised']:g} kept" if missing < 1 else f"{row['promised']:g}, {missing:.1f} turns short"
 
 
-def _forecasts(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="Forecasts of exchange times: relative error over the second half of the runs of RBCS-F")
-    for heading in ("forecast", "mean error, %", "median error, %", "better than plain by, points"):
+def _forecasts_table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title="Forecasts of exchange times: relative error in the second half of the runs of RBCS-F")
+    for heading in ("forecast", "mean error, %", "median error, %", "improvement, points"):
         table.add_column(heading, justify="left" if heading == "forecast" else "right")
     for row in rows:
-        better = "" if row["better_by"] is None else _banded(row, "better_by", 1, 100)
-        table.add_row(row["forecast"], _banded(row, "mean_error", 1, 100), _banded(row, "median_error", 1, 100), better)
+        improvement = "" if row["better_by"] is None else _interval(row, "better_by", 1, 100)
+        errors = (_interval(row, name, 1, 100) for name in ("mean_error", "median_error"))
+        table.add_row(row["forecast"], *errors, improvement)
     return table
 
 
-def _banded(row: dict[str, Any], word: str, digits: int, scale: float = 1) -> str:
-    if row[word] is None:
+def _interval(row: dict[str, Any], name: str, digits: int, scale: float = 1) -> str:
+    if row[name] is None:
         return "–"
-    return f"{row[word] * scale:.{digits}f} ± {(row[f'{word}_band'] or 0) * scale:.{digits}f}"
+    return f"{row[name] * scale:.{digits}f} ± {(row[f'{name}_band'] or 0) * scale:.{digits}f}"

@@ -29,33 +29,36 @@ COLOURS = {"holds": "green", "does not hold": "red", "not decided": "yellow"}
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help=f"{', '.join(EXPERIMENTS)}; or all of them: {', '.join(GROUPS)}.")],
+    name: Annotated[
+        str, typer.Argument(help=f"Experiment: {', '.join(EXPERIMENTS)}; or a group: {', '.join(GROUPS)}.")
+    ],
     seeds: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Play with seeds 0, 1, … this many; by default as many as each experiment has: 20, or 3 to 5 where "
-            "models are trained.",
+            help="Number of seeds: 0, 1, 2, …; by default that of each experiment: 20, or 3 to 5 with training.",
         ),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=10, help="Fewer rounds than the experiment's own, for a look.")
+        int | None, typer.Option(min=10, help="Number of rounds; by default that of each experiment.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="The folder for figures, data and claims.")] = Path("results"),
+    out: Annotated[Path, typer.Option(help="Folder for figures, data and claims.")] = Path("results"),
     store: Annotated[
-        Path | None, typer.Option(help="The store of the runs; by default runs.turnout in that folder.")
+        Path | None, typer.Option(help="Store for the runs; by default runs.turnout in the folder.")
     ] = None,
     dataset: Annotated[
         list[str] | None,
-        typer.Option(help=f"{', '.join(TASKS)}: what models are trained on, by default digits; may be repeated."),
+        typer.Option(help=f"Dataset for training: {', '.join(TASKS)}; by default digits. Repeatable."),
     ] = None,
     device: DeviceOption = "cpu",
     workers: WorkersOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Play the paper's experiments, draw their figures, and say which claims hold.
+    """Reproduce the paper's experiments: figures, data, and a verdict on each claim.
 
-    What the store holds is not played again: a sweep that was stopped goes on with the same command.
+    Runs that the store holds are not repeated, so the same command continues an interrupted one.
+
+    Example: turnout reproduce queues --seeds 5 --out results
     """
     experiments = find_experiments(name, dataset or ())
     check_device(plans_of(experiments, 1, rounds), device)
@@ -69,8 +72,8 @@ def reproduce(
     console = Console()
     console.print(claims_table(results))
     counts = verdict_counts(claim for result in results for claim in result.findings.claims)
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    console.print(f"Claims: {told}. Figures, data and claims are in {out}/", highlight=False)
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    console.print(f"Claims: {summary}. Figures, data and claims are in {out}/", highlight=False)
 
 
 def run_experiments(
@@ -82,11 +85,20 @@ def run_experiments(
     workers: int | None,
     device: str = "cpu",
 ) -> list[Result]:
-    """Play what is missing, with a bar, and compute the findings."""
+    """Runs the missing simulations with a progress bar, and computes the findings.
+
+    Args:
+        experiments: The experiments.
+        path: Store for the runs.
+        seeds: Number of seeds; None for that of each experiment.
+        rounds: Number of rounds; None for that of each experiment.
+        workers: Number of worker processes; None for one per CPU core.
+        device: Device that trains the models.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with resumable(), RunStore(path) as store, progress_bar() as progress:
         missing = missing_plans(plans_of(experiments, seeds, rounds), store)
-        task = progress.add_task(f"Playing {len(missing)} runs", total=sum(plan.rounds for plan in missing))
+        task = progress.add_task(f"Simulating {len(missing)} runs", total=sum(plan.rounds for plan in missing))
         return reproduced(
             experiments,
             store,
@@ -94,14 +106,14 @@ def run_experiments(
             rounds=rounds,
             workers=workers,
             device=device,
-            watch=lambda played: progress.advance(task, played),
+            watch=lambda rounds: progress.advance(task, rounds),
         )
 
 
 def claims_table(results: list[Result]) -> Table:
-    """Every claim with its verdict and numbers."""
+    """Returns a table of all claims with their verdicts and numbers."""
     table = Table(show_lines=True)
-    for heading in ("experiment", "verdict", "claim, and what it was computed from"):
+    for heading in ("experiment", "verdict", "claim and its numbers"):
         table.add_column(heading, no_wrap=heading == "verdict")
     for result in results:
         for claim in result.findings.claims:

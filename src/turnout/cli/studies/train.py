@@ -1,4 +1,4 @@
-"""`turnout train`: a model, trained by the clients a policy chooses."""
+"""`turnout train`: trains a model with the clients that a policy selects."""
 
 from __future__ import annotations
 
@@ -36,39 +36,45 @@ from turnout.store import RoundColumns, RunStore
 
 
 def train(
-    policy: Annotated[str, typer.Argument(help="The policy that chooses.")] = "rbcsf",
-    dataset: Annotated[str, typer.Option(help=f"{', '.join(SOURCES)}.")] = "digits",
-    gamma: Annotated[str, typer.Option(help="How unevenly classes are held: a number (small is uneven) or iid.")] = "1",
-    rounds: Annotated[int, typer.Option(min=1, help="How many rounds.")] = 100,
+    policy: Annotated[str, typer.Argument(help="Name of the policy.")] = "rbcsf",
+    dataset: Annotated[str, typer.Option(help=f"Dataset: {', '.join(SOURCES)}.")] = "digits",
+    gamma: Annotated[str, typer.Option(help="Concentration of the split over clients: small is uneven, or iid.")] = "1",
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 100,
     seed: SeedOption = 0,
     device: DeviceOption = "cpu",
     workers: WorkersOption = None,
     model: Annotated[
         str | None,
         typer.Option(
-            help=f"{' or '.join(MODELS)}: small with NumPy, or the paper's with torch; by default as studied."
+            help=f"{' or '.join(MODELS)}: a small network (NumPy) or the paper's (torch); by default that of the study."
         ),
     ] = None,
-    rate: Annotated[float | None, typer.Option(help="The learning rate of the clients; by default as studied.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Their batch size; by default as studied.")] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Their epochs a round.")] = 1,
-    items: Annotated[int | None, typer.Option(min=1, help="How many items each holds; by default as studied.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Learning rate; by default that of the study.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Batch size; by default that of the study.")] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs per round.")] = 1,
+    items: Annotated[int | None, typer.Option(min=1, help="Items per client; by default that of the study.")] = None,
     hidden: Annotated[int | None, typer.Option(min=0, help="Hidden units of mlp; 0 is softmax regression.")] = None,
-    momentum: Annotated[float | None, typer.Option(help="Of their descent.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Of their descent.")] = None,
-    proximal: Annotated[float | None, typer.Option(help="FedProx: how strongly they stay near what was sent.")] = None,
-    evaluate_every: Annotated[int | None, typer.Option(min=1, help="Measure accuracy every so many rounds.")] = None,
+    momentum: Annotated[float | None, typer.Option(help="Momentum of SGD.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay of SGD.")] = None,
+    proximal: Annotated[float | None, typer.Option(help="Proximal coefficient mu of FedProx; 0 is FedAvg.")] = None,
+    evaluate_every: Annotated[
+        int | None, typer.Option(min=1, help="Rounds between two measurements of accuracy.")
+    ] = None,
     settings: SettingOption = None,
-    folder: Annotated[Path | None, typer.Option(help="Where the dataset is, if not in the known places.")] = None,
-    save: Annotated[Path | None, typer.Option(help="Keep the run in this store; a stopped run goes on.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="Write the trained model to this npz file.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder of the dataset; by default the usual folders are searched.")
+    ] = None,
+    save: Annotated[Path | None, typer.Option(help="Store for the run; an interrupted run continues.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="File (.npz) for the trained model.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Train a model in the paper's world, and show its accuracy and the simulated time.
+    """Train a model in the paper's world, and print its accuracy and the simulated time in minutes.
 
-    What is not said is as in the study of the dataset: turnout reproduce accuracy.
+    Settings default to those of the study of the dataset: turnout reproduce accuracy.
+
+    Example: turnout train rbcsf --dataset digits --rounds 50 --save runs.turnout
     """
-    own = {
+    given = {
         "model": model,
         "rate": rate,
         "batch": batch,
@@ -80,34 +86,35 @@ def train(
         "evaluate_every": evaluate_every,
         "folder": None if folder is None else str(folder),
     }
-    world = {"dataset": dataset, "gamma": gamma, "epochs": epochs, **_studied(dataset, model)}
-    world |= {name: value for name, value in own.items() if value is not None}
-    chosen = contenders([policy], None, settings, None, rounds, ())[0]
-    plan = RunPlan(policy, rounds, seed, chosen.settings, world="training", world_settings=world)
+    world = {"dataset": dataset, "gamma": gamma, "epochs": epochs, **_study_settings(dataset, model)}
+    world |= {name: value for name, value in given.items() if value is not None}
+    policy_settings = contenders([policy], None, settings, None, rounds, ())[0].settings
+    plan = RunPlan(policy, rounds, seed, policy_settings, world="training", world_settings=world)
     if weights is not None and not weights.parent.is_dir():
-        raise SettingError(f"there is no folder {weights.parent} to write the model to")
+        raise SettingError(f"cannot write the model: the folder {weights.parent} does not exist")
     network = _network(plan, device)
-    with tempfile.TemporaryDirectory() as nowhere:
-        columns, trained = _trained(plan, save or Path(nowhere) / "run.turnout", device, workers)
+    with tempfile.TemporaryDirectory() as temporary:
+        columns, trained = _train(plan, save or Path(temporary) / "run.turnout", device, workers)
     if weights is not None:
         if trained is None:
-            raise SettingError(f"{save} holds this run, but not its model: train again into another store")
+            raise SettingError(f"{save} holds this run without its model: train with another --save")
         write_model(weights, network, trained)
-    told = _told(plan, columns)
+    result = _result(plan, columns)
     if json:
-        print_json(told)
+        print_json(result)
         return
     Console().print(
-        f"{dataset}, {policy}: accuracy {told['accuracy']:.3f} in round {told['measured_rounds'][-1]} (best "
-        f"{told['best_accuracy']:.3f} in round {told['best_round']}); {rounds} rounds took {told['minutes']:.1f} "
-        f"simulated minutes, and the least-chosen client had {told['least_share']:.3f} of them.",
+        f"{dataset}, {policy}: accuracy {result['accuracy']:.3f} in round {result['measured_rounds'][-1]} (best "
+        f"{result['best_accuracy']:.3f} in round {result['best_round']}); {rounds} rounds took "
+        f"{result['minutes']:.1f} simulated minutes; the least selected client took part in a share of "
+        f"{result['least_share']:.3f} of the rounds.",
         highlight=False,
         soft_wrap=True,
     )
 
 
-def _studied(dataset: str, model: str | None) -> dict[str, Any]:
-    """The settings of the study, as far as they are for this model."""
+def _study_settings(dataset: str, model: str | None) -> dict[str, Any]:
+    """Returns the settings of the study of the dataset that apply to this model."""
     settings = dict(find_tasks([dataset])[0].settings)
     settings["evaluate_every"] = 1 if dataset == "digits" else settings["evaluate_every"]
     if model is not None and model != settings.get("model", "mlp"):
@@ -116,33 +123,33 @@ def _studied(dataset: str, model: str | None) -> dict[str, Any]:
 
 
 def _network(plan: RunPlan, device: str) -> Network:
-    """What is trained; a plan that cannot be played is refused before anything is."""
+    """Returns the network of a plan; reports invalid settings before training starts."""
     with LearnerCache(device, workers=1):
         world = plan.build()[1]
         assert isinstance(world, TrainingWorld)
         return world.federation.learner.network
 
 
-def _trained(plan: RunPlan, path: Path, device: str, workers: int | None) -> tuple[RoundColumns, Any]:
+def _train(plan: RunPlan, path: Path, device: str, workers: int | None) -> tuple[RoundColumns, Any]:
     with resumable(), RunStore(path) as store, progress_bar() as progress:
-        found = store.find(plan.key)
-        task = progress.add_task("Training", total=plan.rounds, completed=0 if found is None else found.rounds)
+        info = store.find(plan.key)
+        task = progress.add_task("Training", total=plan.rounds, completed=0 if info is None else info.rounds)
 
         def watch(_: RunPlan, record: RoundRecord) -> None:
             accuracy = record.report.metrics.get("accuracy")
-            words = {} if accuracy is None else {"description": f"Training, accuracy {accuracy:.3f}"}
-            progress.update(task, completed=record.report.round, **words)  # type: ignore[arg-type]
+            description = None if accuracy is None else f"Training, accuracy {accuracy:.3f}"
+            progress.update(task, completed=record.report.round, description=description)
 
         (run,) = train_plans([plan], store, device=device, workers=workers, keep_models=True, on_round=watch)
         saved = store.snapshot(run)
         return store.columns(run), None if saved is None else saved[1].get("world.weights")
 
 
-def _told(plan: RunPlan, columns: RoundColumns) -> dict[str, Any]:
+def _result(plan: RunPlan, columns: RoundColumns) -> dict[str, Any]:
     measured = columns.metrics.get("accuracy", np.full(len(columns.rounds), np.nan))
     rounds = np.flatnonzero(~np.isnan(measured))
     if not len(rounds):
-        raise SettingError(f"accuracy was never measured in {plan.rounds} rounds: lower --evaluate-every")
+        raise SettingError(f"accuracy was not measured in {plan.rounds} rounds: lower --evaluate-every")
     accuracies = measured[rounds]
     best = int(accuracies.argmax())
     return {

@@ -47,8 +47,7 @@ function view(told) {
   if (told.why_not || !told.groups.length)
     return empty('There is nothing to compare',
       told.why_not ??
-        'This store holds one run. `turnout compare rbcsf random fedcs --seeds 20` plays several, and they are ' +
-          'shown here side by side.');
+        'This store holds one run. Play other policies or seeds into it, and they are shown here side by side.');
   const { groups, curves, yardstick } = told;
   const front = told.front.filter((one) => one.mean_round != null && one.least_share != null);
   const best = unbeaten(front);

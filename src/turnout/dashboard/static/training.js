@@ -49,8 +49,8 @@ function view(told) {
     return empty('Nothing was measured of a model.', told.about.run == null
         ? 'This fleet’s server tells nothing of it here. Flower’s metrics are shown as soon as a round of it is over, ' +
           'and losses that clients tell with their reports.'
-        : 'This run only chose clients and took their times. `turnout train` trains a model with those who are ' +
-          'chosen, and its curves are shown here.');
+        : 'This run selected clients and measured their times without training a model. A run that trains a model ' +
+          'shows its curves here.');
   const [by, unit] = timeUnit(Math.max(...told.groups.map((group) => group.seconds.at(-1) ?? 0)));
   const many = told.groups.length > MANY;
   const others = many ? ' Thin lines are the other policies: point at one to read its name.' : '';

@@ -53,7 +53,7 @@ def compare(watch: Watch, source: Source | None) -> dict[str, Any]:
     """The runs that met the same world as this one, those that differ in the seed only taken together."""
     told: dict[str, Any] = {"about": about(watch, source), "yardstick": None, "groups": [], "curves": [], "front": []}
     if watch.kind == "fleet":
-        why = "This is a live fleet: there is one of it. `turnout replay` holds it against other policies."
+        why = "This is a live fleet, so there is only one run. Replay its rounds under other policies to compare them."
         return {**told, "why_not": why}
     if source is None:
         return {**told, "why_not": None}

@@ -94,7 +94,10 @@ class Suite:
     def on_traces(self, files: Sequence[Path]) -> Suite:
         """Returns the same suite with recorded clients; plans identify the files by a fingerprint of their content."""
         if self.world != "traces":
-            raise SettingError(f"the suite {self.name} plays no traces: use the suite traces, or no trace files")
+            raise SettingError(
+                f"the suite {self.name} plays no traces: omit the trace files, or use the suite 'traces'",
+                argument="suite",
+            )
         recorded = {"traces": [str(path) for path in files], "fingerprint": read_traces(*files).fingerprint}
         settings = {name: value for name, value in self.world_settings.items() if name != "clients"}
         return replace(self, title="recorded clients", world_settings={**settings, **recorded})

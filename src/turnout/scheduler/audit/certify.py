@@ -78,7 +78,8 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
         more = f"; and {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
         raise StoreError(
             f"the record of {fleet} does not come to what its scheduler has counted ({wrong[0]}{more}): if a rule "
-            "around the policy decides who earns, there can be no certificate; else see `turnout fleet doctor`"
+            "around the policy decides who earns, there can be no certificate; otherwise the file may be damaged",
+            damaged=fleet,
         )
     with atomic_write(certificate) as out:
         out.write(words)

@@ -477,10 +477,7 @@ class Journal:
 
     def damage(self, finding: str) -> StoreError:
         """How to say that the file is not what was written."""
-        return StoreError(
-            f"{self.path} is damaged ({finding}): restore it from a backup; `turnout fleet doctor {self.path.name}` "
-            "says what can be read"
-        )
+        return StoreError(f"{self.path} is damaged ({finding}): restore it from a backup", damaged=self.path)
 
 
 def is_fleet(path: Path) -> bool:

@@ -1,7 +1,7 @@
-"""Oort as one would write it down first: one dictionary a client, one client at a time.
+"""Oort in plain Python with one dict per client: a reference for results and speed.
 
-Something to be measured against. The rules are those of turnout's Oort, and what is drawn by lot is the same: a waiting
-time for each client, to be divided by its weight; the shortest are drawn.
+The rules and the random numbers are those of turnout's Oort: each client has an exponential key, divided by its
+weight, and the clients with the smallest keys are sampled.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 class LiteralOort:
-    """Choose with `choose`, then tell each client's fate with `learn`."""
+    """Selects with `choose`, then learns the outcome of each selected client with `learn`."""
 
     def __init__(self, clients: int, **settings: Any) -> None:
         self.settings = {**DEFAULTS, **settings}
@@ -55,13 +55,15 @@ class LiteralOort:
         self.pace: float = self.settings["pacer_start"]
 
     def choose(self, available: list[int], round_: int) -> list[int]:
-        """Exploit, explore, and fill up with the blacklisted."""
-        of = self.settings
-        size = min(of["cohort_size"], len(available))
+        """Selects known clients by utility, new clients by speed, and blacklisted clients for the remaining places."""
+        settings = self.settings
+        size = min(settings["cohort_size"], len(available))
         blacklist = self.blacklist()
         known = [row for row in available if self.clients[row]["last_round"] is not None and row not in blacklist]
         new = [row for row in available if self.clients[row]["last_round"] is None]
-        explore = max(of["exploration"] * of["exploration_decay"] ** (round_ - 1), of["least_exploration"])
+        explore = max(
+            settings["exploration"] * settings["exploration_decay"] ** (round_ - 1), settings["least_exploration"]
+        )
         exploited = min(math.floor((1 - explore) * size + 1e-9), len(known))
         explored = min(size - exploited, len(new))
         exploited = min(size - explored, len(known))
@@ -71,7 +73,7 @@ class LiteralOort:
         return sorted(chosen + spare[: size - len(chosen)])
 
     def exploit(self, known: list[int], count: int, round_: int) -> list[int]:
-        """Those above the cut-off, by utility."""
+        """Samples by utility among the clients above the cut-off."""
         if count == 0:
             return []
         utility = self.utility(known, round_)
@@ -80,76 +82,76 @@ class LiteralOort:
         return self.draw(good, count, "oort known", round_)
 
     def utility(self, known: list[int], round_: int) -> dict[int, float]:
-        """Clipped, normalised, fresher for the long unseen, less for the slow."""
-        of = self.settings
+        """Returns the clipped and normalised gain, plus the staleness term, times the penalty of slow clients."""
+        settings = self.settings
         typical = self.typical_loss()
         gains = {row: self.gain(row, typical) for row in known}
-        top = _quantile(list(gains.values()), of["clip"])
+        top = _quantile(list(gains.values()), settings["clip"])
         bottom = min(gains.values())
         preferred = self.preferred_duration()
         utility = {}
         for row, gain in gains.items():
             client = self.clients[row]
             value = (min(gain, top) - bottom) / (top - bottom) if top > bottom else 1.0
-            value += math.sqrt(of["staleness"] * math.log(round_) / client["last_round"])
+            value += math.sqrt(settings["staleness"] * math.log(round_) / client["last_round"])
             if client["duration"] is not None and client["duration"] > preferred:
-                value *= (preferred / client["duration"]) ** of["penalty"]
+                value *= (preferred / client["duration"]) ** settings["penalty"]
             utility[row] = value
         return utility
 
     def gain(self, row: int, typical: float) -> float:
-        """|B| times the loss."""
+        """Returns the statistical utility: data size times loss; 0 after a failure."""
         client = self.clients[row]
         if client["failed"]:
             return 0.0
         return float(client["size"] * abs(typical if client["loss"] is None else client["loss"]))
 
     def typical_loss(self) -> float:
-        """What counts for whoever told none."""
-        told = [client["loss"] for client in self.clients.values() if client["loss"] is not None]
-        return sum(told) / len(told) if told else 1.0
+        """Returns the mean reported loss, which replaces the loss of clients that reported none."""
+        losses = [client["loss"] for client in self.clients.values() if client["loss"] is not None]
+        return sum(losses) / len(losses) if losses else 1.0
 
     def preferred_duration(self) -> float:
-        """T."""
+        """Returns T of the paper: the pacer's duration in seconds, or its quantile of the known durations."""
         if self.settings["pacer_unit"] == "seconds":
             return self.pace
         known = [client["duration"] for client in self.clients.values() if client["duration"] is not None]
         return _quantile(known, self.pace) if known else math.inf
 
     def blacklist(self) -> set[int]:
-        """Too many turns, the busiest first, and not too many of them."""
-        most = self.settings["max_turns"]
-        if most is None:
+        """Returns the clients with more than `max_turns`, at most `blacklist_share` of the fleet, most turns first."""
+        max_turns = self.settings["max_turns"]
+        if max_turns is None:
             return set()
-        busy = [row for row in self.clients if self.clients[row]["turns"] > most]
+        busy = [row for row in self.clients if self.clients[row]["turns"] > max_turns]
         busy.sort(key=lambda row: -self.clients[row]["turns"])
         return set(busy[: math.floor(self.settings["blacklist_share"] * len(self.clients) + 1e-9)])
 
     def draw(self, weights: dict[int, float], count: int, purpose: str, round_: int) -> list[int]:
-        """The shortest waits, where nobody with weight 0 comes before one with more."""
-        waits = round_rng(self.settings["seed"], purpose, round_).standard_exponential(len(self.clients)).tolist()
+        """Returns the clients with the smallest keys; clients of weight 0 come after all others."""
+        keys = round_rng(self.settings["seed"], purpose, round_).standard_exponential(len(self.clients)).tolist()
 
-        def arrival(row: int) -> tuple[bool, float]:
-            return (weights[row] == 0, waits[row] / weights[row] if weights[row] else waits[row])
+        def key(row: int) -> tuple[bool, float]:
+            return (weights[row] == 0, keys[row] / weights[row] if weights[row] else keys[row])
 
-        return sorted(weights, key=arrival)[:count]
+        return sorted(weights, key=key)[:count]
 
-    def learn(self, round_: int, fates: dict[int, dict[str, Any]], truths: dict[tuple[int, int], float]) -> None:
-        """`fates`: outcome, time and perhaps loss of each chosen client; `truths`: late times by round and client."""
-        for (handed_out, row), time in truths.items():
-            if self.clients[row]["last_round"] == handed_out:
+    def learn(self, round_: int, outcomes: dict[int, dict[str, Any]], late: dict[tuple[int, int], float]) -> None:
+        """Learns `outcomes` (outcome, time and loss of each client) and `late` (times by selected round and client)."""
+        for (selected_round, row), time in late.items():
+            if self.clients[row]["last_round"] == selected_round:
                 self.clients[row]["duration"] = time
-        for row, fate in fates.items():
+        for row, outcome in outcomes.items():
             client = self.clients[row]
-            if fate["loss"] is not None:
-                client["loss"] = fate["loss"]
-            if fate["outcome"] != "failed":
-                client["duration"] = fate["time"]
-            client["failed"] = fate["outcome"] == "failed"
+            if outcome["loss"] is not None:
+                client["loss"] = outcome["loss"]
+            if outcome["outcome"] != "failed":
+                client["duration"] = outcome["time"]
+            client["failed"] = outcome["outcome"] == "failed"
             client["last_round"] = round_
             client["turns"] += 1
         typical = self.typical_loss()
-        arrived = [row for row, fate in sorted(fates.items()) if fate["outcome"] == "arrived"]
+        arrived = [row for row, outcome in sorted(outcomes.items()) if outcome["outcome"] == "arrived"]
         self.history.append(sum(self.gain(row, typical) for row in arrived))
         window = self.settings["pacer_window"]
         rounds = len(self.history)
@@ -158,12 +160,12 @@ class LiteralOort:
             self.pace += self.settings["pacer_step"]
 
 
-def fates_of(report: RoundReport) -> dict[int, dict[str, Any]]:
-    """What `learn` wants to know, from a report."""
+def outcomes_of(report: RoundReport) -> dict[int, dict[str, Any]]:
+    """Returns the outcomes of a report as `learn` expects them."""
     times, losses = report.exchange_times.tolist(), [math.nan] * len(report.clients)
     if report.losses is not None:
         losses = report.losses.tolist()
-    outcomes = ["arrived"] * len(times) if report.outcomes is None else [str(word) for word in report.outcomes]
+    outcomes = ["arrived"] * len(times) if report.outcomes is None else [str(outcome) for outcome in report.outcomes]
     return {
         row: {"outcome": outcome, "time": time, "loss": None if math.isnan(loss) else loss}
         for row, outcome, time, loss in zip(report.clients.tolist(), outcomes, times, losses, strict=True)

@@ -1,4 +1,4 @@
-"""A Chromium without a window: it opens pages, presses keys, takes pictures and tells what a page loaded."""
+"""Drives a headless Chromium: opens pages, presses keys, takes screenshots, and records requests and messages."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
     "--no-first-run --disable-quic --hide-scrollbars --force-color-profile=srgb --remote-debugging-pipe"
 )
-PIPES = 'exec "$@" 3<&0 4>&1 0</dev/null 1>&2'  # Chromium takes commands on 3 and answers on 4
-PATIENCE = 300.0  # seconds for a command; far longer than any takes
-FAREWELL = 10.0  # seconds for the browser to end by itself
+PIPES = 'exec "$@" 3<&0 4>&1 0</dev/null 1>&2'  # Chromium reads commands on descriptor 3 and writes answers to 4
+TIMEOUT = 300.0  # seconds per command; far more than any command takes
+SHUTDOWN_TIMEOUT = 10.0  # seconds for the browser to exit
 KEYS = {"Backspace": 8, "Tab": 9, "Enter": 13, "Escape": 27, "PageUp": 33, "PageDown": 34, "End": 35, "Home": 36}
 KEYS |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Delete": 46}
 SIGNS = {" ": ("Space", 32), "/": ("Slash", 191), "?": ("Slash", 191)}
 SHIFT = 8
-MIDDLE = """(() => {
-    const found = document.querySelector(%s);
-    if (!found) return null;
-    found.scrollIntoView({block: "center", inline: "center", behavior: "instant"});
-    const box = found.getBoundingClientRect();
+CENTRE = """(() => {
+    const element = document.querySelector(%s);
+    if (!element) return null;
+    element.scrollIntoView({block: "center", inline: "center", behavior: "instant"});
+    const box = element.getBoundingClientRect();
     return [box.x + box.width / 2, box.y + box.height / 2, box.width * box.height];
 })()"""
 PAINTS = """(() => {
@@ -46,23 +46,23 @@ PAINTS = """(() => {
 
 
 class BrowserError(TurnoutError):
-    """The browser ended, did not answer, or a page did not do what it was told."""
+    """The browser exited or did not answer, or a page raised an error."""
 
 
 class Browser:
-    """One Chromium with a profile of its own, which is gone after `close`."""
+    """A Chromium process with a temporary profile, which `close` removes."""
 
     def __init__(self, program: str | None = None) -> None:
-        found = next(filter(None, map(shutil.which, [program] if program else PROGRAMS)), None)
-        if found is None:
-            raise SettingError(f"no {program or 'Chromium'} is installed; get one with: apt install chromium")
+        executable = next(filter(None, map(shutil.which, [program] if program else PROGRAMS)), None)
+        if executable is None:
+            raise SettingError(f"{program or 'Chromium'} is not installed: apt install chromium")
         self._profile = tempfile.TemporaryDirectory(prefix="turnout-browser-")
         self._log = Path(self._profile.name) / "browser.log"
-        command = ["sh", "-c", PIPES, "sh", found, *FLAGS.split(), f"--user-data-dir={self._profile.name}"]
-        place, pipe = os.environ | {"TMPDIR": self._profile.name}, subprocess.PIPE
+        command = ["sh", "-c", PIPES, "sh", executable, *FLAGS.split(), f"--user-data-dir={self._profile.name}"]
+        environment, pipe = os.environ | {"TMPDIR": self._profile.name}, subprocess.PIPE
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=log, env=place, start_new_session=True
+                command, stdin=pipe, stdout=pipe, stderr=log, env=environment, start_new_session=True
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -83,13 +83,21 @@ class Browser:
 
     @property
     def version(self) -> str:
-        """Its name and number."""
+        """Name and version of the browser."""
         return self._version
 
     def page(
         self, *, width: int = 1280, height: int = 800, scale: float = 1.0, dark: bool = False, phone: bool = False
     ) -> Page:
-        """An empty page with cookies and storage of its own."""
+        """Returns an empty page with its own cookies and storage.
+
+        Args:
+            width: Width in CSS pixels.
+            height: Height in CSS pixels.
+            scale: Device pixels per CSS pixel.
+            dark: Whether the page prefers dark colours.
+            phone: Whether the page has touch and the viewport of a phone.
+        """
         context = self.call("Target.createBrowserContext")["browserContextId"]
         target = self.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -104,8 +112,8 @@ class Browser:
         page.emulate_dark(dark)
         return page
 
-    def call(self, method: str, session: str = "", seconds: float = PATIENCE, **params: Any) -> dict[str, Any]:
-        """Send one command of the DevTools protocol and wait for its answer."""
+    def call(self, method: str, session: str = "", seconds: float = TIMEOUT, **params: Any) -> dict[str, Any]:
+        """Sends a command of the DevTools protocol and returns its answer."""
         with self._news:
             self._sent += 1
             number = self._sent
@@ -120,24 +128,24 @@ class Browser:
         return result
 
     def wait(self, ready: Callable[[], Any], seconds: float, what: str) -> Any:
-        """The first true value of `ready`, which is asked again after each message."""
+        """Returns the first true value of `ready`, which is called again after each message."""
         until = time.monotonic() + seconds
         with self._news:
-            while not (found := ready()):
+            while not (value := ready()):
                 if self.ended:
-                    raise BrowserError(f"the browser ended and gave no {what}{self._last_words()}")
+                    raise BrowserError(f"the browser exited without the {what}{self._last_output()}")
                 if not self._news.wait(until - time.monotonic()):
                     raise BrowserError(f"no {what} within {seconds:g} s")
-            return found
+            return value
 
     def close(self) -> None:
-        """End the browser and everything it started, and remove its profile."""
+        """Ends the browser and its child processes, and removes the profile."""
         if self._closed:
             return
         self._closed = True
         with suppress(BrowserError):
-            self.call("Browser.close", seconds=FAREWELL)
-        self._reader.join(FAREWELL)
+            self.call("Browser.close", seconds=SHUTDOWN_TIMEOUT)
+        self._reader.join(SHUTDOWN_TIMEOUT)
         with suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -154,36 +162,36 @@ class Browser:
         self.close()
 
     def _read(self) -> None:
-        """Take in what the browser sends, each message ended by a NUL, until it ends."""
-        begun: list[bytes] = []
+        """Reads messages, which end with a NUL byte, until the browser exits."""
+        partial: list[bytes] = []
         try:
             while chunk := os.read(self._messages.fileno(), 1 << 16):
                 first, *others = chunk.split(b"\0")
-                begun.append(first)
+                partial.append(first)
                 for piece in others:
-                    self._take(json.loads(b"".join(begun)))
-                    begun = [piece]
+                    self._dispatch(json.loads(b"".join(partial)))
+                    partial = [piece]
         finally:
             with self._news:
                 self.ended = True
                 self._news.notify_all()
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _dispatch(self, message: dict[str, Any]) -> None:
         with self._news:
             if "id" in message:
                 self._answers[message["id"]] = message
             elif page := self._pages.get(message.get("sessionId", "")):
-                page.take(message["method"], message["params"])
+                page.handle(message["method"], message["params"])
             self._news.notify_all()
 
-    def _last_words(self) -> str:
-        """The end of what it printed."""
-        words = self._log.read_text(errors="replace").strip() if self._log.exists() else ""
-        return f"; it printed last:\n{words[-2000:]}" if words else ""
+    def _last_output(self) -> str:
+        """Returns the end of the browser's standard error."""
+        output = self._log.read_text(errors="replace").strip() if self._log.exists() else ""
+        return f"; its last output:\n{output[-2000:]}" if output else ""
 
 
 class Page:
-    """One page, and what it said and loaded so far; made by `Browser.page`."""
+    """A page, its console messages and its requests; created by `Browser.page`."""
 
     def __init__(self, browser: Browser, context: str, target: str, session: str) -> None:
         self._browser, self._context, self._target, self._session = browser, context, target, session
@@ -197,37 +205,37 @@ class Page:
 
     @property
     def console(self) -> list[str]:
-        """Warnings, errors, uncaught exceptions and what the browser refused or could not load: "level: text"."""
+        """Warnings, errors, uncaught exceptions and blocked or failed resources, as "level: text"."""
         return list(self._console)
 
     @property
     def requests(self) -> list[str]:
-        """The address of every request of the page; those of workers are not seen."""
+        """The URL of every request of the page; requests of workers are not recorded."""
         return list(self._requests)
 
     @property
     def failures(self) -> list[str]:
-        """Requests that failed: "404 http://…", or the browser's reason in place of the number."""
+        """Failed requests, as "404 http://…" or with the browser's reason instead of the status."""
         return list(self._failures)
 
     def open(self, url: str) -> None:
-        """Go there and wait for the load event; a mere change of #fragment loads nothing."""
+        """Navigates and waits for the load event; a change of the #fragment has none."""
         answer = self.call("Page.navigate", url=url)
         if answer.get("errorText"):
             raise BrowserError(f"{url} cannot be opened: {answer['errorText']}")
         if document := answer.get("loaderId"):
             self._browser.wait(
                 lambda: document in self._documents and self._documents[-1] in self._loaded,
-                PATIENCE,
+                TIMEOUT,
                 f"load event of {url}",
             )
 
     def evaluate(self, script: str) -> Any:
-        """The value of an expression, or of the promise that it is; a thrown error is a BrowserError."""
-        return self._evaluate(script, PATIENCE)
+        """Returns the value of an expression, or of its promise; a JavaScript error raises BrowserError."""
+        return self._evaluate(script, TIMEOUT)
 
-    def wait_for(self, script: str, seconds: float = PATIENCE) -> Any:
-        """The value of an expression as soon as it is true; until then it may throw."""
+    def wait_for(self, script: str, seconds: float = TIMEOUT) -> Any:
+        """Waits until an expression is true, and returns its value; until then it may raise errors."""
         until = time.monotonic() + seconds
         thrown = ""
         while (left := until - time.monotonic()) > 0:
@@ -238,76 +246,76 @@ class Page:
             except BrowserError as error:
                 if self._browser.ended:
                     raise
-                thrown = f"\nat last: {error}"
+                thrown = f"\nlast error: {error}"
             time.sleep(0.05)
-        said = "\n".join(self.console) or "nothing"
-        raise BrowserError(f"not true within {seconds:g} s: {script}{thrown}\nthe console says: {said}")
+        messages = "\n".join(self.console) or "empty"
+        raise BrowserError(f"not true within {seconds:g} s: {script}{thrown}\nconsole: {messages}")
 
     def press(self, key: str) -> None:
-        """Press and release a key, by its character or its name: "t", "?", "Enter", "ArrowRight"."""
+        """Presses and releases a key: a character or a name, such as "t", "?", "Enter" or "ArrowRight"."""
         if key not in KEYS and len(key) != 1:
-            raise SettingError(f"no key is called {key!r}; a key is one character or one of {', '.join(KEYS)}")
+            raise SettingError(f"unknown key {key!r}; a key is one character or one of {', '.join(KEYS)}")
         text = {"Enter": "\r"}.get(key, "" if key in KEYS else key)
         code, number = (key, KEYS[key]) if key in KEYS else SIGNS.get(key, ("", 0))
         if len(key) == 1 and key.isascii() and key.isalnum():
             code, number = f"{'Digit' if key.isdigit() else 'Key'}{key.upper()}", ord(key.upper())
         shift = SHIFT if key == "?" or (len(key) == 1 and key.isupper()) else 0
-        named = {"key": key, "code": code, "windowsVirtualKeyCode": number, "modifiers": shift}
-        self.call("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", text=text, **named)
-        self.call("Input.dispatchKeyEvent", type="keyUp", **named)
+        event = {"key": key, "code": code, "windowsVirtualKeyCode": number, "modifiers": shift}
+        self.call("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", text=text, **event)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **event)
 
     def type(self, text: str) -> None:
-        """Put text where the cursor is."""
+        """Inserts text at the cursor."""
         self.call("Input.insertText", text=text)
 
     def click(self, selector: str) -> None:
-        """Scroll the first match into view and click on its middle."""
-        middle = self.evaluate(MIDDLE % json.dumps(selector))
-        if not middle or not middle[2]:
-            raise BrowserError(f"nothing to click on: {selector} {'has no size' if middle else 'matches nothing'}")
-        where = {"x": middle[0], "y": middle[1]}
-        self.call("Input.dispatchMouseEvent", type="mouseMoved", **where)
-        self.call("Input.dispatchMouseEvent", type="mousePressed", button="left", clickCount=1, **where)
-        self.call("Input.dispatchMouseEvent", type="mouseReleased", button="left", clickCount=1, **where)
+        """Scrolls the first match into view and clicks on its centre."""
+        centre = self.evaluate(CENTRE % json.dumps(selector))
+        if not centre or not centre[2]:
+            raise BrowserError(f"cannot click: {selector} {'has no size' if centre else 'matches nothing'}")
+        position = {"x": centre[0], "y": centre[1]}
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", **position)
+        self.call("Input.dispatchMouseEvent", type="mousePressed", button="left", clickCount=1, **position)
+        self.call("Input.dispatchMouseEvent", type="mouseReleased", button="left", clickCount=1, **position)
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        """Write a PNG of what is in view, or of the whole height of the page."""
-        more: dict[str, Any] = {}
+        """Writes a PNG of the viewport, or with `whole` of the full height of the page."""
+        options: dict[str, Any] = {}
         if whole:
             height = max(self._height, self.call("Page.getLayoutMetrics")["cssContentSize"]["height"])
             clip = {"x": 0, "y": 0, "width": self._width, "height": height, "scale": 1}
-            more = {"captureBeyondViewport": True, "clip": clip}
-        picture = self.call("Page.captureScreenshot", format="png", **more)["data"]
+            options = {"captureBeyondViewport": True, "clip": clip}
+        picture = self.call("Page.captureScreenshot", format="png", **options)["data"]
         path.write_bytes(base64.b64decode(picture))
 
     def resize(self, width: int, height: int, *, scale: float = 1.0, phone: bool = False) -> None:
-        """Another size, in CSS pixels of `scale` dots; `phone` has touch and a phone's viewport."""
+        """Sets the size in CSS pixels and the device pixels per CSS pixel; `phone` has touch and a phone viewport."""
         self._width, self._height = width, height
         size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": phone}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         self.call("Emulation.setTouchEmulationEnabled", enabled=phone)
 
     def emulate_dark(self, dark: bool) -> None:
-        """Prefer dark or light colours; motion is always reduced."""
+        """Sets the preference for dark or light colours; reduced motion is always preferred."""
         colours = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         motion = {"name": "prefers-reduced-motion", "value": "reduce"}
         self.call("Emulation.setEmulatedMedia", features=[colours, motion])
 
     def first_paint(self) -> dict[str, float]:
-        """Milliseconds from the start of the navigation to the first paint, the first content and the load."""
+        """Returns the milliseconds from navigation start to first paint, first content and load."""
         times: dict[str, float] = self.wait_for(PAINTS)
         return times
 
     def close(self) -> None:
-        """Close it and forget its cookies and storage."""
+        """Closes the page and deletes its cookies and storage."""
         self._browser.call("Target.disposeBrowserContext", browserContextId=self._context)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send one command of the DevTools protocol to this page."""
+        """Sends a command of the DevTools protocol to this page and returns its answer."""
         return self._browser.call(method, self._session, **params)
 
-    def take(self, method: str, event: dict[str, Any]) -> None:
-        """Note one event; the browser's reader calls this."""
+    def handle(self, method: str, event: dict[str, Any]) -> None:
+        """Records an event; called by the browser's reader thread."""
         match method:
             case "Page.frameNavigated" if event["frame"]["id"] == self._target:
                 self._documents.append(event["frame"]["loaderId"])
@@ -315,7 +323,7 @@ class Page:
                 self._loaded.add(event["loaderId"])
             case "Runtime.consoleAPICalled" if event["type"] in ("warning", "error", "assert"):
                 level = "warning" if event["type"] == "warning" else "error"
-                self._console.append(f"{level}: {' '.join(map(_shown, event['args']))}")
+                self._console.append(f"{level}: {' '.join(map(_format, event['args']))}")
             case "Runtime.exceptionThrown":
                 self._console.append(f"error: {_thrown(event['exceptionDetails'])}")
             case "Log.entryAdded" if event["entry"]["level"] in ("warning", "error"):
@@ -333,18 +341,18 @@ class Page:
                 self._failures.append(f"{reason} {self._addresses.get(event['requestId'], '')}".rstrip())
 
     def _evaluate(self, script: str, seconds: float) -> Any:
-        asked = {"expression": script, "awaitPromise": True, "returnByValue": True, "seconds": seconds}
-        answer = self.call("Runtime.evaluate", **asked)
+        options = {"expression": script, "awaitPromise": True, "returnByValue": True, "seconds": seconds}
+        answer = self.call("Runtime.evaluate", **options)
         if "exceptionDetails" in answer:
             raise BrowserError(f"{script} threw {_thrown(answer['exceptionDetails'])}")
         return answer["result"].get("value")
 
 
-def _shown(value: dict[str, Any]) -> str:
-    """One value as the console would print it."""
-    shown = value.get("value", value.get("description", value["type"]))
-    return shown if isinstance(shown, str) else json.dumps(shown)
+def _format(value: dict[str, Any]) -> str:
+    """Returns a value as the console prints it."""
+    text = value.get("value", value.get("description", value["type"]))
+    return text if isinstance(text, str) else json.dumps(text)
 
 
 def _thrown(details: dict[str, Any]) -> str:
-    return _shown(details["exception"]) if "exception" in details else str(details["text"])
+    return _format(details["exception"]) if "exception" in details else str(details["text"])

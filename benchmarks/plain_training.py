@@ -1,4 +1,4 @@
-"""A federated round as most write it: one client after the other, modules and an optimiser; to compare with."""
+"""A federated round as a plain loop over the clients, with torch modules and an optimiser: a reference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from turnout.lab.learners.networks import KERNEL, POOL, Network
 
 
 class PlainRound:
-    """Trains each client on its own, on images that lie on the device already, and averages."""
+    """Trains one client after the other, on images that are on the device, and averages the weights."""
 
     def __init__(self, network: Network, training: Training, images: Tensor, labels: Tensor) -> None:
         self.network, self.training = network, training
@@ -21,7 +21,7 @@ class PlainRound:
         self.model = plain_module(network).to(images)
 
     def train(self, weights: Tensor, orders: IntArray) -> tuple[Tensor, list[float]]:
-        """The mean of all clients' models, and each one's mean loss."""
+        """Returns the mean of the clients' weights, and the mean loss of each client."""
         how = self.training
         total, means = torch.zeros_like(weights), []
         for order in torch.from_numpy(orders).to(self.images.device):
@@ -46,7 +46,7 @@ class PlainRound:
 
 
 def plain_module(network: Network) -> nn.Sequential:
-    """The network of torch's own modules."""
+    """Returns the network as torch modules."""
     layers: list[nn.Module] = []
     for (_, _, before), after in zip(network.image_sizes, network.convolutions, strict=False):
         layers += [nn.Conv2d(before, after, KERNEL), nn.MaxPool2d(POOL), nn.ReLU()]
@@ -57,29 +57,29 @@ def plain_module(network: Network) -> nn.Sequential:
 
 
 def put_weights(model: nn.Sequential, network: Network, weights: Tensor) -> None:
-    """Flat weights into the modules, which order them otherwise."""
+    """Copies flat weights into the modules, which have another order of dimensions."""
     with torch.no_grad():
-        for parameter, ours in zip(model.parameters(), _theirs(network, weights), strict=True):
-            parameter.copy_(ours.reshape(parameter.shape))
+        for parameter, view in zip(model.parameters(), _module_views(network, weights), strict=True):
+            parameter.copy_(view.reshape(parameter.shape))
 
 
 def got_weights(model: nn.Sequential, network: Network) -> Tensor:
-    """The way back."""
+    """Returns the weights of the modules in flat order."""
     weights = torch.empty(
         network.parameters, dtype=next(model.parameters()).dtype, device=next(model.parameters()).device
     )
     with torch.no_grad():
-        for parameter, ours in zip(model.parameters(), _theirs(network, weights), strict=True):
-            ours.copy_(parameter.reshape(ours.shape))
+        for parameter, view in zip(model.parameters(), _module_views(network, weights), strict=True):
+            view.copy_(parameter.reshape(view.shape))
     return weights
 
 
-def _theirs(network: Network, weights: Tensor) -> list[Tensor]:
-    """Views of flat weights as torch's modules shape them: outputs first, channels before rows and columns."""
+def _module_views(network: Network, weights: Tensor) -> list[Tensor]:
+    """Returns views of flat weights in the order of torch modules: outputs first, channels before rows and columns."""
     height, width, channels = network.image_sizes[-1]
     views = []
-    for depth, (place, shape) in enumerate(zip(network.slices, network.shapes, strict=True)):
-        layer = weights[place]
+    for depth, (position, shape) in enumerate(zip(network.slices, network.shapes, strict=True)):
+        layer = weights[position]
         if len(shape) == 1:
             views.append(layer)
         elif depth < 2 * len(network.convolutions):

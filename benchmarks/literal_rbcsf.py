@@ -1,4 +1,4 @@
-"""RBCS-F as one would write it down first: plain Python, one client at a time. Something to be measured against."""
+"""RBCS-F in plain Python, one client at a time: a reference for results and speed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Matrix = list[list[float]]
 
 
 class LiteralRBCSF:
-    """Algorithm 2 with Algorithm 1 inside: for each slowest client, the most owed among the faster."""
+    """Algorithm 2 of the paper, with Algorithm 1 in `choose`. `owed` has units of 1 / denominator of the rate."""
 
     def __init__(self, clients: int, *, cohort_size: int, guaranteed_rate: Fraction, speed_weight: float) -> None:
         self.cohort_size, self.rate, self.speed_weight = cohort_size, guaranteed_rate, speed_weight
         self.H: list[Matrix] = [[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]] for _ in range(clients)]
         self.b = [[0.0, 0.0, 0.0] for _ in range(clients)]
-        self.owed = [0] * clients  # in units of 1/denominator of the rate
+        self.owed = [0] * clients
 
     def choose(self, available: list[bool], contexts: list[list[float]]) -> list[int]:
-        """Estimate everyone, then try every threshold."""
+        """Estimates all times; then, for each slowest client, selects the most owed among the faster clients."""
         times = [self._optimistic(n, context) for n, context in enumerate(contexts)]
-        present = [n for n, there in enumerate(available) if there]
+        present = [n for n, is_available in enumerate(available) if is_available]
         by_debt = sorted(present, key=lambda n: (-self.owed[n], times[n], n))
         size = min(self.cohort_size, len(present))
         best, best_cohort = (math.inf, math.inf), list[int]()
@@ -38,9 +38,9 @@ class LiteralRBCSF:
         return sorted(best_cohort)
 
     def learn(self, chosen: list[int], contexts: list[list[float]], times: list[float]) -> None:
-        """Pay the chosen, and add their times."""
-        earned, turn = self.rate.numerator, self.rate.denominator
-        self.owed = [max(owed + earned - turn * (n in chosen), 0) for n, owed in enumerate(self.owed)]
+        """Updates the turns owed, and the regressions of the selected clients."""
+        accrual, turn = self.rate.numerator, self.rate.denominator
+        self.owed = [max(owed + accrual - turn * (n in chosen), 0) for n, owed in enumerate(self.owed)]
         for n, time in zip(chosen, times, strict=True):
             c = contexts[n]
             for i in range(3):
@@ -56,7 +56,7 @@ class LiteralRBCSF:
 
 
 def literal_run(rounds: int, *, seed: int = 0, speed_weight: float = 20.0) -> list[list[int]]:
-    """Play it in the paper's world; who was chosen."""
+    """Plays the literal policy in the paper's world and returns the cohorts."""
     world = PaperWorld(seed)
     policy = LiteralRBCSF(world.clients, cohort_size=8, guaranteed_rate=Fraction(3, 20), speed_weight=speed_weight)
     chosen = []

@@ -1,0 +1,43 @@
+"""Translates library errors to the command line: which option or command solves the problem.
+
+Library messages speak of Python arguments and are complete without this advice.
+"""
+
+from __future__ import annotations
+
+from turnout.errors import SettingError, TurnoutError
+
+#: The option for the argument that an error names.
+OPTIONS = {
+    "run": "--run NUMBER selects a run",
+    "port": "--host ADDRESS and --port NUMBER select another address",
+    "suite": "--suite traces plays recorded clients; omit --traces for other suites",
+}
+#: Problems of trace files are text; each phrase names a Python function or argument that the command line has too.
+PHRASES = {
+    "the columns of a Layout": "--column OURS=THEIRS gives the name of a column in the file",
+    "`on` of a Layout": "--on STATE lists a state that means available",
+    "returns all)": "turnout traces check lists all problems",
+    "write each part to its own file": "--part NAME writes one part",
+}
+
+
+def advice_for(error: TurnoutError) -> list[str]:
+    """Returns the options and commands that help with this error, most specific first."""
+    advice = []
+    if error.dataset is not None:
+        advice.append(f"turnout data fetch {error.dataset} downloads it")
+    if error.damaged is not None:
+        advice.append(f"turnout fleet doctor {error.damaged} lists what is damaged")
+    if isinstance(error, SettingError) and error.argument in OPTIONS:
+        advice.append(OPTIONS[error.argument])
+    if error.argument == "run":
+        advice.append("turnout runs list STORE lists the runs")
+    advice.extend(hint for phrase, hint in PHRASES.items() if phrase in str(error))
+    return advice
+
+
+def describe(error: TurnoutError) -> str:
+    """Returns the message of an error, followed by the advice of the command line."""
+    advice = advice_for(error)
+    return f"{error}. Try: {'; '.join(advice)}" if advice else str(error)
