@@ -147,3 +147,17 @@ def test_a_constant_feature_may_be_one_number_for_all(open_fleet: OpenFleet) -> 
 def test_features_that_cannot_be_are_refused(declare: Any, complaint: str) -> None:
     with pytest.raises(SettingError, match=complaint):
         declare()
+
+
+def test_a_choice_computes_the_contexts_once(open_fleet: OpenFleet) -> None:
+    """The offer on record holds the contexts that the policy was given, not a second computation of them."""
+    drawn: list[float] = []
+
+    def compute(columns: Columns) -> Sequence[FloatArray]:
+        drawn.append(float(len(drawn)))
+        return [columns["battery"] + drawn[-1]]
+
+    scheduler = open_fleet(features=Features.of(BATTERY, compute=compute, outputs=1))
+    for _ in range(3):
+        play_round(scheduler, {"a": {"battery": 0.0}, "b": {"battery": 0.0}, "c": {"battery": 0.0}})
+    assert drawn == [0.0, 1.0, 2.0]

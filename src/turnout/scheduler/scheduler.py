@@ -18,7 +18,7 @@ from turnout.kernel.arrays import IntArray, as_number
 from turnout.kernel.fairness import Certificate
 from turnout.kernel.rounds import RoundRecord, Selection
 from turnout.policies.explain.explanation import Explanation
-from turnout.scheduler.audit.explain import explained, offered_in
+from turnout.scheduler.audit.explain import explained
 from turnout.scheduler.clock import now
 from turnout.scheduler.features import PAPER_FEATURES, Features
 from turnout.scheduler.journal.journal import Journal
@@ -402,8 +402,7 @@ class Scheduler:
         joined = self._fresh(statuses) if isinstance(statuses, Mapping) else []
         try:
             self._fleet.join(joined)
-            opened = chosen_round(self._fleet, self.features, self.settings, statuses, tuple(joined))
-            offered = offered_in(opened, self._fleet, self.features, self.settings, statuses)
+            opened, offered = chosen_round(self._fleet, self.features, self.settings, statuses, tuple(joined))
             with self._journal.writing() as db:
                 self._journal.put_open_round(db, opened, [self._fleet.ids[row] for row in opened.rows.tolist()])
                 self._journal.put_offered(db, offered)

@@ -12,22 +12,9 @@ from turnout.policies.explain.explanation import Explanation, explain_choice, in
 from turnout.scheduler.features import Features
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.replay import FleetState, load_before
-from turnout.scheduler.records import OpenRound, RecordedOffer
-from turnout.scheduler.rounds.choosing import Statuses, offer_of
+from turnout.scheduler.records import RecordedOffer
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
-
-
-def offered_in(
-    opened: OpenRound, fleet: Fleet, features: Features, settings: SchedulerSettings, statuses: Statuses
-) -> RecordedOffer:
-    """What a choice was made from, for the file: all contexts, or none in a fleet that is too large for that."""
-    if len(opened.available) <= settings.record_offers_up_to:
-        contexts = offer_of(fleet, features, settings, statuses)[1][opened.available]
-        return RecordedOffer(opened.round, opened.rows, opened.reasons, opened.available, contexts)
-    chosen = np.zeros(len(opened.available), dtype=np.bool_)
-    chosen[opened.rows] = True
-    return RecordedOffer(opened.round, opened.rows, opened.reasons, chosen, None)
 
 
 def explained(
