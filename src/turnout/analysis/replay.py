@@ -13,6 +13,7 @@ import numpy as np
 from turnout.analysis.metrics import jain_index, owed_after_each_round, student_t
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.arrays import FloatArray, as_count
+from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundRecord, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import filled, make_policy, settings_named
@@ -236,7 +237,7 @@ def prediction_half_width(values: FloatArray) -> float:
 def _promise(record: Recorded, settings: Mapping[str, Any]) -> dict[str, Any]:
     own = {**(LIVE if record.live is not None else {}), **record.settings, **settings}
     return {
-        "guaranteed_rate": own.get("guaranteed_rate", 0.15),
+        "guaranteed_rate": own.get("guaranteed_rate", DEFAULT_RATE),
         "accrual": own.get("accrual", "always"),
         "outcomes_paid": ("arrived",) if own.get("paid") == "contributed" else OUTCOMES,
     }

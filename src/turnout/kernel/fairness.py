@@ -28,6 +28,8 @@ from turnout.kernel.arrays import (
 Rate: TypeAlias = float | str | Fraction
 Accrual: TypeAlias = Literal["always", "available"]
 
+#: The guaranteed rate where none is given: the one of the paper's experiments.
+DEFAULT_RATE = 0.15
 # Units of a turn are at most this fine: then billions of rounds of debt fit into 64 bits.
 FINEST = 10**9
 

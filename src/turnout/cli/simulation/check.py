@@ -11,6 +11,7 @@ from rich.console import Console
 from turnout.cli.options import ConfigOption, JsonOption, print_json, read_config
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FloatArray
+from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.feasibility import feasibility, largest_feasible_rate, require_feasible
 from turnout.simulator.plans import make_world
 
@@ -18,7 +19,9 @@ from turnout.simulator.plans import make_world
 def check(
     clients: Annotated[int | None, typer.Option(min=1, help="How many clients; by default 40.")] = None,
     cohort_size: Annotated[int | None, typer.Option(min=1, help="How many are chosen a round; by default 8.")] = None,
-    rate: Annotated[float | None, typer.Option(min=0, max=1, help="The promised share; by default 0.15.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0, max=1, help=f"The promised share; by default {DEFAULT_RATE:g}.")
+    ] = None,
     availability: Annotated[
         str | None,
         typer.Option(help="How often clients volunteer: 0.8, or one number a client: 0.8,0.5,0.9. By default 0.8."),
@@ -73,7 +76,7 @@ def _asked(
         if len(numbers) > 1:
             world["clients"] = len(numbers) if clients is None else clients
     name = world.pop("name", "paper")
-    promised = rate if rate is not None else policy.get("guaranteed_rate", 0.15)
+    promised = rate if rate is not None else policy.get("guaranteed_rate", DEFAULT_RATE)
     if not isinstance(promised, int | float):
         raise SettingError("guaranteed_rate must be one number here; others are checked as a policy is built")
     return {

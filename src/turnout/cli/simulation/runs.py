@@ -16,6 +16,7 @@ from rich.table import Table
 from turnout.analysis.metrics import prediction_error, summarise
 from turnout.cli.options import JsonOption, print_json
 from turnout.experiments.framework.reproduce import write_text
+from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.rounds import RoundRecord
 from turnout.store import RunInfo, RunStore
 
@@ -61,7 +62,7 @@ def show(store: StoreArgument, run: RunArgument, json: JsonOption = False) -> No
     with RunStore(store, read_only=True) as opened:
         one = opened.info(run)
         columns = opened.columns(run)
-    promise = one.plan.get("settings", {}).get("guaranteed_rate", 0.15)
+    promise = one.plan.get("settings", {}).get("guaranteed_rate", DEFAULT_RATE)
     told = {**_told(one), "summary": asdict(summarise(columns, guaranteed_rate=promise)) if one.rounds else {}}
     if one.rounds and columns.contexts.shape[1]:
         told["summary"]["prediction_error"] = prediction_error(columns).overall

@@ -36,7 +36,7 @@ from turnout.errors import SettingError, suggestion
 from turnout.experiments.framework.drawing import save_as
 from turnout.experiments.leaderboard.suites import SUITES
 from turnout.experiments.paper.comparison import draw_overview, overview_tables
-from turnout.kernel.fairness import exact_rate
+from turnout.kernel.fairness import DEFAULT_RATE, exact_rate
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.play import play
 from turnout.simulator.sweep import missing_plans, play_into, sweep
@@ -177,7 +177,7 @@ def _played_here(plan: RunPlan, progress: Progress) -> RoundColumns:
 def _promised(plans: Sequence[RunPlan]) -> float:
     """What the first policy that promises something promises to all alike; the paper's rate if none does."""
     rates = [plan.settings["guaranteed_rate"] for plan in plans if "guaranteed_rate" in plan.settings]
-    return next((float(exact_rate(rate)) for rate in rates if isinstance(rate, float | int | str)), 0.15)
+    return next((float(exact_rate(rate)) for rate in rates if isinstance(rate, float | int | str)), DEFAULT_RATE)
 
 
 def _swept(by_seed: list[list[RunPlan]], promise: float, save: Path | None, workers: int | None) -> list[list[Summary]]:

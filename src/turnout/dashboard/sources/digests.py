@@ -13,6 +13,7 @@ import numpy as np
 from turnout.analysis.metrics import jain_index, owed_units
 from turnout.errors import TurnoutError
 from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.store import RoundColumns, RunInfo, RunStore
 
 #: Debts are counted again only where clients × rounds are at most this.
@@ -71,7 +72,9 @@ def _promised(info: RunInfo) -> float | None:
     settings = info.plan.get("settings")
     if not isinstance(settings, Mapping):
         settings = {}
-    told = settings.get("guaranteed_rate", 0.15 if info.plan.get("policy") in ("rbcsf", "fair-oracle") else None)
+    told = settings.get(
+        "guaranteed_rate", DEFAULT_RATE if info.plan.get("policy") in ("rbcsf", "fair-oracle") else None
+    )
     try:
         return float(Fraction(told)) if isinstance(told, str | int | float) else None
     except (ValueError, ZeroDivisionError):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count, smallest
 from turnout.kernel.cohort import Cohort, cohort_of_times
-from turnout.kernel.fairness import Accrual, OwedTurns, Rate
+from turnout.kernel.fairness import DEFAULT_RATE, Accrual, OwedTurns, Rate
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.guaranteed import GuaranteedPolicy
@@ -55,7 +55,7 @@ class FairOracle(GuaranteedPolicy):
         clients: int,
         *,
         cohort_size: int = 8,
-        guaranteed_rate: Rate | npt.ArrayLike = 0.15,
+        guaranteed_rate: Rate | npt.ArrayLike = DEFAULT_RATE,
         speed_weight: float = 1000.0,
         accrual: Accrual = "always",
         max_owed: float | Fraction | None = None,

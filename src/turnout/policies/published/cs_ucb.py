@@ -15,7 +15,7 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count, as_number, load_array, smallest
 from turnout.kernel.cohort import NOBODY, Cohort
-from turnout.kernel.fairness import Accrual, OwedTurns, Rate
+from turnout.kernel.fairness import DEFAULT_RATE, Accrual, OwedTurns, Rate
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy, prefixed, subset
 from turnout.policies.guaranteed import GuaranteedPolicy
@@ -132,7 +132,7 @@ class CSUCBQ(GuaranteedPolicy):
         clients: int,
         *,
         cohort_size: int = 8,
-        guaranteed_rate: Rate | npt.ArrayLike = 0.15,
+        guaranteed_rate: Rate | npt.ArrayLike = DEFAULT_RATE,
         fairness_weight: float = 0.1,
         longest: float | None = None,
         accrual: Accrual = "always",

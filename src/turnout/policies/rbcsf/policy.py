@@ -16,7 +16,7 @@ from turnout.kernel.arrays import FloatArray, load_array
 from turnout.kernel.cohort import Cohort, as_exact, cohort_of_contexts
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.exploration import exploration_from
-from turnout.kernel.fairness import Accrual, Certificate, OwedTurns, Rate
+from turnout.kernel.fairness import DEFAULT_RATE, Accrual, Certificate, OwedTurns, Rate
 from turnout.kernel.rounds import ContextRange, RoundOffer, RoundReport
 from turnout.policies.base import prefixed, subset
 from turnout.policies.guaranteed import GuaranteedPolicy
@@ -59,7 +59,7 @@ class RBCSF(GuaranteedPolicy):
         clients: int,
         *,
         cohort_size: int = 8,
-        guaranteed_rate: Rate | npt.ArrayLike = 0.15,
+        guaranteed_rate: Rate | npt.ArrayLike = DEFAULT_RATE,
         speed_weight: float = 20.0,
         exploration: float | str = 0.1,
         ridge: float = 1.0,

@@ -33,7 +33,7 @@ import numpy.typing as npt
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, as_number
 from turnout.kernel.cohort import Cohort, cohort_of_times
-from turnout.kernel.fairness import FINEST, Accrual, Certificate, FairnessQueues, OwedTurns, Rate
+from turnout.kernel.fairness import DEFAULT_RATE, FINEST, Accrual, Certificate, FairnessQueues, OwedTurns, Rate
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy, prefixed, subset
 from turnout.policies.guaranteed import GuaranteedPolicy
@@ -53,7 +53,7 @@ class MostOwed(GuaranteedPolicy):
         clients: int,
         *,
         cohort_size: int = 8,
-        guaranteed_rate: Rate | npt.ArrayLike = 0.15,
+        guaranteed_rate: Rate | npt.ArrayLike = DEFAULT_RATE,
         accrual: Accrual = "always",
         max_owed: float | Fraction | None = None,
         paid: Literal["chosen", "contributed"] = "chosen",
@@ -106,7 +106,7 @@ class WithGuarantee(Wrapper):
     def __init__(
         self,
         policy: SelectionPolicy,
-        guaranteed_rate: Rate | npt.ArrayLike = 0.15,
+        guaranteed_rate: Rate | npt.ArrayLike = DEFAULT_RATE,
         *,
         urgency: float | Fraction = 2.0,
         accrual: Accrual = "always",
