@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +39,7 @@ from turnout.scheduler.records import (
     without,
 )
 from turnout.store.database import FileKind, check_whole, connect, create, transaction, translate_sqlite_errors
-from turnout.store.lock import WriterLock
+from turnout.store.lock import Writer, WriterLock, lock_path
 from turnout.store.packing import pack_snapshot, unpack_snapshot
 from turnout.store.wal import lost_commits
 
@@ -100,10 +99,10 @@ class Journal:
         try:
             with translate_sqlite_errors(path):
                 if takeover:
-                    # Who hangs keeps the old lock, whoever comes meets the new one.
-                    _lock_of(path).unlink(missing_ok=True)
+                    # Unlinking leaves the hung process with the lock on the old inode; a new process locks a new file.
+                    lock_path(path).unlink(missing_ok=True)
                 if writes:
-                    self._lock = WriterLock(_lock_of(path), store=path)
+                    self._lock = WriterLock(path)
                     self._refuse_lost_commits()
                 self.db = _connected(path, read_only=read_only)
                 if reporting and self._format < FLEET.format:
@@ -133,7 +132,7 @@ class Journal:
             db.executemany("INSERT INTO meta VALUES (?, ?)", first.items())
 
         with translate_sqlite_errors(path):
-            lock = WriterLock(_lock_of(path), store=path)
+            lock = WriterLock(path)
             try:
                 if not path.exists():
                     create(path, FLEET, fill)
@@ -439,8 +438,7 @@ class Journal:
             self.db.execute(OFFERS)
             epoch = self._count("epoch") + 1
             self.db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
-            writer = f"process {os.getpid()} on host {socket.gethostname()}"
-            self.db.execute("UPDATE meta SET value = ? WHERE key = 'writer'", (writer,))
+            self.db.execute("UPDATE meta SET value = ? WHERE key = 'writer'", (str(Writer.current()),))
         self._epoch = epoch
 
     def _check_epoch(self) -> None:
@@ -502,10 +500,6 @@ def _connected(path: Path, *, read_only: bool) -> sqlite3.Connection:
 
 def _offer_digest(round_: int, volunteers: bytes, data: bytes) -> bytes:
     return digest_of(as_bytes(volunteers), str(round_), data)
-
-
-def _lock_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}.lock")
 
 
 def _seal(words: str) -> str:
