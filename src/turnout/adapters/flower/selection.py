@@ -16,7 +16,6 @@ from turnout.adapters.flower.exchange import Exchange, LiveRound
 from turnout.adapters.flower.grid import POLL, NarrowGrid, TimedGrid
 from turnout.adapters.flower.nodes import Nodes
 from turnout.adapters.flower.saved_run import (
-    Metrics,
     RunFiles,
     SavedRun,
     metrics_of,
@@ -31,6 +30,7 @@ from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import as_count, as_number
 from turnout.scheduler import Scheduler
 from turnout.simulator.world import World
+from turnout.store.training_log import METRIC_KINDS, Metrics
 
 log = logging.getLogger("flwr")
 ROUND_NODES_SECONDS = 1.0  # between two looks at who is connected
@@ -100,7 +100,7 @@ class FairSelection(Strategy):
         """
         self._rounds, self._timeout, self._arrays = num_rounds, timeout, initial_arrays
         self._begun_with = shapes_of(initial_arrays)
-        self._metrics = {"train": {}, "evaluate": {}, "server": {}}
+        self._metrics = {kind: {} for kind in METRIC_KINDS}
         self._offset, self._round, self._gathered = 0, None, False
         self._exchange.clear()
         self._take_up()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from turnout.kernel.fairness import Certificate
 from turnout.scheduler import Scheduler
 from turnout.scheduler.records import Turn
+from turnout.store.training_log import OWN_PREFIX
 
 SHOWN = 10
 
@@ -54,16 +55,16 @@ def figures(scheduler: Scheduler, round: int, expected: Mapping[str, float]) -> 
     """The same as numbers, for the metrics."""
     turns = scheduler.turns(round)
     told = {
-        "turnout-round-seconds": _duration(turns),
-        "turnout-asked": float(len(turns)),
-        "turnout-arrived": float(sum(turn.kind == "arrived" for turn in turns)),
+        f"{OWN_PREFIX}round-seconds": _duration(turns),
+        f"{OWN_PREFIX}asked": float(len(turns)),
+        f"{OWN_PREFIX}arrived": float(sum(turn.kind == "arrived" for turn in turns)),
     }
     if len(expected) == len(turns) > 0:
-        told["turnout-expected-seconds"] = max(expected.values())
+        told[f"{OWN_PREFIX}expected-seconds"] = max(expected.values())
     certificate = _certificate(scheduler)
     if certificate is not None and len(certificate.owed):
-        told["turnout-most-owed-turns"] = float(certificate.owed.max())
-        told["turnout-fewest-turns"] = float(certificate.turns.min())
+        told[f"{OWN_PREFIX}most-owed-turns"] = float(certificate.owed.max())
+        told[f"{OWN_PREFIX}fewest-turns"] = float(certificate.turns.min())
     return told
 
 

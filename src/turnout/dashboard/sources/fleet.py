@@ -13,7 +13,7 @@ import numpy as np
 
 from turnout.dashboard.sources.base import aligned
 from turnout.dashboard.sources.ledger import FAILED, OFTEN_UP_TO, Ledger, Played
-from turnout.dashboard.sources.training import measured, written_at
+from turnout.dashboard.sources.training import measured
 from turnout.errors import ReportError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
@@ -23,6 +23,7 @@ from turnout.scheduler.journal.reader import FleetEvent, Follower
 from turnout.scheduler.journal.replay import FleetState
 from turnout.scheduler.records import OUTCOME_OF_KIND, OpenRound, Turn
 from turnout.scheduler.scheduler import Scheduler
+from turnout.store.training_log import TrainingLog
 
 EVENTS_AT_ONCE, OF_A_LARGE_FLEET = 20, 4
 
@@ -63,7 +64,7 @@ class FleetSource:
     @property
     def changes(self) -> tuple[int, float]:
         """Something else whenever somebody has written."""
-        return self._follower.changes, written_at(self._path)
+        return self._follower.changes, TrainingLog(self._path).written_at
 
     def catch_up(self, seconds: float) -> tuple[int, int] | None:
         """A few events at a time."""
