@@ -17,6 +17,7 @@ from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundRecord, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import filled, make_policy, settings_named
+from turnout.scheduler import OUTCOME_OF_KIND
 from turnout.scheduler.features import PAPER_FEATURES
 from turnout.scheduler.journal.journal import Journal, is_fleet
 from turnout.scheduler.journal.replay import LIVE, policy_of
@@ -34,7 +35,6 @@ CALIBRATED_ON = 4  # seeds
 MOST_NUMBERS = 20_000_000  # of whole offers: 160 megabytes
 COLD_START = 1  # its place among the paper's features
 REPEATED = "everything is exact: chosen anew from the recorded offers, and all who were chosen were chosen then"
-WORDS = np.array(["arrived", "late", "late", "late", "failed"])  # of each kind of turn, as policies are told
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -351,7 +351,7 @@ def _records(rounds: Sequence[ClosedRound], clients: int) -> list[RoundRecord]:
             closed.contexts,
             closed.seconds,
             available=available,
-            outcomes=WORDS[closed.kinds],
+            outcomes=OUTCOME_OF_KIND[closed.kinds],
             losses=closed.losses,
             late_arrivals=_late(late),
         )

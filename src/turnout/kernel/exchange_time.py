@@ -21,7 +21,7 @@ from turnout.kernel.arrays import (
     same_length,
 )
 from turnout.kernel.backend import compiled_kernel
-from turnout.kernel.rounds import RoundReport
+from turnout.kernel.rounds import TIMED_OUTCOMES, RoundReport
 
 # A few thousand clients at a time stay in the processor's cache from the first operation to the last.
 BLOCK = 4096
@@ -124,7 +124,7 @@ class ExchangeTimeModel:
             raise ReportError(f"client {clients.max()} is unknown: there are {self.clients} clients")
         self._check_features(contexts)
         if report.outcomes is not None:
-            teaches = report.with_outcome("arrived", "late")
+            teaches = report.with_outcome(*TIMED_OUTCOMES)
             clients, contexts, times = clients[teaches], contexts[teaches], times[teaches]
         self._take_in(clients, contexts, times)  # the report was checked when it was made
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import BoolArray, FloatArray, as_number, load_array, saved
-from turnout.kernel.rounds import RoundReport
+from turnout.kernel.rounds import TIMED_OUTCOMES, RoundReport
 
 
 class LastLosses:
@@ -84,7 +84,7 @@ class MeanTimes:
         if late is not None:
             np.add.at(self.totals, late.clients, late.exchange_times - late.deadlines)
             self.longest = max(self.longest, float(late.exchange_times.max(initial=0.0)))
-        teaches = report.with_outcome("arrived", "late")
+        teaches = report.with_outcome(*TIMED_OUTCOMES)
         rows, times = report.clients[teaches], report.exchange_times[teaches]
         self.totals[rows] += times
         self.counts[rows] += 1

@@ -16,19 +16,15 @@ import numpy.typing as npt
 from turnout.errors import StoreError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.scheduler.clock import seconds_since
+from turnout.scheduler.outcomes import KINDS
 from turnout.store.packing import corruption_as_store_error, pack, unpack
 
-#: What became of an invited client. Surplus: it came back, but enough others had come before it. Outrun: it was still
-#: out when enough others had come, which is no fault of its own.
-KINDS = ("arrived", "surplus", "outrun", "late", "failed")
-#: What a policy is told of each.
-OUTCOME_OF_KIND = np.array(["arrived", "late", "late", "late", "failed"])
 SEAL_PLACE = 11  # columns of a turn, up to its seal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClosedRound:
-    """All that a closed round changes. `kinds` are places in KINDS; late_* are true times of earlier late clients.
+    """All that a closed round changes. `kinds` are indices into KINDS; late_* are true times of earlier late clients.
 
     `losses`: NaN of who told none; None if nobody told any.
     """

@@ -32,7 +32,7 @@ class Writer:
 
     @classmethod
     def current(cls) -> Writer:
-        """This process."""
+        """The calling process."""
         return cls(os.getpid(), socket.gethostname())
 
     @classmethod

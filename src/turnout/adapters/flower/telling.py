@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from turnout.kernel.fairness import Certificate
-from turnout.scheduler import Scheduler
-from turnout.scheduler.records import Turn
+from turnout.scheduler import ARRIVED, KINDS, STILL_OUT, SURPLUS, Scheduler, Turn
 from turnout.store.training_log import OWN_PREFIX
 
 SHOWN = 10
@@ -40,7 +39,7 @@ def ended_in_words(scheduler: Scheduler, round: int, expected: Mapping[str, floa
         words.append(f"the last one back was {slowest} after {took[slowest]:.1f} s{guess}")
     elif turns:
         words.append("nobody came back")
-    for kind in ("failed", "late", "outrun", "surplus"):
+    for kind in reversed(KINDS[SURPLUS:]):
         some = [f"{turn.id}: {turn.why}" if turn.why else turn.id for turn in turns if turn.kind == kind]
         if some:
             words.append(f"{kind} {_some(some)}")
@@ -70,7 +69,7 @@ def figures(scheduler: Scheduler, round: int, expected: Mapping[str, float]) -> 
 
 def _duration(turns: Sequence[Turn]) -> float:
     """Until enough were back, or until those who were missing were given up."""
-    waited = [turn.seconds for turn in turns if turn.kind in ("arrived", "late", "outrun") and turn.seconds is not None]
+    waited = [turn.seconds for turn in turns if turn.kind in (KINDS[ARRIVED], *STILL_OUT) and turn.seconds is not None]
     return max(waited, default=0.0)
 
 

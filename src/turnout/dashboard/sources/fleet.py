@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import aligned
-from turnout.dashboard.sources.ledger import FAILED, OFTEN_UP_TO, Ledger, Played
+from turnout.dashboard.sources.ledger import OFTEN_UP_TO, Ledger, Played
 from turnout.dashboard.sources.training import measured
 from turnout.errors import ReportError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
+from turnout.scheduler import FAILED, OUTCOME_OF_KIND, OpenRound, Scheduler, Turn
 from turnout.scheduler.audit.explain import explained
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.reader import FleetEvent, Follower
 from turnout.scheduler.journal.replay import FleetState
-from turnout.scheduler.records import OUTCOME_OF_KIND, OpenRound, Turn
-from turnout.scheduler.scheduler import Scheduler
 from turnout.store.training_log import TrainingLog
 
 EVENTS_AT_ONCE, OF_A_LARGE_FLEET = 20, 4

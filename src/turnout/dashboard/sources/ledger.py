@@ -15,10 +15,9 @@ from turnout.kernel.fairness import Certificate, FairnessQueues
 from turnout.kernel.rounds import RoundReport
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.rbcsf.change import ChangeDetector
-from turnout.scheduler.records import KINDS
+from turnout.scheduler import LATE, OUTRUN, SURPLUS
 from turnout.scheduler.rounds.reliability import doubtful, moved, relative_error
 
-ARRIVED, SURPLUS, LATE, FAILED = (KINDS.index(word) for word in ("arrived", "surplus", "late", "failed"))
 #: How surprising a client's times must be, in its usual errors, before it counts as changed. With times that scatter
 #: like an exponential that is said wrongly of one time in 10,000; times that double are found after about ten.
 CHANGE_THRESHOLD = 16.0
@@ -279,7 +278,7 @@ class Ledger:
         else:
             numbers["volunteered"][: len(report.available)] += report.available
             self.masks.add(report.round, report.available)
-        came = (played.kinds < KINDS.index("outrun")) & (report.exchange_times > 0)
+        came = (played.kinds < OUTRUN) & (report.exchange_times > 0)
         numbers["lost"][report.clients[played.kinds >= LATE]] += 1
         rows, seconds, foretold = report.clients[came], report.exchange_times[came], predicted[came]
         before = numbers["arrived"][rows]

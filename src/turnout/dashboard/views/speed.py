@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.ledger import LATE
 from turnout.dashboard.views.common import about, binned, flags, histogram, number, numbers
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.scheduler import LATE
 
 MOST_DOTS = 1500
 BAND_PARTS, ENOUGH_FOR_A_BAND = 10, 40

@@ -14,7 +14,8 @@ from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import LateArrivals, RoundReport
 from turnout.policies.base import SelectionPolicy, prefixed, subset
-from turnout.scheduler.records import KINDS, OUTCOME_OF_KIND, ClosedRound
+from turnout.scheduler.outcomes import FAILED, LATE, OUTCOME_OF_KIND, OUTRUN, SURPLUS
+from turnout.scheduler.records import ClosedRound
 from turnout.scheduler.rounds.reliability import moved, relative_error, rest_after_misses
 
 NEVER = -1
@@ -118,7 +119,7 @@ class Fleet:
     def close(self, closed: ClosedRound) -> RoundReport:
         """Take in a round."""
         report = self.report_of(closed)
-        came = closed.kinds <= KINDS.index("surplus")
+        came = closed.kinds <= SURPLUS
         if self.model is not None and came.any():
             self._learn_prediction_errors(closed.rows[came], closed.contexts[came], closed.seconds[came])
         self.policy.tell(report)
@@ -215,14 +216,14 @@ class Fleet:
 
     def _count(self, closed: ClosedRound) -> None:
         numbers, rows = self.numbers, closed.rows
-        came = closed.kinds <= KINDS.index("surplus")
-        awaited = (closed.kinds == KINDS.index("outrun")) | (closed.kinds == KINDS.index("late"))
-        missed = closed.kinds >= KINDS.index("late")
+        came = closed.kinds <= SURPLUS
+        awaited = (closed.kinds == OUTRUN) | (closed.kinds == LATE)
+        missed = closed.kinds >= LATE
         numbers["offered"] += closed.available
         numbers["trained_in"][rows[came]] = closed.round
         numbers["arrived"][rows[came]] += 1
         numbers["lost"][rows[missed]] += 1
-        numbers["learned"][rows[closed.kinds != KINDS.index("failed")]] += 1
+        numbers["learned"][rows[closed.kinds != FAILED]] += 1
         numbers["misses"][rows[came]] = 0
         numbers["misses"][rows[missed]] += 1
         numbers["misses"][closed.late_rows] = 0

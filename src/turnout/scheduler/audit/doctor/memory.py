@@ -22,7 +22,7 @@ from turnout.scheduler.audit.doctor.findings import (
 from turnout.scheduler.features import Features
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.replay import FleetState, load, stored_features
-from turnout.scheduler.records import KINDS
+from turnout.scheduler.outcomes import KINDS
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
 
