@@ -17,12 +17,15 @@ from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundRecord, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import filled, make_policy, settings_named
-from turnout.scheduler import OUTCOME_OF_KIND
-from turnout.scheduler.features import PAPER_FEATURES
-from turnout.scheduler.journal.journal import Journal, is_fleet
-from turnout.scheduler.journal.replay import LIVE, policy_of
-from turnout.scheduler.records import ClosedRound, unpack_closed
-from turnout.scheduler.settings import SchedulerSettings
+from turnout.scheduler import (
+    LIVE_DEFAULTS,
+    PAPER_FEATURES,
+    FleetReader,
+    RecordedRound,
+    SchedulerSettings,
+    is_fleet,
+    live_policy,
+)
 from turnout.simulator.plans import OUR_WORLDS, RunPlan
 from turnout.simulator.play import play
 from turnout.simulator.recorded import ASSUMPTIONS, FittedWorld, RecordedHistory, RecordedWorld
@@ -64,7 +67,7 @@ class Recorded:
         """A fresh policy for the recorded clients."""
         clients, features = self.past.columns.clients, self.past.columns.contexts.shape[1]
         if self.live is not None:
-            return policy_of(replace(self.live, policy=policy, settings=settings), features, clients)
+            return live_policy(replace(self.live, policy=policy, settings=settings), features, clients)
         seed = 0 if self.plan is None else self.plan.seed
         fitting = {"seed": seed, "features": features, "availability": self.past.available.mean(axis=0)}
         return make_policy(policy, clients, **filled(policy, settings, fitting))
@@ -235,7 +238,7 @@ def prediction_half_width(values: FloatArray) -> float:
 
 
 def _promise(record: Recorded, settings: Mapping[str, Any]) -> dict[str, Any]:
-    own = {**(LIVE if record.live is not None else {}), **record.settings, **settings}
+    own = {**(LIVE_DEFAULTS if record.live is not None else {}), **record.settings, **settings}
     return {
         "guaranteed_rate": own.get("guaranteed_rate", DEFAULT_RATE),
         "accrual": own.get("accrual", "always"),
@@ -282,44 +285,35 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recorded_fleet(path: Path) -> Recorded:
-    journal = Journal(path, read_only=True)
-    try:
-        stored = journal.settings
-        clients = len(journal.ids())
-        rounds = [
-            (unpack_closed(data, mask)[0], mask is not None)
-            for _, kind, data, mask in journal.events()
-            if kind == "close"
-        ]
-        kept = [closed for closed, with_mask in rounds if with_mask]
+    with FleetReader(path) as reader, reader.reading():
+        settings, features, clients = reader.settings, reader.features, len(reader.ids)
+        rounds = list(reader.closed_rounds())
+        kept = [closed for closed in rounds if closed.available is not None]
         if not kept:
             raise SettingError(
                 f"{path} holds no closed round that tells who was available: there is nothing to replay yet"
             )
-        offers = _offers(journal, kept, clients)
-    finally:
-        journal.close()
+        offers = _offers(reader, kept, clients)
     notes = ["as recorded: who rested after misses counts as away"]
     if len(kept) < len(rounds):
         notes.append(f"of {len(rounds)} rounds the last {len(kept)} are used: who was there in the others is gone")
-    settings = SchedulerSettings.from_told(stored)
     if settings.overcommit != 1:
         notes.append("over-selection is not replayed: as many are chosen as are wanted")
-    paper_like = stored["features"]["computed"] and stored["features"]["outputs"] == PAPER_FEATURES.outputs
+    paper_like = features.compute is not None and features.outputs == PAPER_FEATURES.outputs
     deadline = settings.deadline if isinstance(settings.deadline, int | float) else None
     columns = RoundColumns.from_records(_records(kept, clients), clients=clients)
     past = RecordedHistory(columns, COLD_START if paper_like and _is_flag(columns) else None, deadline, offers)
     return Recorded(str(path), past, settings.policy, settings.settings, live=settings, notes=tuple(notes))
 
 
-def _offers(journal: Journal, rounds: Sequence[ClosedRound], clients: int) -> FloatArray | None:
+def _offers(reader: FleetReader, rounds: Sequence[RecordedRound], clients: int) -> FloatArray | None:
     """The contexts of all who volunteered, where they are on record and not too many to hold."""
     width = rounds[0].contexts.shape[1]
     if len(rounds) * clients * width > MOST_NUMBERS:
         return None
     offers = np.full((len(rounds), clients, width), np.nan)
     for place, closed in enumerate(rounds):
-        offered = journal.offered(closed.round)
+        offered = reader.offer(closed.round)
         if offered is not None and offered.contexts is not None:
             offers[place, np.flatnonzero(offered.available)] = offered.contexts
     return None if np.isnan(offers).all() else offers
@@ -330,20 +324,19 @@ def _is_flag(columns: RoundColumns) -> bool:
     return bool(np.isin(columns.contexts[:, COLD_START], (0.0, 1.0)).all())
 
 
-def _records(rounds: Sequence[ClosedRound], clients: int) -> list[RoundRecord]:
+def _records(rounds: Sequence[RecordedRound], clients: int) -> list[RoundRecord]:
     """Counted from 1; masks as wide as the fleet is now."""
     place_of = {closed.round: place for place, closed in enumerate(rounds, start=1)}
     turns: dict[tuple[int, int], tuple[FloatArray, float]] = {}
     records = []
     for place, closed in enumerate(rounds, start=1):
         available = np.zeros(clients, dtype=np.bool_)
-        available[: len(closed.available)] = closed.available
+        if closed.available is not None:
+            available[: len(closed.available)] = closed.available
         late = [
-            (place_of[round_], row, *turns[place_of[round_], row], seconds)
-            for round_, row, seconds in zip(
-                closed.late_rounds.tolist(), closed.late_rows.tolist(), closed.late_seconds.tolist(), strict=True
-            )
-            if round_ in place_of
+            (place_of[late.round], late.row, *turns[place_of[late.round], late.row], late.seconds)
+            for late in closed.late
+            if late.round in place_of
         ]
         report = RoundReport(
             place,
@@ -351,7 +344,7 @@ def _records(rounds: Sequence[ClosedRound], clients: int) -> list[RoundRecord]:
             closed.contexts,
             closed.seconds,
             available=available,
-            outcomes=OUTCOME_OF_KIND[closed.kinds],
+            outcomes=closed.outcomes,
             losses=closed.losses,
             late_arrivals=_late(late),
         )

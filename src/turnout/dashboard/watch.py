@@ -18,8 +18,7 @@ from turnout.dashboard.sources.digests import Digest, Digests, yardstick_of
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.run import RunSource, name_of
 from turnout.errors import ReportError, StoreError, TurnoutError
-from turnout.scheduler.journal.journal import is_fleet
-from turnout.scheduler.journal.reader import StaleError
+from turnout.scheduler import StaleError, is_fleet
 from turnout.store import RunInfo, RunStore
 from turnout.store.lock import Writer, lock_line
 

@@ -21,9 +21,10 @@ from turnout.policies.explain.explanation import Explanation
 from turnout.scheduler.audit.explain import explained
 from turnout.scheduler.clock import now
 from turnout.scheduler.features import PAPER_FEATURES, Features
+from turnout.scheduler.journal.events import decode_event, event_to_dict
 from turnout.scheduler.journal.journal import Journal
-from turnout.scheduler.journal.replay import load, policy_of, same_features
-from turnout.scheduler.records import OpenRound, Turn, event_to_dict, pack_closed
+from turnout.scheduler.journal.replay import live_policy, load, same_features
+from turnout.scheduler.records import OpenRound, Turn, pack_closed
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
 from turnout.scheduler.rounds.choosing import Statuses, chosen_round
 from turnout.scheduler.rounds.closing import closed_round
@@ -348,17 +349,18 @@ class Scheduler:
 
     def export(self) -> Iterator[dict[str, Any]]:
         """Everything that happened, one event after the other, for an audit."""
-        last = 0
+        last, joined = 0, 0
         while True:
+            events = []
             with self._turn:  # a few at a time, so that others can go on meanwhile
-                some = list(self._journal.events(last, EXPORTED_AT_ONCE))
-                told = [
-                    {"event": seq, **event_to_dict(kind, data, mask, self._fleet.ids)} for seq, kind, data, mask in some
-                ]
-            yield from told
-            if len(told) < EXPORTED_AT_ONCE:
+                for stored in self._journal.events(last, EXPORTED_AT_ONCE):
+                    event = decode_event(*stored, self._fleet.ids, joined)
+                    joined += len(event.clients) if event.kind == "joined" else 0
+                    events.append(event_to_dict(event))
+            yield from events
+            if len(events) < EXPORTED_AT_ONCE:
                 return
-            last += len(told)
+            last += len(events)
 
     def state(self) -> dict[str, Any]:
         """Memory as plain arrays and numbers: the same for the same history."""
@@ -462,5 +464,5 @@ def _begin(path: Path, settings: SchedulerSettings, features: Features) -> None:
             "a live fleet does not know its clients at the start, so it cannot promise turns to groups of them: leave "
             "groups and group_rates out, or simulate"
         )
-    policy_of(settings, features.outputs, 1)
+    live_policy(settings, features.outputs, 1)
     Journal.make(path, {**settings.told(), "features": features.told()})

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from turnout.adapters.flower.grid import POLL, TimedGrid
 from turnout.adapters.flower.wire import QUERY, Introduction, introduction_in
 from turnout.errors import OfferError
-from turnout.scheduler.features import PAPER_FEATURES, Features
+from turnout.scheduler import PAPER_FEATURES, Features
 
 log = logging.getLogger("flwr")
 PLAIN_STATUS = 1.0  # a client that says nothing of itself

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from turnout.cli.options import JsonOption, print_json
 from turnout.errors import SettingError
-from turnout.scheduler.audit import certify as certifying
-from turnout.scheduler.audit import verify as verifier
+from turnout.scheduler import certify as write_certificate
+from turnout.scheduler import verifier
 
 SHOWN = 10
 
@@ -30,7 +30,7 @@ def certify(
     Exit code 0 if the promise is kept, 1 if it is broken. `turnout verify` checks the two files.
     """
     beside = out.with_suffix(".jsonl") if record is None else record
-    found = certifying.certify(fleet, out, beside)
+    found = write_certificate(fleet, out, beside)
     clients = found["clients"]
     if json:
         told = {name: value for name, value in found.items() if name != "clients"}

@@ -17,8 +17,7 @@ from rich.text import Text
 from turnout.cli.options import JsonOption, print_json
 from turnout.errors import SettingError
 from turnout.kernel.fairness import Certificate
-from turnout.scheduler import Scheduler, SchedulerStatus, Turn
-from turnout.scheduler.audit.doctor.doctor import Finding, examine
+from turnout.scheduler import Finding, Scheduler, SchedulerStatus, Turn, examine
 from turnout.store.atomic import atomic_write
 
 fleet = typer.Typer(no_args_is_help=True, help="Look into the file of a live fleet; nothing is ever changed.")

@@ -12,8 +12,7 @@ from turnout.dashboard.views.common import about, binned, flags_of, number, numb
 from turnout.dashboard.views.queues import debts_of, turns_and_presence
 from turnout.dashboard.watch import Watch
 from turnout.errors import ReportError
-from turnout.scheduler import KINDS
-from turnout.scheduler.rounds.reliability import reliability
+from turnout.scheduler import KINDS, reliability
 
 NEWEST = 500
 

@@ -25,7 +25,7 @@ from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.policies.rbcsf.groups import GroupQueues
-from turnout.scheduler.rounds.reliability import reliability
+from turnout.scheduler import reliability
 
 MOST_DOTS = 2000
 LORENZ_POINTS = 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.explain.explanation import Explanation, explain_choice, inexact_explanation
 from turnout.scheduler.features import Features
 from turnout.scheduler.journal.journal import Journal
+from turnout.scheduler.journal.reader import FleetReader
 from turnout.scheduler.journal.replay import FleetState, load_before
 from turnout.scheduler.records import RecordedOffer
 from turnout.scheduler.rounds.state import Fleet
@@ -46,6 +48,12 @@ def explained(
         return inexact_explanation(fleet.policy, selection, row, ids.__getitem__, _not_on_record(offered, settings))
     offer = RoundOffer(number, offered.available, contexts)
     return explain_choice(fleet.policy, offer, selection, row, ids.__getitem__)
+
+
+def explain_closed_round(reader: FleetReader, fleet: Fleet, row: int, number: int) -> Explanation:
+    """Explain a closed round with a state of the fleet that a follower has at hand, instead of loading it again."""
+    with closing(Journal(reader.path, read_only=True)) as journal:
+        return explained(journal, FleetState(fleet, None, 0), reader.settings, reader.features, row, number)
 
 
 def _selection(journal: Journal, offered: RecordedOffer | None, number: int) -> Selection:

@@ -246,10 +246,23 @@ class Journal:
             raise self.damage(f"the open round {number} is not what was written")
         return unpack_open(data)
 
+    def joined_by(self, event: int) -> int:
+        """How many clients had joined when this event was written."""
+        with self.reading() as db:
+            found = db.execute("SELECT data FROM events WHERE kind = 'join' AND seq <= ?", (event,))
+            return sum(len(json.loads(data)) for (data,) in found)
+
+    def offered_rounds(self) -> list[int]:
+        """The rounds whose offers are on record."""
+        with self.reading() as db:
+            if not _has_offers(db):
+                return []
+            return [int(round_) for (round_,) in db.execute("SELECT round FROM offers ORDER BY round")]
+
     def offered(self, round: int) -> RecordedOffer | None:
         """What the choice of this round was made from, if that is on record."""
         with self.reading() as db:
-            if not _one(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'offers'"):
+            if not _has_offers(db):
                 return None
             found = db.execute("SELECT volunteers, data, digest FROM offers WHERE round = ?", (round,)).fetchone()
         if found is None:
@@ -496,6 +509,11 @@ def _connected(path: Path, *, read_only: bool) -> sqlite3.Connection:
         with suppress(StoreError):
             return connect(path, FORMAT_1, read_only=read_only)
         raise
+
+
+def _has_offers(db: sqlite3.Connection) -> bool:
+    """Whether the file has the table of offers, which older versions did not write."""
+    return bool(_one(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'offers'"))
 
 
 def _offer_digest(round_: int, volunteers: bytes, data: bytes) -> bytes:

@@ -20,8 +20,9 @@ from turnout.scheduler.records import OpenRound, unpack_closed
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
 
-#: Turns are earned by volunteering and paid for contributing; the promise is checked by the scheduler itself.
-LIVE = {"accrual": "available", "paid": "contributed", "allow_infeasible": True}
+#: Settings of a policy where a live fleet has other defaults: turns are earned by volunteering and paid for
+#: contributing, and the scheduler itself checks whether the promise is feasible.
+LIVE_DEFAULTS = {"accrual": "available", "paid": "contributed", "allow_infeasible": True}
 #: A debt may grow by so many turns beyond what outweighs the longest wait, which is the deadline, or this many seconds.
 SPARE_TURNS, LONGEST_WAIT = 10, 60.0
 MOST_TURNS = 1e6
@@ -77,9 +78,9 @@ def load_before(journal: Journal, settings: SchedulerSettings, features: Feature
     raise StoreError(f"round {round_} was not closed in {journal.path}")
 
 
-def policy_of(settings: SchedulerSettings, features: int, clients: int) -> SelectionPolicy:
+def live_policy(settings: SchedulerSettings, features: int, clients: int) -> SelectionPolicy:
     """The policy with what a live fleet needs."""
-    live = {**LIVE, "features": features, "max_owed": _cap(settings)}
+    live = {**LIVE_DEFAULTS, "features": features, "max_owed": _cap(settings)}
     policy = make_policy(settings.policy, clients, **filled(settings.policy, settings.settings, live))
     if policy.requires_expected_times:
         raise SettingError(f"{settings.policy} must be told the true times, which no live fleet knows: use rbcsf")
@@ -119,7 +120,7 @@ def stored_features(stored: Mapping[str, Any]) -> Features:
 def fresh_fleet(settings: SchedulerSettings, features: Features) -> Fleet:
     """Nobody has joined yet."""
     return Fleet(
-        lambda clients: policy_of(settings, features.outputs, clients),
+        lambda clients: live_policy(settings, features.outputs, clients),
         rest_after=settings.rest_after,
         late_window=settings.late_window,
     )
