@@ -346,7 +346,7 @@ def test_who_comes_back_is_counted_as_the_scheduler_does(folder: Path) -> None:
     source, ledger = fleet_ledger(path)
     with closing(source), Scheduler.open(path, read_only=True) as scheduler:
         for word in ("arrived", "lost"):
-            np.testing.assert_array_equal(ledger.numbers[word], scheduler.state()[f"numbers.{word}"])
+            np.testing.assert_array_equal(ledger.history.counters()[word], scheduler.state()[f"numbers.{word}"])
 
 
 def test_the_predictions_of_a_fleet_are_the_schedulers(folder: Path) -> None:

@@ -26,7 +26,7 @@ from turnout.scheduler.outcomes import (
 )
 from turnout.scheduler.records import OpenRound, RecordedOffer, Turn
 from turnout.scheduler.reporter import Reporter
-from turnout.scheduler.rounds.reliability import reliability
+from turnout.scheduler.rounds.history import JUDGED_AFTER, ClientHistory
 from turnout.scheduler.scheduler import Scheduler
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.scheduler.status import SchedulerStatus
@@ -34,6 +34,7 @@ from turnout.scheduler.status import SchedulerStatus
 __all__ = [
     "ARRIVED",
     "FAILED",
+    "JUDGED_AFTER",
     "KINDS",
     "LATE",
     "LIVE_DEFAULTS",
@@ -44,6 +45,7 @@ __all__ = [
     "RETURNED",
     "STILL_OUT",
     "SURPLUS",
+    "ClientHistory",
     "ClientStatus",
     "Feature",
     "Features",
@@ -67,6 +69,5 @@ __all__ = [
     "explain_closed_round",
     "is_fleet",
     "live_policy",
-    "reliability",
     "verifier",
 ]

@@ -28,7 +28,6 @@ from turnout.scheduler.records import OpenRound, Turn, pack_closed
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
 from turnout.scheduler.rounds.choosing import Statuses, chosen_round
 from turnout.scheduler.rounds.closing import closed_round
-from turnout.scheduler.rounds.reliability import doubtful, reliability
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.scheduler.status import SchedulerStatus, status_of
@@ -314,15 +313,12 @@ class Scheduler:
     def reliability(self, client: str) -> float:
         """How likely it is to come back, from how often it has."""
         with self._turn:
-            row, numbers = self._row(client), self._fleet.numbers
-            return float(reliability(numbers["arrived"][row : row + 1], numbers["lost"][row : row + 1])[0])
+            return float(self._fleet.history.reliability[self._row(client)])
 
     def doubted(self) -> list[str]:
         """Clients whose reported context has stopped explaining their times; they lose no turns for it."""
         with self._turn:
-            ways = self._fleet.ways
-            flags = doubtful(ways["from_context"], ways["from_habit"], self._fleet.numbers["arrived"])
-            return [self._fleet.ids[row] for row in np.flatnonzero(flags).tolist()]
+            return [self._fleet.ids[row] for row in np.flatnonzero(self._fleet.history.suspects()).tolist()]
 
     def notices(self) -> list[str]:
         """What a person should know about this fleet's settings and clients."""

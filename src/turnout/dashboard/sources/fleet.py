@@ -188,10 +188,10 @@ class FleetSource:
         if ledger.policy is not None or not fleet.ids:
             return
         ledger.policy = fleet.policy
+        if fleet.model is not None:  # without a model of its own a fleet does not judge predictions; the ledger does
+            ledger.share_history(fleet.history)
         if self._follower.starts_after:
             ledger.numbers["volunteered"], ledger.knows_available = fleet.numbers["offered"].copy(), True
-            if fleet.model is not None:  # what it knows of the clients' ways began before the record here does
-                ledger.sums |= {name: array.copy() for name, array in fleet.ways.items()}
             if ledger.queues is not None:
                 exactly = ledger.queues.owed_exactly()
                 ledger.start_units = exactly.units + exactly.credit

@@ -25,7 +25,6 @@ from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.policies.rbcsf.groups import GroupQueues
-from turnout.scheduler import reliability
 
 MOST_DOTS = 2000
 LORENZ_POINTS = 200
@@ -122,7 +121,7 @@ def _columns(ledger: Ledger) -> dict[str, FloatArray]:
         "forfeited": forfeited,
         "volunteered": volunteered if ledger.knows_available else np.full(ledger.clients, np.nan),
         "mean_seconds": ledger.mean_seconds(),
-        "reliability": reliability(ledger.numbers["arrived"], ledger.numbers["lost"]),
+        "reliability": ledger.history.reliability,
         "last_round": np.where(last > 0, last, np.nan),
     }
 

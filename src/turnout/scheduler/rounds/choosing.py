@@ -15,7 +15,7 @@ from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.scheduler.clock import boot_id, now
 from turnout.scheduler.features import ClientStatus, Features, FleetStatus
 from turnout.scheduler.records import OpenRound, RecordedOffer
-from turnout.scheduler.rounds.reliability import probability_at_least, reliability
+from turnout.scheduler.rounds.reliability import probability_at_least
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
 
@@ -121,7 +121,7 @@ def _invited(fleet: Fleet, settings: SchedulerSettings, offer: RoundOffer) -> Se
     policy, wanted = fleet.policy, fleet.policy.cohort_size
     if wanted is None or settings.overcommit == 1:
         return policy.ask(offer)
-    chances = reliability(fleet.numbers["arrived"], fleet.numbers["lost"])
+    chances = fleet.history.reliability
     most = int(offer.available.sum())
     try:
         if settings.overcommit != "auto":

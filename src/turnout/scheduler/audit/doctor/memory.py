@@ -76,8 +76,8 @@ def _promise(db: sqlite3.Connection, fleet: Fleet) -> Look:
     came, lost = counts["arrived"] + counts["surplus"], counts["late"] + counts["failed"]
     known = np.ones(len(fleet.ids), np.int64)
     known[list(forgotten_rows(db))] = 0
-    look.wrong.extend(_miscounted(fleet, "came back", fleet.numbers["arrived"], came * known))
-    look.wrong.extend(_miscounted(fleet, "was lost", fleet.numbers["lost"], lost * known))
+    look.wrong.extend(_miscounted(fleet, "came back", fleet.history.arrived, came * known))
+    look.wrong.extend(_miscounted(fleet, "was lost", fleet.history.lost, lost * known))
     certify = getattr(fleet.policy, "certificate", None) if fleet.ids else None
     if certify is not None:
         certificate = certify()
