@@ -10,7 +10,7 @@ import pytest
 from scheduler.fleets import OpenFleet, packed, packed_anew, play_round
 from turnout.errors import OfferError, SettingError
 from turnout.kernel.arrays import FloatArray
-from turnout.scheduler import ClientStatus, Feature, Features, Scheduler
+from turnout.scheduler import ClientStatus, Feature, Features, FleetReader, Scheduler
 from turnout.scheduler.features import Columns
 
 BATTERY = Feature("battery", 0.0, 1.0, "of a full one")
@@ -161,3 +161,6 @@ def test_a_choice_computes_the_contexts_once(open_fleet: OpenFleet) -> None:
     for _ in range(3):
         play_round(scheduler, {"a": {"battery": 0.0}, "b": {"battery": 0.0}, "c": {"battery": 0.0}})
     assert drawn == [0.0, 1.0, 2.0]
+    with FleetReader(scheduler.path) as reader:
+        offers = [offer.contexts for offer in reader.offers()]
+    assert [None if contexts is None else contexts.tolist() for contexts in offers] == [[[one]] * 3 for one in drawn]

@@ -140,9 +140,11 @@ class FleetSource:
     def more_flags(self) -> dict[str, BoolArray]:
         """Who rests after misses, and who is seldom there."""
         fleet, clients = self._follower.fleet, self.ledger.clients
-        seldom = np.zeros(clients, dtype=np.bool_)
+        seldom = np.zeros(len(fleet.ids), dtype=np.bool_)
         seldom[fleet.rarely_available()] = True
-        return {"resting": fleet.numbers["rest_until"] > fleet.round, "seldom": seldom}
+        resting = fleet.numbers["rest_until"] > fleet.round
+        # As long as the ledger reads what lies before the snapshot, the fleet has more clients than the ledger.
+        return {"resting": resting[:clients], "seldom": seldom[:clients]}
 
     def close(self) -> None:
         """Let go of the file."""
