@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dashboard.readings import audit_of, fleet_ledger, made_up, run_source, write_made_up
+from dashboard.readings import FOREVER, audit_of, fleet_ledger, made_up, run_source, write_made_up
 from dashboard.served import Stored, play_rounds, run_store, small_fleet
 from scheduler import restless_server
 from scheduler.fleets import named, offered
 from turnout.analysis.metrics import owed_after_each_round, replayed_estimates
+from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.ledger import CHANGE_THRESHOLD, Ledger
 from turnout.dashboard.sources.run import RunSource
 from turnout.dashboard.views.queues import debts_of, turns_and_presence
@@ -351,7 +352,7 @@ def test_who_comes_back_is_counted_as_the_scheduler_does(folder: Path) -> None:
     source, ledger = fleet_ledger(path)
     with closing(source), Scheduler.open(path, read_only=True) as scheduler:
         for word in ("arrived", "lost"):
-            np.testing.assert_array_equal(ledger.numbers[word], scheduler.state()[f"numbers.{word}"])
+            np.testing.assert_array_equal(ledger.history.counters()[word], scheduler.state()[f"numbers.{word}"])
 
 
 def test_the_predictions_of_a_fleet_are_the_schedulers(folder: Path) -> None:
@@ -442,6 +443,24 @@ def test_a_liar_is_doubted_by_both_also_when_masks_are_gone(folder: Path, monkey
         with closing(source):
             assert (ledger.debts_from > 0) == (kept == 3)
             assert [source.id_of(row) for row in np.flatnonzero(ledger.doubted()).tolist()] == expected == ["liar"]
+
+
+def test_flags_are_of_the_clients_that_were_read_so_far(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fleet that is followed from its snapshot knows all its clients before the ledger has read that they joined."""
+    monkeypatch.setattr(journal, "KEEP_MASKS", 3)
+    path, rules = folder / "fleet.turnout", {"cohort_size": 1, "guaranteed_rate": "1/8", "accrual": "always"}
+    with Scheduler.open(path, settings=rules, deadline=90.0, allow_infeasible=True) as scheduler:
+        scheduler.register(["rare", *named(4)])
+        for _ in range(30):
+            scheduler.report_many(dict.fromkeys(scheduler.choose(offered(*named(4))), 5.0))
+            scheduler.close_round()
+        scheduler.snapshot()
+    with closing(FleetSource(path)) as source:
+        assert source.ledger.clients == 0
+        assert {name: flags.tolist() for name, flags in source.more_flags().items()} == {"resting": [], "seldom": []}
+        source.catch_up(FOREVER)
+        assert source.reading is None
+        assert source.more_flags()["seldom"].tolist() == [True, False, False, False, False]
 
 
 def test_a_fleet_nobody_has_joined_has_nothing(folder: Path) -> None:

@@ -15,7 +15,8 @@ pytest.importorskip("flwr")
 from fractions import Fraction
 
 from adapters.flower.in_process import model
-from turnout.adapters.flower.saved_run import Metrics, RunFiles, SavedRun
+from turnout.adapters.flower.saved_run import RunFiles, SavedRun
+from turnout.store.training_log import Metrics
 
 BEFORE = 4  # rounds of the fleet before this run began
 METRICS: dict[str, Metrics] = {

@@ -10,7 +10,7 @@ import pytest
 from scheduler.fleets import OpenFleet, packed, packed_from_disk, play_round
 from turnout.errors import OfferError, SettingError
 from turnout.kernel.arrays import FloatArray
-from turnout.scheduler import ClientStatus, Feature, Features, Scheduler
+from turnout.scheduler import ClientStatus, Feature, Features, FleetReader, Scheduler
 from turnout.scheduler.features import Columns
 
 BATTERY = Feature("battery", 0.0, 1.0, "of a full one")
@@ -147,3 +147,20 @@ def test_a_constant_feature_may_be_one_number_for_all(open_fleet: OpenFleet) -> 
 def test_features_that_cannot_be_are_refused(declare: Any, complaint: str) -> None:
     with pytest.raises(SettingError, match=complaint):
         declare()
+
+
+def test_a_choice_computes_the_contexts_once(open_fleet: OpenFleet) -> None:
+    """The offer on record holds the contexts that the policy was given, not a second computation of them."""
+    drawn: list[float] = []
+
+    def compute(columns: Columns) -> Sequence[FloatArray]:
+        drawn.append(float(len(drawn)))
+        return [columns["battery"] + drawn[-1]]
+
+    scheduler = open_fleet(features=Features.of(BATTERY, compute=compute, outputs=1))
+    for _ in range(3):
+        play_round(scheduler, {"a": {"battery": 0.0}, "b": {"battery": 0.0}, "c": {"battery": 0.0}})
+    assert drawn == [0.0, 1.0, 2.0]
+    with FleetReader(scheduler.path) as reader:
+        offers = [offer.contexts for offer in reader.offers()]
+    assert [None if contexts is None else contexts.tolist() for contexts in offers] == [[[one]] * 3 for one in drawn]

@@ -16,7 +16,7 @@ from turnout.errors import ReportError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_floats, as_number, require_length
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import Accrual, Rate, exact_rates
-from turnout.kernel.rounds import OUTCOMES
+from turnout.kernel.rounds import OUTCOMES, TIMED_OUTCOMES
 from turnout.store.columns import RoundColumns
 
 
@@ -248,7 +248,7 @@ def replayed_estimates(
         return Estimates(predicted, uncertainty)
     width = columns.contexts.shape[1] if features is None else features
     model = ExchangeTimeModel(columns.clients, features=width, ridge=ridge, forgetting=forgetting)
-    usable = _with_outcome(columns, ("arrived", "late"))
+    usable = _with_outcome(columns, TIMED_OUTCOMES)
     starts = columns.starts.tolist()
     for round_, start, end in zip(columns.rounds.tolist(), starts, starts[1:], strict=False):
         clients, contexts = columns.chosen[start:end], columns.contexts[start:end]
@@ -268,7 +268,7 @@ def prediction_error(
 ) -> PredictionError:
     """Returns the difference of the replayed predictions from the observed times, without failed clients."""
     predicted, _ = replayed_estimates(columns, features=features, ridge=ridge, forgetting=forgetting)
-    counts = _with_outcome(columns, ("arrived", "late"))
+    counts = _with_outcome(columns, TIMED_OUTCOMES)
     errors = np.abs(predicted - columns.exchange_times)[counts]
     rounds = len(columns.rounds)
     of_round = round_of_each_row(columns)[counts]

@@ -14,14 +14,20 @@ from turnout.analysis.metrics import jain_index, owed_after_each_round
 from turnout.analysis.statistics import student_t
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.arrays import FloatArray, as_count
+from turnout.kernel.fairness import DEFAULT_RATE
+from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundRecord, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.registry import make_policy, setting_names, with_defaults
-from turnout.scheduler.features import PAPER_FEATURES
-from turnout.scheduler.journal.journal import Journal, is_fleet
-from turnout.scheduler.journal.replay import LIVE, policy_of
-from turnout.scheduler.records import ClosedRound, unpack_closed
-from turnout.scheduler.settings import SchedulerSettings
+from turnout.policies.registry import guarantee_of, make_policy, setting_names, with_defaults
+from turnout.scheduler import (
+    LIVE_DEFAULTS,
+    PAPER_FEATURES,
+    FleetReader,
+    RecordedRound,
+    SchedulerSettings,
+    is_fleet,
+    live_policy,
+)
 from turnout.simulator.plans import OUR_WORLDS, RunPlan
 from turnout.simulator.play import play
 from turnout.simulator.recorded import ASSUMPTIONS, FittedWorld, RecordedHistory, RecordedWorld
@@ -34,8 +40,6 @@ CALIBRATED_ON = 4  # the number of seeds that determine the scale of a fitted wo
 MOST_NUMBERS = 20_000_000  # the largest number of context values to load, 160 megabytes
 COLD_START = 1  # the index of the cold start among the paper's features
 REPEATED = "everything is exact: the policy selects the recorded cohorts from the recorded offers"
-#: The outcome that policies receive for each kind of turn.
-OUTCOME_OF_KIND = np.array(["arrived", "late", "late", "late", "failed"])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +73,7 @@ class Recorded:
         """Builds a new policy for the recorded clients."""
         clients, features = self.past.columns.clients, self.past.columns.contexts.shape[1]
         if self.live is not None:
-            return policy_of(replace(self.live, policy=policy, settings=settings), features, clients)
+            return live_policy(replace(self.live, policy=policy, settings=settings), features, clients)
         seed = 0 if self.plan is None else self.plan.seed
         fitting = {"seed": seed, "features": features, "availability": self.past.available.mean(axis=0)}
         return make_policy(policy, clients, **with_defaults(policy, settings, fitting))
@@ -246,7 +250,7 @@ def _replayed(
         notes: What is exact and what is estimated.
         exact: Whether the replay is exact.
     """
-    promise = _promise(record, settings)
+    promise = _promise(record, policy)
     before = _figures(record.past.columns, record.past.columns, promise)
     after = np.array([_figures(columns, record.past.columns, promise) for columns in played])
     figures = []
@@ -268,12 +272,18 @@ def prediction_half_width(values: FloatArray) -> float:
     return float(student_t(0.95, count - 1) * values.std(ddof=1) * math.sqrt(1 + 1 / count))
 
 
-def _promise(record: Recorded, settings: Mapping[str, Any]) -> dict[str, Any]:
-    own = {**(LIVE if record.live is not None else {}), **record.settings, **settings}
+def _promise(record: Recorded, policy: SelectionPolicy) -> dict[str, Any]:
+    """Returns the guarantee against which debts are counted: the policy's own, else that of the recorded policy."""
+    guarantee = policy.guarantee
+    if guarantee is None:
+        defaults = LIVE_DEFAULTS if record.live is not None else {}
+        guarantee = guarantee_of(
+            record.policy, policy.clients, with_defaults(record.policy, record.settings, defaults)
+        ) or Guarantee(DEFAULT_RATE, accrual="always", paid="chosen")
     return {
-        "guaranteed_rate": own.get("guaranteed_rate", 0.15),
-        "accrual": own.get("accrual", "always"),
-        "outcomes_paid": ("arrived",) if own.get("paid") == "contributed" else OUTCOMES,
+        "guaranteed_rate": guarantee.rate,
+        "accrual": guarantee.accrual,
+        "outcomes_paid": ("arrived",) if guarantee.paid == "contributed" else OUTCOMES,
     }
 
 
@@ -316,46 +326,37 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recorded_fleet(path: Path) -> Recorded:
-    journal = Journal(path, read_only=True)
-    try:
-        stored = journal.settings
-        clients = len(journal.ids())
-        rounds = [
-            (unpack_closed(data, mask)[0], mask is not None)
-            for _, kind, data, mask in journal.events()
-            if kind == "close"
-        ]
-        kept = [closed for closed, with_mask in rounds if with_mask]
+    with FleetReader(path) as reader, reader.reading():
+        settings, features, clients = reader.settings, reader.features, len(reader.ids)
+        rounds = list(reader.closed_rounds())
+        kept = [closed for closed in rounds if closed.available is not None]
         if not kept:
             raise SettingError(
                 f"{path} holds no closed round with its available clients: close at least one round before a replay"
             )
-        offers = _offers(journal, kept, clients)
-    finally:
-        journal.close()
+        offers = _offers(reader, kept, clients)
     notes = ["as recorded: clients in back-off after misses count as unavailable"]
     if len(kept) < len(rounds):
         notes.append(
             f"only the last {len(kept)} of {len(rounds)} rounds are used: the availability of the others was deleted"
         )
-    settings = SchedulerSettings.from_told(stored)
     if settings.overcommit != 1:
         notes.append("over-selection is not replayed: the cohort has the requested size")
-    paper_like = stored["features"]["computed"] and stored["features"]["outputs"] == PAPER_FEATURES.outputs
+    paper_like = features.compute is not None and features.outputs == PAPER_FEATURES.outputs
     deadline = settings.deadline if isinstance(settings.deadline, int | float) else None
     columns = RoundColumns.from_records(_records(kept, clients), clients=clients)
     past = RecordedHistory(columns, COLD_START if paper_like and _is_flag(columns) else None, deadline, offers)
     return Recorded(str(path), past, settings.policy, settings.settings, live=settings, notes=tuple(notes))
 
 
-def _offers(journal: Journal, rounds: Sequence[ClosedRound], clients: int) -> FloatArray | None:
+def _offers(reader: FleetReader, rounds: Sequence[RecordedRound], clients: int) -> FloatArray | None:
     """Returns the contexts of all available clients, or None if they were not recorded or are too many to load."""
     width = rounds[0].contexts.shape[1]
     if len(rounds) * clients * width > MOST_NUMBERS:
         return None
     offers = np.full((len(rounds), clients, width), np.nan)
     for place, closed in enumerate(rounds):
-        offered = journal.offered(closed.round)
+        offered = reader.offer(closed.round)
         if offered is not None and offered.contexts is not None:
             offers[place, np.flatnonzero(offered.available)] = offered.contexts
     return None if np.isnan(offers).all() else offers
@@ -366,20 +367,19 @@ def _is_flag(columns: RoundColumns) -> bool:
     return bool(np.isin(columns.contexts[:, COLD_START], (0.0, 1.0)).all())
 
 
-def _records(rounds: Sequence[ClosedRound], clients: int) -> list[RoundRecord]:
+def _records(rounds: Sequence[RecordedRound], clients: int) -> list[RoundRecord]:
     """Returns records with rounds numbered from 1 and availability masks for the current number of clients."""
     place_of = {closed.round: place for place, closed in enumerate(rounds, start=1)}
     turns: dict[tuple[int, int], tuple[FloatArray, float]] = {}
     records = []
     for place, closed in enumerate(rounds, start=1):
         available = np.zeros(clients, dtype=np.bool_)
-        available[: len(closed.available)] = closed.available
+        if closed.available is not None:
+            available[: len(closed.available)] = closed.available
         late = [
-            (place_of[round_], row, *turns[place_of[round_], row], seconds)
-            for round_, row, seconds in zip(
-                closed.late_rounds.tolist(), closed.late_rows.tolist(), closed.late_seconds.tolist(), strict=True
-            )
-            if round_ in place_of
+            (place_of[late.round], late.row, *turns[place_of[late.round], late.row], late.seconds)
+            for late in closed.late
+            if late.round in place_of
         ]
         report = RoundReport(
             place,
@@ -387,7 +387,7 @@ def _records(rounds: Sequence[ClosedRound], clients: int) -> list[RoundRecord]:
             closed.contexts,
             closed.seconds,
             available=available,
-            outcomes=OUTCOME_OF_KIND[closed.kinds],
+            outcomes=closed.outcomes,
             losses=closed.losses,
             late_arrivals=_late(late),
         )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-import socket
 import threading
 import time
 from collections import OrderedDict
@@ -21,9 +19,9 @@ from turnout.dashboard.sources.digests import Digest, Digests, yardstick_of
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.run import RunSource, name_of
 from turnout.errors import ReportError, StoreError, TurnoutError
-from turnout.scheduler.journal.journal import is_fleet
-from turnout.scheduler.journal.reader import StaleError
+from turnout.scheduler import StaleError, is_fleet
 from turnout.store import RunInfo, RunStore
+from turnout.store.lock import Writer, lock_line
 
 log = logging.getLogger("turnout.dashboard")
 EVERY = 0.5  # seconds between two looks at a file that does not change
@@ -193,15 +191,14 @@ class Watch:
     @property
     def writer(self) -> str | None:
         """Who holds the file to write, if anybody does; without asking for the lock, which could keep a writer out."""
-        lock = self.path.with_name(f"{self.path.name}.lock")
         try:
-            words = lock.read_text(encoding="utf-8").strip()
+            holder = lock_line(self.path)
         except (OSError, UnicodeDecodeError):
             return None
-        here = re.fullmatch(rf"process (\d+) on host {re.escape(socket.gethostname())}", words)
-        if here is not None and not _runs(int(here[1])):  # killed, and its words stayed behind
+        writer = Writer.parse(holder)
+        if writer is not None and writer.is_dead:  # killed before it could empty the lock file
             return None
-        return words or None
+        return holder or None
 
     def sizes(self) -> dict[str, Any]:
         """Bytes of the file and of its log, and when it was last written to."""
@@ -357,13 +354,3 @@ def _stat(file: Path) -> os.stat_result | None:
 def _whole(told: Any) -> int | None:
     """A plan may say anything."""
     return told if isinstance(told, int) else None
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -21,7 +21,7 @@ from turnout.kernel.arrays import (
     require_length,
 )
 from turnout.kernel.backend import compiled_kernel
-from turnout.kernel.rounds import RoundReport
+from turnout.kernel.rounds import TIMED_OUTCOMES, RoundReport
 
 # A block of this many clients stays in the processor's cache from the first operation to the last.
 BLOCK = 4096
@@ -136,7 +136,7 @@ class ExchangeTimeModel:
             raise ReportError(f"client {clients.max()} is unknown: there are {self.clients} clients")
         self._check_features(contexts)
         if report.outcomes is not None:
-            informative = report.with_outcome("arrived", "late")
+            informative = report.with_outcome(*TIMED_OUTCOMES)
             clients, contexts, times = clients[informative], contexts[informative], times[informative]
         self._update(clients, contexts, times)  # the report was validated when it was created
 

@@ -28,6 +28,8 @@ from turnout.kernel.arrays import (
 Rate: TypeAlias = float | str | Fraction
 Accrual: TypeAlias = Literal["always", "available"]
 
+#: The default guaranteed rate, in turns per round: that of the paper's experiments.
+DEFAULT_RATE = 0.15
 # The largest number of units per turn; with it, the turns owed after billions of rounds fit into 64 bits.
 FINEST = 10**9
 

@@ -11,13 +11,10 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_number
-from turnout.kernel.fairness import Accrual, FairnessQueues, Rate
+from turnout.kernel.fairness import DEFAULT_RATE, Accrual, FairnessQueues, Rate
 from turnout.kernel.feasibility import require_feasible
 
 Paid: TypeAlias = Literal["chosen", "contributed"]
-
-#: The guaranteed rate of the paper's experiments, in turns per round.
-DEFAULT_RATE = 0.15
 
 
 class AccountingSettings(TypedDict, total=False):

@@ -28,6 +28,8 @@ from turnout.kernel.arrays import (
 )
 
 OUTCOMES = ("arrived", "late", "failed")
+#: The outcomes with a time that says something about the client's speed; that of a late client is its deadline.
+TIMED_OUTCOMES = OUTCOMES[:2]
 NO_METRICS: Mapping[str, float] = MappingProxyType({})
 
 

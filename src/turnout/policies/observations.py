@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number, load_array, saved_value
-from turnout.kernel.rounds import RoundReport
+from turnout.kernel.rounds import TIMED_OUTCOMES, RoundReport
 
 
 class LastLosses:
@@ -89,7 +89,7 @@ class MeanTimes:
         if late is not None:
             np.add.at(self.totals, late.clients, late.exchange_times - late.deadlines)
             self.longest = max(self.longest, float(late.exchange_times.max(initial=0.0)))
-        timed = report.with_outcome("arrived", "late")
+        timed = report.with_outcome(*TIMED_OUTCOMES)
         rows, times = report.clients[timed], report.exchange_times[timed]
         self.totals[rows] += times
         self.counts[rows] += 1

@@ -1,18 +1,71 @@
-"""A scheduler for live fleets: clients by id, one file, nothing forgotten."""
+"""A scheduler for live fleets: clients by id, one file, nothing forgotten.
 
-from turnout.scheduler.features import ClientStatus, Feature, Features, FleetStatus
+This module exports everything that other packages may use; the modules below it are private.
+"""
+
+from turnout.scheduler.audit import verify as verifier
+from turnout.scheduler.audit.certify import certify
+from turnout.scheduler.audit.doctor.doctor import Finding, examine
+from turnout.scheduler.audit.explain import explain_closed_round
+from turnout.scheduler.features import PAPER_FEATURES, ClientStatus, Feature, Features, FleetStatus
+from turnout.scheduler.journal.events import FleetEvent, LateTime, RecordedRound
+from turnout.scheduler.journal.journal import is_fleet
+from turnout.scheduler.journal.reader import FleetReader, Follower, StaleError
+from turnout.scheduler.journal.replay import LIVE_DEFAULTS, live_policy
+from turnout.scheduler.outcomes import (
+    ARRIVED,
+    FAILED,
+    KINDS,
+    LATE,
+    MISSED,
+    OUTRUN,
+    RETURNED,
+    STILL_OUT,
+    SURPLUS,
+)
+from turnout.scheduler.records import OpenRound, RecordedOffer, Turn
 from turnout.scheduler.reporter import Reporter
+from turnout.scheduler.rounds.history import JUDGED_AFTER, ClientHistory
 from turnout.scheduler.scheduler import Scheduler
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.scheduler.status import SchedulerStatus
 
 __all__ = [
+    "ARRIVED",
+    "FAILED",
+    "JUDGED_AFTER",
+    "KINDS",
+    "LATE",
+    "LIVE_DEFAULTS",
+    "MISSED",
+    "OUTRUN",
+    "PAPER_FEATURES",
+    "RETURNED",
+    "STILL_OUT",
+    "SURPLUS",
+    "ClientHistory",
     "ClientStatus",
     "Feature",
     "Features",
+    "Finding",
+    "FleetEvent",
+    "FleetReader",
     "FleetStatus",
+    "Follower",
+    "LateTime",
+    "OpenRound",
+    "RecordedOffer",
+    "RecordedRound",
     "Reporter",
     "Scheduler",
     "SchedulerSettings",
     "SchedulerStatus",
+    "StaleError",
+    "Turn",
+    "certify",
+    "examine",
+    "explain_closed_round",
+    "is_fleet",
+    "live_policy",
+    "verifier",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,17 +17,12 @@ from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.scheduler.clock import seconds_since
 from turnout.store.packing import corruption_as_store_error, pack, unpack
 
-#: What became of an invited client. Surplus: it came back, but enough others had come before it. Outrun: it was still
-#: out when enough others had come, which is no fault of its own.
-KINDS = ("arrived", "surplus", "outrun", "late", "failed")
-#: What a policy is told of each.
-OUTCOME_OF_KIND = np.array(["arrived", "late", "late", "late", "failed"])
 SEAL_PLACE = 11  # columns of a turn, up to its seal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClosedRound:
-    """All that a closed round changes. `kinds` are places in KINDS; late_* are true times of earlier late clients.
+    """All that a closed round changes. `kinds` are indices into KINDS; late_* are true times of earlier late clients.
 
     `losses`: NaN of who told none; None if nobody told any.
     """
@@ -269,30 +263,6 @@ def unpack_closed(data: bytes, mask: bytes | None) -> tuple[ClosedRound, dict[st
         arrays.get("losses"),
     )
     return closed, header
-
-
-def event_to_dict(kind: str, data: bytes, mask: bytes | None, ids: Sequence[str]) -> dict[str, Any]:
-    """An event in words, for an audit."""
-    if kind != "close":
-        told = json.loads(data)
-        return {"kind": kind, **({"clients": told} if kind == "join" else {"client": ids[told["row"]]})}
-    closed, header = unpack_closed(data, mask)
-    late = zip(closed.late_rounds.tolist(), closed.late_rows.tolist(), closed.late_seconds.tolist(), strict=True)
-    return {
-        "kind": "round",
-        "round": closed.round,
-        "opened": header["opened"],
-        "closed": header["closed"],
-        "wanted": header["wanted"],
-        "available": None if mask is None else int(closed.available.sum()),
-        "volunteers": None if mask is None else np.packbits(closed.available).tobytes().hex(),  # a bit a client
-        "clients": [ids[row] for row in closed.rows.tolist()],
-        "outcomes": [KINDS[kind] for kind in closed.kinds.tolist()],
-        "seconds": closed.seconds.tolist(),
-        "losses": [None if math.isnan(loss) else loss for loss in closed.reported_losses.tolist()],
-        "contexts": closed.contexts.tolist(),
-        "late": [{"client": ids[row], "round": round_, "seconds": seconds} for round_, row, seconds in late],
-    }
 
 
 def without(kind: str, data: bytes, row: int, client: str, name: str) -> bytes:

@@ -12,6 +12,7 @@ from turnout.errors import ReportError
 from turnout.kernel.arrays import as_number
 from turnout.scheduler.clock import now
 from turnout.scheduler.journal.journal import Journal
+from turnout.scheduler.outcomes import STILL_OUT
 from turnout.scheduler.records import Turn
 
 LONGEST = 1e9  # seconds
@@ -85,7 +86,7 @@ def _now_open(turn: Turn, outcome: Outcome) -> Turn | None:
 
 def _since_closed(turn: Turn, outcome: Outcome, closed: int, late_window: int) -> Turn | None:
     """The turn of a closed round, with the true time of a client that was late, and its loss."""
-    if turn.kind not in ("late", "outrun"):
+    if turn.kind not in STILL_OUT:
         if (turn.seconds, turn.why, turn.loss) == (outcome.seconds, outcome.why, outcome.loss):
             return None
         raise _refused(turn, str(turn.kind))

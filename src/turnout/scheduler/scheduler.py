@@ -20,16 +20,16 @@ from turnout.kernel.rounds import RoundRecord, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation
 from turnout.policies.registry import nested_settings
-from turnout.scheduler.audit.explain import explained, offered_in
+from turnout.scheduler.audit.explain import explained
 from turnout.scheduler.clock import now
 from turnout.scheduler.features import PAPER_FEATURES, Features
+from turnout.scheduler.journal.events import decode_event, event_to_dict
 from turnout.scheduler.journal.journal import Journal
-from turnout.scheduler.journal.replay import load, policy_of, same_features
-from turnout.scheduler.records import OpenRound, Turn, event_to_dict, pack_closed
+from turnout.scheduler.journal.replay import live_policy, load, same_features
+from turnout.scheduler.records import OpenRound, Turn, pack_closed
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
 from turnout.scheduler.rounds.choosing import Statuses, chosen_round
 from turnout.scheduler.rounds.closing import closed_round
-from turnout.scheduler.rounds.reliability import doubtful, reliability
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.scheduler.status import SchedulerStatus, status_of
@@ -333,8 +333,7 @@ class Scheduler:
     def reliability(self, client: str) -> float:
         """How likely it is to come back, from how often it has."""
         with self._turn:
-            row, numbers = self._row(client), self._fleet.numbers
-            return float(reliability(numbers["arrived"][row : row + 1], numbers["lost"][row : row + 1])[0])
+            return float(self._fleet.history.reliability[self._row(client)])
 
     def doubted(self) -> list[str]:
         """The former name of `suspect_clients`."""
@@ -343,9 +342,7 @@ class Scheduler:
     def suspect_clients(self) -> list[str]:
         """Clients whose reported context has stopped explaining their times; they lose no turns for it."""
         with self._turn:
-            ways = self._fleet.ways
-            flags = doubtful(ways["from_context"], ways["from_habit"], self._fleet.numbers["arrived"])
-            return [self._fleet.ids[row] for row in np.flatnonzero(flags).tolist()]
+            return [self._fleet.ids[row] for row in np.flatnonzero(self._fleet.history.suspects()).tolist()]
 
     def notices(self) -> list[str]:
         """What a person should know about this fleet's settings and clients."""
@@ -372,17 +369,18 @@ class Scheduler:
 
     def export(self) -> Iterator[dict[str, Any]]:
         """Everything that happened, one event after the other, for an audit."""
-        last = 0
+        last, joined = 0, 0
         while True:
+            events = []
             with self._turn:  # a few at a time, so that others can go on meanwhile
-                some = list(self._journal.events(last, EXPORTED_AT_ONCE))
-                told = [
-                    {"event": seq, **event_to_dict(kind, data, mask, self._fleet.ids)} for seq, kind, data, mask in some
-                ]
-            yield from told
-            if len(told) < EXPORTED_AT_ONCE:
+                for stored in self._journal.events(last, EXPORTED_AT_ONCE):
+                    event = decode_event(*stored, self._fleet.ids, joined)
+                    joined += len(event.clients) if event.kind == "joined" else 0
+                    events.append(event_to_dict(event))
+            yield from events
+            if len(events) < EXPORTED_AT_ONCE:
                 return
-            last += len(told)
+            last += len(events)
 
     def state(self) -> dict[str, Any]:
         """Memory as plain arrays and numbers: the same for the same history."""
@@ -426,8 +424,7 @@ class Scheduler:
         joined = self._fresh(statuses) if isinstance(statuses, Mapping) else []
         try:
             self._fleet.join(joined)
-            opened = chosen_round(self._fleet, self.features, self.settings, statuses, tuple(joined))
-            offered = offered_in(opened, self._fleet, self.features, self.settings, statuses)
+            opened, offered = chosen_round(self._fleet, self.features, self.settings, statuses, tuple(joined))
             with self._journal.writing() as db:
                 self._journal.put_open_round(db, opened, [self._fleet.ids[row] for row in opened.rows.tolist()])
                 self._journal.put_offered(db, offered)
@@ -487,5 +484,5 @@ def _begin(path: Path, settings: SchedulerSettings, features: Features) -> None:
             "a live fleet does not know its clients at the start, so it cannot guarantee turns to groups of them: "
             "leave out groups and group_rates, or simulate"
         )
-    policy_of(settings, features.outputs, 1)
+    live_policy(settings, features.outputs, 1)
     Journal.make(path, {**settings.told(), "features": features.told()})

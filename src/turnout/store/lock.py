@@ -4,12 +4,68 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 import weakref
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from turnout.errors import StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """The process that writes a store, as the lock file and the journal of a fleet name it.
+
+    >>> str(Writer(17, "server"))
+    'process 17 on host server'
+    >>> Writer.parse("process 17 on host server")
+    Writer(process=17, host='server')
+    """
+
+    process: int
+    host: str
+
+    def __str__(self) -> str:
+        return f"process {self.process} on host {self.host}"
+
+    @classmethod
+    def current(cls) -> Writer:
+        """The calling process."""
+        return cls(os.getpid(), socket.gethostname())
+
+    @classmethod
+    def parse(cls, line: str) -> Writer | None:
+        """The writer that `str` wrote; None for any other text."""
+        found = re.fullmatch(r"process (\d+) on host (.*)", line.strip())
+        return None if found is None else cls(int(found[1]), found[2])
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process has ended; False for a process of another host, of which nothing is known."""
+        if self.host != socket.gethostname():
+            return False
+        try:
+            os.kill(self.process, 0)
+        except PermissionError:  # it runs, as another user
+            return False
+        except (ProcessLookupError, OverflowError):  # no system has process numbers that overflow
+            return True
+        return False
+
+
+def lock_path(store: Path) -> Path:
+    """The lock file of a store or a fleet."""
+    return store.with_name(f"{store.name}.lock")
+
+
+def lock_line(store: Path) -> str:
+    """What the lock file says about its holder, without taking the lock; empty if nobody holds it."""
+    try:
+        return lock_path(store).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
 
 
 class WriterLock:
@@ -18,8 +74,8 @@ class WriterLock:
     The lock file names the process that holds the lock. After `release` the file is empty, but it is not deleted.
     """
 
-    def __init__(self, path: Path, *, store: Path) -> None:
-        self._file: TextIO = path.open("a+", encoding="utf-8")
+    def __init__(self, store: Path) -> None:
+        self._file: TextIO = lock_path(store).open("a+", encoding="utf-8")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -32,7 +88,7 @@ class WriterLock:
         except OSError:
             self._file.close()
             raise
-        self._write(f"process {os.getpid()} on host {socket.gethostname()}\n")
+        self._write(f"{Writer.current()}\n")
         _held.add(self)
 
     def release(self) -> None:

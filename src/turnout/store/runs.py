@@ -251,7 +251,7 @@ class RunStore:
         check_integrity(self._connection, self.path)
 
     def _take_lock(self) -> None:
-        self._lock = WriterLock(self.path.with_name(f"{self.path.name}.lock"), store=self.path)
+        self._lock = WriterLock(self.path)
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

@@ -15,8 +15,9 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping, FedAdam, FedAvg
 
 from adapters.flower.in_process import model, open_to_all, weights
-from turnout.adapters.flower.saved_run import Metrics, RunFiles, SavedRun, metrics_of, restore_strategy, strategy_state
+from turnout.adapters.flower.saved_run import RunFiles, SavedRun, metrics_of, restore_strategy, strategy_state
 from turnout.errors import SettingError, StateError
+from turnout.store.training_log import Metrics
 
 DTYPES = ("float16", "float32", "float64", "int8", "int64", "uint32", "bool", "complex64", "<U5", "datetime64[s]")
 

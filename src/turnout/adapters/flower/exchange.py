@@ -14,8 +14,7 @@ from turnout.adapters.flower.grid import TimedGrid
 from turnout.adapters.flower.nodes import NodeDirectory
 from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.adapters.flower.wire import pop_client_info
-from turnout.scheduler import Scheduler
-from turnout.scheduler.records import OpenRound
+from turnout.scheduler import OpenRound, Scheduler
 
 log = logging.getLogger("flwr")
 

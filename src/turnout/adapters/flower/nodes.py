@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from turnout.adapters.flower.grid import POLL, TimedGrid
 from turnout.adapters.flower.wire import QUERY, ClientInfo, pop_client_info
 from turnout.errors import OfferError
-from turnout.scheduler.features import PAPER_FEATURES, Features
+from turnout.scheduler import PAPER_FEATURES, Features
 
 log = logging.getLogger("flwr")
 DEFAULT_STATUS = 1.0  # value of each feature of a client that reports no status

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from turnout.kernel.fairness import Certificate
-from turnout.scheduler import Scheduler
-from turnout.scheduler.records import Turn
+from turnout.scheduler import ARRIVED, KINDS, STILL_OUT, SURPLUS, Scheduler, Turn
+from turnout.store.training_log import OWN_PREFIX
 
 MAX_LISTED = 10  # clients named in one log line
 
@@ -39,7 +39,7 @@ def describe_outcome(scheduler: Scheduler, round: int, expected: Mapping[str, fl
         parts.append(f"the last one back was {slowest} after {times[slowest]:.1f} s{prediction}")
     elif turns:
         parts.append("no client came back")
-    for kind in ("failed", "late", "outrun", "surplus"):
+    for kind in reversed(KINDS[SURPLUS:]):
         clients = [f"{turn.id}: {turn.why}" if turn.why else turn.id for turn in turns if turn.kind == kind]
         if clients:
             parts.append(f"{kind} {_join_first(clients)}")
@@ -54,22 +54,22 @@ def round_metrics(scheduler: Scheduler, round: int, expected: Mapping[str, float
     """Returns the same summary as numbers, to be added to the round's training metrics."""
     turns = scheduler.turns(round)
     metrics = {
-        "turnout-round-seconds": _duration(turns),
-        "turnout-asked": float(len(turns)),
-        "turnout-arrived": float(sum(turn.kind == "arrived" for turn in turns)),
+        f"{OWN_PREFIX}round-seconds": _duration(turns),
+        f"{OWN_PREFIX}asked": float(len(turns)),
+        f"{OWN_PREFIX}arrived": float(sum(turn.kind == "arrived" for turn in turns)),
     }
     if len(expected) == len(turns) > 0:
-        metrics["turnout-expected-seconds"] = max(expected.values())
+        metrics[f"{OWN_PREFIX}expected-seconds"] = max(expected.values())
     certificate = _certificate(scheduler)
     if certificate is not None and len(certificate.owed):
-        metrics["turnout-most-owed-turns"] = float(certificate.owed.max())
-        metrics["turnout-fewest-turns"] = float(certificate.turns.min())
+        metrics[f"{OWN_PREFIX}most-owed-turns"] = float(certificate.owed.max())
+        metrics[f"{OWN_PREFIX}fewest-turns"] = float(certificate.turns.min())
     return metrics
 
 
 def _duration(turns: Sequence[Turn]) -> float:
     """Returns the seconds until enough clients had replied or the round stopped waiting for the missing ones."""
-    waited = [turn.seconds for turn in turns if turn.kind in ("arrived", "late", "outrun") and turn.seconds is not None]
+    waited = [turn.seconds for turn in turns if turn.kind in (KINDS[ARRIVED], *STILL_OUT) and turn.seconds is not None]
     return max(waited, default=0.0)
 
 

@@ -1,16 +1,13 @@
 """A run on disk: the model, what the strategy keeps between rounds, the round, and the metrics so far.
 
-Two files beside the fleet's: `.run.npz` after each round, whole, before the round is closed in the fleet; and the
-metrics in `.run.json`, of which those of later rounds are not believed.
+The files are those of store.training_log. The model is written after each round, before the round is closed in the
+fleet; metrics of later rounds than the model's are ignored.
 """
 
 from __future__ import annotations
 
-import glob
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,11 +16,10 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Strategy
 
 from turnout.errors import StateError
-from turnout.store.atomic import atomic_write
+from turnout.store.training_log import Metrics, TrainingLog, read_metrics, read_model
 
 FORMAT = 1
 PARTS = ("arrays", "metrics", "expected", "strategy", "world")
-Metrics = dict[int, dict[str, Any]]
 
 
 @dataclass(slots=True)
@@ -46,15 +42,11 @@ class SavedRun:
     world: dict[str, Any] = field(default_factory=dict)
 
 
-class RunFiles:
-    """Where a run is kept. A run that was finished is not there any more."""
-
-    def __init__(self, path: Path) -> None:
-        self.model, self.metrics = path.with_name(f"{path.name}.run.npz"), path.with_name(f"{path.name}.run.json")
-        self.last, self.last_metrics = path.with_name(f"{path.name}.last.npz"), path.with_name(f"{path.name}.last.json")
+class RunFiles(TrainingLog):
+    """The training log of a Flower run: a SavedRun in its model file, and Flower's metrics."""
 
     def write(self, run: SavedRun) -> None:
-        """Write all of it; a file of this name is always whole."""
+        """Write the run atomically."""
         tree = _Packed()
         header = {
             "format": FORMAT,
@@ -65,20 +57,17 @@ class RunFiles:
             "begun_with": run.begun_with,
             **{part: tree.pack(getattr(run, part)) for part in PARTS},
         }
-        arrays = {f"array{place}": array for place, array in enumerate(tree.arrays)}
-        with atomic_write(self.model) as file:
-            np.savez(file, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
+        self.write_model(header, tree.arrays)
 
     def read(self) -> SavedRun | None:
         """Returns the unfinished run, or None if there is none."""
         if not self.model.exists():
             return None
         try:
-            with self.model.open("rb") as file, np.load(file, allow_pickle=False) as saved:
-                header = json.loads(saved["header"].tobytes())
-                if header["format"] != FORMAT:
-                    raise ValueError(f"its format is {header['format']}, this version reads {FORMAT}")
-                tree = _Packed([saved[f"array{place}"] for place in range(len(saved.files) - 1)])
+            header, arrays = read_model(self.model)
+            if header["format"] != FORMAT:
+                raise ValueError(f"its format is {header['format']}, this version reads {FORMAT}")
+            tree = _Packed(arrays)
             return SavedRun(
                 header["server_round"],
                 header["fleet_round"],
@@ -92,43 +81,21 @@ class RunFiles:
                 f"cannot read the run in {self.model}: {error}. Restore the file, or start a new run with resume=False"
             ) from error
 
-    def write_metrics(self, metrics: Mapping[str, Metrics]) -> None:
-        """All metrics so far."""
-        with atomic_write(self.metrics) as file:
-            file.write(json.dumps(metrics).encode())
-
     def read_metrics(self, last: int) -> dict[str, Metrics]:
-        """Those up to this round; none if there are none."""
+        """The metrics up to this round of the server; empty if there are none."""
         if not self.metrics.exists():
             return {}
         try:
-            told = json.loads(self.metrics.read_bytes())
             return {
                 kind: {
-                    int(number): metrics_of(MetricRecord(values))
-                    for number, values in by_round.items()
-                    if int(number) <= last
+                    number: metrics_of(MetricRecord(values)) for number, values in by_round.items() if number <= last
                 }
-                for kind, by_round in told.items()
+                for kind, by_round in read_metrics(self.metrics).items()
             }
         except (ValueError, TypeError, AttributeError) as odd:
             raise StateError(
                 f"cannot read the metrics in {self.metrics}: {odd}. Restore or remove the file; the model is safe"
             ) from odd
-
-    def finish(self) -> None:
-        """Nothing is left to do: model and metrics stay under other names, in case nobody has kept the result yet."""
-        self.model.replace(self.last)
-        if self.metrics.exists():
-            self.metrics.replace(self.last_metrics)
-        self.remove()
-
-    def remove(self) -> None:
-        """Nobody will go on with it; what a killed process has left half written goes too."""
-        for path in (self.model, self.metrics):
-            path.unlink(missing_ok=True)
-            for beside in path.parent.glob(f".{glob.escape(path.name)}.*"):
-                beside.unlink(missing_ok=True)
 
 
 def strategy_state(strategy: Strategy) -> dict[str, Any]:

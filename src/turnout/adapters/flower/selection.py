@@ -22,7 +22,6 @@ from turnout.adapters.flower.grid import POLL, RestrictedGrid, TimedGrid
 from turnout.adapters.flower.nodes import NodeDirectory
 from turnout.adapters.flower.round_summary import describe_outcome, describe_selection, round_metrics
 from turnout.adapters.flower.saved_run import (
-    Metrics,
     RunFiles,
     SavedRun,
     metrics_of,
@@ -36,6 +35,7 @@ from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import as_count, as_number
 from turnout.scheduler import Scheduler
 from turnout.simulator.world import World
+from turnout.store.training_log import METRIC_KINDS, Metrics
 
 log = logging.getLogger("flwr")
 CONNECTION_POLL = 1.0  # seconds between two checks of the connected nodes, at most
@@ -120,7 +120,7 @@ class FairSelection(Strategy):
         """
         self._rounds, self._timeout, self._arrays = num_rounds, timeout, initial_arrays
         self._initial_shapes = shapes_of(initial_arrays)
-        self._metrics = {"train": {}, "evaluate": {}, "server": {}}
+        self._metrics = {kind: {} for kind in METRIC_KINDS}
         self._offset, self._round, self._gathered = 0, None, False
         self._exchange.clear()
         self._load_saved_run()

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.errors import SettingError
-from turnout.scheduler.audit import certify as certifying
-from turnout.scheduler.audit import verify as verifier
+from turnout.scheduler import certify as write_certificate
+from turnout.scheduler import verifier
 
 MAX_SHOWN = 10
 
@@ -33,7 +33,7 @@ def certify(
     Example: turnout certify fleet.turnout --out certificate.json
     """
     record_path = out.with_suffix(".jsonl") if record is None else record
-    certificate = certifying.certify(fleet, out, record_path)
+    certificate = write_certificate(fleet, out, record_path)
     clients = certificate["clients"]
     if json:
         summary = {name: value for name, value in certificate.items() if name != "clients"}

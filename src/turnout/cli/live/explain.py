@@ -14,8 +14,7 @@ from turnout.analysis.explain import explain_run
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.errors import SettingError
 from turnout.policies.explain.explanation import Explanation
-from turnout.scheduler.journal.journal import is_fleet
-from turnout.scheduler.scheduler import Scheduler
+from turnout.scheduler import Scheduler, is_fleet
 from turnout.store import RunStore
 
 #: Row headings and units of the fields of an `Explanation`.

@@ -17,10 +17,7 @@ from rich.text import Text
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.errors import SettingError
 from turnout.kernel.fairness import Certificate
-from turnout.scheduler.audit.doctor.doctor import Finding, examine
-from turnout.scheduler.records import Turn
-from turnout.scheduler.scheduler import Scheduler
-from turnout.scheduler.status import SchedulerStatus
+from turnout.scheduler import Finding, Scheduler, SchedulerStatus, Turn, examine
 from turnout.store.atomic import atomic_write
 
 fleet = typer.Typer(no_args_is_help=True, help="Inspect the file of a live fleet; no command changes it.")

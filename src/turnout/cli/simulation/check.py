@@ -11,6 +11,7 @@ from rich.console import Console
 from turnout.cli.options import ConfigOption, JsonOption, print_json, read_config
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FloatArray
+from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.feasibility import feasibility, largest_feasible_rate, require_feasible
 from turnout.simulator.plans import make_world
 
@@ -18,7 +19,9 @@ from turnout.simulator.plans import make_world
 def check(
     clients: Annotated[int | None, typer.Option(min=1, help="Number of clients; by default 40.")] = None,
     cohort_size: Annotated[int | None, typer.Option(min=1, help="Number of clients per round; by default 8.")] = None,
-    rate: Annotated[float | None, typer.Option(min=0, max=1, help="Guaranteed rate; by default 0.15.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0, max=1, help=f"Guaranteed rate; by default {DEFAULT_RATE:g}.")
+    ] = None,
     availability: Annotated[
         str | None,
         typer.Option(
@@ -78,7 +81,7 @@ def _question(
         if len(numbers) > 1:
             world["clients"] = len(numbers) if clients is None else clients
     name = world.pop("name", "paper")
-    promised = rate if rate is not None else policy.get("guaranteed_rate", 0.15)
+    promised = rate if rate is not None else policy.get("guaranteed_rate", DEFAULT_RATE)
     if not isinstance(promised, int | float):
         raise SettingError("guaranteed_rate must be one number here; the policy checks rates per client")
     return {

@@ -16,7 +16,7 @@ from rich.table import Table
 from turnout.analysis.metrics import prediction_error, summarise
 from turnout.cli.options import JsonOption, print_json
 from turnout.experiments.framework.reproduce import write_text
-from turnout.kernel.guarantee import DEFAULT_RATE
+from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.rounds import RoundRecord
 from turnout.policies.registry import guarantee_of
 from turnout.store import RunInfo, RunStore

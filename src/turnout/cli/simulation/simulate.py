@@ -37,8 +37,7 @@ from turnout.errors import SettingError, suggestion
 from turnout.experiments.framework.drawing import save_as
 from turnout.experiments.leaderboard.suites import SUITES
 from turnout.experiments.paper.comparison import draw_overview, overview_tables
-from turnout.kernel.fairness import exact_rate
-from turnout.kernel.guarantee import DEFAULT_RATE
+from turnout.kernel.fairness import DEFAULT_RATE, exact_rate
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.play import play
 from turnout.simulator.sweep import missing_plans, play_into, sweep

@@ -9,7 +9,7 @@ import numpy as np
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
-from turnout.scheduler.records import OpenRound, Turn
+from turnout.scheduler import OpenRound, Turn
 
 
 class Source(Protocol):

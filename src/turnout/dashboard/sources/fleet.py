@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,22 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import aligned
-from turnout.dashboard.sources.ledger import FAILED, OFTEN_UP_TO, Ledger, Played
-from turnout.dashboard.sources.training import measured, written_at
+from turnout.dashboard.sources.ledger import OFTEN_UP_TO, Ledger, Played
+from turnout.dashboard.sources.training import measured
 from turnout.errors import ReportError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
-from turnout.scheduler.audit.explain import explained
-from turnout.scheduler.journal.journal import Journal
-from turnout.scheduler.journal.reader import FleetEvent, Follower
-from turnout.scheduler.journal.replay import FleetState
-from turnout.scheduler.records import OUTCOME_OF_KIND, OpenRound, Turn
-from turnout.scheduler.scheduler import Scheduler
+from turnout.scheduler import (
+    FAILED,
+    FleetEvent,
+    FleetReader,
+    OpenRound,
+    RecordedRound,
+    Scheduler,
+    Turn,
+    explain_closed_round,
+)
+from turnout.store.training_log import TrainingLog
 
 EVENTS_AT_ONCE, OF_A_LARGE_FLEET = 20, 4
 
@@ -32,9 +36,14 @@ class FleetSource:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._follower = Follower(path)
+        self._reader = FleetReader(path)
+        try:
+            self._follower = self._reader.follow()
+        except BaseException:
+            self._reader.close()
+            raise
         self.ledger = Ledger(debts_from=self._follower.fleet.round)
-        self._events = self._follower.events
+        self._events = self._reader.last_event
 
     @property
     def name(self) -> str:
@@ -44,7 +53,7 @@ class FleetSource:
     @property
     def policy(self) -> str:
         """As its settings say."""
-        return str(self._follower.settings.policy)
+        return str(self._reader.settings.policy)
 
     @property
     def run(self) -> int | None:
@@ -64,23 +73,23 @@ class FleetSource:
     @property
     def changes(self) -> tuple[int, float]:
         """Something else whenever somebody has written."""
-        return self._follower.changes, written_at(self._path)
+        return self._reader.changes, TrainingLog(self._path).written_at
 
     @property
     def reading(self) -> tuple[int, int] | None:
         """Events read, and events on record when it was last looked at."""
-        done = self._follower.read
+        done = self._follower.position
         return (done, self._events) if done < self._events else None
 
     def catch_up(self, seconds: float) -> None:
         """A few events at a time."""
         end = time.monotonic() + seconds
-        self._events = self._follower.events
-        while self._follower.read < self._events and time.monotonic() < end:
+        self._events = self._reader.last_event
+        while self._follower.position < self._events and time.monotonic() < end:
             large = self.ledger.clients > OFTEN_UP_TO
-            for event in self._follower.next(OF_A_LARGE_FLEET if large else EVENTS_AT_ONCE):
+            for event in self._follower.poll(OF_A_LARGE_FLEET if large else EVENTS_AT_ONCE):
                 self._take(event)
-        if self._follower.read >= self._follower.begins_after:
+        if self._follower.position >= self._follower.starts_after:
             self._adopt()
 
     def id_of(self, row: int) -> str:
@@ -103,21 +112,19 @@ class FleetSource:
 
     def explain(self, row: int, number: int) -> dict[str, Any]:
         """A closed round by folding up to it again; one that is open by a scheduler that only reads."""
-        follower = self._follower
-        if number > follower.fleet.round:
+        fleet = self._follower.fleet
+        if number > fleet.round:
             with Scheduler.open(self._path, read_only=True) as scheduler:
                 return asdict(scheduler.explain(self.id_of(row), number))
-        with closing(Journal(self._path, read_only=True)) as journal:
-            memory = FleetState(follower.fleet, None, 0)
-            return asdict(explained(journal, memory, follower.settings, follower.features, row, number))
+        return asdict(explain_closed_round(self._reader, fleet, row, number))
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
         """What was handed out and is not closed yet."""
-        return self._follower.open_round()
+        return self._reader.open_round()
 
     def failures(self, number: int) -> dict[int, str]:
         """As they were reported."""
-        return {turn.row: turn.why for turn in self._follower.journal.turns_of(number) if turn.why is not None}
+        return {turn.row: turn.why for turn in self._reader.turns(number) if turn.why is not None}
 
     def measured(self) -> dict[str, tuple[IntArray, FloatArray]]:
         """As an adapter keeps it beside the fleet."""
@@ -128,7 +135,7 @@ class FleetSource:
     def notices(self) -> list[str]:
         """Of the settings, and of the clients' ways."""
         notices = []
-        if self._follower.settings.deadline is None:
+        if self._reader.settings.deadline is None:
             notices.append("No deadline is set: a round in which a client never returns stays open until it is closed.")
         if self.ledger.debts_from:
             notices.append(
@@ -140,42 +147,49 @@ class FleetSource:
     def more_flags(self) -> dict[str, BoolArray]:
         """Who rests after misses, and who is seldom there."""
         fleet, clients = self._follower.fleet, self.ledger.clients
-        seldom = np.zeros(clients, dtype=np.bool_)
+        seldom = np.zeros(len(fleet.ids), dtype=np.bool_)
         seldom[fleet.rarely_available()] = True
-        return {"resting": fleet.numbers["rest_until"] > fleet.round, "seldom": seldom}
+        resting = fleet.numbers["rest_until"] > fleet.round
+        # As long as the ledger reads what lies before the snapshot, the fleet has more clients than the ledger.
+        return {"resting": resting[:clients], "seldom": seldom[:clients]}
 
     def close(self) -> None:
         """Let go of the file."""
-        self._follower.close()
+        self._reader.close()
 
     def _take(self, event: FleetEvent) -> None:
-        ledger, closed = self.ledger, event.closed
-        if event.is_new:
+        is_ahead = self._follower.is_ahead(event.number)
+        if is_ahead:
             self._adopt()
-        if closed is None:
-            self._follower.take(event)
-            if event.joined:
-                ledger.join(event.joined)
-            elif event.left is not None:
-                ledger.leave(event.left)
+        if event.closed is not None:
+            self.ledger.add(self._played(event.closed), (lambda: self._follower.apply(event)) if is_ahead else None)
             return
+        self._follower.apply(event)
+        if event.kind == "joined":
+            self.ledger.join(len(event.clients))
+        else:
+            self.ledger.leave(event.rows[0])
+
+    def _played(self, closed: RecordedRound) -> Played:
         report = RoundReport(
             closed.round,
             closed.rows,
             closed.contexts,
             closed.seconds,
-            available=closed.available if event.knows_available else None,
-            outcomes=OUTCOME_OF_KIND[closed.kinds],
+            available=closed.available,
+            outcomes=closed.outcomes,
             losses=closed.losses,
         )
         reasons: Mapping[str, Any] = {}
-        if event.offered is not None:
-            reasons = aligned(Selection(closed.round, event.offered.rows, dict(event.offered.reasons)), report)
-        # Of who failed it is not known when; the record puts it at the deadline.
+        offer = self._reader.offer(closed.round)
+        if offer is not None:
+            reasons = aligned(Selection(closed.round, offer.rows, dict(offer.reasons)), report)
+        # It is not known when a client failed; the record puts it at the deadline.
         times = np.where(closed.kinds == FAILED, np.nan, closed.seconds)
-        moments = {"opened": event.opened_at, "closed": event.closed_at, "between": event.between}
-        played = Played(report, closed.kinds, times, reasons, **moments)
-        ledger.add(played, (lambda: self._follower.take(event)) if event.is_new else None)
+        opened, ended = closed.opened.timestamp(), closed.closed.timestamp()
+        before = self.ledger.round_column("closed")
+        between = opened - before[-1] if len(before) else np.nan
+        return Played(report, closed.kinds, times, reasons, opened=opened, closed=ended, between=between)
 
     def _adopt(self) -> None:
         """From here on memory goes along: its policy is the ledger's."""
@@ -183,10 +197,10 @@ class FleetSource:
         if ledger.policy is not None or not fleet.ids:
             return
         ledger.policy = fleet.policy
-        if self._follower.begins_after:
+        if fleet.model is not None:  # without a model of its own a fleet does not judge predictions; the ledger does
+            ledger.share_history(fleet.history)
+        if self._follower.starts_after:
             ledger.numbers["volunteered"], ledger.knows_available = fleet.numbers["offered"].copy(), True
-            if fleet.model is not None:  # what it knows of the clients' ways began before the record here does
-                ledger.sums |= {name: array.copy() for name, array in fleet.ways.items()}
             if ledger.queues is not None:
                 exactly = ledger.queues.owed_exactly()
                 ledger.start_units = exactly.units + exactly.credit

@@ -15,10 +15,8 @@ from turnout.kernel.fairness import Certificate, FairnessQueues
 from turnout.kernel.rounds import RoundReport
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.rbcsf.change import ChangeDetector
-from turnout.scheduler.records import KINDS
-from turnout.scheduler.rounds.reliability import doubtful, moved, relative_error
+from turnout.scheduler import JUDGED_AFTER, OUTRUN, SURPLUS, ClientHistory
 
-ARRIVED, SURPLUS, LATE, FAILED = (KINDS.index(word) for word in ("arrived", "surplus", "late", "failed"))
 #: How surprising a client's times must be, in its usual errors, before it counts as changed. With times that scatter
 #: like an exponential that is said wrongly of one time in 10,000; times that double are found after about ten.
 CHANGE_THRESHOLD = 16.0
@@ -48,8 +46,6 @@ UNKNOWN = -1
 _COURSE = ("rounds", "worst", "mean", "p95", "least_share")
 _PER_CLIENT = {
     "turns": 0,
-    "arrived": 0,
-    "lost": 0,
     "volunteered": 0,
     "last_round": 0,
     "joined": 0,
@@ -99,9 +95,9 @@ class Ledger:
         self.masks = Masks()
         self.knows_available = True
         self.numbers: dict[str, IntArray] = {name: np.empty(0, dtype=np.int64) for name in _PER_CLIENT}
-        self.sums: dict[str, FloatArray] = {
-            name: np.empty(0) for name in ("seconds", "from_context", "from_habit", "habit")
-        }
+        self.seconds: FloatArray = np.empty(0)
+        self.history = ClientHistory()
+        self._counts_history = True
         self.start_units: IntArray | None = None
         self._changes: ChangeDetector | None = None
         self._model: ExchangeTimeModel | None = None
@@ -192,12 +188,12 @@ class Ledger:
     def mean_seconds(self) -> FloatArray:
         """How long each client takes; NaN where no time is known."""
         means = np.full(self.clients, np.nan)
-        np.divide(self.sums["seconds"], self.numbers["arrived"], out=means, where=self.numbers["arrived"] > 0)
+        np.divide(self.seconds, self.history.arrived, out=means, where=self.history.arrived > 0)
         return means
 
     def doubted(self) -> BoolArray:
         """Whose context explains its times worse than habit would."""
-        return doubtful(self.sums["from_context"], self.sums["from_habit"], self.numbers["arrived"])
+        return self.history.suspects()
 
     def join(self, count: int) -> None:
         """New clients, after the others."""
@@ -205,13 +201,19 @@ class Ledger:
         for name, start in _PER_CLIENT.items():
             fresh = np.full(count, self.last if name == "joined" else start, dtype=np.int64)
             self.numbers[name] = np.concatenate([self.numbers[name], fresh])
-        self.sums = {name: np.concatenate([array, np.zeros(count)]) for name, array in self.sums.items()}
+        self.seconds = np.concatenate([self.seconds, np.zeros(count)])
+        if self._counts_history:
+            self.history.add(count)
         if self._changes is None:
             self._changes = ChangeDetector(self.clients, CHANGE_THRESHOLD)
         else:
             self._changes.add(count)
         if self._model is not None:
             self._model.add(count)
+
+    def share_history(self, history: ClientHistory) -> None:
+        """Show what a fleet counts itself, from here on, instead of counting it here."""
+        self.history, self._counts_history = history, False
 
     def leave(self, row: int) -> None:
         """It will not come back."""
@@ -222,6 +224,7 @@ class Ledger:
         report = played.report
         rows, round_ = report.clients, report.round
         predicted, band = self._foretold(report) if tell is not None else (np.full(len(rows), np.nan),) * 2
+        before = self.history.arrived[rows]
         if tell is not None:
             tell()
             if self._model is not None:
@@ -251,7 +254,7 @@ class Ledger:
             where, what = self.metrics.setdefault(name, (Growing(np.int64), Growing(np.float64)))
             where.add(round_)
             what.add(value)
-        self._count(played, predicted)
+        self._count(played, predicted, before)
         if tell is not None and round_ % max(1, self.clients // OFTEN_UP_TO) == 0:
             self._take_course()
 
@@ -263,13 +266,14 @@ class Ledger:
         if model is None or model.features != width or not len(report.clients):
             nothing = np.full(len(report.clients), np.nan)
             return nothing, nothing
-        known = self.numbers["arrived"][report.clients] > 0
+        known = self.history.arrived[report.clients] > 0
         predicted = model.predict(report.contexts, report.clients)
         band = self.exploration * model.uncertainty(report.contexts, report.clients)
         return np.where(known, predicted, np.nan), np.where(known, band, np.nan)
 
-    def _count(self, played: Played, predicted: FloatArray) -> None:
-        report, numbers, sums = played.report, self.numbers, self.sums
+    def _count(self, played: Played, predicted: FloatArray, before: IntArray) -> None:
+        """Count a round; `before`: from how many rounds each of its clients had come back before."""
+        report, numbers = played.report, self.numbers
         numbers["turns"][report.clients] += 1
         numbers["last_round"][report.clients] = report.round
         if report.available is None:
@@ -277,20 +281,19 @@ class Ledger:
         else:
             numbers["volunteered"][: len(report.available)] += report.available
             self.masks.add(report.round, report.available)
-        came = (played.kinds < KINDS.index("outrun")) & (report.exchange_times > 0)
-        numbers["lost"][report.clients[played.kinds >= LATE]] += 1
-        rows, seconds, foretold = report.clients[came], report.exchange_times[came], predicted[came]
-        before = numbers["arrived"][rows]
-        judged = (before >= 2) & np.isfinite(foretold)
-        for way, expected in (("from_context", foretold), ("from_habit", sums["habit"][rows])):
-            far = moved(sums[way][rows], relative_error(seconds, expected), np.maximum(before - 2, 0))
-            sums[way][rows] = np.where(judged, far, sums[way][rows])
-        sums["habit"][rows] = moved(sums["habit"][rows], seconds, before)
-        sums["seconds"][rows] += seconds
-        numbers["arrived"][rows] += 1
+        came = played.kinds < OUTRUN
+        timed = came & (report.exchange_times > 0)  # the times of forgotten clients are gone
+        if self._counts_history:
+            known = timed | ~came
+            self.history.record(
+                report.clients[known], played.kinds[known], report.exchange_times[known], predicted[known]
+            )
+        self.seconds[report.clients[timed]] += report.exchange_times[timed]
+        judged = timed & (before >= JUDGED_AFTER) & np.isfinite(predicted)
         if judged.any() and self._changes is not None:
-            changed = self._changes.changed(rows[judged], foretold[judged], seconds[judged])
-            numbers["changed_in"][rows[judged][changed]] = report.round
+            rows = report.clients[judged]
+            changed = self._changes.changed(rows, predicted[judged], report.exchange_times[judged])
+            numbers["changed_in"][rows[changed]] = report.round
 
     def _take_course(self) -> None:
         owed = np.full(1, np.nan) if self.queues is None else self.queues.owed[~self.retired]

@@ -11,18 +11,18 @@ import numpy as np
 
 from turnout.analysis.explain import explain_run
 from turnout.dashboard.sources.base import aligned
-from turnout.dashboard.sources.ledger import ARRIVED, FAILED, LATE, Ledger, Played
+from turnout.dashboard.sources.ledger import Ledger, Played
 from turnout.errors import ReportError, TurnoutError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
-from turnout.kernel.rounds import RoundRecord, RoundReport
+from turnout.kernel.rounds import OUTCOMES, RoundRecord, RoundReport
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import make_policy, with_defaults
 from turnout.policies.wrappers.guarantee import MostOwed
-from turnout.scheduler.records import OpenRound, Turn
+from turnout.scheduler import KINDS, OpenRound, Turn
 from turnout.simulator.plans import RunPlan
 from turnout.store import RunInfo, RunStore
 
-_KIND_OF = {"arrived": ARRIVED, "late": LATE, "failed": FAILED}
+_KIND_OF = {outcome: KINDS.index(outcome) for outcome in OUTCOMES}
 
 
 class RunSource:

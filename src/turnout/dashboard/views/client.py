@@ -12,8 +12,7 @@ from turnout.dashboard.views.common import about, binned, flags_of, number, numb
 from turnout.dashboard.views.queues import debts_of, turns_and_presence
 from turnout.dashboard.watch import Watch
 from turnout.errors import ReportError
-from turnout.scheduler.records import KINDS
-from turnout.scheduler.rounds.reliability import reliability
+from turnout.scheduler import KINDS
 
 NEWEST = 500
 
@@ -29,7 +28,7 @@ def client(watch: Watch, source: Source | None, *, wanted: str) -> dict[str, Any
     debts = owed(ledger)
     counts, available, edges = turns_and_presence(ledger, rows)
     numbers_ = ledger.numbers
-    came_back = reliability(numbers_["arrived"][rows], numbers_["lost"][rows])[0]
+    came_back = ledger.history.reliability[row]
     rounds = ledger.round_column("rounds")
     return {
         "about": about(watch, source),

@@ -24,7 +24,6 @@ from turnout.dashboard.views.common import (
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.scheduler.rounds.reliability import reliability
 
 MOST_DOTS = 2000
 LORENZ_POINTS = 200
@@ -121,7 +120,7 @@ def _columns(ledger: Ledger) -> dict[str, FloatArray]:
         "forfeited": forfeited,
         "volunteered": volunteered if ledger.knows_available else np.full(ledger.clients, np.nan),
         "mean_seconds": ledger.mean_seconds(),
-        "reliability": reliability(ledger.numbers["arrived"], ledger.numbers["lost"]),
+        "reliability": ledger.history.reliability,
         "last_round": np.where(last > 0, last, np.nan),
     }
 

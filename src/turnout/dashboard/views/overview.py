@@ -8,11 +8,11 @@ import numpy as np
 
 from turnout.analysis.metrics import jain_index
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.ledger import ARRIVED, Ledger
+from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import about, binned, certificate, flags, number, numbers, owed
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray
-from turnout.scheduler.records import KINDS
+from turnout.scheduler import ARRIVED, KINDS, MISSED, RETURNED
 
 RECENT = 50
 BEHIND = 8
@@ -159,8 +159,8 @@ def _open(source: Source) -> dict[str, Any] | None:
         "deadline": None if opened.deadline is None else number(opened.deadline),
         "wanted": opened.wanted,
         "out": heard.count(None),
-        "back": heard.count("arrived") + heard.count("surplus"),
-        "failed": heard.count("failed") + heard.count("late"),
+        "back": sum(map(heard.count, RETURNED)),
+        "failed": sum(map(heard.count, MISSED)),
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.ledger import ARRIVED, UNKNOWN, Ledger
+from turnout.dashboard.sources.ledger import UNKNOWN, Ledger
 from turnout.dashboard.views.common import (
     SHOWN_ROWS,
     about,
@@ -24,6 +24,7 @@ from turnout.dashboard.views.common import (
 from turnout.dashboard.views.overview import debts_over_time
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.scheduler import ARRIVED
 
 COLUMNS = 160
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.ledger import ARRIVED, FAILED, LATE, SURPLUS, Ledger
+from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import about, counted, number, page_of
 from turnout.dashboard.watch import Watch
 from turnout.errors import ReportError
-from turnout.scheduler.records import KINDS, OpenRound, Turn
+from turnout.scheduler import ARRIVED, FAILED, KINDS, LATE, OUTRUN, SURPLUS, OpenRound, Turn
 
 NOTHING: dict[str, Any] = {
     **dict.fromkeys(("number", "first", "last", "seconds", "volunteers", "wanted", "threshold", "objective")),
@@ -83,8 +83,8 @@ def _line(source: Source, place: int, turns: slice) -> dict[str, Any]:
         "round": int(ledger.round_column("rounds")[place]),
         "seconds": number(ledger.round_column("seconds")[place]),
         "cohort": len(kinds),
-        "back": int((kinds < KINDS.index("outrun")).sum()),
-        "late": int(((kinds == LATE) | (kinds == KINDS.index("outrun"))).sum()),
+        "back": int((kinds < OUTRUN).sum()),
+        "late": int(((kinds == LATE) | (kinds == OUTRUN)).sum()),
         "failed": int((kinds == FAILED).sum()),
         "bottleneck": None if row is None else source.id_of(row),
         "threshold": number(ledger.round_column("threshold")[place]),

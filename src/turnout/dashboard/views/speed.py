@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.ledger import LATE
 from turnout.dashboard.views.common import about, binned, flags, histogram, number, numbers
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.scheduler import LATE
 
 MOST_DOTS = 1500
 BAND_PARTS, ENOUGH_FOR_A_BAND = 10, 40
@@ -41,7 +41,7 @@ def speed(watch: Watch, source: Source | None) -> dict[str, Any]:
     ledger = source.ledger
     predicted, actual = ledger.turn_column("predicted"), ledger.turn_column("times")
     judged = np.flatnonzero(np.isfinite(predicted) & (ledger.turn_column("kinds") < LATE) & (actual > 0))
-    known = int((ledger.numbers["arrived"] > 0).sum())
+    known = int((ledger.history.arrived > 0).sum())
     if not len(judged):
         return {**told, **nothing, "known": known, "why_not": _why_not(source)}
     shown = judged[-MOST_DOTS:]
@@ -114,7 +114,8 @@ def _flags(source: Source) -> list[dict[str, Any]]:
     for kind in ("context", "changed"):
         for row in np.flatnonzero(found[kind])[:MOST_FLAGS].tolist():
             if kind == "context":
-                text = WORDS[kind].format(*(100 * ledger.sums[way][row] for way in ("from_context", "from_habit")))
+                errors = ledger.history.context_errors[row], ledger.history.typical_errors[row]
+                text = WORDS[kind].format(*(100 * error for error in errors))
             else:
                 text = WORDS[kind].format(int(ledger.numbers["changed_in"][row]))
             told.append({"id": source.id_of(row), "kind": kind, "text": text})

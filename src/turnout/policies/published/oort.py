@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, load_array, smallest
-from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.kernel.rounds import TIMED_OUTCOMES, RoundOffer, RoundReport, Selection
 from turnout.policies.observations import LastLosses, append_rows, as_share, load_number, part_of
 from turnout.policies.sampling import exponential_keys, weighted_sample_linear
 from turnout.policies.sized import SizedPolicy, per_client_setting
@@ -188,7 +188,7 @@ class Oort(SizedPolicy):
             latest = late.rounds == self.last_rounds[late.clients]
             self.durations[late.clients[latest]] = late.exchange_times[latest]
         self.losses.learn_from(report)
-        timed = report.with_outcome("arrived", "late")
+        timed = report.with_outcome(*TIMED_OUTCOMES)
         self.durations[report.clients[timed]] = report.exchange_times[timed]
         self.failed[report.clients] = ~timed
         self.last_rounds[report.clients] = report.round

@@ -36,8 +36,8 @@ from turnout.errors import ReportError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, as_number
 from turnout.kernel.cohort import Cohort, cohort_of_times
 from turnout.kernel.cohort_problem import CohortProblem
-from turnout.kernel.fairness import FINEST, Certificate, FairnessQueues, OwedTurns, Rate
-from turnout.kernel.guarantee import DEFAULT_RATE, AccountingSettings, Guarantee, GuaranteeSettings
+from turnout.kernel.fairness import DEFAULT_RATE, FINEST, Certificate, FairnessQueues, OwedTurns, Rate
+from turnout.kernel.guarantee import AccountingSettings, Guarantee, GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy, prefixed, subset
 from turnout.policies.guaranteed import GuaranteedPolicy

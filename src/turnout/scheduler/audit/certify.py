@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator
-from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,9 @@ from turnout.errors import SettingError, StoreError
 from turnout.kernel.fairness import Certificate
 from turnout.scheduler.audit.verify import differences
 from turnout.scheduler.clock import now
-from turnout.scheduler.journal.journal import Journal
-from turnout.scheduler.journal.replay import load, stored_features
-from turnout.scheduler.records import event_to_dict
+from turnout.scheduler.journal.events import event_to_dict
+from turnout.scheduler.journal.reader import FleetReader
 from turnout.scheduler.rounds.state import Fleet
-from turnout.scheduler.settings import SchedulerSettings
 from turnout.store.atomic import atomic_write
 from turnout.version import __version__
 
@@ -36,10 +33,8 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
     """
     if len({path.resolve() for path in (fleet, certificate, record)}) < 3:
         raise SettingError("the fleet, the certificate and the record must be three files: choose other names")
-    with closing(Journal(fleet, read_only=True)) as journal, journal.reading():
-        stored = journal.settings
-        settings = SchedulerSettings.from_told(stored)
-        memory = load(journal, settings, stored_features(stored["features"]))
+    with FleetReader(fleet) as reader, reader.reading():
+        settings, memory = reader.settings, reader.state()
         if not memory.fleet.ids:
             raise StoreError(f"nobody has joined {fleet} yet: there is nothing to certify")
         header = {
@@ -47,16 +42,16 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
             "turnout": __version__,
             "date": now(),
             "fleet": fleet.name,
-            "head": journal.head(),
+            "head": reader.head,
             "policy": settings.policy,
-            "settings": stored,
+            "settings": reader.stored_settings,
             "terms": _terms(memory.fleet, settings.policy),
         }
         # Who joins with the round that is open is not of the record yet.
         joined = len(memory.fleet.ids) - (0 if memory.opened is None else len(memory.opened.joined))
         digest, events = hashlib.sha256(), 0
         with atomic_write(record) as out:
-            for line in _lines(journal, header, memory.fleet.ids):
+            for line in _lines(reader, header):
                 out.write(line)
                 digest.update(line)
                 events += 1
@@ -107,15 +102,15 @@ def _terms(fleet: Fleet, policy: str) -> dict[str, Any]:
     }
 
 
-def _lines(journal: Journal, header: dict[str, Any], ids: list[str]) -> Iterator[bytes]:
+def _lines(reader: FleetReader, header: dict[str, Any]) -> Iterator[bytes]:
     yield _line({"event": 0, "kind": "terms", **header})
-    for seq, kind, data, mask in journal.events():
-        if kind == "close" and mask is None and header["terms"]["accrual"] == "available":
+    for event in reader.events():
+        if event.closed is not None and event.closed.available is None and header["terms"]["accrual"] == "available":
             raise StoreError(
-                f"who volunteered in some rounds of {journal.path} is no longer on record, as large fleets drop it "
+                f"who volunteered in some rounds of {reader.path} is no longer on record, as large fleets drop it "
                 "with a snapshot: turns that were earned by volunteering cannot be counted again"
             )
-        yield _line({"event": seq, **event_to_dict(kind, data, mask, ids)})
+        yield _line(event_to_dict(event))
 
 
 def _line(told: dict[str, Any]) -> bytes:

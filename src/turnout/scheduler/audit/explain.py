@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -11,23 +12,11 @@ from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.explain.explanation import Explanation, explain_choice, inexact_explanation
 from turnout.scheduler.features import Features
 from turnout.scheduler.journal.journal import Journal
+from turnout.scheduler.journal.reader import FleetReader
 from turnout.scheduler.journal.replay import FleetState, load_before
-from turnout.scheduler.records import OpenRound, RecordedOffer
-from turnout.scheduler.rounds.choosing import Statuses, offer_of
+from turnout.scheduler.records import RecordedOffer
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
-
-
-def offered_in(
-    opened: OpenRound, fleet: Fleet, features: Features, settings: SchedulerSettings, statuses: Statuses
-) -> RecordedOffer:
-    """What a choice was made from, for the file: all contexts, or none in a fleet that is too large for that."""
-    if len(opened.available) <= settings.record_offers_up_to:
-        contexts = offer_of(fleet, features, settings, statuses)[1][opened.available]
-        return RecordedOffer(opened.round, opened.rows, opened.reasons, opened.available, contexts)
-    chosen = np.zeros(len(opened.available), dtype=np.bool_)
-    chosen[opened.rows] = True
-    return RecordedOffer(opened.round, opened.rows, opened.reasons, chosen, None)
 
 
 def explained(
@@ -59,6 +48,12 @@ def explained(
         return inexact_explanation(fleet.policy, selection, row, ids.__getitem__, _not_on_record(offered, settings))
     offer = RoundOffer(number, offered.available, contexts)
     return explain_choice(fleet.policy, offer, selection, row, ids.__getitem__)
+
+
+def explain_closed_round(reader: FleetReader, fleet: Fleet, row: int, number: int) -> Explanation:
+    """Explain a closed round with a state of the fleet that a follower has at hand, instead of loading it again."""
+    with closing(Journal(reader.path, read_only=True)) as journal:
+        return explained(journal, FleetState(fleet, None, 0), reader.settings, reader.features, row, number)
 
 
 def _selection(journal: Journal, offered: RecordedOffer | None, number: int) -> Selection:

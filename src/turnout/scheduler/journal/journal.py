@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +39,7 @@ from turnout.scheduler.records import (
     without,
 )
 from turnout.store.database import FileKind, check_integrity, connect, create, transaction, translate_sqlite_errors
-from turnout.store.lock import WriterLock
+from turnout.store.lock import Writer, WriterLock, lock_path
 from turnout.store.packing import pack_snapshot, unpack_snapshot
 from turnout.store.wal import lost_commits
 
@@ -100,10 +99,10 @@ class Journal:
         try:
             with translate_sqlite_errors(path):
                 if takeover:
-                    # Who hangs keeps the old lock, whoever comes meets the new one.
-                    _lock_of(path).unlink(missing_ok=True)
+                    # Unlinking leaves the hung process with the lock on the old inode; a new process locks a new file.
+                    lock_path(path).unlink(missing_ok=True)
                 if writes:
-                    self._lock = WriterLock(_lock_of(path), store=path)
+                    self._lock = WriterLock(path)
                     self._refuse_lost_commits()
                 self.db = _connected(path, read_only=read_only)
                 if reporting and self._format < FLEET.format:
@@ -133,7 +132,7 @@ class Journal:
             db.executemany("INSERT INTO meta VALUES (?, ?)", first.items())
 
         with translate_sqlite_errors(path):
-            lock = WriterLock(_lock_of(path), store=path)
+            lock = WriterLock(path)
             try:
                 if not path.exists():
                     create(path, FLEET, fill)
@@ -247,10 +246,23 @@ class Journal:
             raise self.damage(f"the open round {number} is not what was written")
         return unpack_open(data)
 
+    def joined_by(self, event: int) -> int:
+        """How many clients had joined when this event was written."""
+        with self.reading() as db:
+            found = db.execute("SELECT data FROM events WHERE kind = 'join' AND seq <= ?", (event,))
+            return sum(len(json.loads(data)) for (data,) in found)
+
+    def offered_rounds(self) -> list[int]:
+        """The rounds whose offers are on record."""
+        with self.reading() as db:
+            if not _has_offers(db):
+                return []
+            return [int(round_) for (round_,) in db.execute("SELECT round FROM offers ORDER BY round")]
+
     def offered(self, round: int) -> RecordedOffer | None:
         """What the choice of this round was made from, if that is on record."""
         with self.reading() as db:
-            if not _one(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'offers'"):
+            if not _has_offers(db):
                 return None
             found = db.execute("SELECT volunteers, data, digest FROM offers WHERE round = ?", (round,)).fetchone()
         if found is None:
@@ -439,8 +451,7 @@ class Journal:
             self.db.execute(OFFERS)
             epoch = self._count("epoch") + 1
             self.db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
-            writer = f"process {os.getpid()} on host {socket.gethostname()}"
-            self.db.execute("UPDATE meta SET value = ? WHERE key = 'writer'", (writer,))
+            self.db.execute("UPDATE meta SET value = ? WHERE key = 'writer'", (str(Writer.current()),))
         self._epoch = epoch
 
     def _check_epoch(self) -> None:
@@ -497,12 +508,13 @@ def _connected(path: Path, *, read_only: bool) -> sqlite3.Connection:
         raise
 
 
+def _has_offers(db: sqlite3.Connection) -> bool:
+    """Whether the file has the table of offers, which older versions did not write."""
+    return bool(_one(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'offers'"))
+
+
 def _offer_digest(round_: int, volunteers: bytes, data: bytes) -> bytes:
     return digest_of(as_bytes(volunteers), str(round_), data)
-
-
-def _lock_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}.lock")
 
 
 def _seal(words: str) -> str:

@@ -20,8 +20,9 @@ from turnout.scheduler.records import OpenRound, unpack_closed
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
 
-#: Turns are earned by volunteering and paid for contributing; the promise is checked by the scheduler itself.
-LIVE = {"accrual": "available", "paid": "contributed", "allow_infeasible": True}
+#: Settings of a policy where a live fleet has other defaults: turns are earned by volunteering and paid for
+#: contributing, and the scheduler itself checks whether the promise is feasible.
+LIVE_DEFAULTS = {"accrual": "available", "paid": "contributed", "allow_infeasible": True}
 #: A debt may grow by so many turns beyond what outweighs the longest wait, which is the deadline, or this many seconds.
 SPARE_TURNS, LONGEST_WAIT = 10, 60.0
 MOST_TURNS = 1e6
@@ -79,12 +80,12 @@ def load_before(journal: Journal, settings: SchedulerSettings, features: Feature
     raise StoreError(f"round {round_} was not closed in {journal.path}")
 
 
-def policy_of(settings: SchedulerSettings, features: int, clients: int) -> SelectionPolicy:
+def live_policy(settings: SchedulerSettings, features: int, clients: int) -> SelectionPolicy:
     """The policy with what a live fleet needs."""
     deadline = settings.deadline if isinstance(settings.deadline, int | float) else LONGEST_WAIT
 
     def defaults(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**LIVE, "features": features, "max_owed": _max_owed(name, given, deadline)}
+        return {**LIVE_DEFAULTS, "features": features, "max_owed": _max_owed(name, given, deadline)}
 
     policy = make_policy(settings.policy, clients, **with_defaults(settings.policy, settings.settings, defaults))
     if policy.requires_expected_times:
@@ -135,7 +136,7 @@ def stored_features(stored: Mapping[str, Any]) -> Features:
 def fresh_fleet(settings: SchedulerSettings, features: Features) -> Fleet:
     """Nobody has joined yet."""
     return Fleet(
-        lambda clients: policy_of(settings, features.outputs, clients),
+        lambda clients: live_policy(settings, features.outputs, clients),
         rest_after=settings.rest_after,
         late_window=settings.late_window,
     )

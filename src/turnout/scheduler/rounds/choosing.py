@@ -14,8 +14,8 @@ from turnout.kernel.feasibility import require_feasible
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.scheduler.clock import boot_id, now
 from turnout.scheduler.features import ClientStatus, Features, FleetStatus
-from turnout.scheduler.records import OpenRound
-from turnout.scheduler.rounds.reliability import probability_at_least, reliability
+from turnout.scheduler.records import OpenRound, RecordedOffer
+from turnout.scheduler.rounds.reliability import probability_at_least
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
 
@@ -24,8 +24,8 @@ Statuses = Mapping[str, ClientStatus | Mapping[str, float]] | FleetStatus
 
 def chosen_round(
     fleet: Fleet, features: Features, settings: SchedulerSettings, statuses: Statuses, joined: tuple[str, ...]
-) -> OpenRound:
-    """Ask the policy; nothing is changed."""
+) -> tuple[OpenRound, RecordedOffer]:
+    """Ask the policy for a cohort, without changing any state; returns the round and the offer it was chosen from."""
     if not fleet.ids:
         raise OfferError("nobody is there: choose with the status of at least one client, or register some")
     available, contexts = offer_of(fleet, features, settings, statuses)
@@ -35,7 +35,7 @@ def chosen_round(
     selection = _invited(fleet, settings, RoundOffer(number, available, contexts))
     rows, wanted = selection.clients, fleet.policy.target_size
     own = np.ascontiguousarray(contexts[rows])
-    return OpenRound(
+    opened = OpenRound(
         round=number,
         wanted=len(rows) if wanted is None else min(wanted, len(rows)),
         deadline=_deadline(fleet, settings, rows, own),
@@ -48,6 +48,17 @@ def chosen_round(
         available=available,
         reasons=selection.reasons,
     )
+    return opened, _recorded_offer(opened, contexts, settings.record_offers_up_to)
+
+
+def _recorded_offer(opened: OpenRound, contexts: FloatArray, record_up_to: int) -> RecordedOffer:
+    """Keep the contexts of all volunteers, or only who was chosen in fleets of more than `record_up_to` clients."""
+    if len(opened.available) <= record_up_to:
+        own = contexts[opened.available]
+        return RecordedOffer(opened.round, opened.rows, opened.reasons, opened.available, own)
+    chosen = np.zeros(len(opened.available), dtype=np.bool_)
+    chosen[opened.rows] = True
+    return RecordedOffer(opened.round, opened.rows, opened.reasons, chosen, None)
 
 
 def offer_of(
@@ -111,10 +122,9 @@ def _invited(fleet: Fleet, settings: SchedulerSettings, offer: RoundOffer) -> Se
     if wanted is None or settings.overcommit == 1:
         return policy.ask(offer)
     if settings.overcommit != "auto":
-        return policy.ask(
-            offer.restricted(places=int(np.ceil(wanted * settings.overcommit - 1e-9)))
-        )  # 1.1 · 100 is 110
-    chances = reliability(fleet.numbers["arrived"], fleet.numbers["lost"])
+        places = int(np.ceil(wanted * settings.overcommit - 1e-9))  # 1.1 · 100 is 110
+        return policy.ask(offer.restricted(places=places))
+    chances = fleet.history.reliability
     most = int(offer.available.sum())
 
     def asked(size: int) -> tuple[Selection, bool]:

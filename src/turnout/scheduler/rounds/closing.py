@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from turnout.scheduler.records import KINDS, ClosedRound, OpenRound, Turn
+from turnout.scheduler.outcomes import KINDS
+from turnout.scheduler.records import ClosedRound, OpenRound, Turn
 
 
 def closed_round(

@@ -15,8 +15,10 @@ from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import LateArrivals, RoundReport
 from turnout.policies.base import SelectionPolicy, prefixed, subset
-from turnout.scheduler.records import KINDS, OUTCOME_OF_KIND, ClosedRound
-from turnout.scheduler.rounds.reliability import moved, relative_error, rest_after_misses
+from turnout.scheduler.outcomes import FAILED, LATE, OUTCOME_OF_KIND, OUTRUN, SURPLUS
+from turnout.scheduler.records import ClosedRound
+from turnout.scheduler.rounds.history import ClientHistory
+from turnout.scheduler.rounds.reliability import rest_after_misses
 
 NEVER = -1
 #: Only after so many rounds is it said that a client is seldom there.
@@ -43,7 +45,7 @@ class Fleet:
         self._policy: SelectionPolicy | None = None
         self.round = 0
         self.numbers = {name: np.empty(0, dtype=np.int64) for name in _NUMBERS}
-        self.ways = {name: np.empty(0) for name in _WAYS}
+        self.history = ClientHistory()
         self.awaited: dict[tuple[int, int], PendingArrival] = {}
 
     @property
@@ -97,7 +99,7 @@ class Fleet:
         for name, start in _NUMBERS.items():
             fresh = np.full(len(ids), self.round if name == "joined" else start, dtype=np.int64)
             self.numbers[name] = np.concatenate([self.numbers[name], fresh])
-        self.ways = {name: np.concatenate([array, np.zeros(len(ids))]) for name, array in self.ways.items()}
+        self.history.add(len(ids))
 
     def report_of(self, closed: ClosedRound) -> RoundReport:
         """What the policy is told of a round; refused here, before anything is written, if it cannot be."""
@@ -117,11 +119,10 @@ class Fleet:
     def close(self, closed: ClosedRound) -> RoundReport:
         """Take in a round."""
         report = self.report_of(closed)
-        came = closed.kinds <= KINDS.index("surplus")
-        if self.model is not None and came.any():
-            self._learn_prediction_errors(closed.rows[came], closed.contexts[came], closed.seconds[came])
+        predicted = self._predicted(closed)
         self.policy.tell(report)
         self.round = closed.round
+        self.history.record(closed.rows, closed.kinds, closed.seconds, predicted)
         self._count(closed)
         return report
 
@@ -139,21 +140,21 @@ class Fleet:
         self.rows[name] = row
         if self._policy is not None:
             self._policy.forget([row])
-        for word in ("offered", "learned", "misses", "rest_until", "arrived", "lost"):
+        for word in ("offered", "learned", "misses", "rest_until"):
             self.numbers[word][row] = _NUMBERS[word]
-        for array in self.ways.values():
-            array[row] = 0.0
+        self.history.forget(row)
         self.awaited = {key: value for key, value in self.awaited.items() if key[1] != row}
 
     def state(self) -> dict[str, Any]:
         """Everything but the ids, as plain arrays and numbers."""
         waiting = sorted(self.awaited)
         contexts = [self.awaited[key].context for key in waiting]
+        counters = {**self.numbers, **self.history.counters()}
         return {
             "clients": len(self.ids),
             "round": self.round,
-            **prefixed("numbers", {name: array.copy() for name, array in self.numbers.items()}),
-            **prefixed("ways", {name: array.copy() for name, array in self.ways.items()}),
+            **prefixed("numbers", {name: counters[name].copy() for name in _STORED_COUNTERS}),
+            **prefixed("ways", self.history.errors()),
             "awaited.rounds": np.array([key[0] for key in waiting], dtype=np.int64),
             "awaited.rows": np.array([key[1] for key in waiting], dtype=np.int64),
             "awaited.contexts": np.array(contexts, dtype=np.float64).reshape(len(waiting), -1 if waiting else 0),
@@ -170,7 +171,7 @@ class Fleet:
         self.rows = {client: row for row, client in enumerate(self.ids)}
         self.round = int(saved(state, "round"))
         self.numbers = {name: np.array(saved(state, f"numbers.{name}"), dtype=np.int64) for name in _NUMBERS}
-        self.ways = {name: np.array(saved(state, f"ways.{name}"), dtype=np.float64) for name in _WAYS}
+        self.history = ClientHistory.restored(subset(state, "numbers"), subset(state, "ways"))
         keys = zip(saved(state, "awaited.rounds").tolist(), saved(state, "awaited.rows").tolist(), strict=True)
         values = zip(
             saved(state, "awaited.contexts").tolist(),
@@ -203,25 +204,23 @@ class Fleet:
             ),
         )
 
-    def _learn_prediction_errors(self, rows: IntArray, contexts: FloatArray, seconds: FloatArray) -> None:
-        assert self.model is not None
-        before, habit = self.numbers["arrived"][rows], self.ways["habit"]
-        known = before >= 2  # with nothing learned every time is a surprise
-        for way, expected in (("from_context", self.model.predict(contexts, rows)), ("from_habit", habit[rows])):
-            far = moved(self.ways[way][rows], relative_error(seconds, expected), np.maximum(before - 2, 0))
-            self.ways[way][rows] = np.where(known, far, 0.0)
-        habit[rows] = moved(habit[rows], seconds, before)
+    def _predicted(self, closed: ClosedRound) -> FloatArray | None:
+        """The time that was predicted for each client that came back, before the policy learns from the round."""
+        if self.model is None:
+            return None
+        predicted, came = np.full(len(closed.rows), np.nan), closed.kinds <= SURPLUS
+        if came.any():
+            predicted[came] = self.model.predict(closed.contexts[came], closed.rows[came])
+        return predicted
 
     def _count(self, closed: ClosedRound) -> None:
         numbers, rows = self.numbers, closed.rows
-        came = closed.kinds <= KINDS.index("surplus")
-        awaited = (closed.kinds == KINDS.index("outrun")) | (closed.kinds == KINDS.index("late"))
-        missed = closed.kinds >= KINDS.index("late")
+        came = closed.kinds <= SURPLUS
+        awaited = (closed.kinds == OUTRUN) | (closed.kinds == LATE)
+        missed = closed.kinds >= LATE
         numbers["offered"] += closed.available
         numbers["trained_in"][rows[came]] = closed.round
-        numbers["arrived"][rows[came]] += 1
-        numbers["lost"][rows[missed]] += 1
-        numbers["learned"][rows[closed.kinds != KINDS.index("failed")]] += 1
+        numbers["learned"][rows[closed.kinds != FAILED]] += 1
         numbers["misses"][rows[came]] = 0
         numbers["misses"][rows[missed]] += 1
         numbers["misses"][closed.late_rows] = 0
@@ -246,13 +245,13 @@ _NUMBERS = {
     "joined": 0,
     "offered": 0,
     "trained_in": NEVER,
-    "arrived": 0,
-    "lost": 0,
     "learned": 0,
     "misses": 0,
     "rest_until": 0,
     "retired": 0,
 }
-#: How a client behaves: how far its times were, of late, from what its context foretold and from its habit, and that
-#: habit, in seconds.
-_WAYS = ("from_context", "from_habit", "habit")
+#: The order in which a snapshot holds the counters, those of the history among them.
+_STORED_COUNTERS = (
+    *("joined", "offered", "trained_in", "arrived", "lost"),
+    *("learned", "misses", "rest_until", "retired"),
+)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shlex
-import socket
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -22,6 +19,7 @@ from turnout.scheduler.journal.replay import stored_features
 from turnout.scheduler.records import digest_of
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.store.database import connect, translate_sqlite_errors
+from turnout.store.lock import Writer, lock_line
 from turnout.store.wal import lost_commits
 from turnout.version import __version__
 
@@ -125,28 +123,14 @@ def _settings(db: sqlite3.Connection) -> Look:
 def _writer(db: sqlite3.Connection, path: Path) -> Look:
     """By what processes say of themselves: taking the lock, even for a moment, could turn a scheduler away."""
     meta = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('writer', 'epoch')"))
-    lock = path.with_name(f"{path.name}.lock")
-    holder = lock.read_text(encoding="utf-8").strip() if lock.exists() else ""
+    holder = lock_line(path)
     last = f"writer number {meta['epoch']} was {meta['writer'] or 'nobody'}"
     if not holder:
         return Look(f"{last}; nobody holds the file now")
-    if _is_gone(holder):
+    writer = Writer.parse(holder)
+    if writer is not None and writer.is_dead:
         return Look(f"{last}; {holder} was killed or broke down: open the file again to go on, nothing is lost")
     return Look(f"{last}; {holder} holds the file now")
-
-
-def _is_gone(holder: str) -> bool:
-    """Whether a process of this machine is no more; of others nothing is known."""
-    found = re.fullmatch(r"process (\d+) on host (.*)", holder)
-    if found is None or found[2] != socket.gethostname():
-        return False
-    try:
-        os.kill(int(found[1]), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
 
 
 def _size(db: sqlite3.Connection, path: Path) -> Look:

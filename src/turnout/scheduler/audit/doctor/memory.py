@@ -22,7 +22,7 @@ from turnout.scheduler.audit.doctor.findings import (
 from turnout.scheduler.features import Features
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.replay import FleetState, load, stored_features
-from turnout.scheduler.records import KINDS
+from turnout.scheduler.outcomes import KINDS
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
 
@@ -76,8 +76,8 @@ def _promise(db: sqlite3.Connection, fleet: Fleet) -> Look:
     came, lost = counts["arrived"] + counts["surplus"], counts["late"] + counts["failed"]
     known = np.ones(len(fleet.ids), np.int64)
     known[list(forgotten_rows(db))] = 0
-    look.wrong.extend(_miscounted(fleet, "came back", fleet.numbers["arrived"], came * known))
-    look.wrong.extend(_miscounted(fleet, "was lost", fleet.numbers["lost"], lost * known))
+    look.wrong.extend(_miscounted(fleet, "came back", fleet.history.arrived, came * known))
+    look.wrong.extend(_miscounted(fleet, "was lost", fleet.history.lost, lost * known))
     guarantee = fleet.policy.guarantee if fleet.ids else None
     certificate = fleet.policy.certificate() if fleet.ids else None
     if guarantee is not None and certificate is not None:

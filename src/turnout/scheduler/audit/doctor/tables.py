@@ -13,8 +13,8 @@ import numpy as np
 
 from turnout.scheduler.audit.doctor.findings import Look, closes, data_of, forgotten_rows, meta, snapshot_seq, turns_of
 from turnout.scheduler.journal.journal import KEEP_MASKS
+from turnout.scheduler.outcomes import KINDS, RETURNED
 from turnout.scheduler.records import (
-    KINDS,
     ClosedRound,
     RecordedOffer,
     Turn,
@@ -136,7 +136,7 @@ def _disagreements(closed: ClosedRound, turns: dict[int, Turn], ids: list[str]) 
                 f"in round {closed.round} {turn.id!r} was closed as {KINDS[kind]} after {seconds:g} s, and its turn "
                 f"says {turn.kind}{'' if turn.seconds is None else f' after {turn.seconds:g} s'}"
             )
-        if KINDS[kind] in ("arrived", "surplus") and turn.loss != (None if math.isnan(loss) else loss):
+        if KINDS[kind] in RETURNED and turn.loss != (None if math.isnan(loss) else loss):
             yield f"in round {closed.round} {turn.id!r} was closed with loss {loss:g}, and its turn says {turn.loss}"
 
 

@@ -1,0 +1,45 @@
+"""The lock file names its holder, in one line that the same module parses."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from turnout.store.lock import Writer, WriterLock, lock_line, lock_path
+
+
+@given(some.integers(0, 2**31), some.text(some.characters(categories=["L", "N"], include_characters="-. "), min_size=1))
+def test_a_line_that_was_written_is_parsed_again(process: int, host: str) -> None:
+    writer = Writer(process, host.strip() or "host")
+    assert Writer.parse(f"{writer}\n") == writer
+
+
+@pytest.mark.parametrize("line", ["", "process x on host y", "process 1", "somebody", "process -1 on host y"])
+def test_any_other_text_names_no_writer(line: str) -> None:
+    assert Writer.parse(line) is None
+
+
+def test_the_lock_file_names_this_process_while_it_holds_the_lock(folder: Path) -> None:
+    store = folder / "runs.turnout"
+    assert lock_line(store) == ""
+    lock = WriterLock(store)
+    assert Writer.parse(lock_line(store)) == Writer(os.getpid(), socket.gethostname())
+    lock.release()
+    assert lock_path(store).exists()
+    assert lock_line(store) == ""
+
+
+def test_only_an_ended_process_of_this_host_is_dead() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert Writer(ended.pid, socket.gethostname()).is_dead
+    assert Writer(10**30, socket.gethostname()).is_dead
+    assert not Writer.current().is_dead
+    assert not Writer(ended.pid, "another-host").is_dead
