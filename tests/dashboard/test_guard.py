@@ -351,7 +351,7 @@ def test_ipv6(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_taken_port_is_said_and_without_a_wish_another_is_found(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(SettingError, match=f"cannot listen on 127.0.0.1 port {port} .*choose another"):
+        with pytest.raises(SettingError, match=f"cannot listen on 127.0.0.1 port {port} .*pass another host or port"):
             serving.serve(place / "fleet.turnout", port=port)
         monkeypatch.setattr(serving, "PORT", port)
         with Serving(place / "fleet.turnout", monkeypatch) as it:

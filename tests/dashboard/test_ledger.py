@@ -223,11 +223,11 @@ def test_a_rule_around_the_policy_never_makes_debts_up(folder: Path) -> None:
             assert source.trouble is None
             queues, policy = source.ledger.queues, told_policy(name, given, columns)
             assert queues is not None
-            np.testing.assert_array_equal(queues.owed, policy.owed)
+            np.testing.assert_array_equal(queues.owed, policy.debts.owed)
             after, why = debts_of(source.ledger, all_rows(source.ledger))
             assert (after is None) == (why is not None)
             if after is not None:
-                np.testing.assert_array_equal(after[-1], policy.owed)
+                np.testing.assert_array_equal(after[-1], policy.debts.owed)
 
 
 @given(

@@ -442,7 +442,7 @@ def test_an_event_that_was_changed_is_refused(open_fleet: OpenFleet, folder: Pat
     [
         (lambda _: None, "there is no fleet at .*: check the path"),
         (lambda path: path.write_bytes(b"x" * 2000), "is not a SQLite file"),
-        (lambda path: path.write_bytes(b""), "holds 0 bytes, too few for a turnout fleet"),
+        (lambda path: path.write_bytes(b""), "has 0 bytes, too few for a turnout fleet"),
         (lambda path: RunStore(path).close(), "is a SQLite file, but not a turnout fleet"),
         (lambda path: path.mkdir(), "cannot be used"),
     ],

@@ -351,7 +351,7 @@ def test_every_policy_can_play(name: str) -> None:
 def test_policies_that_require_expected_times_are_rejected_without_them() -> None:
     world = TraceWorld(clients=20, truth=False)
     assert world.offer(1).expected_times is None
-    with pytest.raises(ValueError, match="must be told the true expected times"):
+    with pytest.raises(ValueError, match="needs the true expected times"):
         next(play(make_policy("fastest", 20), world, 1))
 
 
