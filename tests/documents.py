@@ -5,6 +5,7 @@ How a block is tested depends on its language and on an HTML comment directly ab
     python                      is executed as a script of its own, in the folder of its page
     console                     every command is parsed: the program, its sub-commands, options and arguments exist
     <!-- run -->                the commands of a console block are executed, and their output is compared
+    <!-- run, exit code 1 -->   the same, if the commands end with this exit code
     <!-- not run: REASON -->    python is compiled, commands are parsed, any other text is left alone
     <!-- run by FILE -->        another test executes the block
     toml, csv, jsonl            are read as a study and as traces
@@ -19,6 +20,7 @@ import re
 import shlex
 import textwrap
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,6 +52,12 @@ class Block(NamedTuple):
     def reason(self) -> str:
         """Why the block is not run; empty if it does not say so."""
         return self.comment.removeprefix("not run:").strip() if self.comment.startswith("not run:") else ""
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of the commands if they are to be executed; else None."""
+        found = re.fullmatch(r"run(?:, exit code (\d+))?", self.comment)
+        return int(found[1] or 0) if found else None
 
     @property
     def other_test(self) -> str:
@@ -127,11 +135,11 @@ def check_command(arguments: list[str], *, partial: bool = False) -> None:
 
     Args:
         arguments: The program and its arguments.
-        partial: Whether arguments may be missing, as in running text.
+        partial: Whether arguments may be missing and values may be placeholders, as in running text.
     """
     match arguments:
         case ["turnout", *rest]:
-            _check_click(typer.main.get_command(app), rest, partial)
+            _check_click(_turnout(), rest, partial)
         case ["python", "-m", "benchmarks", *rest]:
             from benchmarks.__main__ import app as benchmarks
 
@@ -159,6 +167,11 @@ def check_command(arguments: list[str], *, partial: bool = False) -> None:
             raise AssertionError(f"unknown program: {arguments}")
 
 
+@cache
+def _turnout() -> click.Command:
+    return typer.main.get_command(app)
+
+
 def _check_click(command: click.Command, arguments: list[str], partial: bool) -> None:
     context = click.Context(command, info_name=command.name)
     while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
@@ -172,5 +185,5 @@ def _check_click(command: click.Command, arguments: list[str], partial: bool) ->
         value = values.get(parameter.name or "")
         if not isinstance(value, str | list | tuple) or not value:
             assert partial or not parameter.required, f"{command.name} needs {parameter.name}"
-        elif not isinstance(parameter.type, click.Path):
+        elif not partial and not isinstance(parameter.type, click.Path):
             parameter.type_cast_value(context, value)

@@ -91,9 +91,9 @@ def check_block(block: Block, folder: Path) -> None:
             compile(block.text, block.page, "exec")
         case "python":
             run_python(block.text, folder)
-        case "console" if block.comment == "run":
+        case "console" if block.exit_code is not None:
             for command in read_commands(block):
-                run_command(command, folder)
+                run_command(command, folder, block.exit_code)
         case "console" | "indented":
             for command in read_commands(block):
                 check_command(command.arguments)
@@ -109,7 +109,7 @@ def check_block(block: Block, folder: Path) -> None:
             assert block.reason, f"a block in {block.language or 'no language'} needs a comment <!-- not run: … -->"
 
 
-def run_command(command: Command, folder: Path) -> None:
+def run_command(command: Command, folder: Path, exit_code: int) -> None:
     """Executes a command and compares its output, where `…` stands for any text."""
     check_command(command.arguments)
     program, *arguments = command.arguments
@@ -120,7 +120,7 @@ def run_command(command: Command, folder: Path) -> None:
         assert program == "python", f"cannot run {program}"
         process = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=folder)
         output, code, errors = process.stdout, process.returncode, process.stderr
-    assert code == 0, f"{command.line}: exit code {code}: {errors or output}"
+    assert code == exit_code, f"{command.line}: exit code {code}: {errors or output}"
     if command.target:
         (folder / command.target).write_text(output)
     expected = command.output.replace("…", "...")
@@ -148,6 +148,7 @@ def test_blocks_without_a_known_language_output_or_reason_are_refused(tmp_path: 
         Block("no-page.md", 1, "console", "$ turnout demo --colour red\n", ""),
         Block("no-page.md", 1, "console", "$ turnout demo\nfive policies\n", ""),
         Block("no-page.md", 1, "console", "$ turnout --version\nturnout 3000\n", "run"),
+        Block("no-page.md", 1, "console", "$ turnout --version\n", "run, exit code 1"),
         Block("no-page.md", 1, "console", "$ make coffee\n", ""),
         Block("no-page.md", 1, "console", "$ pip install 'turnout[tea]'\n", ""),
         Block("no-page.md", 1, "console", "$ turnout certify\n", ""),
@@ -164,4 +165,9 @@ def test_blocks_are_read_with_their_comments() -> None:
     kinds = Counter(block.language for page in PAGES for block in read_blocks(page))
     assert kinds["python"] >= 20
     assert kinds["console"] >= 10
-    assert {block.comment for block in read_blocks("README.md") if block.language == "python"} >= {""}
+    assert [(block.language, block.comment) for block in read_blocks("README.md")] == [
+        ("console", ""),
+        ("python", ""),
+        ("console", "run"),
+        ("python", "run by tests/adapters/flower/test_documents.py"),
+    ]
