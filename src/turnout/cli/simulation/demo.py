@@ -21,8 +21,8 @@ from turnout.store import RunStore
 
 HEADINGS = ("policy", "mean round", "time saved", "least selected", "most owed")
 EXPLANATION = (
-    "A turn is one participation of a client in a round. Every client is guaranteed a turn in "
-    f"{RATE:.0%} of the rounds.\n"
+    "A turn is one participation of a client in a round. The guaranteed rate is "
+    f"{RATE:g}: every client should get a turn in {RATE:.0%} of the rounds.\n"
     "[b]random[/b] draws the clients of a round at random. [b]RBCS-F[/b] weighs seconds against owed turns: the larger "
     "its speed weight, the shorter the rounds, and the longer slow clients wait for their turns. [b]FedCS(3)[/b] "
     "selects every client that it expects to finish within 3 s, and guarantees nothing.\n"
