@@ -51,35 +51,6 @@ def test_nothing_is_pickled_or_evaluated() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        "README.md",
-        "docs/training.md",
-        "docs/scheduling.md",
-        "docs/policies.md",
-        "docs/explaining.md",
-        "docs/tuning.md",
-    ],
-)
-def test_the_examples_of_the_documents_run(document: str, tmp_path: Path) -> None:
-    examples = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), flags=re.DOTALL)
-    examples = [code for code in examples if "FairSelection" not in code]  # those are run with a grid of Flower's
-    assert examples
-    for number, example in enumerate(examples):
-        script = tmp_path / f"example_{number}.py"
-        script.write_text(example)
-        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-
-
-def test_every_make_target_of_the_documents_exists() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    for document in ("README.md", "CONTRIBUTING.md"):
-        named = set(re.findall(r"[`$] ?make ([a-z-]+)", (ROOT / document).read_text()))
-        assert named <= targets, document
-
-
 def test_the_package_has_no_module_that_only_developers_need() -> None:
     """Reference implementations and the browser driver are in `benchmarks/`, which the wheel does not contain."""
     names = {path.stem for path in SOURCES}

@@ -211,6 +211,16 @@ def test_a_guaranteed_rate_in_a_file_is_checked(tmp_path: Path) -> None:
     assert run("check", "--config", str(config)).returncode == 1
 
 
+def test_the_check_uses_the_cohort_size_of_the_policy_with_a_guarantee_in_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "study.toml"
+    policies = [("random", 3), ("rbcsf", 20)]
+    text = "".join(f'[[policy]]\nname = "{name}"\ncohort_size = {size}\n' for name, size in policies)
+    config.write_text(f"[world]\nclients = 100\n{text}")
+    done = run("check", "--config", str(config), "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["cohort_size"] == 20
+
+
 def test_errors_are_reported_in_one_line(tmp_path: Path) -> None:
     bad = tmp_path / "bad.toml"
     bad.write_text("rounds = = 3")

@@ -10,6 +10,7 @@ import pytest
 from flwr.serverapp.strategy import FedAvg
 
 from adapters.flower.in_process import InProcessGrid, Node, model, plain_app, weights
+from turnout.adapters.flower import identify_clients
 from turnout.adapters.flower.client import with_status
 
 ROOT = Path(__file__).parents[3]
@@ -34,3 +35,14 @@ def test_the_code_in_the_documentation_trains_fairly(
     assert min(turns) >= 10
     with names["fair"].scheduler as scheduler:
         assert scheduler.certificate().holds
+
+
+def test_the_line_for_clients_wraps_an_app() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/flower.md").read_text(), flags=re.DOTALL)
+    (code,) = [block for block in blocks if "with_status(app)" in block]
+    app = plain_app()
+    names: dict[str, Any] = {"app": app}
+    exec(code, names)
+    grid = InProcessGrid([Node(100, names["app"], {"client-id": "hospital-7"})])
+    assert names["app"] is not app
+    assert list(identify_clients(grid)) == ["hospital-7"]

@@ -13,6 +13,7 @@ from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.feasibility import feasibility, largest_feasible_rate, require_feasible
+from turnout.policies.registry import setting_names
 from turnout.simulator.plans import make_world
 
 
@@ -72,7 +73,7 @@ def _question(
     """Returns the values of the command line, else those of the file, else those of the paper."""
     file = {} if config is None else read_config(config)
     world = dict(file.get("world", {}))
-    policy: dict[str, Any] = next((table for table in file.get("policy", []) if "guaranteed_rate" in table), {})
+    policy = _policy_with_guarantee(file.get("policy", []))
     if clients is not None:
         world["clients"] = clients
     if availability is not None:
@@ -89,6 +90,13 @@ def _question(
         "cohort_size": cohort_size or policy.get("cohort_size", 8),
         "rate": float(promised),
     }
+
+
+def _policy_with_guarantee(policies: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the first policy with a guaranteed rate, stated or by default; an empty dict if there is none."""
+    stated = [policy for policy in policies if "guaranteed_rate" in policy]
+    by_default = [policy for policy in policies if "guaranteed_rate" in setting_names(policy["name"])]
+    return next(iter(stated + by_default), {})
 
 
 def _parse_share(text: str) -> float:

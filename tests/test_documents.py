@@ -1,0 +1,173 @@
+"""Every code block of the documentation is executed, read or parsed, or states why not (see documents.py)."""
+
+from __future__ import annotations
+
+import csv
+import doctest
+import re
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import click
+import pytest
+
+from cli.in_process import run
+from documents import PAGES, ROOT, Block, Command, check_command, inline_commands, read_blocks, read_commands
+from turnout.simulator.traces.formats.files import read_traces
+
+SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_a_page_is_tested(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = read_blocks(page)
+    fences = len(re.findall(r"^ *```", (ROOT / page).read_text(), flags=re.MULTILINE))
+    assert fences == 2 * sum(block.language != "indented" for block in blocks)
+    for block in blocks:
+        try:
+            check_block(block, tmp_path)
+        except (AssertionError, click.ClickException, SyntaxError, tomllib.TOMLDecodeError) as error:
+            pytest.fail(f"{page}, line {block.line}: {error}")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_in_the_running_text_exists(page: str) -> None:
+    for line in inline_commands(page):
+        try:
+            check_command(Command(line, "").arguments, partial=True)
+        except (AssertionError, click.ClickException) as error:
+            pytest.fail(f"{page}: `{line}`: {error}")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_to_a_file_and_a_heading(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        name, _, heading = target.partition("#")
+        path = (ROOT / page).parent / name if name else ROOT / page
+        assert path.exists(), f"{page}: {target}"
+        if heading:
+            titles = re.findall(r"^#+ (.*)$", path.read_text(), flags=re.MULTILINE)
+            assert heading in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles], target
+
+
+def test_the_index_links_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    linked = {str((ROOT / "docs" / name).resolve().relative_to(ROOT)) for name in re.findall(r"\]\(([^)#]+)\)", index)}
+    assert set(PAGES) - {"docs/README.md"} <= linked
+
+
+def test_the_readme_table_shows_the_figures_of_the_stored_results() -> None:
+    """`turnout demo` and `turnout reproduce horizon` play the same runs as the leaderboard of the paper's world."""
+    contenders = {
+        "random selection": "random",
+        "RBCS-F, speed weight 1": "RBCS-F, weight 1",
+        "RBCS-F, speed weight 5": "RBCS-F, weight 5",
+        "RBCS-F, speed weight 20 (default)": "RBCS-F, weight 20",
+        "RBCS-F, guarantee planned for round 500 (`horizon=500`)": "RBCS-F, weight 20, fleet, horizon",
+    }
+    with (ROOT / "docs/results/leaderboard/numerical/leaderboard.csv").open() as file:
+        stored = {row["contender"]: row for row in csv.DictReader(file)}
+    shown = re.findall(r"^\| (.+?) \| ([\d.]+) s \| ([\d.]+) \|", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    assert [label for label, _, _ in shown] == list(contenders)
+    for label, mean_round, least_share in shown:
+        row = stored[contenders[label]]
+        assert mean_round == f"{float(row['mean_round']):.2f}"
+        assert least_share == f"{float(row['least_share']):.3f}"
+
+
+def check_block(block: Block, folder: Path) -> None:
+    """Executes, reads or parses a block, in the folder of its page."""
+    match block.language:
+        case "python" if block.other_test:
+            assert block.page in (ROOT / block.other_test).read_text(), f"{block.other_test} does not run it"
+        case "python" if block.reason:
+            compile(block.text, block.page, "exec")
+        case "python":
+            run_python(block.text, folder)
+        case "console" if block.exit_code is not None:
+            for command in read_commands(block):
+                run_command(command, folder, block.exit_code)
+        case "console" | "indented":
+            for command in read_commands(block):
+                check_command(command.arguments)
+                assert block.reason or not command.output.strip(), "output is shown, but the block is not run"
+        case "toml":
+            tomllib.loads(block.text)
+            (folder / "study.toml").write_text(block.text)
+        case "csv" | "jsonl":
+            path = folder / f"line-{block.line}.{block.language}"
+            path.write_text(block.text)
+            assert read_traces(path).parts
+        case _:
+            assert block.reason, f"a block in {block.language or 'no language'} needs a comment <!-- not run: … -->"
+
+
+def run_command(command: Command, folder: Path, exit_code: int) -> None:
+    """Executes a command and compares its output, where `…` stands for any text."""
+    check_command(command.arguments)
+    program, *arguments = command.arguments
+    if program == "turnout":
+        done = run(*arguments, COLUMNS="140")
+        output, code, errors = done.stdout, done.returncode, done.stderr
+    else:
+        assert program == "python", f"cannot run {program}"
+        process = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=folder)
+        output, code, errors = process.stdout, process.returncode, process.stderr
+    assert code == exit_code, f"{command.line}: exit code {code}: {errors or output}"
+    if command.target:
+        (folder / command.target).write_text(output)
+    expected = command.output.replace("…", "...")
+    if expected.strip():
+        assert doctest.OutputChecker().check_output(expected, output, SAME), f"{command.line} printed:\n{output}"
+
+
+def run_python(code: str, folder: Path) -> None:
+    """Executes a script in a process of its own."""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=folder)
+    assert process.returncode == 0, process.stderr
+
+
+# The parser itself
+
+
+def test_blocks_without_a_known_language_output_or_reason_are_refused(tmp_path: Path) -> None:
+    refused = [
+        Block("no-page.md", 1, "", "text\n", ""),
+        Block("no-page.md", 1, "ruby", "puts 1\n", ""),
+        Block("no-page.md", 1, "python", "1 +\n", "not run: it is wrong"),
+        Block("no-page.md", 1, "python", "raise SystemExit(3)\n", ""),
+        Block("no-page.md", 1, "console", "turnout demo\n", ""),
+        Block("no-page.md", 1, "console", "$ turnout dance\n", ""),
+        Block("no-page.md", 1, "console", "$ turnout demo --colour red\n", ""),
+        Block("no-page.md", 1, "console", "$ turnout demo\nfive policies\n", ""),
+        Block("no-page.md", 1, "console", "$ turnout --version\nturnout 3000\n", "run"),
+        Block("no-page.md", 1, "console", "$ turnout --version\n", "run, exit code 1"),
+        Block("no-page.md", 1, "console", "$ make coffee\n", ""),
+        Block("no-page.md", 1, "console", "$ pip install 'turnout[tea]'\n", ""),
+        Block("no-page.md", 1, "console", "$ turnout certify\n", ""),
+        Block("no-page.md", 1, "console", "$ turnout demo --seeds many\n", ""),
+        Block("no-page.md", 1, "indented", "turnout dance\n", ""),
+        Block("no-page.md", 1, "python", "pass\n", "run by tests/test_package.py"),
+    ]
+    for block in refused:
+        with pytest.raises((AssertionError, click.ClickException, SyntaxError)):
+            check_block(block, tmp_path)
+
+
+def test_blocks_are_read_with_their_comments() -> None:
+    kinds = Counter(block.language for page in PAGES for block in read_blocks(page))
+    assert kinds["python"] >= 20
+    assert kinds["console"] >= 10
+    assert [(block.language, block.comment) for block in read_blocks("README.md")] == [
+        ("console", ""),
+        ("python", ""),
+        ("console", "run"),
+        ("python", "run by tests/adapters/flower/test_documents.py"),
+    ]
