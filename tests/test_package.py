@@ -10,22 +10,66 @@ from pathlib import Path
 import pytest
 
 import turnout
+import turnout.errors
+import turnout.policies
+import turnout.scheduler
+from turnout.policies import POLICIES, WRAPPERS
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 
-def test_the_public_face_is_small_and_sorted() -> None:
+def run_python(code: str) -> str:
+    """Returns what a fresh interpreter prints for this code."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_public_names_are_sorted_importable_and_listed_by_dir() -> None:
     assert turnout.__all__ == sorted(turnout.__all__, key=lambda name: (not name.isupper(), name))
-    assert len(turnout.__all__) <= 12
-    assert all(hasattr(turnout, name) for name in turnout.__all__)
+    assert all(getattr(turnout, name) is not None for name in turnout.__all__)
+    assert set(turnout.__all__) <= set(dir(turnout))
+
+
+def test_every_policy_wrapper_and_error_is_importable_from_the_package() -> None:
+    errors = {
+        name
+        for name, value in vars(turnout.errors).items()
+        if isinstance(value, type) and value.__module__ == turnout.errors.__name__
+    }
+    assert errors == set(turnout.errors.__all__) - {"suggestion"}
+    assert errors | set(turnout.policies.__all__) <= set(turnout.__all__)
+    assert {policy.__name__ for policy in (*POLICIES.values(), *WRAPPERS.values())} <= set(turnout.__all__)
+    for package in (turnout.errors, turnout.policies, turnout.scheduler):
+        for name in set(package.__all__) & set(turnout.__all__):
+            assert getattr(turnout, name) is getattr(package, name)
+
+
+def test_values_of_the_contract_are_importable_from_the_package() -> None:
+    values = {"RoundOffer", "Selection", "RoundReport", "RoundRecord", "LateArrivals", "Guarantee", "CohortProblem"}
+    live = {"Scheduler", "ClientStatus", "FleetStatus", "Reporter", "FleetReader", "Certificate", "Explanation"}
+    assert values | live <= set(turnout.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'turnout' has no attribute 'Schedule'"):
+        _ = turnout.Schedule  # type: ignore[attr-defined]
+
+
+def test_dir_lists_the_scheduler_without_importing_it() -> None:
+    code = "import sys, turnout; print('Scheduler' in dir(turnout), 'turnout.scheduler' in sys.modules)"
+    assert run_python(code).split() == ["True", "False"]
+    code = "import sys, turnout; turnout.Scheduler; print('turnout.scheduler' in sys.modules, 'sqlite3' in sys.modules)"
+    assert run_python(code).split() == ["True", "True"]
+
+
+def test_a_star_import_brings_every_public_name() -> None:
+    code = "from turnout import *; import turnout; print(set(turnout.__all__) <= set(globals()))"
+    assert run_python(code).strip() == "True"
 
 
 def test_importing_turnout_brings_numpy_and_nothing_heavy() -> None:
     code = "import sys, turnout; print(*sorted({name.split('.')[0] for name in sys.modules}))"
-    loaded = set(
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    )
+    loaded = set(run_python(code).split())
     assert "numpy" in loaded
     assert not loaded & {
         "torch",
