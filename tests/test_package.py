@@ -166,3 +166,17 @@ def test_it_installs_and_chooses_without_a_compiler(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert done.stdout.strip() == f"turnout {turnout.__version__} (numpy kernel)"
+
+
+def test_policies_and_values_have_a_readable_repr() -> None:
+    oort = turnout.make_policy("oort", 40, cohort_size=8)
+    guarantee = "guarantee=Guarantee(0.1, accrual='always', paid='chosen')"
+    assert repr(oort) == "Oort(clients=40, cohort_size=8)"
+    assert repr(turnout.FedCS(3, deadline=4.0)) == "FedCS(clients=3)"
+    assert repr(turnout.RBCSF(40, guaranteed_rate=0.1)) == f"RBCSF(clients=40, cohort_size=8, {guarantee})"
+    wrapped = turnout.WithGuarantee(oort, guaranteed_rate=0.1)
+    assert repr(wrapped) == f"WithGuarantee({oort!r}, cohort_size=8, {guarantee})"
+    assert repr(turnout.RBCSF.__new__(turnout.RBCSF)) == "RBCSF(clients=None)"  # as a debugger may show it
+    assert repr(turnout.Guarantee([0.1, 0.2], max_owed=3)) == "Guarantee(<2 values>, max_owed=3)"
+    assert repr(turnout.Guarantee("1/4", availability=[0.5, 0.5])) == "Guarantee('1/4', availability=<2 values>)"
+    assert repr(turnout.ClientStatus(1.5, 3.0)) == "ClientStatus(free_cpu=1.5, bandwidth=3.0)"
