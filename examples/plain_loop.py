@@ -34,7 +34,7 @@ def train(client: str, number: int, status: ClientStatus, model: Any, start: flo
     """Simulates one client in one round: it waits, trains on its data, stores its model and reports."""
     time.sleep(slowness[client] * (1 / status.free_cpu + 20 / status.bandwidth))
     if client == "phone-03" and random.random() < 0.5:
-        scheduler.failed(client, "battery empty", round=number)
+        scheduler.report_failure(client, "battery empty", round=number)
         return
     order = np.random.default_rng().permutation(client_items[client])
     models, _ = learner.train_clients(model, order[None, None])  # one client, one epoch
@@ -63,7 +63,7 @@ promise = {"cohort_size": 4, "guaranteed_rate": 0.2, "speed_weight": 5.0}
 with Scheduler.open(folder / "fleet.turnout", settings=promise, deadline=0.25) as scheduler:
     if scheduler.status().is_open:  # killed during a round: the clients, which are threads, are gone too
         for client in scheduler.status().out:
-            scheduler.failed(client, "the server was restarted")
+            scheduler.report_failure(client, "the server was restarted")
         scheduler.close_round()
     threads: list[Thread] = []
     for number in range(scheduler.round + 1, rounds + 1):
