@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import ast
+import importlib
 import os
 import re
 import shutil
@@ -115,6 +117,61 @@ def test_the_examples_of_the_documents_run(document: str, tmp_path: Path) -> Non
         script.write_text(example)
         done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
+
+
+def exported_by(package: str) -> list[str]:
+    """Returns `__all__` of a package, read from its source, because some packages need optional dependencies."""
+    tree = ast.parse((ROOT / "src" / package.replace(".", "/") / "__init__.py").read_text())
+    (names,) = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__"
+    ]
+    return list(ast.literal_eval(names))
+
+
+def documented_api() -> dict[str, list[str]]:
+    """Returns the public names by module, as docs/api.md lists them."""
+    rows = re.findall(
+        r"^\| `(turnout[a-z_.]*)` \|.*\| (.*) \|$", (ROOT / "docs/api.md").read_text(), flags=re.MULTILINE
+    )
+    return {module: re.findall(r"`(\w+)`", names) for module, names in rows}
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        "turnout",
+        "turnout.policies",
+        "turnout.scheduler",
+        "turnout.simulator",
+        "turnout.store",
+        "turnout.lab",
+        "turnout.adapters.flower",
+    ],
+)
+def test_the_documents_list_the_public_names_of_each_package(package: str) -> None:
+    assert documented_api()[package] == exported_by(package)
+
+
+@pytest.mark.parametrize("module", ["turnout.analysis.tuning", "turnout.kernel.cohort", "turnout.kernel.feasibility"])
+def test_public_names_of_single_modules_exist(module: str) -> None:
+    names = documented_api()[module]
+    assert names
+    assert [name for name in names if not hasattr(importlib.import_module(module), name)] == []
+
+
+def test_documents_and_examples_use_only_public_names() -> None:
+    documented = documented_api()
+    documented["turnout"].append("__version__")
+    texts = [path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))]
+    code = "\n".join(block for text in texts for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
+    code += "\n".join(path.read_text() for path in (ROOT / "examples").rglob("*.py"))
+    imports = re.findall(r"^\s*from (turnout[\w.]*) import (?:\(([^)]*)\)|(.*))$", code, flags=re.MULTILINE)
+    assert len(imports) > 20
+    for module, several, single in imports:
+        for name in re.findall(r"\w+", re.sub(r"#.*|\bas \w+", "", several or single)):
+            assert name in documented.get(module, []), f"{module}.{name}"
 
 
 def test_every_make_target_of_the_documents_exists() -> None:
