@@ -110,13 +110,15 @@ def test_nothing_is_pickled_or_evaluated() -> None:
 )
 def test_the_examples_of_the_documents_run(document: str, tmp_path: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), flags=re.DOTALL)
-    examples = [code for code in examples if "FairSelection" not in code]  # those are run with a grid of Flower's
+    examples = [code for code in examples if "FairSelection" not in code]  # run by the tests of the adapter
     assert examples
     for number, example in enumerate(examples):
         script = tmp_path / f"example_{number}.py"
         script.write_text(example)
-        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        completed = subprocess.run(
+            [sys.executable, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+        assert completed.returncode == 0, completed.stderr
 
 
 def exported_by(package: str) -> list[str]:
@@ -191,7 +193,7 @@ def test_the_package_has_no_module_that_only_developers_need() -> None:
     assert [path.name for path in SOURCES if imported.search(path.read_text())] == []
 
 
-def test_it_installs_and_chooses_without_a_compiler(tmp_path: Path) -> None:
+def test_the_package_installs_and_runs_without_a_compiler(tmp_path: Path) -> None:
     pytest.importorskip("Cython")
     copy, target = tmp_path / "copy", tmp_path / "installed"
     shutil.copytree(
@@ -212,9 +214,9 @@ def test_it_installs_and_chooses_without_a_compiler(tmp_path: Path) -> None:
     source = ROOT / "src" / "turnout"
     modules = {path.relative_to(source) for path in source.rglob("*.py")}
     assert {path.relative_to(target / "turnout") for path in (target / "turnout").rglob("*.py")} == modules
-    page = {path.name for path in (ROOT / "src" / "turnout" / "dashboard" / "static").iterdir()}
-    assert {path.name for path in (target / "turnout" / "dashboard" / "static").iterdir()} == page
-    done = subprocess.run(
+    static_files = {path.name for path in (ROOT / "src" / "turnout" / "dashboard" / "static").iterdir()}
+    assert {path.name for path in (target / "turnout" / "dashboard" / "static").iterdir()} == static_files
+    completed = subprocess.run(
         [sys.executable, "-m", "turnout", "--version"],
         env={**os.environ, "PYTHONPATH": str(target)},
         capture_output=True,
@@ -222,7 +224,7 @@ def test_it_installs_and_chooses_without_a_compiler(tmp_path: Path) -> None:
         check=True,
         cwd=tmp_path,
     )
-    assert done.stdout.strip() == f"turnout {turnout.__version__} (numpy kernel)"
+    assert completed.stdout.strip() == f"turnout {turnout.__version__} (numpy kernel)"
 
 
 def test_policies_and_values_have_a_readable_repr() -> None:

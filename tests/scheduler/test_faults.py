@@ -603,7 +603,7 @@ def test_disk_full_when_a_snapshot_is_due(
     scheduler.choose(offered("a"))
     with full_disk(scheduler, spare=4):
         scheduler.close_round()
-    assert "no snapshot was taken" in caplog.text
+    assert "no snapshot was written" in caplog.text
     assert rows_of(folder / "fleet.turnout", "SELECT seq FROM snapshot") == []
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
     play_round(scheduler, offered("a"))
@@ -950,7 +950,7 @@ def test_a_client_lies_about_its_context(open_fleet: OpenFleet) -> None:
         if round_ == 200:
             assert doubted == {"c2"}
     assert doubted == {"c1", "c2"}
-    assert "no longer explains the times" in "".join(scheduler.notices())
+    assert "no longer explain their times" in "".join(scheduler.notices())
     model, row = scheduler._memory.fleet.model, scheduler.rows(["c0"])
     assert model is not None
     status = _exaggerated(ClientStatus(1.0, 3.0), 3.0)
