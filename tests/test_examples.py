@@ -26,7 +26,7 @@ def run_plain_loop(folder: Path, rounds: int) -> str:
 def test_the_plain_loop_trains_resumes_and_keeps_its_guarantee(tmp_path: Path) -> None:
     output = run_plain_loop(tmp_path / "fleet", 10)
     assert re.search(r"^round 10: accuracy 0\.[3-9]\d\d, cohort (phone-\d\d, ){3}phone-\d\d$", output, re.MULTILINE)
-    assert "round      10 is closed, none is open" in output
+    assert "round      10 is closed, no round is open" in output
     assert output.endswith("the guarantee holds: True\n")
     resumed = run_plain_loop(tmp_path / "fleet", 12)
     assert re.findall(r"^round (\d+):", resumed, re.MULTILINE) == ["12"]

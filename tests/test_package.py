@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import ast
+import importlib
 import os
 import re
 import shutil
@@ -10,22 +12,66 @@ from pathlib import Path
 import pytest
 
 import turnout
+import turnout.errors
+import turnout.policies
+import turnout.scheduler
+from turnout.policies import POLICIES, WRAPPERS
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 
-def test_the_public_face_is_small_and_sorted() -> None:
+def run_python(code: str) -> str:
+    """Returns what a fresh interpreter prints for this code."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_public_names_are_sorted_importable_and_listed_by_dir() -> None:
     assert turnout.__all__ == sorted(turnout.__all__, key=lambda name: (not name.isupper(), name))
-    assert len(turnout.__all__) <= 12
-    assert all(hasattr(turnout, name) for name in turnout.__all__)
+    assert all(getattr(turnout, name) is not None for name in turnout.__all__)
+    assert set(turnout.__all__) <= set(dir(turnout))
+
+
+def test_every_policy_wrapper_and_error_is_importable_from_the_package() -> None:
+    errors = {
+        name
+        for name, value in vars(turnout.errors).items()
+        if isinstance(value, type) and value.__module__ == turnout.errors.__name__
+    }
+    assert errors == set(turnout.errors.__all__) - {"suggestion"}
+    assert errors | set(turnout.policies.__all__) <= set(turnout.__all__)
+    assert {policy.__name__ for policy in (*POLICIES.values(), *WRAPPERS.values())} <= set(turnout.__all__)
+    for package in (turnout.errors, turnout.policies, turnout.scheduler):
+        for name in set(package.__all__) & set(turnout.__all__):
+            assert getattr(turnout, name) is getattr(package, name)
+
+
+def test_values_of_the_contract_are_importable_from_the_package() -> None:
+    values = {"RoundOffer", "Selection", "RoundReport", "RoundRecord", "LateArrivals", "Guarantee", "CohortProblem"}
+    live = {"Scheduler", "ClientStatus", "FleetStatus", "Reporter", "FleetReader", "Certificate", "Explanation"}
+    assert values | live <= set(turnout.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'turnout' has no attribute 'Schedule'"):
+        _ = turnout.Schedule  # type: ignore[attr-defined]
+
+
+def test_dir_lists_the_scheduler_without_importing_it() -> None:
+    code = "import sys, turnout; print('Scheduler' in dir(turnout), 'turnout.scheduler' in sys.modules)"
+    assert run_python(code).split() == ["True", "False"]
+    code = "import sys, turnout; turnout.Scheduler; print('turnout.scheduler' in sys.modules, 'sqlite3' in sys.modules)"
+    assert run_python(code).split() == ["True", "True"]
+
+
+def test_a_star_import_brings_every_public_name() -> None:
+    code = "from turnout import *; import turnout; print(set(turnout.__all__) <= set(globals()))"
+    assert run_python(code).strip() == "True"
 
 
 def test_importing_turnout_brings_numpy_and_nothing_heavy() -> None:
     code = "import sys, turnout; print(*sorted({name.split('.')[0] for name in sys.modules}))"
-    loaded = set(
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    )
+    loaded = set(run_python(code).split())
     assert "numpy" in loaded
     assert not loaded & {
         "torch",
@@ -51,6 +97,61 @@ def test_nothing_is_pickled_or_evaluated() -> None:
     assert found == []
 
 
+def exported_by(package: str) -> list[str]:
+    """Returns `__all__` of a package, read from its source, because some packages need optional dependencies."""
+    tree = ast.parse((ROOT / "src" / package.replace(".", "/") / "__init__.py").read_text())
+    (names,) = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__"
+    ]
+    return list(ast.literal_eval(names))
+
+
+def documented_api() -> dict[str, list[str]]:
+    """Returns the public names by module, as docs/api.md lists them."""
+    rows = re.findall(
+        r"^\| `(turnout[a-z_.]*)` \|.*\| (.*) \|$", (ROOT / "docs/api.md").read_text(), flags=re.MULTILINE
+    )
+    return {module: re.findall(r"`(\w+)`", names) for module, names in rows}
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        "turnout",
+        "turnout.policies",
+        "turnout.scheduler",
+        "turnout.simulator",
+        "turnout.store",
+        "turnout.lab",
+        "turnout.adapters.flower",
+    ],
+)
+def test_the_documents_list_the_public_names_of_each_package(package: str) -> None:
+    assert documented_api()[package] == exported_by(package)
+
+
+@pytest.mark.parametrize("module", ["turnout.analysis.tuning", "turnout.kernel.cohort", "turnout.kernel.feasibility"])
+def test_public_names_of_single_modules_exist(module: str) -> None:
+    names = documented_api()[module]
+    assert names
+    assert [name for name in names if not hasattr(importlib.import_module(module), name)] == []
+
+
+def test_documents_and_examples_use_only_public_names() -> None:
+    documented = documented_api()
+    documented["turnout"].append("__version__")
+    texts = [path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))]
+    code = "\n".join(block for text in texts for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
+    code += "\n".join(path.read_text() for path in (ROOT / "examples").rglob("*.py"))
+    imports = re.findall(r"^\s*from (turnout[\w.]*) import (?:\(([^)]*)\)|(.*))$", code, flags=re.MULTILINE)
+    assert len(imports) > 20
+    for module, several, single in imports:
+        for name in re.findall(r"\w+", re.sub(r"#.*|\bas \w+", "", several or single)):
+            assert name in documented.get(module, []), f"{module}.{name}"
+
+
 def test_the_package_has_no_module_that_only_developers_need() -> None:
     """Reference implementations and the browser driver are in `benchmarks/`, which the wheel does not contain."""
     names = {path.stem for path in SOURCES}
@@ -61,7 +162,7 @@ def test_the_package_has_no_module_that_only_developers_need() -> None:
     assert [path.name for path in SOURCES if imported.search(path.read_text())] == []
 
 
-def test_it_installs_and_chooses_without_a_compiler(tmp_path: Path) -> None:
+def test_the_package_installs_and_runs_without_a_compiler(tmp_path: Path) -> None:
     pytest.importorskip("Cython")
     copy, target = tmp_path / "copy", tmp_path / "installed"
     shutil.copytree(
@@ -82,9 +183,9 @@ def test_it_installs_and_chooses_without_a_compiler(tmp_path: Path) -> None:
     source = ROOT / "src" / "turnout"
     modules = {path.relative_to(source) for path in source.rglob("*.py")}
     assert {path.relative_to(target / "turnout") for path in (target / "turnout").rglob("*.py")} == modules
-    page = {path.name for path in (ROOT / "src" / "turnout" / "dashboard" / "static").iterdir()}
-    assert {path.name for path in (target / "turnout" / "dashboard" / "static").iterdir()} == page
-    done = subprocess.run(
+    static_files = {path.name for path in (ROOT / "src" / "turnout" / "dashboard" / "static").iterdir()}
+    assert {path.name for path in (target / "turnout" / "dashboard" / "static").iterdir()} == static_files
+    completed = subprocess.run(
         [sys.executable, "-m", "turnout", "--version"],
         env={**os.environ, "PYTHONPATH": str(target)},
         capture_output=True,
@@ -92,4 +193,18 @@ def test_it_installs_and_chooses_without_a_compiler(tmp_path: Path) -> None:
         check=True,
         cwd=tmp_path,
     )
-    assert done.stdout.strip() == f"turnout {turnout.__version__} (numpy kernel)"
+    assert completed.stdout.strip() == f"turnout {turnout.__version__} (numpy kernel)"
+
+
+def test_policies_and_values_have_a_readable_repr() -> None:
+    oort = turnout.make_policy("oort", 40, cohort_size=8)
+    guarantee = "guarantee=Guarantee(0.1, accrual='always', paid='chosen')"
+    assert repr(oort) == "Oort(clients=40, cohort_size=8)"
+    assert repr(turnout.FedCS(3, deadline=4.0)) == "FedCS(clients=3)"
+    assert repr(turnout.RBCSF(40, guaranteed_rate=0.1)) == f"RBCSF(clients=40, cohort_size=8, {guarantee})"
+    wrapped = turnout.WithGuarantee(oort, guaranteed_rate=0.1)
+    assert repr(wrapped) == f"WithGuarantee({oort!r}, cohort_size=8, {guarantee})"
+    assert repr(turnout.RBCSF.__new__(turnout.RBCSF)) == "RBCSF(clients=None)"  # as a debugger may show it
+    assert repr(turnout.Guarantee([0.1, 0.2], max_owed=3)) == "Guarantee(<2 values>, max_owed=3)"
+    assert repr(turnout.Guarantee("1/4", availability=[0.5, 0.5])) == "Guarantee('1/4', availability=<2 values>)"
+    assert repr(turnout.ClientStatus(1.5, 3.0)) == "ClientStatus(free_cpu=1.5, bandwidth=3.0)"

@@ -1,36 +1,135 @@
-"""Client selection for federated learning: short rounds, and a guaranteed share of the turns for every client."""
+"""Client selection for federated learning: short rounds, and a guaranteed share of the turns for every client.
+
+Everything in `__all__` is public. The scheduler and its values are imported on first use, because they need SQLite and
+simulations do not. docs/api.md lists the public packages.
+"""
 
 from typing import TYPE_CHECKING, Any
 
-from turnout.errors import TurnoutError
-from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport, Selection
-from turnout.policies import POLICIES, RBCSF, SelectionPolicy, check_policy, make_policy
+from turnout.errors import (
+    DatasetError,
+    InfeasiblePromise,
+    KernelError,
+    OfferError,
+    PolicyCheckError,
+    ReportError,
+    SelectionError,
+    SettingError,
+    StateError,
+    StoreError,
+    TrainingError,
+    TurnoutError,
+)
+from turnout.kernel.cohort_problem import CohortProblem
+from turnout.kernel.fairness import Certificate
+from turnout.kernel.guarantee import Guarantee
+from turnout.kernel.rounds import LateArrivals, RoundOffer, RoundRecord, RoundReport, Selection
+from turnout.policies import (
+    CSUCB,
+    CSUCBQ,
+    E3CS,
+    POLICIES,
+    RBCSF,
+    REFL,
+    UCBCS,
+    WRAPPERS,
+    ActiveFL,
+    CoolDown,
+    DataSize,
+    Eligible,
+    ExcludeBusy,
+    FairOracle,
+    Fastest,
+    FedCS,
+    Oort,
+    Overcommit,
+    PowerOfChoice,
+    Quota,
+    RoundRobin,
+    SelectionPolicy,
+    SkewedRandom,
+    TiFL,
+    UniformRandom,
+    WarmUp,
+    WithGuarantee,
+    check_policy,
+    make_policy,
+)
+from turnout.policies.explain.explanation import Explanation
 from turnout.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from turnout.scheduler import ClientStatus, Scheduler
+    from turnout.scheduler import ClientStatus, FleetReader, FleetStatus, Reporter, Scheduler
 else:
+    _LAZY = ("ClientStatus", "FleetReader", "FleetStatus", "Reporter", "Scheduler")
 
     def __getattr__(name: str) -> Any:
-        """The scheduler is imported when it is first asked for: it needs SQLite, and simulations do not."""
-        if name not in ("ClientStatus", "Scheduler"):
+        """Imports the scheduler on first use."""
+        if name not in _LAZY:
             raise AttributeError(f"module 'turnout' has no attribute {name!r}")
         import turnout.scheduler
 
         return getattr(turnout.scheduler, name)
 
+    def __dir__() -> list[str]:
+        """Lists the lazily imported names too."""
+        return sorted({*globals(), *_LAZY})
+
 
 __all__ = [
+    "CSUCB",
+    "CSUCBQ",
+    "E3CS",
     "POLICIES",
     "RBCSF",
+    "REFL",
+    "UCBCS",
+    "WRAPPERS",
+    "ActiveFL",
+    "Certificate",
     "ClientStatus",
+    "CohortProblem",
+    "CoolDown",
+    "DataSize",
+    "DatasetError",
+    "Eligible",
+    "ExcludeBusy",
+    "Explanation",
+    "FairOracle",
+    "Fastest",
+    "FedCS",
+    "FleetReader",
+    "FleetStatus",
+    "Guarantee",
+    "InfeasiblePromise",
+    "KernelError",
+    "LateArrivals",
+    "OfferError",
+    "Oort",
+    "Overcommit",
+    "PolicyCheckError",
+    "PowerOfChoice",
+    "Quota",
+    "ReportError",
+    "Reporter",
     "RoundOffer",
     "RoundRecord",
     "RoundReport",
+    "RoundRobin",
     "Scheduler",
     "Selection",
+    "SelectionError",
     "SelectionPolicy",
+    "SettingError",
+    "SkewedRandom",
+    "StateError",
+    "StoreError",
+    "TiFL",
+    "TrainingError",
     "TurnoutError",
+    "UniformRandom",
+    "WarmUp",
+    "WithGuarantee",
     "check_policy",
     "make_policy",
 ]

@@ -13,12 +13,12 @@ from turnout.scheduler import Scheduler
 
 @pytest.fixture
 def open_fleet(folder: Path) -> Iterator[OpenFleet]:
-    """Opens fleets, a new one with a small cohort and a deadline, and closes them after the test."""
+    """Opens fleets and closes them after the test; new fleets have a small cohort and a deadline."""
     with ExitStack() as opened:
 
         def open_(name: str | Path = "fleet.turnout", **settings: Any) -> Scheduler:
             path = folder / name
-            given = settings if path.exists() else {**LIVE, **settings}
-            return opened.enter_context(Scheduler.open(path, **given))
+            options = settings if path.exists() else {**LIVE, **settings}
+            return opened.enter_context(Scheduler.open(path, **options))
 
         yield open_

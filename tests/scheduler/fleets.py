@@ -1,4 +1,4 @@
-"""What the tests of the scheduler share."""
+"""Helpers that the tests of the scheduler share."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ LIVE: Mapping[str, Any] = {"settings": {"cohort_size": 2}, "deadline": 10.0, "al
 
 
 class OpenFleet(Protocol):
-    """Opens a fleet in the test's folder."""
+    """Opens a fleet in the folder of the test."""
 
     def __call__(self, name: str | Path = "fleet.turnout", **settings: Any) -> Scheduler: ...
 
 
 def offered(*clients: str, free_cpu: float = 1.0, bandwidth: float = 2.0) -> dict[str, ClientStatus]:
-    """All of them in the same condition."""
+    """Returns the same status for all clients."""
     return {client: ClientStatus(free_cpu, bandwidth) for client in clients}
 
 
 def named(count: int) -> list[str]:
+    """Returns the ids c0, c1, …"""
     return [f"c{row}" for row in range(count)]
 
 
 def packed(scheduler: Scheduler) -> bytes:
-    """Memory, to be compared byte by byte."""
+    """Returns the in-memory state as bytes, for comparisons."""
     return pack_snapshot(scheduler.state())
 
 
@@ -44,7 +45,7 @@ def packed_from_disk(path: Path) -> bytes:
 
 
 def play_round(scheduler: Scheduler, statuses: Any, seconds: Mapping[str, float] | float = 1.0) -> list[str]:
-    """Everyone chosen comes back, after its own seconds or all after the same; who has none stays away."""
+    """Plays a round and returns its cohort; `seconds`: of all clients, or of each that reports."""
     chosen = scheduler.choose(statuses)
     own = dict.fromkeys(chosen, seconds) if isinstance(seconds, float) else seconds
     scheduler.report_many({client: own[client] for client in chosen if client in own})
@@ -53,32 +54,33 @@ def play_round(scheduler: Scheduler, statuses: Any, seconds: Mapping[str, float]
 
 
 def turns_in(path: Path) -> list[tuple[Any, ...]]:
-    """All turns but for the wall clock."""
-    words = "SELECT round, row, id, kind, seconds, why, late_seconds, folded, loss FROM turns ORDER BY round, row"
-    return rows_of(path, words)
+    """Returns all turns without the columns that hold the wall clock."""
+    query = "SELECT round, row, id, kind, seconds, why, late_seconds, folded, loss FROM turns ORDER BY round, row"
+    return rows_of(path, query)
 
 
-def rows_of(path: Path, words: str) -> list[tuple[Any, ...]]:
-    """What a query finds."""
+def rows_of(path: Path, query: str) -> list[tuple[Any, ...]]:
+    """Returns the rows of a query."""
     with closing(sqlite3.connect(path)) as db:
-        return db.execute(words).fetchall()
+        return db.execute(query).fetchall()
 
 
 class World:
-    """A fleet in the open: true ways of each client, and chance by round. `noise`: relative, either way."""
+    """Simulates a fleet: the parameters of each client, and random statuses by round. `noise` is relative."""
 
     def __init__(self, clients: int, *, seed: int = 0, noise: float = 0.1) -> None:
         self.seed, self.noise = seed, noise
         self.clients = named(clients)
         rng = round_rng(seed, "ways", 0)
-        self.ways = {client: rng.uniform([1, 1, 0.1], [4, 1.5, 1]) for client in self.clients}
+        self.parameters = {client: rng.uniform([1, 1, 0.1], [4, 1.5, 1]) for client in self.clients}
 
     def statuses(self, round_: int) -> dict[str, ClientStatus]:
+        """Returns the status of every client in a round."""
         rng = round_rng(self.seed, "statuses", round_)
         return {client: ClientStatus(rng.uniform(0.5, 2.0), rng.uniform(2.0, 4.0)) for client in self.clients}
 
     def seconds(self, round_: int, client: str, status: ClientStatus, *, cold: bool = True) -> float:
-        """How long it truly takes in this condition."""
+        """Returns the true exchange time of a client with this status."""
         noise = round_rng(self.seed, f"noise of {client}", round_).uniform(-self.noise, self.noise)
         context = np.array([1 / status.free_cpu, float(cold), 20 / status.bandwidth])
-        return float(context @ self.ways[client] * (1 + noise))
+        return float(context @ self.parameters[client] * (1 + noise))

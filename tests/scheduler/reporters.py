@@ -1,8 +1,8 @@
-"""Processes around a fleet that are not its scheduler; each waits for a line before it begins.
+"""Processes that access a fleet concurrently; each waits for a line of input before it starts.
 
-python reporters.py report FILE SECONDS    SECONDS is JSON, {client: seconds}; reports them one by one
+python reporters.py report FILE SECONDS    reports each entry of SECONDS, a JSON object {client: seconds}
 python reporters.py read FILE              reads the fleet until its input ends
-python reporters.py serve FILE             opens the fleet to write, chooses, and after a line reports and closes
+python reporters.py serve FILE             opens the fleet for writing and selects; after a line reports and closes
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ def wait() -> None:
     sys.stdin.readline()
 
 
-def report(path: str, told: str) -> dict[str, Any]:
+def report(path: str, seconds_json: str) -> dict[str, Any]:
     with Reporter(path) as reporter:
         wait()
-        return {client: reporter.report(client, seconds) for client, seconds in json.loads(told).items()}
+        return {client: reporter.report(client, seconds) for client, seconds in json.loads(seconds_json).items()}
 
 
 def read(path: str) -> int:
     wait()
-    looks, back = 0, 0
+    reads, arrived_before = 0, 0
     while not select.select([sys.stdin], [], [], 0)[0]:
         with Scheduler.open(path, read_only=True) as reader:
             arrived = len(reader.status().arrived)
-            assert arrived >= back
+            assert arrived >= arrived_before
             assert reader.certificate().holds
             assert (
                 sum(turn.kind == "arrived" for client in reader.clients for turn in reader.history(client)) >= arrived
             )
-            back, looks = arrived, looks + 1
-    return looks
+            arrived_before, reads = arrived, reads + 1
+    return reads
 
 
 def serve(path: str) -> list[str]:
@@ -49,19 +49,19 @@ def serve(path: str) -> list[str]:
         wait()
         attempts: list[Callable[[], object]] = [
             lambda: scheduler.report(client, 2.0),
-            lambda: scheduler.failed(client, "its battery died"),
+            lambda: scheduler.report_failure(client, "its battery died"),
             lambda: scheduler.choose({"b": ClientStatus(1.0, 1.0)}),
             scheduler.abandon_round,
             scheduler.close_round,
         ]
-        return [told(attempt) for attempt in attempts]
+        return [result_of(attempt) for attempt in attempts]
 
 
-def told(attempt: Callable[[], object]) -> str:
+def result_of(attempt: Callable[[], object]) -> str:
     try:
         return f"done: {attempt()}"
-    except StoreError as refused:
-        return str(refused)
+    except StoreError as error:
+        return str(error)
 
 
 if __name__ == "__main__":

@@ -189,20 +189,20 @@ def test_twice_with_different_content(open_fleet: OpenFleet, folder: Path) -> No
 def test_a_report_for_an_unknown_round_or_client_or_one_not_chosen(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet()
     path = folder / "fleet.turnout"
-    with pytest.raises(ReportError, match="'a' was not chosen in any round: check the id; nothing was recorded"):
+    with pytest.raises(ReportError, match="'a' was not selected in any round: check the id; nothing was recorded"):
         scheduler.report("a", 1.0)
     cohort = scheduler.choose(offered(*named(5)))
     (left_out, *_) = set(named(5)) - set(cohort)
     before, told = packed(scheduler), turns_in(path)
     with Reporter(path) as reporter:
         for teller in (scheduler, reporter):
-            with pytest.raises(ReportError, match="'nobody' was not chosen in any round"):
+            with pytest.raises(ReportError, match="'nobody' was not selected in any round"):
                 teller.report("nobody", 1.0)
-            with pytest.raises(ReportError, match=f"'{left_out}' was not chosen"):
+            with pytest.raises(ReportError, match=f"'{left_out}' was not selected"):
                 teller.failed(left_out, "lost")
-            with pytest.raises(ReportError, match=f"'{cohort[0]}' was not chosen in round 7"):
+            with pytest.raises(ReportError, match=f"'{cohort[0]}' was not selected in round 7"):
                 teller.report(cohort[0], 1.0, round=7)
-            with pytest.raises(ReportError, match="'nobody' was not chosen"):
+            with pytest.raises(ReportError, match="'nobody' was not selected"):
                 teller.report_many({cohort[0]: 1.0, "nobody": 1.0})
     with pytest.raises(ReportError, match=r"there is no client 'nobody' in .*: check the id"):
         scheduler.history("nobody")
@@ -259,9 +259,7 @@ def test_late_report_after_its_window(open_fleet: OpenFleet) -> None:
     scheduler.close_round()
     for _ in range(3):
         play_round(scheduler, {})
-    with pytest.raises(
-        ReportError, match=r"round 5 of 'a' was closed 3 rounds before the last, and the window .* is 3"
-    ):
+    with pytest.raises(ReportError, match=r"round 5 of 'a' was closed 3 rounds ago, but late_window is 3"):
         scheduler.report("a", 20.0, round=5)
     play_round(scheduler, offered("a", "b"))
 
@@ -347,11 +345,14 @@ def test_nan_infinity_negative_zero_absurd_context_or_time(
     assert (packed(scheduler), turns_in(path)) == (before, told)
     scheduler.close_round()
     before = packed(scheduler)
-    for word, unit in (("free_cpu", "0.001 to 1000 cores"), ("bandwidth", "1e-06 to 1e\\+09 model size a second")):
+    for word, unit in (
+        ("free_cpu", "0.001 to 1000 cores"),
+        ("bandwidth", "1e-06 to 1e\\+09 units of model_size per second"),
+    ):
         absurd = {"free_cpu": 1.0, "bandwidth": 1.0, word: seconds}
-        complaint = f"{word} of 'new' is .*, allowed is {unit}: correct it, or leave the client out"
+        complaint = f"{word} of 'new' must be from {unit}, got .*: correct it, or leave the client out"
         if not isinstance(seconds, float):
-            complaint = f"{word} of 'new' must be a number, not {seconds!r}"
+            complaint = f"{word} of 'new' must be a number, got {seconds!r}"
         with pytest.raises(OfferError, match=complaint):
             scheduler.choose({**statuses, "new": absurd if word == "bandwidth" else ClientStatus(**absurd)})
     assert (packed(scheduler), packed_from_disk(path), scheduler.clients) == (before, before, ["a", "b"])
@@ -439,8 +440,8 @@ def test_promise_not_feasible_as_a_client_volunteers_for_less_than_it_is_promise
         assert scheduler.notices() == []
         play_round(scheduler, offered("a", "b", *(["seldom"] if round_ % 4 == 0 else [])))
     assert len(scheduler.notices()) == 1
-    assert "seldom volunteered for fewer rounds than were promised" in scheduler.notices()[0]
-    assert "seldom volunteered" in str(scheduler.status())
+    assert "seldom were available in fewer rounds than they are guaranteed" in scheduler.notices()[0]
+    assert "seldom were available" in str(scheduler.status())
     scheduler.retire("seldom")
     assert scheduler.notices() == []
 
@@ -602,7 +603,7 @@ def test_disk_full_when_a_snapshot_is_due(
     scheduler.choose(offered("a"))
     with full_disk(scheduler, spare=4):
         scheduler.close_round()
-    assert "no snapshot was taken" in caplog.text
+    assert "no snapshot was written" in caplog.text
     assert rows_of(folder / "fleet.turnout", "SELECT seq FROM snapshot") == []
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
     play_round(scheduler, offered("a"))
@@ -949,12 +950,12 @@ def test_a_client_lies_about_its_context(open_fleet: OpenFleet) -> None:
         if round_ == 200:
             assert doubted == {"c2"}
     assert doubted == {"c1", "c2"}
-    assert "no longer explains the times" in "".join(scheduler.notices())
+    assert "no longer explain their times" in "".join(scheduler.notices())
     model, row = scheduler._memory.fleet.model, scheduler.rows(["c0"])
     assert model is not None
     status = _exaggerated(ClientStatus(1.0, 3.0), 3.0)
     foretold = model.predict([[1 / status.free_cpu, 1.0, 20 / status.bandwidth]], row)[0]
-    assert foretold == pytest.approx(world.ways["c0"] @ [1.0, 1.0, 20 / 3.0], rel=0.1)
+    assert foretold == pytest.approx(world.parameters["c0"] @ [1.0, 1.0, 20 / 3.0], rel=0.1)
     certificate = scheduler.certificate()
     assert certificate.holds
     assert (certificate.turns >= certificate.promised - 4)[scheduler.rows(["c0", "c1", "c2"])].all()

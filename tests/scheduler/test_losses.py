@@ -1,4 +1,4 @@
-"""Losses that clients tell: kept with their turns, and handed to the policy when the round is closed."""
+"""Reported losses: recorded with their turns, and passed to the policy when the round is closed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from turnout.scheduler.audit.doctor.doctor import examine
 FORMAT_1 = Path(__file__).parent / "data" / "fleet-format-1.turnout"
 
 
-def test_losses_are_handed_to_the_policy_when_the_round_is_closed(open_fleet: OpenFleet, folder: Path) -> None:
+def test_losses_are_passed_to_the_policy_when_the_round_is_closed(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet(settings={"cohort_size": 4})
     scheduler.choose(offered(*"abcd"))
     scheduler.report("a", 2.0, loss=0.5)
     scheduler.report("b", loss=np.float32(0.25))  # type: ignore[arg-type]
     scheduler.report("c", 3.0)
-    scheduler.failed("d", "its battery died")
+    scheduler.report_failure("d", "its battery died")
     report = scheduler.close_round().report
     assert report.losses is not None
     np.testing.assert_array_equal(report.losses, [0.5, 0.25, math.nan, math.nan])
@@ -37,30 +37,28 @@ def test_losses_are_handed_to_the_policy_when_the_round_is_closed(open_fleet: Op
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
-def test_where_nobody_tells_a_loss_the_policy_is_told_none(open_fleet: OpenFleet) -> None:
+def test_the_policy_gets_no_losses_if_none_were_reported(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     scheduler.report_many(dict.fromkeys(scheduler.choose(offered("a", "b")), 1.0), losses={})
     assert scheduler.close_round().report.losses is None
 
 
 @pytest.mark.parametrize("policy", ["oort", "power-of-choice", "active-fl", "ucb-cs", "tifl"])
-def test_policies_that_choose_by_loss_work_for_a_live_fleet(open_fleet: OpenFleet, folder: Path, policy: str) -> None:
+def test_policies_that_select_by_loss_work_for_a_live_fleet(open_fleet: OpenFleet, folder: Path, policy: str) -> None:
     scheduler = open_fleet(policy=policy, settings={"cohort_size": 3}, overcommit=1.4)
     for round_ in range(1, 25):
         chosen = scheduler.choose(offered(*named(4 + round_ // 4)))
         assert len(chosen) == min(5, 4 + round_ // 4)
-        back = [client for client in chosen if (len(client) + round_) % 5]
+        returned = [client for client in chosen if (len(client) + round_) % 5]
         scheduler.report_many(
-            {client: 1.0 + int(client[1:]) for client in back},
-            losses={client: float(client[1:]) for client in back if round_ % 3},
+            {client: 1.0 + int(client[1:]) for client in returned},
+            losses={client: float(client[1:]) for client in returned if round_ % 3},
         )
         scheduler.close_round()
         assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
-def test_power_of_choice_takes_those_with_the_largest_losses_also_after_a_restart(
-    open_fleet: OpenFleet, folder: Path
-) -> None:
+def test_power_of_choice_selects_the_largest_losses_also_after_a_restart(open_fleet: OpenFleet, folder: Path) -> None:
     clients = named(6)
     with open_fleet(policy="power-of-choice", settings={"cohort_size": 2, "candidates": 6}) as scheduler:
         for _ in range(3):
@@ -73,18 +71,18 @@ def test_power_of_choice_takes_those_with_the_largest_losses_also_after_a_restar
     assert open_fleet().choose(offered(*clients)) == ["c0", "c1"]
 
 
-def test_the_loss_of_a_surplus_client_is_learned_too(open_fleet: OpenFleet) -> None:
+def test_the_loss_of_a_surplus_client_is_learned(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(policy="oort", settings={"cohort_size": 2}, overcommit=1.5)
     scheduler.choose(offered(*"abc"))
     scheduler.report_many({"a": 1.0, "b": 2.0, "c": 3.0}, losses={"c": 7.0})
     report = scheduler.close_round().report
     assert report.outcomes is not None
-    assert report.outcomes.tolist() == ["arrived", "arrived", "late"]  # type: ignore[union-attr]  # it is an array
+    assert report.outcomes.tolist() == ["arrived", "arrived", "late"]  # type: ignore[union-attr]  # outcomes are an array here
     assert report.losses is not None
     assert report.losses[2] == 7.0
 
 
-def test_the_loss_of_a_late_client_is_kept_and_not_learned(open_fleet: OpenFleet, folder: Path) -> None:
+def test_the_loss_of_a_late_client_is_recorded_but_not_learned(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet(policy="oort")
     scheduler.choose(offered("a", "b"))
     scheduler.report("a", 1.0, loss=2.0)
@@ -100,24 +98,24 @@ def test_the_loss_of_a_late_client_is_kept_and_not_learned(open_fleet: OpenFleet
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
-def test_the_same_loss_twice_has_no_effect_and_another_is_refused(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_repeated_loss_has_no_effect_and_a_different_one_is_refused(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3})
     scheduler.choose(offered("a", "b", "c"))
     assert scheduler.report("a", 2.0, loss=0.5)
     assert scheduler.report("b", 2.0)
-    told = turns_in(folder / "fleet.turnout")
+    turns = turns_in(folder / "fleet.turnout")
     assert not scheduler.report("a", 2, loss=np.float64(0.5))
     assert scheduler.report_many({"a": 2.0, "b": 2.0}, losses={"a": 0.5}) == 0
     attempts: list[Callable[[], object]] = [
         lambda: scheduler.report("a", 2.0),
         lambda: scheduler.report("a", 2.0, loss=0.6),
         lambda: scheduler.report("b", 2.0, loss=0.5),
-        lambda: scheduler.report_many({"c": 1.0, "a": 2.0}, losses={"a": 0.7}),  # all or none
+        lambda: scheduler.report_many({"c": 1.0, "a": 2.0}, losses={"a": 0.7}),  # nothing of it is recorded
     ]
     for attempt in attempts:
         with pytest.raises(ReportError, match=r"after 2 s(, loss 0\.5)?\): the first report is kept"):
             attempt()
-    assert turns_in(folder / "fleet.turnout") == told
+    assert turns_in(folder / "fleet.turnout") == turns
     scheduler.close_round()
     assert not scheduler.report("a", 2.0, loss=0.5)
     for attempt in attempts[:3]:
@@ -134,7 +132,7 @@ def test_the_same_loss_twice_has_no_effect_and_another_is_refused(open_fleet: Op
         (True, "loss of 'a' must be a number, not True"),
     ],
 )
-def test_losses_that_cannot_be_are_refused(open_fleet: OpenFleet, folder: Path, loss: Any, complaint: str) -> None:
+def test_invalid_losses_are_refused(open_fleet: OpenFleet, folder: Path, loss: Any, complaint: str) -> None:
     scheduler = open_fleet()
     scheduler.choose(offered("a", "b"))
     before = turns_in(folder / "fleet.turnout")
@@ -148,7 +146,7 @@ def test_losses_that_cannot_be_are_refused(open_fleet: OpenFleet, folder: Path, 
 def test_a_loss_without_seconds_is_refused(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     scheduler.choose(offered("a", "b"))
-    with pytest.raises(ReportError, match="a loss of 'b' is told, but not its seconds: give both"):
+    with pytest.raises(ReportError, match="losses has 'b', but seconds does not: pass both"):
         scheduler.report_many({"a": 2.0}, losses={"a": 0.5, "b": 0.5})
     assert scheduler.status().out == ["a", "b"]
 
@@ -156,7 +154,7 @@ def test_a_loss_without_seconds_is_refused(open_fleet: OpenFleet) -> None:
 def test_losses_are_exported_and_those_of_a_forgotten_client_leave_the_file(
     open_fleet: OpenFleet, folder: Path
 ) -> None:
-    """With a policy that learns nothing from losses: what another one has learned is not looked at here."""
+    """Uses a policy that does not learn from losses; what other policies learn is tested elsewhere."""
     in_a_column, in_an_array = struct.pack(">d", 0.1234567), struct.pack("<d", 0.1234567)
     scheduler = open_fleet()
     scheduler.choose(offered("a", "b"))
@@ -174,28 +172,28 @@ def test_losses_are_exported_and_those_of_a_forgotten_client_leave_the_file(
     assert in_an_array not in after
     assert [event["losses"] for event in scheduler.export() if event["kind"] == "round"] == [[None, None]] * 2
     assert rows_of(folder / "fleet.turnout", "SELECT loss FROM turns") == [(None,)] * 4
-    assert all(one.sound is not False for one in examine(folder / "fleet.turnout"))
+    assert all(finding.sound is not False for finding in examine(folder / "fleet.turnout"))
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
-# A file that was written before there were losses
+# Files of format 1, which has no losses
 
 
-def test_a_file_of_format_1_can_be_read_and_is_left_as_it_is(folder: Path) -> None:
+def test_a_file_of_format_1_can_be_read_and_is_not_changed(folder: Path) -> None:
     path = Path(shutil.copy(FORMAT_1, folder))
     before = path.read_bytes()
     with Scheduler.open(path, read_only=True) as reader:
         assert {turn.loss for client in reader.clients for turn in reader.history(client)} == {None}
         assert sum(event["kind"] == "round" for event in reader.export()) == reader.round - 1
-    findings = {one.part: one for one in examine(path)}
-    assert [one for one in findings.values() if one.sound is False] == []
+    findings = {finding.part: finding for finding in examine(path)}
+    assert [finding for finding in findings.values() if finding.sound is False] == []
     assert "fleet format 1" in findings["format"].words
     with pytest.raises(StoreError, match=r"of fleet format 1: open it once with Scheduler\.open"):
         Reporter(path)
     assert path.read_bytes() == before
 
 
-def test_a_scheduler_brings_a_file_of_format_1_up_to_date(folder: Path) -> None:
+def test_a_scheduler_upgrades_a_file_of_format_1(folder: Path) -> None:
     path = Path(shutil.copy(FORMAT_1, folder))
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA journal_mode = WAL")
@@ -205,11 +203,11 @@ def test_a_scheduler_brings_a_file_of_format_1_up_to_date(folder: Path) -> None:
         assert scheduler.report(out[0], 3.0, loss=0.5)
         with Reporter(path) as reporter:
             assert reporter.report_many(dict.fromkeys(out[1:], 4.0), losses={out[1]: 0.25}) == len(out) - 1
-        told = {turn.id: turn.loss for turn in reader.turns()}  # it was opened before
-        assert {turn.id for turn in before} == set(told)
-        assert (told[out[0]], told[out[1]]) == (0.5, 0.25)
+        losses = {turn.id: turn.loss for turn in reader.turns()}  # the reader was opened before the upgrade
+        assert {turn.id for turn in before} == set(losses)
+        assert (losses[out[0]], losses[out[1]]) == (0.5, 0.25)
         scheduler.close_round()
         after = packed(scheduler)
     assert packed_from_disk(path) == after
     assert rows_of(path, "PRAGMA user_version") == [(2,)]
-    assert all(one.sound is not False for one in examine(path))
+    assert all(finding.sound is not False for finding in examine(path))

@@ -52,7 +52,7 @@ def model_of(scheduler: Scheduler) -> ExchangeTimeModel:
 # Rounds
 
 
-def test_choose_repeated_gives_the_same_cohort(open_fleet: OpenFleet) -> None:
+def test_choose_returns_the_same_cohort_while_a_round_is_open(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     cohort = scheduler.choose(offered(*named(5)))
     assert cohort == ["c0", "c1"]
@@ -63,41 +63,41 @@ def test_choose_repeated_gives_the_same_cohort(open_fleet: OpenFleet) -> None:
 
 
 def test_an_open_round_survives_a_restart(open_fleet: OpenFleet, folder: Path) -> None:
-    scheduler, calm = open_fleet(), open_fleet("calm")
-    for fleet in (scheduler, calm):
+    scheduler, undisturbed = open_fleet(), open_fleet("undisturbed")
+    for fleet in (scheduler, undisturbed):
         play_round(fleet, offered(*named(3)), 2.0)
         fleet.report(fleet.choose(offered(*named(5)))[0], 3.0)
-    before, cohort = scheduler.elapsed(), calm.choose({})
+    before, cohort = scheduler.elapsed(), undisturbed.choose({})
     scheduler.close()
     again = open_fleet()
     assert again.choose(offered("c0")) == cohort
     assert again.elapsed() > before
     assert (again.round, again.status().is_open, again.status().arrived) == (2, True, cohort[:1])
-    assert packed(again) == packed(calm)
-    for fleet in (again, calm):
+    assert packed(again) == packed(undisturbed)
+    for fleet in (again, undisturbed):
         fleet.report(fleet.status().out[0], 4.0)
         fleet.close_round()
-    assert packed(again) == packed(calm) == packed_from_disk(folder / "calm")
-    assert turns_in(folder / "fleet.turnout") == turns_in(folder / "calm")
+    assert packed(again) == packed(undisturbed) == packed_from_disk(folder / "undisturbed")
+    assert turns_in(folder / "fleet.turnout") == turns_in(folder / "undisturbed")
 
 
-def test_abandoning_undoes_a_round_exactly_also_who_joined_in_it(open_fleet: OpenFleet, folder: Path) -> None:
+def test_abandoning_a_round_restores_the_state_and_removes_its_new_clients(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     play_round(scheduler, offered(*named(3)))
-    before, told = packed(scheduler), turns_in(path)
+    before, turns = packed(scheduler), turns_in(path)
     cohort = scheduler.choose(offered(*named(3), "new"))
     assert "new" in scheduler.clients
     scheduler.abandon_round()
-    assert (packed(scheduler), packed_from_disk(path), turns_in(path)) == (before, before, told)
+    assert (packed(scheduler), packed_from_disk(path), turns_in(path)) == (before, before, turns)
     assert (scheduler.clients, scheduler.round, scheduler.status().is_open) == (named(3), 1, False)
     assert scheduler.choose(offered(*named(3), "new")) == cohort
     scheduler.report(cohort[0], 1.0)
-    with pytest.raises(ReportError, match=f"round 2 was used \\('{cohort[0]}' has reported\\): close it instead"):
+    with pytest.raises(ReportError, match=f"round 2 cannot be abandoned: '{cohort[0]}' has reported. Close it instead"):
         scheduler.abandon_round()
     assert scheduler.status().is_open
 
 
-def test_what_needs_an_open_round_says_so_and_what_needs_a_closed_one_too(open_fleet: OpenFleet) -> None:
+def test_methods_that_need_an_open_or_a_closed_round_raise_otherwise(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     for attempt in (scheduler.close_round, scheduler.abandon_round, scheduler.elapsed, lambda: scheduler.report("a")):
         with pytest.raises(ReportError, match="no round is open: choose first"):
@@ -115,21 +115,21 @@ def test_what_needs_an_open_round_says_so_and_what_needs_a_closed_one_too(open_f
             not_now()
 
 
-def test_a_round_is_ready_when_all_were_heard_of_or_enough_are_back(open_fleet: OpenFleet) -> None:
+def test_a_round_is_ready_when_all_outcomes_are_known_or_enough_updates_arrived(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(overcommit=2.0, deadline=None)
     scheduler.choose(offered(*named(4)))
     scheduler.report("c0", 1.0)
-    scheduler.failed("c1", "its battery died")
+    scheduler.report_failure("c1", "its battery died")
     assert not scheduler.ready
     scheduler.report("c2", 1.0)
     assert scheduler.ready
     scheduler.close_round()
     scheduler.choose(offered("c0"))
-    scheduler.failed("c0", "its battery died")
+    scheduler.report_failure("c0", "its battery died")
     assert scheduler.ready
 
 
-def test_seconds_count_from_the_choice_unless_given(open_fleet: OpenFleet) -> None:
+def test_seconds_are_measured_from_the_selection_unless_given(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     scheduler.choose(offered("a", "b"))
     earlier = scheduler.elapsed()
@@ -139,25 +139,25 @@ def test_seconds_count_from_the_choice_unless_given(open_fleet: OpenFleet) -> No
     assert earlier < turn.seconds < scheduler.elapsed()
     scheduler.close_round()
     scheduler.choose(offered("a"))
-    with pytest.raises(ReportError, match="'b' was not chosen in round 2"):
-        scheduler.report("b")  # the time since this choice is not its time
-    with pytest.raises(ReportError, match="round 2 is open: tell how many seconds 'b' took in 1"):
+    with pytest.raises(ReportError, match="'b' was not selected in round 2"):
+        scheduler.report("b")  # the time since this selection is not the time of its earlier turn
+    with pytest.raises(ReportError, match="round 2 is open: pass the seconds that 'b' took in round 1"):
         scheduler.report("b", round=1)
 
 
 @pytest.mark.parametrize("number", [3, np.float64(3), np.float32(3), np.int64(3), 3.0])
-def test_any_kind_of_number_and_word_comes_back_as_it_was_told(
+def test_numbers_and_strings_of_any_type_are_stored_as_plain_values(
     open_fleet: OpenFleet, folder: Path, number: float
 ) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3})
     scheduler.choose({np.str_(client): ClientStatus(1, 2) for client in "abc"})
     scheduler.report(np.str_("a"), number)
-    scheduler.failed("b", OSError("half a character \ud800"))  # type: ignore[arg-type]
+    scheduler.report_failure("b", OSError("lone surrogate \ud800"))  # type: ignore[arg-type]
     scheduler.close_round(after=np.float32(20))  # type: ignore[arg-type]
     scheduler.report("c", number + 10)
     play_round(scheduler, offered("a"), 1.0)
     assert [turn.seconds for client in "abc" for turn in scheduler.history(client)] == [3.0, 1.0, None, 10.0]
-    assert scheduler.history("b")[0].why == "half a character ?"
+    assert scheduler.history("b")[0].why == "lone surrogate ?"
     assert scheduler.history("c")[0].late_seconds == 13.0
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
@@ -165,7 +165,7 @@ def test_any_kind_of_number_and_word_comes_back_as_it_was_told(
 # Deadlines
 
 
-def test_a_fixed_deadline_is_what_missing_clients_are_learned_as(open_fleet: OpenFleet) -> None:
+def test_missing_clients_are_learned_with_the_fixed_deadline(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(deadline=7.5)
     assert scheduler.notices() == []
     scheduler.choose(offered("a", "b"))
@@ -177,12 +177,12 @@ def test_a_fixed_deadline_is_what_missing_clients_are_learned_as(open_fleet: Ope
     assert model_of(scheduler).bank.tobytes() == expected.bank.tobytes()
 
 
-def test_who_comes_after_the_deadline_while_the_round_is_open_is_taken(open_fleet: OpenFleet) -> None:
+def test_an_update_after_the_deadline_counts_while_the_round_is_open(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(deadline=5.0, settings={"cohort_size": 3})
     scheduler.choose(offered("a", "b", "c"))
     scheduler.report("a", 8.0)
     report = scheduler.close_round().report
-    assert report.exchange_times.tolist() == [8.0, 8.0, 8.0]  # the others were not back after 8 seconds
+    assert report.exchange_times.tolist() == [8.0, 8.0, 8.0]  # the others had not arrived after 8 seconds
     assert outcomes_of(report) == ["arrived", "late", "late"]
 
 
@@ -190,7 +190,7 @@ def test_who_comes_after_the_deadline_while_the_round_is_open_is_taken(open_flee
     ("limits", "deadline"),
     [({}, 3.0), ({"deadline_multiple": 2.0}, 2.0), ({"deadline_floor": 20.0}, 20.0), ({"deadline_ceiling": 2.5}, 2.5)],
 )
-def test_a_derived_deadline_is_a_multiple_of_the_predicted_slowest(
+def test_an_automatic_deadline_is_a_multiple_of_the_slowest_prediction(
     open_fleet: OpenFleet, limits: dict[str, Any], deadline: float
 ) -> None:
     scheduler = open_fleet(deadline="auto", **limits)
@@ -198,7 +198,7 @@ def test_a_derived_deadline_is_a_multiple_of_the_predicted_slowest(
     seconds = {"a": 4.0, "b": 6.0, "c": 5.0}
     for _ in range(5):
         scheduler.choose(offered("a", "b"))
-        assert scheduler.status().round > 1 or scheduler.status().deadline == ceiling  # never timed
+        assert scheduler.status().round > 1 or scheduler.status().deadline == ceiling  # no time was measured yet
         scheduler.report_many({client: seconds[client] for client in scheduler.status().out})
         scheduler.close_round()
     scheduler.choose(offered("a", "b"))
@@ -212,7 +212,7 @@ def test_a_derived_deadline_is_a_multiple_of_the_predicted_slowest(
     assert scheduler.status().deadline == ceiling
 
 
-def test_a_policy_that_learns_no_times_derives_the_ceiling(open_fleet: OpenFleet) -> None:
+def test_an_automatic_deadline_is_the_ceiling_if_the_policy_learns_no_times(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(policy="random", deadline="auto", deadline_ceiling=60.0)
     for _ in range(3):
         play_round(scheduler, offered("a"))
@@ -220,12 +220,12 @@ def test_a_policy_that_learns_no_times_derives_the_ceiling(open_fleet: OpenFleet
     assert scheduler.status().deadline == 60.0
 
 
-def test_without_a_deadline_the_scheduler_says_so(
+def test_a_missing_deadline_is_logged_as_a_warning(
     open_fleet: OpenFleet, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler = open_fleet(deadline=None)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "no deadline is set: a round in which a client never returns stays open" in caplog.text
+    assert "no deadline is set: a round in which a client never reports stays open" in caplog.text
     assert len(scheduler.notices()) == 1
     assert "no deadline" in str(scheduler.status())
     scheduler.choose(offered("a", "b"))
@@ -241,19 +241,19 @@ def test_without_a_deadline_the_scheduler_says_so(
             scheduler.close_round(after=wrong)  # type: ignore[arg-type]
     caplog.clear()
     Scheduler.open(folder / "fleet.turnout", read_only=True).close()
-    assert caplog.text == ""  # whoever only looks is not told
+    assert caplog.text == ""  # readers get no warning
 
 
 # Failures
 
 
-def test_failures_teach_nothing_about_speed_and_count_in_the_reliability(open_fleet: OpenFleet) -> None:
+def test_failures_lower_the_reliability_but_do_not_change_the_learned_speed(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     play_round(scheduler, offered("a", "b"), 3.0)
     learned = model_of(scheduler).bank.copy()
     assert scheduler.reliability("a") == pytest.approx(2 / 3)
     scheduler.choose(offered("a", "b"))
-    scheduler.failed("a", "its battery died")
+    scheduler.report_failure("a", "its battery died")
     scheduler.report("b", 3.0)
     scheduler.close_round()
     assert model_of(scheduler).bank[:, 0].tobytes() == learned[:, 0].tobytes()
@@ -262,55 +262,53 @@ def test_failures_teach_nothing_about_speed_and_count_in_the_reliability(open_fl
     assert scheduler.reliability("b") == pytest.approx(3 / 4)
 
 
-def test_after_several_failures_in_a_row_a_client_rests_ever_longer_and_one_sees_it(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(rest_after=2)
+def test_consecutive_failures_double_the_back_off_which_the_status_shows(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(backoff_after=2)
     invited = []
     for round_ in range(1, 30):
         cohort = scheduler.choose(offered("weak", "strong"))
         if "weak" in cohort:
             invited.append(round_)
-            scheduler.failed("weak", "its battery died")
+            scheduler.report_failure("weak", "its battery died")
         else:
-            assert "weak up to round" in str(scheduler.status())
-            assert scheduler.status().resting["weak"] >= round_
+            assert "weak until round" in str(scheduler.status())
+            assert scheduler.status().backing_off["weak"] >= round_
         scheduler.report("strong", 1.0)
         scheduler.close_round()
-    # One miss, a second, then rests of 1, 2, 4, 8 rounds.
+    # Two misses, then back-offs of 1, 2, 4 and 8 rounds.
     assert invited == [1, 2, 4, 7, 12, 21]
-    assert scheduler.status().resting == {"weak": 37}
+    assert scheduler.status().backing_off == {"weak": 37}
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_who_comes_back_rests_no_longer(open_fleet: OpenFleet, late: bool) -> None:
-    scheduler = open_fleet(rest_after=2)
+def test_a_report_ends_the_back_off(open_fleet: OpenFleet, late: bool) -> None:
+    scheduler = open_fleet(backoff_after=2)
     for _ in range(2):
         scheduler.choose(offered("a"))
         scheduler.close_round()
-    assert scheduler.status().resting == {"a": 3}
+    assert scheduler.status().backing_off == {"a": 3}
     if late:
         scheduler.report("a", 20.0, round=1)
         assert scheduler.choose(offered("a")) == []
-        scheduler.close_round()  # now it is learned
+        scheduler.close_round()  # the late report is learned now
     else:
         scheduler.choose(offered("a"))
         scheduler.close_round()
         play_round(scheduler, offered("a"))
-    assert scheduler.status().resting == {}
+    assert scheduler.status().backing_off == {}
     scheduler.choose(offered("a"))
-    scheduler.failed("a", "its battery died")
+    scheduler.report_failure("a", "its battery died")
     scheduler.close_round()
-    assert scheduler.status().resting == {}  # it is the first in a row again
+    assert scheduler.status().backing_off == {}  # this is the first consecutive miss again
 
 
 # Late arrivals
 
 
 @pytest.mark.parametrize("forgetting", [1.0, 0.8])
-def test_late_arrivals_are_learned_as_if_their_true_time_had_been_told_at_once(
-    open_fleet: OpenFleet, forgetting: float
-) -> None:
+def test_late_times_are_learned_as_if_they_had_been_known_at_once(open_fleet: OpenFleet, forgetting: float) -> None:
     world = World(4)
-    scheduler = open_fleet(settings={"cohort_size": 4, "forgetting": forgetting}, late_window=3, rest_after=100)
+    scheduler = open_fleet(settings={"cohort_size": 4, "forgetting": forgetting}, late_window=3, backoff_after=100)
     truth: dict[tuple[int, str], float] = {}
     for round_ in range(1, 13):
         statuses = world.statuses(round_)
@@ -319,10 +317,10 @@ def test_late_arrivals_are_learned_as_if_their_true_time_had_been_told_at_once(
             truth[round_, client] = 6.0 + (7 * round_ + int(client[1])) % 9
             if truth[round_, client] < 10.0:
                 scheduler.report(client, truth[round_, client])
-        for client in world.clients:  # told one, two or three rounds later
-            told_now = round_ - 1 - int(client[1]) % 3
-            if truth.get((told_now, client), 0.0) >= 10.0:
-                assert scheduler.report(client, truth[told_now, client], round=told_now)
+        for client in world.clients:  # reported one, two or three rounds later
+            earlier = round_ - 1 - int(client[1]) % 3
+            if truth.get((earlier, client), 0.0) >= 10.0:
+                assert scheduler.report(client, truth[earlier, client], round=earlier)
         scheduler.close_round()
     for client in world.clients:
         for round_ in (10, 11, 12):
@@ -330,16 +328,16 @@ def test_late_arrivals_are_learned_as_if_their_true_time_had_been_told_at_once(
                 scheduler.report(client, truth[round_, client], round=round_)
     scheduler.choose({})
     scheduler.close_round()
-    told = ExchangeTimeModel(4, forgetting=forgetting)
+    expected = ExchangeTimeModel(4, forgetting=forgetting)
     for event in scheduler.export():
         if event["kind"] == "round" and event["clients"]:
             seconds = [truth[event["round"], client] for client in event["clients"]]
-            told.learn(scheduler.rows(event["clients"]), event["contexts"], seconds)
+            expected.learn(scheduler.rows(event["clients"]), event["contexts"], seconds)
     assert sum(seconds >= 10.0 for seconds in truth.values()) > 20
-    np.testing.assert_allclose(model_of(scheduler).bank, told.bank, atol=1e-9)
+    np.testing.assert_allclose(model_of(scheduler).bank, expected.bank, atol=1e-9)
 
 
-def test_a_report_that_raced_the_close_is_learned_as_what_the_round_had_waited(open_fleet: OpenFleet) -> None:
+def test_a_report_in_transit_at_the_close_counts_as_taking_until_the_close(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     scheduler.choose(offered("a", "b"))
     scheduler.close_round()
@@ -356,7 +354,7 @@ def test_a_report_that_raced_the_close_is_learned_as_what_the_round_had_waited(o
 # Over-selection
 
 
-def test_of_more_invited_than_wanted_the_first_are_kept_and_of_equals_the_lower_rows(open_fleet: OpenFleet) -> None:
+def test_over_selection_keeps_the_first_updates_and_breaks_ties_by_row(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": "1/5"}, overcommit=2.5)
     assert scheduler.choose(offered(*named(8))) == named(5)
     scheduler.report_many({"c4": 2.0, "c3": 2.0, "c2": 2.0, "c1": 9.0})
@@ -364,7 +362,7 @@ def test_of_more_invited_than_wanted_the_first_are_kept_and_of_equals_the_lower_
     assert outcomes_of(report) == ["late", "late", "arrived", "arrived", "late"]
     kinds = [scheduler.history(client)[0].kind for client in named(5)]
     assert kinds == ["outrun", "surplus", "arrived", "arrived", "surplus"]
-    # Who is missing was not back when the last of those that count was; who came too late is learned as it was.
+    # A missing client took at least as long as the last one kept; the time of a surplus client is learned as it is.
     assert report.exchange_times.tolist() == [2.0, 9.0, 2.0, 2.0, 2.0]
     certificate = scheduler.certificate()
     assert certificate.turns.tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
@@ -376,7 +374,7 @@ def test_of_more_invited_than_wanted_the_first_are_kept_and_of_equals_the_lower_
 
 
 @pytest.mark.parametrize(("factor", "wanted", "invited"), [(1.0, 3, 3), (1.1, 3, 4), (1.1, 100, 110), (1.5, 4, 6)])
-def test_a_factor_is_rounded_up_and_never_by_the_rounding_of_numbers(
+def test_an_overcommit_factor_is_rounded_up_without_floating_point_surprises(
     open_fleet: OpenFleet, factor: float, wanted: int, invited: int
 ) -> None:
     scheduler = open_fleet(settings={"cohort_size": wanted}, overcommit=factor)
@@ -384,8 +382,8 @@ def test_a_factor_is_rounded_up_and_never_by_the_rounding_of_numbers(
     assert scheduler.status().wanted == wanted
 
 
-def test_as_many_are_invited_as_bring_the_wanted_number_back(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 3}, overcommit="auto", confidence=0.8, rest_after=100)
+def test_automatic_overcommit_invites_enough_clients_for_the_confidence(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 3}, overcommit="auto", confidence=0.8, backoff_after=100)
     sizes = []
     for round_ in range(40):
         cohort = scheduler.choose(offered(*named(20)))
@@ -396,30 +394,30 @@ def test_as_many_are_invited_as_bring_the_wanted_number_back(open_fleet: OpenFle
         scheduler.report_many(dict.fromkeys(back, 1.0))
         scheduler.close_round()
     assert max(sizes) > min(sizes[-5:]) >= 3
-    assert scheduler.choose(offered("c0", "c1")) == ["c0", "c1"]  # all there are
+    assert scheduler.choose(offered("c0", "c1")) == ["c0", "c1"]  # only two clients are available
 
 
 # Fairness
 
 
-def test_a_turn_is_paid_only_when_it_contributed(open_fleet: OpenFleet) -> None:
+def test_a_turn_is_paid_only_if_the_client_contributed(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 4, "guaranteed_rate": "1/4"})
     scheduler.choose(offered(*named(4)))
     scheduler.report("c0", 1.0)
-    scheduler.failed("c1", "its battery died")
+    scheduler.report_failure("c1", "its battery died")
     scheduler.close_round()
     assert scheduler.certificate().turns.tolist() == [1, 0, 0, 0]
     assert scheduler.certificate().owed.tolist() == [0, 0.25, 0.25, 0.25]
-    scheduler.report("c2", 20.0)  # late: learned, and not paid, as its model was not used
+    scheduler.report("c2", 20.0)  # late: its time is learned, but its turn is not paid
     play_round(scheduler, {})
     assert scheduler.certificate().turns.tolist() == [1, 0, 0, 0]
 
 
-def test_turns_are_earned_by_volunteering_up_to_the_cap_and_the_rest_is_counted(open_fleet: OpenFleet) -> None:
+def test_available_clients_earn_turns_up_to_the_cap_and_forfeit_the_excess(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(
-        settings={"cohort_size": 1, "guaranteed_rate": "1/2", "max_owed": 2, "speed_weight": 100.0}, rest_after=100
+        settings={"cohort_size": 1, "guaranteed_rate": "1/2", "max_owed": 2, "speed_weight": 100.0}, backoff_after=100
     )
-    for _ in range(10):  # the slow one is never chosen before it is owed a hundred seconds
+    for _ in range(10):  # the slow client is not selected until its debt outweighs its time
         play_round(scheduler, {**offered("fast"), **offered("slow", free_cpu=0.001)}, {"fast": 1.0, "slow": 9.9})
     turns = len(scheduler.history("slow"))
     certificate = scheduler.certificate()
@@ -435,7 +433,7 @@ def test_turns_are_earned_by_volunteering_up_to_the_cap_and_the_rest_is_counted(
 
 
 @pytest.mark.parametrize(("speed_weight", "cap"), [(0.0, 10), (1.5, 25)])
-def test_by_default_debts_are_capped_at_ten_turns_beyond_what_outweighs_the_deadline(
+def test_debts_are_capped_by_default_at_ten_turns_above_those_that_outweigh_the_deadline(
     open_fleet: OpenFleet, speed_weight: float, cap: int
 ) -> None:
     scheduler = open_fleet(settings={"cohort_size": 1, "guaranteed_rate": 1, "speed_weight": speed_weight})
@@ -446,13 +444,13 @@ def test_by_default_debts_are_capped_at_ten_turns_beyond_what_outweighs_the_dead
     assert "3 clients have forfeited turns to the cap: raise max_owed" in "".join(scheduler.notices())
 
 
-def test_who_is_outrun_is_not_blamed_and_its_true_time_is_still_learned(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 1}, overcommit=2.0, rest_after=1)
+def test_an_outrun_client_has_no_miss_and_its_actual_time_is_learned(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 1}, overcommit=2.0, backoff_after=1)
     scheduler.choose(offered("slow", "fast"))
     scheduler.report("fast", 2.0)
     scheduler.close_round()
     assert scheduler.history("slow")[0].kind == "outrun"
-    assert scheduler.status().resting == {}
+    assert scheduler.status().backing_off == {}
     assert scheduler.reliability("slow") == 1 / 2
     assert scheduler.report("slow", 8.0)
     play_round(scheduler, {})
@@ -465,7 +463,7 @@ def test_who_is_outrun_is_not_blamed_and_its_true_time_is_still_learned(open_fle
 # Clients that leave
 
 
-def test_who_retires_is_chosen_no_more_and_its_debt_stays_on_record(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_retired_client_is_never_selected_and_keeps_its_debt(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet(settings={"cohort_size": 1, "guaranteed_rate": "1/4"})
     for _ in range(3):
         play_round(scheduler, offered("a", "b", "c"))
@@ -489,11 +487,11 @@ def test_who_retires_is_chosen_no_more_and_its_debt_stays_on_record(open_fleet: 
 SECRET = "the client of Mrs. Smith"
 
 
-def test_what_is_forgotten_stands_nowhere_any_more(open_fleet: OpenFleet, folder: Path) -> None:
-    """Neither its id nor its times nor its contexts, in no table, in no byte; the certificate's sums stay."""
-    scheduler, path = open_fleet(rest_after=100), folder / "fleet.turnout"
-    telling = [11.0625, 3.1415926535, 23.75, 2.7182818284]
-    for round_, seconds in enumerate(telling):
+def test_a_forgotten_client_leaves_no_trace_in_the_file(open_fleet: OpenFleet, folder: Path) -> None:
+    """Its id, times and contexts are in no table and in no byte; the sums of the certificate stay."""
+    scheduler, path = open_fleet(backoff_after=100), folder / "fleet.turnout"
+    secret_seconds = [11.0625, 3.1415926535, 23.75, 2.7182818284]
+    for round_, seconds in enumerate(secret_seconds):
         chosen = scheduler.choose({**offered("a"), **offered(SECRET, free_cpu=0.7310585786 + round_)})
         assert SECRET in chosen
         scheduler.report("a", 1.0)
@@ -503,18 +501,19 @@ def test_what_is_forgotten_stands_nowhere_any_more(open_fleet: OpenFleet, folder
         if seconds > 10:
             scheduler.report(SECRET, seconds, round=round_ + 1)
     scheduler.choose(offered("a", SECRET))
-    scheduler.failed(SECRET, "Mrs. Smith has left")
+    scheduler.report_failure(SECRET, "Mrs. Smith has left")
     scheduler.close_round()
     scheduler.snapshot()
     kept = scheduler.certificate()
-    numbers = [np.float64(one).tobytes() for one in (*telling, *(1 / (0.7310585786 + round_) for round_ in range(4)))]
+    secret_contexts = [1 / (0.7310585786 + round_) for round_ in range(4)]
+    numbers = [np.float64(value).tobytes() for value in (*secret_seconds, *secret_contexts)]
     assert all(
-        word in atomic_write(scheduler, path) for word in (SECRET.encode(), b"Mrs. Smith has left", *numbers[1:])
+        secret in file_bytes(scheduler, path) for secret in (SECRET.encode(), b"Mrs. Smith has left", *numbers[1:])
     )
 
     scheduler.forget(SECRET)
-    data = atomic_write(scheduler, path)
-    for secret in (SECRET.encode(), b"Smith", *numbers, *(one[::-1] for one in numbers)):
+    data = file_bytes(scheduler, path)
+    for secret in (SECRET.encode(), b"Smith", *numbers, *(number[::-1] for number in numbers)):
         assert secret not in data
     assert SECRET not in "".join(json.dumps(event) for event in scheduler.export())
     assert not [
@@ -530,15 +529,15 @@ def test_what_is_forgotten_stands_nowhere_any_more(open_fleet: OpenFleet, folder
         assert digest_of(before, kind, blob) == digest
         before = digest
     assert packed(scheduler) == packed_from_disk(path)
-    with pytest.raises(ReportError, match="was not chosen in any round"):
+    with pytest.raises(ReportError, match="was not selected in any round"):
         scheduler.report(SECRET, 30.0)
 
 
 TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
 
 
-def atomic_write(scheduler: Scheduler, path: Path) -> bytes:
-    """The file after its log was written into it, and that log."""
+def file_bytes(scheduler: Scheduler, path: Path) -> bytes:
+    """Returns the bytes of the file after a checkpoint, and of its write-ahead log."""
     busy, *_ = scheduler._journal.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     assert not busy
     return path.read_bytes() + path.with_name(f"{path.name}-wal").read_bytes()
@@ -560,7 +559,7 @@ def test_a_forgotten_id_that_returns_is_a_new_client(open_fleet: OpenFleet, fold
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
-def test_the_name_of_who_is_forgotten_may_be_taken(open_fleet: OpenFleet) -> None:
+def test_a_client_may_already_have_the_name_of_a_forgotten_one(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     scheduler.register(["a", "forgotten-0"])
     scheduler.forget("a")
@@ -584,17 +583,17 @@ def test_a_late_time_of_a_forgotten_client_is_not_learned(open_fleet: OpenFleet,
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
-def test_registering_counts_the_new_and_refuses_what_is_no_id(open_fleet: OpenFleet) -> None:
+def test_register_counts_new_clients_and_refuses_invalid_ids(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     assert scheduler.register(["a", "b", "a"]) == 2
     assert scheduler.register(["b", "c"]) == 1
     assert scheduler.register([]) == 0
-    for wrong in ("", "with\0zero", 5, None, "half a character \ud800"):
-        with pytest.raises(OfferError, match="a client is known by its id, a word, not"):
+    for wrong in ("", "with\0zero", 5, None, "lone surrogate \ud800"):
+        with pytest.raises(OfferError, match="client ids must be non-empty strings without null characters, got"):
             scheduler.register(["d", wrong])  # type: ignore[list-item]
-        with pytest.raises(OfferError, match="a client is known by its id, a word, not"):
+        with pytest.raises(OfferError, match="client ids must be non-empty strings without null characters, got"):
             scheduler.choose({wrong: ClientStatus(1.0, 1.0)})  # type: ignore[dict-item]
-    with pytest.raises(OfferError, match="give a list of ids, not 'abc'"):
+    with pytest.raises(OfferError, match="ids must be a list of strings, got 'abc'"):
         scheduler.register("abc")
     assert scheduler.clients == ["a", "b", "c"]
     assert scheduler.rows(["c", "a"]).tolist() == [2, 0]
@@ -602,25 +601,26 @@ def test_registering_counts_the_new_and_refuses_what_is_no_id(open_fleet: OpenFl
         scheduler.rows(["a", "d"])
 
 
-# Statuses of a whole fleet
+# Statuses as arrays
 
 
-def test_statuses_in_arrays_give_the_same_as_one_by_one(open_fleet: OpenFleet) -> None:
-    one_by_one, arrays = open_fleet("one by one"), open_fleet("arrays")
+def test_a_fleet_status_is_equivalent_to_single_statuses(open_fleet: OpenFleet) -> None:
+    single, arrays = open_fleet("single"), open_fleet("arrays")
     world = World(12)
-    for scheduler in (one_by_one, arrays):
+    for scheduler in (single, arrays):
         scheduler.register(world.clients)
     rng = np.random.default_rng(0)
     for round_ in range(1, 15):
-        there = world.clients if round_ % 3 == 0 else rng.permutation(world.clients)[:7].tolist()
+        available = world.clients if round_ % 3 == 0 else rng.permutation(world.clients)[:7].tolist()
         statuses = world.statuses(round_)
         columns = {
-            word: np.array([getattr(statuses[client], word) for client in there]) for word in ("free_cpu", "bandwidth")
+            name: np.array([getattr(statuses[client], name) for client in available])
+            for name in ("free_cpu", "bandwidth")
         }
-        together = FleetStatus(columns, None if there is world.clients else arrays.rows(there))
-        play_round(one_by_one, {client: statuses[client] for client in there}, 5.0)
-        play_round(arrays, together, 5.0)
-        assert packed(one_by_one) == packed(arrays)
+        fleet_status = FleetStatus(columns, None if available is world.clients else arrays.rows(available))
+        play_round(single, {client: statuses[client] for client in available}, 5.0)
+        play_round(arrays, fleet_status, 5.0)
+        assert packed(single) == packed(arrays)
 
 
 @pytest.mark.parametrize(
@@ -631,15 +631,23 @@ def test_statuses_in_arrays_give_the_same_as_one_by_one(open_fleet: OpenFleet) -
         ({"free_cpu": [1.0] * 2, "bandwidth": [1.0] * 3}, None, r"free_cpu has shape \(2,\), expected is \(3,\)"),
         ({"free_cpu": [1.0] * 3, "bandwidth": [[1.0]] * 3}, None, r"bandwidth has shape \(3, 1\), expected is \(3,\)"),
         ({"free_cpu": ["1"] * 3, "bandwidth": [1.0] * 3}, None, "free_cpu must hold numbers, not <U1"),
-        ({"free_cpu": [1.0, 1e9], "bandwidth": [1.0] * 2}, [2, 1], r"free_cpu of 'b' is 1e\+09, allowed is 0.001 to"),
-        ({"free_cpu": [1.0, 1.0, np.nan], "bandwidth": [1.0] * 3}, None, "free_cpu of 'c' is nan, allowed is"),
+        (
+            {"free_cpu": [1.0, 1e9], "bandwidth": [1.0] * 2},
+            [2, 1],
+            r"free_cpu of 'b' must be from 0.001 to 1000 cores, got 1e\+09",
+        ),
+        (
+            {"free_cpu": [1.0, 1.0, np.nan], "bandwidth": [1.0] * 3},
+            None,
+            "free_cpu of 'c' must be from 0.001 to 1000 cores, got nan: correct it",
+        ),
         ({"free_cpu": [1.0], "bandwidth": [1.0]}, [-1], r"rows\[0\] = -1 must be a row"),
         ({"free_cpu": [1.0], "bandwidth": [1.0]}, [3], r"rows\[0\] = 3 is unknown: there are 3 clients"),
         ({"free_cpu": [1.0] * 2, "bandwidth": [1.0] * 2}, [0, 0], r"rows\[1\] = 0 is a duplicate"),
         ({"free_cpu": [1.0], "bandwidth": [1.0]}, [0.0], "rows must hold rows"),
     ],
 )
-def test_statuses_in_arrays_are_refused_by_name(
+def test_an_invalid_fleet_status_is_refused_with_the_column_or_client(
     open_fleet: OpenFleet, columns: dict[str, Any], rows: list[int] | None, complaint: str
 ) -> None:
     scheduler = open_fleet()
@@ -651,14 +659,14 @@ def test_statuses_in_arrays_are_refused_by_name(
     assert not scheduler.status().is_open
 
 
-# What is known
+# Queries
 
 
-def test_the_history_of_a_client_tells_what_became_of_each_turn(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(rest_after=100)
+def test_the_history_of_a_client_contains_the_outcome_of_each_turn(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(backoff_after=100)
     play_round(scheduler, offered("a", "b"), {"a": 2.0, "b": 3.0})
     scheduler.choose(offered("a"))
-    scheduler.failed("a", "its battery died")
+    scheduler.report_failure("a", "its battery died")
     scheduler.close_round()
     scheduler.choose(offered("a"))
     scheduler.close_round()
@@ -666,8 +674,8 @@ def test_the_history_of_a_client_tells_what_became_of_each_turn(open_fleet: Open
     scheduler.choose(offered("a", "b"))
     scheduler.close_round()
     scheduler.choose(offered("a", "b"))
-    told = [(t.round, t.kind, t.seconds, t.why, t.late_seconds, t.folded) for t in scheduler.history("a")]
-    assert told == [
+    history = [(t.round, t.kind, t.seconds, t.why, t.late_seconds, t.folded) for t in scheduler.history("a")]
+    assert history == [
         (1, "arrived", 2.0, None, None, None),
         (2, "failed", None, "its battery died", None, None),
         (3, "late", 10.0, None, 12.0, 4),
@@ -680,8 +688,8 @@ def test_the_history_of_a_client_tells_what_became_of_each_turn(open_fleet: Open
     assert scheduler.turns(99) == []
 
 
-def test_the_status_is_a_table_for_people(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 3, "guaranteed_rate": 1}, rest_after=1)
+def test_the_status_is_printed_as_aligned_lines(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 3, "guaranteed_rate": 1}, backoff_after=1)
     assert "clients    0" in str(scheduler.status())
     assert scheduler.status().certificate_holds is None
     for _ in range(3):
@@ -691,29 +699,29 @@ def test_the_status_is_a_table_for_people(open_fleet: OpenFleet) -> None:
     scheduler.choose(offered(*named(5), "new"))
     out = scheduler.status().out
     scheduler.report(out[0], 1.5)
-    scheduler.failed(out[1], "its battery died")
+    scheduler.report_failure(out[1], "its battery died")
     status = scheduler.status()
     assert (status.round, status.is_open, status.wanted, status.clients) == (4, True, 3, 6)
     assert (status.arrived, status.failed, status.out) == ([out[0]], {out[1]: "its battery died"}, out[2:])
     assert status.certificate_holds
     assert set(status.behind.values()) <= set(scheduler.certificate().owed.tolist())
     text = str(status)
-    for words in (
+    for line in (
         "round      4, open for 0.",
-        "deadline after 10.0 s, 3 wanted",
-        f"back       1: {out[0]}",
-        f"out        1: {out[2]}",
+        "deadline after 10.0 s, 3 required",
+        f"reported   1: {out[0]}",
+        f"pending    1: {out[2]}",
         f"failed     {out[1]} (its battery died)",
         "behind     ",
-        "resting    ",
-        "promise    kept, but for what is owed",
+        "back-off   ",
+        "guarantee  kept, except for the turns owed",
     ):
-        assert words in text
+        assert line in text
     scheduler.close_round()
-    assert "round      4 is closed, none is open" in str(scheduler.status())
+    assert "round      4 is closed, no round is open" in str(scheduler.status())
 
 
-def test_the_export_tells_everything_and_can_be_written_as_json(open_fleet: OpenFleet) -> None:
+def test_the_export_contains_every_event_and_can_be_written_as_json(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     scheduler.register(["a", "b"])
     play_round(scheduler, offered("a", "b", "c"), {"a": 2.0})
@@ -738,20 +746,20 @@ def test_the_export_tells_everything_and_can_be_written_as_json(open_fleet: Open
     assert sum(event["kind"] == "round" for event in events) == scheduler.round
 
 
-def test_one_may_go_on_while_the_export_is_read(open_fleet: OpenFleet) -> None:
+def test_rounds_can_be_played_while_the_export_is_read(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     for _ in range(120):
         play_round(scheduler, offered("a"))
-    told = []
+    numbers = []
     for event in scheduler.export():
-        told.append(event["event"])
-        if len(told) == 1:
+        numbers.append(event["event"])
+        if len(numbers) == 1:
             play_round(scheduler, offered("a"))
             threading.Thread(target=play_round, args=(scheduler, offered("a"))).run()
-    assert told == list(range(1, 124))
+    assert numbers == list(range(1, 124))
 
 
-def test_who_only_reads_cannot_write(open_fleet: OpenFleet) -> None:
+def test_a_read_only_scheduler_cannot_write(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     scheduler.choose(offered("a"))
     reader = open_fleet(read_only=True)
@@ -772,33 +780,36 @@ def test_who_only_reads_cannot_write(open_fleet: OpenFleet) -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"deadline": 11.0}, r"was begun with deadline=10.0, not 11.0: open it without deadline, or begin a new file"),
-        ({"policy": "random"}, "was begun with policy='rbcsf', not 'random'"),
-        ({"settings": {"cohort_size": 3}}, r"was begun with settings=\{'cohort_size': 2\}"),
-        ({"dedline": 10.0}, r"there is no setting 'dedline' \(did you mean 'deadline'\?\); there are policy"),
+        (
+            {"deadline": 11.0},
+            r"was created with deadline=10.0, got 11.0: open it without deadline, or create a new file",
+        ),
+        ({"policy": "random"}, "was created with policy='rbcsf', got 'random'"),
+        ({"settings": {"cohort_size": 3}}, r"was created with settings=\{'cohort_size': 2\}"),
+        ({"dedline": 10.0}, r"there is no setting 'dedline' \(did you mean 'deadline'\?\); the settings are policy"),
     ],
 )
-def test_settings_other_than_those_in_the_file_are_refused(
+def test_settings_that_differ_from_those_in_the_file_are_refused(
     open_fleet: OpenFleet, folder: Path, given: dict[str, Any], complaint: str
 ) -> None:
     open_fleet().close()
     with pytest.raises(SettingError, match=complaint):
         Scheduler.open(folder / "fleet.turnout", **given)
     with pytest.raises(SettingError, match="there is no setting 'dedline'"):
-        Scheduler.open(folder / "new.turnout", dedline=10.0)
+        Scheduler.open(folder / "new.turnout", dedline=10.0)  # type: ignore[call-arg]
     assert not (folder / "new.turnout").exists()
-    assert open_fleet(deadline=10, policy="rbcsf").settings.deadline == 10.0  # the lock was let go
+    assert open_fleet(deadline=10, policy="rbcsf").settings.deadline == 10.0  # the lock was released
 
 
-def test_the_same_settings_are_accepted_again_in_whatever_form(folder: Path) -> None:
+def test_the_stored_settings_are_accepted_again_in_equivalent_types(folder: Path) -> None:
     given: dict[str, Any] = {
         "settings": {"cohort_size": 2, "guaranteed_rate": "1/8", "context_range": ((0, 9), (0, 1), (0, 99))},
         "deadline": np.float64(10),
-        "rest_after": 2,
+        "backoff_after": 2,
     }
     for _ in range(2):
         with Scheduler.open(folder / "fleet.turnout", **given) as scheduler:
-            assert scheduler.settings.rest_after == 2
+            assert scheduler.settings.backoff_after == 2
     with Scheduler.open(folder / "fleet.turnout") as scheduler:
         assert scheduler.settings.settings["guaranteed_rate"] == "1/8"
         scheduler.choose(offered(*named(4)))
@@ -815,13 +826,13 @@ def test_the_same_settings_are_accepted_again_in_whatever_form(folder: Path) -> 
         ({"deadline_floor": 10.0, "deadline_ceiling": 5.0}, "deadline_ceiling must be at least 10"),
         ({"model_size": float("nan")}, "model_size must be finite"),
         ({"late_window": -1}, "late_window must be at least 0"),
-        ({"rest_after": 0}, "rest_after must be at least 1"),
+        ({"backoff_after": 0}, "backoff_after must be at least 1"),
         ({"overcommit": 0.5}, "overcommit must be at least 1"),
         ({"confidence": 1.0}, "confidence must be at most 0.9999"),
-        ({"settings": 5}, "settings must be a table, not 5"),
-        ({"settings": {"guaranteed_rate": Fraction(1, 8)}}, "must be numbers, words, lists"),
-        ({"settings": {"max_owed": float("inf")}}, "must be numbers, words, lists"),
-        ({"late_window": np.int64(3)}, "must be numbers, words, lists"),
+        ({"settings": 5}, "settings must be a mapping of the policy's settings, got 5"),
+        ({"settings": {"guaranteed_rate": Fraction(1, 8)}}, "must be finite numbers, strings, lists or mappings"),
+        ({"settings": {"max_owed": float("inf")}}, "must be finite numbers, strings, lists or mappings"),
+        ({"late_window": np.int64(3)}, "must be finite numbers, strings, lists or mappings"),
         ({"settings": {"speed_weight": "fast"}}, "speed_weight must be a number, not 'fast'"),
         ({"settings": {"speed_weight": -1}}, "speed_weight must be at least 0"),
         ({"settings": {"cohort": 3}}, r"rbcsf has no setting 'cohort' \(did you mean 'cohort_size'\?\)"),
@@ -831,7 +842,7 @@ def test_the_same_settings_are_accepted_again_in_whatever_form(folder: Path) -> 
         ({"policy": "fedcs"}, "fedcs must be told the true times"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_before_there_is_a_file(
+def test_invalid_settings_are_refused_before_a_file_is_created(
     folder: Path, given: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(SettingError, match=complaint):
@@ -839,7 +850,7 @@ def test_settings_that_cannot_be_are_refused_before_there_is_a_file(
     assert not (folder / "fleet.turnout").exists()
 
 
-def test_a_fleet_needs_a_folder_and_says_so(folder: Path) -> None:
+def test_a_missing_folder_is_an_error(folder: Path) -> None:
     with pytest.raises(StoreError, match=r"there is no folder .*: create it, or choose another path"):
         Scheduler.open(folder / "nowhere" / "fleet.turnout")
 
@@ -857,31 +868,31 @@ def test_a_fleet_needs_a_folder_and_says_so(folder: Path) -> None:
         ("rbcsf", {"cohort_size": 3, "accrual": "always", "max_owed": None, "paid": "chosen"}),
     ],
 )
-def test_policies_work_for_a_live_fleet_that_grows(
+def test_policies_select_for_a_growing_live_fleet(
     open_fleet: OpenFleet, folder: Path, policy: str, of_policy: dict[str, Any]
 ) -> None:
     world = World(9)
     scheduler = open_fleet(policy=policy, settings=of_policy, overcommit=1.4)
     for round_ in range(1, 31):
         statuses = world.statuses(round_)
-        there = {client: statuses[client] for client in world.clients[: 3 + round_ // 4]}
-        cohort = scheduler.choose(there)
-        assert set(cohort) <= set(there)
+        available = {client: statuses[client] for client in world.clients[: 3 + round_ // 4]}
+        cohort = scheduler.choose(available)
+        assert set(cohort) <= set(available)
         if policy != "fedcs":
-            assert len(cohort) == min(5, len(there))
-        times = {client: world.seconds(round_, client, there[client]) for client in cohort}
+            assert len(cohort) == min(5, len(available))
+        times = {client: world.seconds(round_, client, available[client]) for client in cohort}
         scheduler.report_many({client: seconds for client, seconds in times.items() if seconds < 10})
         scheduler.close_round()
         scheduler.report_many({client: seconds for client, seconds in times.items() if seconds >= 10}, round=round_)
         assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
     assert len(scheduler.clients) == 9
-    assert "promise" in str(scheduler.status()) or policy != "rbcsf"
+    assert ("guarantee  kept" in str(scheduler.status())) == (policy == "rbcsf")
     if policy != "rbcsf":
         with pytest.raises(SettingError, match=f"the policy {policy} guarantees nothing: use rbcsf for a certificate"):
             scheduler.certificate()
 
 
-def test_a_policy_that_cannot_grow_says_so_and_nothing_changes(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_policy_that_cannot_grow_raises_and_leaves_the_fleet_unchanged(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet(policy="skewed", settings={"cohort_size": 2})
     scheduler.register(["a", "b", "c"])
     play_round(scheduler, offered("a", "b", "c"))
@@ -904,7 +915,7 @@ def test_a_certificate_needs_a_client(open_fleet: OpenFleet) -> None:
 # Snapshots
 
 
-def test_snapshots_are_taken_now_and_then_and_change_nothing(open_fleet: OpenFleet, folder: Path) -> None:
+def test_snapshots_are_written_automatically_and_do_not_change_the_state(open_fleet: OpenFleet, folder: Path) -> None:
     often, never = open_fleet("often"), open_fleet("never")
     for round_ in range(1, 121):
         for scheduler in (often, never):
@@ -913,26 +924,26 @@ def test_snapshots_are_taken_now_and_then_and_change_nothing(open_fleet: OpenFle
             often.snapshot()
     assert packed(often) == packed(never) == packed_from_disk(folder / "often") == packed_from_disk(folder / "never")
     (seq,) = rows_of(folder / "never", "SELECT seq FROM snapshot")
-    assert seq == (101,)  # the hundredth round, after one event of who joined
+    assert seq == (101,)  # the hundredth round, after one event for the clients that joined
     never._journal.db.execute("DELETE FROM snapshot")
-    assert packed_from_disk(folder / "never") == packed(never)  # from the first event on
+    assert packed_from_disk(folder / "never") == packed(never)  # replayed from the first event
 
 
 # Threads and processes
 
 
-def test_eight_threads_report_at_once_through_one_scheduler(open_fleet: OpenFleet) -> None:
+def test_eight_threads_can_report_concurrently_to_one_scheduler(open_fleet: OpenFleet) -> None:
     clients = named(64)
     scheduler = open_fleet(settings={"cohort_size": len(clients)})
     scheduler.choose(offered(*clients))
-    news: list[list[str]] = [[] for _ in range(8)]
+    new: list[list[str]] = [[] for _ in range(8)]
     begin = threading.Barrier(9)
 
     def work(number: int) -> None:
         begin.wait()
         for client in clients[number::8] + clients[(number + 1) % 8 :: 8]:
             if scheduler.report(client, 1.0 + int(client[1:])):
-                news[number].append(client)
+                new[number].append(client)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -942,7 +953,7 @@ def test_eight_threads_report_at_once_through_one_scheduler(open_fleet: OpenFlee
         assert set(scheduler.status().arrived) <= set(clients)
     for thread in threads:
         thread.join()
-    assert sorted(client for told in news for client in told) == sorted(clients)
+    assert sorted(client for clients_of_thread in new for client in clients_of_thread) == sorted(clients)
     report = scheduler.close_round().report
     assert report.exchange_times.tolist() == [1.0 + row for row in range(64)]
 
@@ -965,47 +976,49 @@ scheduler.close()
 """
 
 
-def test_a_forked_child_must_open_the_fleet_anew(folder: Path) -> None:
+def test_a_forked_child_must_open_the_fleet_itself(folder: Path) -> None:
     path = folder / "fleet.turnout"
     done = subprocess.run([sys.executable, "-c", FORKED, str(path)], check=True, capture_output=True, text=True)
     assert re.search(r"was opened by process \d+: open it anew in this one", done.stdout)
     assert [(turn[2], turn[4]) for turn in turns_in(path)] == [("a", 2.0)]
 
 
-# In every round
+# Invariants
 
 
-def one_of(clients: list[str], number: int) -> str | None:
+def pick(clients: list[str], number: int) -> str | None:
     return clients[number % len(clients)] if clients else None
 
 
 def step(scheduler: Scheduler, action: str, number: int, seconds: float, offered_to: set[str]) -> None:
-    """One thing that may happen to a fleet; what cannot be now is refused."""
+    """Performs one action on a fleet, if it is possible now."""
     status = scheduler.status()
     if action == "choose" and not status.is_open:
         chosen = [f"c{row}" for row in range(12) if number >> row & 1]
         offered_to.clear()
         offered_to.update(chosen)
-        with suppress(OfferError):  # nobody was ever there
+        with suppress(OfferError):  # the fleet has no clients yet
             scheduler.choose(offered(*chosen, free_cpu=seconds / 5))
     elif action in ("report", "fail") and status.is_open:
-        client = one_of(status.out, number)
+        client = pick(status.out, number)
         if client is not None:
-            known = scheduler.report(client, seconds) if action == "report" else scheduler.failed(client, "lost")
-            assert known
+            is_new = (
+                scheduler.report(client, seconds) if action == "report" else scheduler.report_failure(client, "lost")
+            )
+            assert is_new
     elif action == "late":
-        client = one_of([client for client in scheduler.clients if not client.startswith("forgotten")], number)
+        client = pick([client for client in scheduler.clients if not client.startswith("forgotten")], number)
         for turn in scheduler.history(client) if client else []:
             if turn.kind == "late":
-                with suppress(ReportError):  # too late, or known
+                with suppress(ReportError):  # outside the window, or recorded before
                     scheduler.report(turn.id, 10.0 + seconds, round=turn.round)
     elif action == "close" and status.is_open:
         scheduler.close_round()
     elif action == "abandon" and status.is_open:
-        with suppress(ReportError):  # it was used
+        with suppress(ReportError):  # a client has reported
             scheduler.abandon_round()
     elif not status.is_open:
-        client = one_of(scheduler.clients, number)
+        client = pick(scheduler.clients, number)
         if action == "join":
             scheduler.register([f"c{number % 15}"])
         elif action == "snapshot":
@@ -1026,21 +1039,25 @@ steps = st.tuples(
 
 @given(st.lists(steps, min_size=5, max_size=60), st.sampled_from([1.0, 1.6, "auto"]))
 @settings(max_examples=30, deadline=None)
-def test_whatever_happens_the_certificate_holds_and_another_process_sees_the_same(
+def test_any_sequence_of_actions_keeps_the_certificate_and_the_stored_state(
     script: list[tuple[str, int, float]], overcommit: float
 ) -> None:
-    given = {"settings": {"cohort_size": 3, "guaranteed_rate": "1/3", "max_owed": 2}, "rest_after": 2, "late_window": 3}
+    given = {
+        "settings": {"cohort_size": 3, "guaranteed_rate": "1/3", "max_owed": 2},
+        "backoff_after": 2,
+        "late_window": 3,
+    }
     with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
         path, offered_to = Path(name) / "fleet.turnout", set[str]()
         with Scheduler.open(path, **{**LIVE, **given}, overcommit=overcommit) as scheduler:
             for action, number, seconds in script:
-                away = set(scheduler.status().resting)
+                backing_off = set(scheduler.status().backing_off)
                 gone = {client for client, flag in zip(scheduler.clients, retired(scheduler), strict=True) if flag}
                 step(scheduler, action, number, seconds, offered_to)
                 if action == "choose" and scheduler.status().is_open:
                     cohort = scheduler.choose({})
                     assert set(cohort) <= offered_to
-                    assert not set(cohort) & (away | gone)
+                    assert not set(cohort) & (backing_off | gone)
                 if scheduler.clients:
                     certificate = scheduler.certificate()
                     assert certificate.holds

@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command line. Its commands and options are public, its modules are private."""
 
 
 def main() -> None:

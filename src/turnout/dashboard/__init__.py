@@ -1,1 +1,4 @@
-"""A live page about any store: read-only, on this machine, without a build step."""
+"""A live page about any store: read-only, on this machine, without a build step.
+
+This package is private: its interface is the command line.
+"""

@@ -1,1 +1,4 @@
-"""Reproducible experiments: run plans, findings with computed verdicts, figures and reports."""
+"""Reproducible experiments: run plans, findings with computed verdicts, figures and reports.
+
+This package is private: its interface is the command line.
+"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias, TypedDict
 
@@ -49,6 +49,8 @@ class Guarantee:
 
     >>> Guarantee("1/4", accrual="always").queues(3).guaranteed_rates
     array([0.25, 0.25, 0.25])
+    >>> Guarantee(0.15, max_owed=20)
+    Guarantee(0.15, max_owed=20)
     """
 
     rate: Rate | npt.ArrayLike
@@ -65,6 +67,15 @@ class Guarantee:
             raise SettingError(f"paid must be 'chosen' or 'contributed', got {self.paid!r}")
         if self.max_owed is not None:
             as_number("max_owed", float(self.max_owed), SettingError, least=0)
+
+    def __repr__(self) -> str:
+        """Shows the rate and what differs from the defaults; arrays by their length."""
+        parts = [_short(self.rate)]
+        for attribute in fields(self)[1:]:
+            value = getattr(self, attribute.name)
+            if np.ndim(value) or value != attribute.default:
+                parts.append(f"{attribute.name}={_short(value)}")
+        return f"Guarantee({', '.join(parts)})"
 
     @classmethod
     def from_settings(cls, settings: GuaranteeSettings) -> Guarantee:
@@ -98,3 +109,8 @@ class Guarantee:
         if self.accrual == "available":
             rates *= availability  # the rate is a share of the rounds for which a client is available
         require_feasible(rates, availability, cohort_size)
+
+
+def _short(value: Any) -> str:
+    """Returns a value for a repr: arrays of more than one value by their length."""
+    return f"<{np.size(value)} values>" if np.ndim(value) and np.size(value) > 1 else repr(value)

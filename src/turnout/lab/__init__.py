@@ -1,4 +1,7 @@
-"""Real federated training: datasets, partitions, learners, and a world in which the selected clients train."""
+"""Real federated training: datasets, partitions, learners, and a world in which the selected clients train.
+
+Everything in `__all__` is public; the modules of this package are private.
+"""
 
 from turnout.lab.datasets import Dataset, load_dataset
 from turnout.lab.learners.base import Cohort, Learner, Training, TrainingResult

@@ -1,4 +1,7 @@
-"""Selection policies: each answers `ask(offer)` and learns from `tell(report)`."""
+"""Selection policies: each answers `ask(offer)` and learns from `tell(report)`.
+
+Everything in `__all__` is public; the modules of this package are private.
+"""
 
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.baselines.data_size import DataSize

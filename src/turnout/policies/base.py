@@ -50,6 +50,10 @@ class SelectionPolicy(ABC):
     def __init__(self, clients: int) -> None:
         self.clients = as_count("clients", clients, SettingError)
 
+    def __repr__(self) -> str:
+        """Shows the number of clients, the cohort size and the guarantee, where there is one."""
+        return f"{type(self).__name__}({', '.join(self._repr_parts())})"
+
     @abstractmethod
     def ask(self, offer: RoundOffer) -> Selection:
         """Selects the clients that train in this round."""
@@ -137,6 +141,14 @@ class SelectionPolicy(ABC):
                 "learns times, such as rbcsf"
             )
         return offer.expected_times
+
+    def _repr_parts(self) -> list[str]:
+        parts = [f"clients={vars(self).get('clients')}"]  # None while the policy is being built
+        if self.cohort_size is not None:
+            parts.append(f"cohort_size={self.cohort_size}")
+        if self.guarantee is not None:
+            parts.append(f"guarantee={self.guarantee!r}")
+        return parts
 
     def _rows(self, rows: npt.ArrayLike) -> IntArray:
         return as_rows("rows", rows, StateError, clients=self.clients)

@@ -1,13 +1,13 @@
-"""A scheduler for live fleets: clients by id, one file, nothing forgotten.
+"""The scheduler of live fleets: clients have ids, and the whole state is in one file.
 
-This module exports everything that other packages may use; the modules below it are private.
+Everything in `__all__` is public; the modules of this package are private.
 """
 
 from turnout.scheduler.audit import verify as verifier
 from turnout.scheduler.audit.certify import certify
 from turnout.scheduler.audit.doctor.doctor import Finding, examine
 from turnout.scheduler.audit.explain import explain_closed_round
-from turnout.scheduler.features import PAPER_FEATURES, ClientStatus, Feature, Features, FleetStatus
+from turnout.scheduler.features import PAPER_FEATURES, ClientStatus, Feature, Features, FleetStatus, Statuses
 from turnout.scheduler.journal.events import FleetEvent, LateTime, RecordedRound
 from turnout.scheduler.journal.journal import is_fleet
 from turnout.scheduler.journal.reader import FleetReader, Follower, StaleError
@@ -27,7 +27,7 @@ from turnout.scheduler.records import OpenRound, RecordedOffer, Turn
 from turnout.scheduler.reporter import Reporter
 from turnout.scheduler.rounds.history import JUDGED_AFTER, ClientHistory
 from turnout.scheduler.scheduler import Scheduler
-from turnout.scheduler.settings import SchedulerSettings
+from turnout.scheduler.settings import SchedulerOptions, SchedulerSettings
 from turnout.scheduler.status import SchedulerStatus
 
 __all__ = [
@@ -58,9 +58,11 @@ __all__ = [
     "RecordedRound",
     "Reporter",
     "Scheduler",
+    "SchedulerOptions",
     "SchedulerSettings",
     "SchedulerStatus",
     "StaleError",
+    "Statuses",
     "Turn",
     "certify",
     "examine",

@@ -1,4 +1,4 @@
-"""The two clocks: the monotonic one measures, the wall clock is for people."""
+"""Clocks: the monotonic clock measures durations, the wall clock dates records."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def now() -> str:
-    """The wall clock, for people; nothing is computed from it as long as the machine is not started anew."""
+    """Returns the time of the wall clock in UTC, in ISO format; durations are not computed from it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def boot_id() -> str:
-    """Tells whether the monotonic clock has begun anew; empty where the system does not say."""
+    """Returns an id that changes when the machine restarts, and its monotonic clock with it; empty if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -21,7 +21,13 @@ def boot_id() -> str:
 
 
 def seconds_since(monotonic: float, boot: str, wall: str) -> float:
-    """Seconds since a moment: by the monotonic clock, or by the wall clock if the machine was started anew since."""
+    """Returns the seconds since a moment, by the wall clock only if the machine was restarted since.
+
+    Args:
+        monotonic: The monotonic clock at that moment.
+        boot: The boot id at that moment.
+        wall: The wall clock at that moment, in ISO format.
+    """
     if boot and boot == boot_id():
         return max(time.monotonic() - monotonic, 0.0)
     return max((datetime.now(UTC) - datetime.fromisoformat(wall)).total_seconds(), 0.0)

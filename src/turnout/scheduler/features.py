@@ -1,10 +1,13 @@
-"""What a fleet tells about its clients before a choice, and what a policy makes of it."""
+"""Statuses of clients before a selection, and the features that are computed from them.
+
+Units: `free_cpu` is in cores, `bandwidth` in the unit of the setting `model_size` per second.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +17,27 @@ from turnout.kernel.arrays import FloatArray, IntArray, as_number
 
 Columns = Mapping[str, FloatArray]
 
+#: The free CPU that is assumed for a client whose status is unknown, in cores.
+DEFAULT_FREE_CPU = 1.0
+#: The transfer time of the model, model_size/bandwidth, that is assumed for a client whose status is unknown, in
+#: seconds: the middle of the paper's range of 5 to 10.
+DEFAULT_TRANSFER_SECONDS = 7.5
+
 
 @dataclass(frozen=True, slots=True)
 class ClientStatus:
-    """How a client is now: its free share of CPU, and its bandwidth in the unit of the model's size, a second."""
+    """The status of a client just before a selection.
+
+    Where the status is unknown, pass None instead: the scheduler then assumes one free core, and a bandwidth at which
+    the transfer of the model takes 7.5 seconds.
+
+    Attributes:
+        free_cpu: The number of idle CPU cores; it may be a fraction.
+        bandwidth: The bandwidth to the server, in the unit of the setting `model_size` per second.
+
+    >>> ClientStatus(free_cpu=1.5, bandwidth=3.0)
+    ClientStatus(free_cpu=1.5, bandwidth=3.0)
+    """
 
     free_cpu: float
     bandwidth: float
@@ -25,59 +45,111 @@ class ClientStatus:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetStatus:
-    """Many clients at once, in arrays: `columns` has one number a client under each declared name.
+    """The statuses of many clients as arrays.
 
-    `rows`: which clients these are (Scheduler.rows gives them once and for all); None means all, in order.
+    Attributes:
+        columns: One array per declared feature, with one value per client.
+        rows: The rows of these clients (`Scheduler.rows` converts ids to rows); None means all clients, by row.
     """
 
     columns: Mapping[str, npt.ArrayLike]
     rows: IntArray | None = None
 
 
+#: The status of one client: None if nothing is known about it.
+Status: TypeAlias = ClientStatus | Mapping[str, float] | None
+#: The available clients: their statuses by id, their ids alone if nothing is known about them, or arrays.
+Statuses: TypeAlias = Mapping[str, Status] | Mapping[str, ClientStatus] | Collection[str] | FleetStatus
+
+
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One number of a status: its credible range, its unit, and who knows it: the "client" or the "server"."""
+    """One value of a status.
+
+    Attributes:
+        name: The name of the value in a status.
+        low: The smallest credible value.
+        high: The largest credible value.
+        unit: The unit, for messages.
+        source: Whether the "client" reports the value or the "server" measures it.
+        default: The value that is assumed for a client whose status is unknown (None, or only its id is given), or a
+            function that computes it from the setting `model_size`. None: such a client is refused. The file of a fleet
+            contains it only if it is a number and no function computes the features.
+    """
 
     name: str
     low: float
     high: float
-    unit: str = ""
+    unit: str = field(default="", compare=False)
     source: Literal["client", "server"] = "client"
+    default: float | Callable[[float], float] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         as_number(f"low of {self.name}", self.low, SettingError)
         as_number(f"high of {self.name}", self.high, SettingError, least=self.low)
         if self.source not in ("client", "server"):
-            raise SettingError(f"source of {self.name} must be 'client' or 'server', not {self.source!r}")
+            raise SettingError(f"source of {self.name} must be 'client' or 'server', got {self.source!r}")
+        if self.default is not None and not callable(self.default):
+            as_number(f"default of {self.name}", self.default, SettingError, least=self.low, most=self.high)
+
+    def default_value(self, client: str, model_size: float) -> float:
+        """Returns the value that is assumed for a client whose status is unknown."""
+        if self.default is None:
+            raise OfferError(
+                f"nothing is known about {client!r}, and the feature {self.name!r} has no default: pass the status of "
+                f"the client, or declare Feature({self.name!r}, …, default=…)"
+            )
+        return float(self.default(model_size) if callable(self.default) else self.default)
 
 
 def paper_contexts(columns: Columns) -> Sequence[FloatArray]:
-    """[1/free_cpu, needs_cold_start, model_size/bandwidth]."""
+    """Returns the paper's features: [1/free_cpu, needs_cold_start, model_size/bandwidth]."""
     return 1 / columns["free_cpu"], columns["needs_cold_start"], columns["model_size"] / columns["bandwidth"]
+
+
+BANDWIDTH_RANGE = (1e-6, 1e9)
+BANDWIDTH_UNIT = "units of model_size per second"
+#: Units under the text by which every version stores them, so that the same features always compare equal.
+STORED_UNITS = {BANDWIDTH_UNIT: "model size a second"}
+
+
+def default_bandwidth(model_size: float) -> float:
+    """Returns the bandwidth at which the transfer takes 7.5 seconds, within the credible range."""
+    low, high = BANDWIDTH_RANGE
+    return min(max(model_size / DEFAULT_TRANSFER_SECONDS, low), high)
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Which numbers a status must have, and how they become a context.
+    """The values that a status must contain, and how contexts are computed from them.
 
-    `compute` takes one array a name and gives one array a feature. Besides the declared names it finds
-    "needs_cold_start" (1 for a client that did not train in the round before) and "model_size". Without it the declared
-    numbers themselves are the features, in order. It is code and is not kept in the file: give it again when opening.
+    Attributes:
+        declared: The values that a status must contain.
+        compute: Computes the features: it is passed one array per declared name, and the arrays "needs_cold_start" (1
+            for a client that did not train in the previous round) and "model_size", and returns one array or number per
+            feature. None: the declared values are the features, in order. A function is not stored in the file: pass
+            the features again when you open the fleet.
+        outputs: The number of features.
     """
 
     declared: tuple[Feature, ...] = (
-        Feature("free_cpu", 1e-3, 1e3, "cores"),
-        Feature("bandwidth", 1e-6, 1e9, "model size a second"),
+        Feature("free_cpu", 1e-3, 1e3, "cores", default=DEFAULT_FREE_CPU),
+        Feature("bandwidth", *BANDWIDTH_RANGE, BANDWIDTH_UNIT, default=default_bandwidth),
     )
     compute: Callable[[Columns], Sequence[npt.ArrayLike]] | None = field(default=paper_contexts, compare=False)
     outputs: int = 3
 
     def __post_init__(self) -> None:
-        names = [one.name for one in self.declared]
+        names = [feature.name for feature in self.declared]
         if not names or len(set(names)) < len(names):
-            raise SettingError(f"features need different names, at least one: {', '.join(names) or 'there are none'}")
+            raise SettingError(
+                f"at least one feature must be declared, each with its own name, got {', '.join(names) or 'none'}"
+            )
         if self.compute is None and self.outputs != len(names):
-            raise SettingError(f"outputs must be {len(names)}, the number of declared features, or give compute")
+            raise SettingError(
+                f"outputs must be {len(names)}, the number of declared features, got {self.outputs}: leave it out, or "
+                "pass compute"
+            )
 
     @classmethod
     def of(
@@ -86,66 +158,112 @@ class Features:
         compute: Callable[[Columns], Sequence[npt.ArrayLike]] | None = None,
         outputs: int | None = None,
     ) -> Features:
-        """A fleet's own."""
+        """Returns custom features; `outputs` is the number of declared ones unless it is given."""
         return cls(declared, compute, len(declared) if outputs is None else outputs)
 
+    def resolve(self, statuses: Statuses, model_size: float) -> Mapping[str, Any] | FleetStatus:
+        """Returns the statuses with the default values in place of unknown statuses.
+
+        Raises:
+            OfferError: If the argument is not a collection of clients, or if nothing is known about a client and one of
+                the features has no default.
+        """
+        if isinstance(statuses, FleetStatus):
+            return statuses
+        if isinstance(statuses, str | bytes) or not isinstance(statuses, Collection):
+            raise OfferError(
+                f"statuses must be a mapping of ids to statuses, a list of ids or a FleetStatus, got {statuses!r}"
+            )
+        by_id = statuses if isinstance(statuses, Mapping) else _unknown_statuses(statuses)
+        unknown = [client for client, status in by_id.items() if status is None]
+        if not unknown:
+            return by_id
+        assumed = {feature.name: feature.default_value(unknown[0], model_size) for feature in self.declared}
+        return {client: assumed if status is None else status for client, status in by_id.items()}
+
     def check(self, client: str, status: Any) -> None:
-        """Refuse a status that lacks a number, or has one that is not credible."""
+        """Raises OfferError if a status lacks a declared value, or if a value is out of range."""
         columns = self.columns([(client, status)])
         for feature in self.declared:
             self._check(feature, columns[feature.name], lambda _: repr(client))
 
     def columns(self, statuses: Sequence[tuple[str, Any]]) -> dict[str, FloatArray]:
-        """One array a declared name, from one status a client."""
-        table = np.empty((len(self.declared), len(statuses)))
-        for place, (client, status) in enumerate(statuses):
-            for which, feature in enumerate(self.declared):
-                table[which, place] = _number(client, status, feature)
-        return {feature.name: table[which] for which, feature in enumerate(self.declared)}
+        """Returns one array per declared feature, from pairs of an id and a status."""
+        values = np.empty((len(self.declared), len(statuses)))
+        for index, (client, status) in enumerate(statuses):
+            for row, feature in enumerate(self.declared):
+                values[row, index] = _value(client, status, feature)
+        return {feature.name: values[row] for row, feature in enumerate(self.declared)}
 
     def contexts(self, columns: Columns, server: Columns, name_of: Callable[[int], str]) -> FloatArray:
-        """(clients, features), once every number is known to be credible."""
+        """Returns the contexts, (clients, features), after checking that every value is in its range.
+
+        Args:
+            columns: One array per declared feature.
+            server: What the server knows about the clients: "needs_cold_start" and "model_size".
+            name_of: Returns the name of the client at an index, for messages.
+        """
         for feature in self.declared:
             self._check(feature, columns[feature.name], name_of)
         known = {**server, **columns}
         parts = [columns[feature.name] for feature in self.declared] if self.compute is None else self.compute(known)
         if len(parts) != self.outputs:
-            raise OfferError(f"compute gave {len(parts)} features, expected are {self.outputs}")
+            raise OfferError(f"compute must return {self.outputs} features, as declared by outputs, got {len(parts)}")
         clients = len(next(iter(columns.values())))
         contexts = np.empty((clients, self.outputs), order="F")
-        for place, part in enumerate(parts):
+        for index, part in enumerate(parts):
             if np.shape(part) not in ((), (clients,)):
-                raise OfferError(f"compute gave shape {np.shape(part)} for feature {place}, expected is ({clients},)")
-            contexts[:, place] = part
+                raise OfferError(
+                    f"compute must return one number or shape ({clients},) for feature {index}, got shape "
+                    f"{np.shape(part)}"
+                )
+            contexts[:, index] = part
         return contexts
 
-    def told(self) -> dict[str, Any]:
-        """What of it is kept in the file."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what is stored in the file: everything except functions."""
         return {
-            "declared": [[one.name, one.low, one.high, one.unit, one.source] for one in self.declared],
+            "declared": [self._declaration(feature) for feature in self.declared],
             "computed": self.compute is not None,
             "outputs": self.outputs,
         }
 
+    def _declaration(self, feature: Feature) -> list[Any]:
+        """Returns the arguments of a feature; a default only where no function must be passed again anyway."""
+        unit = STORED_UNITS.get(feature.unit, feature.unit)
+        stored = [feature.name, feature.low, feature.high, unit, feature.source]
+        has_number = feature.default is not None and not callable(feature.default)
+        return [*stored, feature.default] if has_number and self.compute is None else stored
+
     def _check(self, feature: Feature, values: FloatArray, name_of: Callable[[int], str]) -> None:
         if not len(values) or (values.min() >= feature.low and values.max() <= feature.high):
             return
-        place = int(np.flatnonzero(~((values >= feature.low) & (values <= feature.high)))[0])
+        index = int(np.flatnonzero(~((values >= feature.low) & (values <= feature.high)))[0])
         raise OfferError(
-            f"{feature.name} of {name_of(place)} is {values[place]:g}, allowed is {feature.low:g} to {feature.high:g}"
-            f"{f' {feature.unit}' if feature.unit else ''}: correct it, or leave the client out of this round"
+            f"{feature.name} of {name_of(index)} must be from {feature.low:g} to {feature.high:g}"
+            f"{f' {feature.unit}' if feature.unit else ''}, got {values[index]:g}: correct it, or leave the client out "
+            "of this round"
         )
 
 
 PAPER_FEATURES = Features()
 
 
-def _number(client: str, status: Any, feature: Feature) -> float:
+def _unknown_statuses(ids: Collection[str]) -> dict[str, None]:
+    """Returns the ids with unknown statuses, in a reproducible order: sets are sorted."""
+    for client in ids:
+        if not isinstance(client, str):
+            raise OfferError(f"client ids must be non-empty strings without null characters, got {client!r}")
+    return dict.fromkeys(sorted(ids) if isinstance(ids, set | frozenset) else ids)
+
+
+def _value(client: str, status: Any, feature: Feature) -> float:
     value = status.get(feature.name) if isinstance(status, Mapping) else getattr(status, feature.name, None)
     if value is None:
         raise OfferError(
-            f"the status of {client!r} has no {feature.name!r}: give {feature.name}, {feature.unit or 'a number'}"
+            f"the status of {client!r} has no {feature.name!r}: add {feature.name}"
+            f"{f' ({feature.unit})' if feature.unit else ''}, or pass None as the whole status if nothing is known"
         )
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise OfferError(f"{feature.name} of {client!r} must be a number, not {value!r}")
+        raise OfferError(f"{feature.name} of {client!r} must be a number, got {value!r}")
     return float(value)

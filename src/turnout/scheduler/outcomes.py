@@ -1,18 +1,19 @@
-"""What becomes of an invited client: the kinds that the journal records, and what policies are told of each."""
+"""Outcomes of turns: the kinds that the journal records, and what is reported to policies for each."""
 
 from __future__ import annotations
 
 import numpy as np
 
-#: Surplus: the client came back after enough others had. Outrun: it was still out when enough others had come back,
-#: which is no fault of its own. Late: it was still out when the round was closed without enough others.
+#: "arrived": the update arrived in time. "surplus": it arrived after enough others. "outrun": it had not arrived when
+#: enough others had, which does not count as a miss. "late": it had not arrived when the round was closed without
+#: enough updates. "failed": the client reported a failure.
 KINDS = ("arrived", "surplus", "outrun", "late", "failed")
 ARRIVED, SURPLUS, OUTRUN, LATE, FAILED = range(len(KINDS))
-#: The client came back before the round was closed.
+#: The update arrived before the round was closed.
 RETURNED = (KINDS[ARRIVED], KINDS[SURPLUS])
-#: The client was out when the round was closed: its true time may still come.
+#: The update had not arrived when the round was closed; its actual time may be reported later.
 STILL_OUT = (KINDS[OUTRUN], KINDS[LATE])
-#: The client did not come back in time, which counts against its reliability.
+#: Misses, which lower the reliability of the client.
 MISSED = (KINDS[LATE], KINDS[FAILED])
-#: The kernel's outcome of each kind, by index.
+#: The outcome that is reported to the policy, by index of the kind.
 OUTCOME_OF_KIND = np.array(["arrived", "late", "late", "late", "failed"])

@@ -1,4 +1,4 @@
-"""What stands in the file, as values and as bytes: rounds, turns, and events."""
+"""Records of a fleet's file, as values and as bytes: rounds, turns, offers and events."""
 
 from __future__ import annotations
 
@@ -17,14 +17,25 @@ from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.scheduler.clock import seconds_since
 from turnout.store.packing import corruption_as_store_error, pack, unpack
 
-SEAL_PLACE = 11  # columns of a turn, up to its seal
+#: The number of columns of a turn up to its checksum; the loss, which format 1 does not have, comes after it.
+CHECKSUM_COLUMN = 11
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClosedRound:
-    """All that a closed round changes. `kinds` are indices into KINDS; late_* are true times of earlier late clients.
+    """Everything that a closed round changes.
 
-    `losses`: NaN of who told none; None if nobody told any.
+    Attributes:
+        round: The number of the round.
+        rows: The rows of the cohort.
+        contexts: The contexts of the cohort, one row per client.
+        seconds: The exchange time of each client, or the time after which the round was closed without it.
+        kinds: The outcome of each client, as an index into KINDS.
+        available: Which clients were available, by row.
+        late_rounds: The earlier rounds of late clients whose actual times were reported since.
+        late_rows: The rows of these clients.
+        late_seconds: Their actual times.
+        losses: The loss of each client, NaN where none was reported; None if there is no loss at all.
     """
 
     round: int
@@ -40,13 +51,27 @@ class ClosedRound:
 
     @property
     def reported_losses(self) -> FloatArray:
-        """One a client, NaN of who told none."""
+        """One loss per client, NaN where none was reported."""
         return np.full(len(self.rows), np.nan) if self.losses is None else self.losses
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenRound:
-    """A round that was handed out. `joined`: who is new in it, and stays only if it is closed."""
+    """A round whose cohort was selected and which is not closed yet.
+
+    Attributes:
+        round: The number of the round.
+        wanted: The number of updates that the round needs.
+        deadline: The deadline in seconds, or None.
+        opened: The time of the selection by the wall clock, in ISO format.
+        monotonic: The time of the selection by the monotonic clock.
+        boot: The boot id of the machine at that time.
+        joined: The ids of the clients that are new in this round; they stay only if it is closed.
+        rows: The rows of the cohort.
+        contexts: The contexts of the cohort, one row per client.
+        available: Which clients were available, by row.
+        reasons: The policy's reasons of the selection: arrays by name.
+    """
 
     round: int
     wanted: int
@@ -62,15 +87,26 @@ class OpenRound:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it was handed out."""
+        """The seconds since the selection."""
         return seconds_since(self.monotonic, self.boot, self.opened)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One client in one round; `kind` is None as long as nothing was heard of it.
+    """The turn of one client in one round.
 
-    `loss` came with the report, in time or late.
+    Attributes:
+        round: The number of the round.
+        row: The row of the client.
+        id: The id of the client.
+        kind: The outcome, one of KINDS; None while none was reported.
+        seconds: The exchange time, or the time after which the round was closed without the client.
+        why: The reason of a failure.
+        at: When the outcome was recorded, in ISO format.
+        late_seconds: The actual time of a client that was late, if it was reported.
+        late_at: When that was recorded.
+        folded: The round with which the actual time was learned.
+        loss: The mean training loss, if it was reported, in time or late.
     """
 
     round: int
@@ -86,24 +122,30 @@ class Turn:
     loss: float | None = None
 
     @property
-    def seal(self) -> int:
-        """A checksum of what was reported."""
-        told = (self.round, self.row, self.id, self.kind, self.seconds, self.why, self.at)
-        loss = () if self.loss is None else (self.loss,)  # without one it is the seal of format 1
-        return zlib.crc32(repr((*told, self.late_seconds, self.late_at, self.folded, *loss)).encode())
+    def checksum(self) -> int:
+        """The checksum of the turn; without a loss it is that of format 1."""
+        columns = (self.round, self.row, self.id, self.kind, self.seconds, self.why, self.at)
+        loss = () if self.loss is None else (self.loss,)
+        return zlib.crc32(repr((*columns, self.late_seconds, self.late_at, self.folded, *loss)).encode())
 
 
-def turn_of(found: Sequence[Any]) -> tuple[Turn, Any]:
-    """A turn as it stands in the file, and its seal; the loss is behind the seal, and format 1 has none."""
-    *told, seal = found[:SEAL_PLACE]
-    return Turn(*told, *found[SEAL_PLACE:]), seal
+def turn_from_row(row: Sequence[Any]) -> tuple[Turn, Any]:
+    """Returns the turn of a row of the table of turns, and the checksum that is stored with it."""
+    *columns, checksum = row[:CHECKSUM_COLUMN]
+    return Turn(*columns, *row[CHECKSUM_COLUMN:]), checksum
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedOffer:
-    """What a choice was made from. `available`, `contexts`: of all volunteers, the latter in the order of their rows.
+    """The offer from which a cohort was selected.
 
-    Where that was too much to keep `contexts` is None, and `available` are the chosen.
+    Attributes:
+        round: The number of the round.
+        rows: The rows of the cohort.
+        reasons: The policy's reasons of the selection: arrays by name.
+        available: Which clients were available, by row; in fleets too large to record this, the cohort.
+        contexts: The contexts of the available clients, in the order of their rows; None in fleets too large to record
+            this.
     """
 
     round: int
@@ -113,7 +155,7 @@ class RecordedOffer:
     contexts: FloatArray | None
 
     def whole_contexts(self) -> FloatArray | None:
-        """One row a client, zeros of who did not volunteer."""
+        """Returns one row per client, with zeros for clients that were not available; None if none are recorded."""
         if self.contexts is None:
             return None
         contexts = np.zeros((len(self.available), self.contexts.shape[1]), order="F")
@@ -121,26 +163,26 @@ class RecordedOffer:
         return contexts
 
 
-def pack_offered(offered: RecordedOffer) -> tuple[bytes, bytes]:
-    """What was offered as bytes, and who volunteered."""
-    header: dict[str, Any] = {"round": offered.round, "clients": len(offered.available)}
-    header["reasons"] = list(offered.reasons)
+def pack_offer(offer: RecordedOffer) -> tuple[bytes, bytes]:
+    """Returns the data of an offer, and the packed availability of the clients."""
+    header: dict[str, Any] = {"round": offer.round, "clients": len(offer.available)}
+    header["reasons"] = list(offer.reasons)
     arrays: dict[str, npt.NDArray[Any]] = {
-        "rows": offered.rows,
-        **{f"reason.{name}": np.asarray(value) for name, value in offered.reasons.items()},
+        "rows": offer.rows,
+        **{f"reason.{name}": np.asarray(value) for name, value in offer.reasons.items()},
     }
-    if offered.contexts is not None:
-        header["features"] = offered.contexts.shape[1]
-        arrays |= {f"context.{place}": _narrowed(column) for place, column in enumerate(offered.contexts.T)}
-    return pack(header, arrays), zlib.compress(np.packbits(offered.available).tobytes(), 1)
+    if offer.contexts is not None:
+        header["features"] = offer.contexts.shape[1]
+        arrays |= {f"context.{index}": _as_bytes_if_exact(column) for index, column in enumerate(offer.contexts.T)}
+    return pack(header, arrays), zlib.compress(np.packbits(offer.available).tobytes(), 1)
 
 
-def unpack_offered(data: bytes, mask: bytes) -> RecordedOffer:
-    """What pack_offered was given."""
+def unpack_offer(data: bytes, availability: bytes) -> RecordedOffer:
+    """Returns the offer that `pack_offer` packed."""
     with corruption_as_store_error():
         header, arrays = unpack(data)
-        contexts = [arrays[f"context.{place}"].astype(np.float64) for place in range(header.get("features", 0))]
-        bits = np.frombuffer(zlib.decompress(mask), dtype=np.uint8)
+        contexts = [arrays[f"context.{index}"].astype(np.float64) for index in range(header.get("features", 0))]
+        bits = np.frombuffer(zlib.decompress(availability), dtype=np.uint8)
         return RecordedOffer(
             header["round"],
             arrays["rows"],
@@ -150,8 +192,8 @@ def unpack_offered(data: bytes, mask: bytes) -> RecordedOffer:
         )
 
 
-def _narrowed(column: FloatArray) -> npt.NDArray[Any]:
-    """Small whole numbers, such as 0 and 1, as bytes; equal to the bit when they are numbers again."""
+def _as_bytes_if_exact(column: FloatArray) -> npt.NDArray[Any]:
+    """Returns a column as bytes if it holds only integers from 0 to 255, such as flags, so that nothing is lost."""
     if len(column) and column.min() >= 0 and column.max() <= 255:
         small = column.astype(np.uint8)
         if np.array_equal(small, column) and not np.signbit(column).any():
@@ -159,15 +201,15 @@ def _narrowed(column: FloatArray) -> npt.NDArray[Any]:
     return np.ascontiguousarray(column)
 
 
-def volunteered(mask: bytes, row: int) -> bool:
-    """Whether this client is among those of a packed mask."""
+def was_available(availability: bytes, row: int) -> bool:
+    """Returns whether a client is available according to packed availability."""
     with corruption_as_store_error():
-        bits = zlib.decompress(mask)
+        bits = zlib.decompress(availability)
     return row // 8 < len(bits) and bool(bits[row // 8] >> (7 - row % 8) & 1)
 
 
 def pack_open(opened: OpenRound) -> bytes:
-    """An open round as bytes."""
+    """Returns the data of an open round."""
     header = {
         "round": opened.round,
         "wanted": opened.wanted,
@@ -189,7 +231,7 @@ def pack_open(opened: OpenRound) -> bytes:
 
 
 def unpack_open(data: bytes) -> OpenRound:
-    """What pack_open was given."""
+    """Returns the open round that `pack_open` packed."""
     header, arrays = unpack(data)
     return OpenRound(
         round=header["round"],
@@ -207,48 +249,57 @@ def unpack_open(data: bytes) -> OpenRound:
 
 
 def digest_of(before: bytes, kind: str, data: bytes) -> bytes:
-    """Seals an event and, through `before`, all earlier ones."""
+    """Returns the digest of an event, which covers all earlier events through the digest `before`."""
     return hashlib.blake2b(b"".join(map(as_bytes, (before, kind, b"\0", data))), digest_size=16).digest()
 
 
 def as_bytes(stored: Any) -> bytes:
-    """What should be bytes or a word; damage may have made anything of it, which then has another digest."""
+    """Returns a stored value as bytes; a value of a wrong type, in a damaged file, then has another digest."""
     return stored if isinstance(stored, bytes) else str(stored).encode()
 
 
-def pack_closed(round_: ClosedRound, *, opened: str, closed: str, wanted: int) -> tuple[bytes, bytes]:
-    """A closed round as the data of its event, and who was available as its mask."""
-    mask = zlib.compress(np.packbits(round_.available).tobytes(), 1)
+def pack_closed(round: ClosedRound, *, opened: str, closed: str, wanted: int) -> tuple[bytes, bytes]:
+    """Returns the data of the event of a closed round, and the packed availability of the clients.
+
+    Args:
+        round: The closed round.
+        opened: The time of the selection, in ISO format.
+        closed: The time of the close, in ISO format.
+        wanted: The number of updates that the round needed.
+    """
+    availability = zlib.compress(np.packbits(round.available).tobytes(), 1)
     arrays: dict[str, npt.NDArray[Any]] = {
-        "rows": round_.rows,
-        "contexts": round_.contexts,
-        "seconds": round_.seconds,
-        "kinds": round_.kinds.astype(np.int8),
-        "late_rounds": round_.late_rounds,
-        "late_rows": round_.late_rows,
-        "late_seconds": round_.late_seconds,
+        "rows": round.rows,
+        "contexts": round.contexts,
+        "seconds": round.seconds,
+        "kinds": round.kinds.astype(np.int8),
+        "late_rounds": round.late_rounds,
+        "late_rows": round.late_rows,
+        "late_seconds": round.late_seconds,
     }
-    if round_.losses is not None:
-        arrays["losses"] = round_.losses
-    told = {
-        "round": round_.round,
-        "clients": len(round_.available),
-        "mask": hashlib.sha256(mask).hexdigest(),
+    if round.losses is not None:
+        arrays["losses"] = round.losses
+    header = {
+        "round": round.round,
+        "clients": len(round.available),
+        "mask": hashlib.sha256(availability).hexdigest(),
         "opened": opened,
         "closed": closed,
         "wanted": wanted,
     }
-    return pack(told, arrays), mask
+    return pack(header, arrays), availability
 
 
-def unpack_closed(data: bytes, mask: bytes | None) -> tuple[ClosedRound, dict[str, Any]]:
-    """What pack_closed was given; without its mask nobody counts as available."""
+def unpack_closed(data: bytes, availability: bytes | None) -> tuple[ClosedRound, dict[str, Any]]:
+    """Returns the round that `pack_closed` packed, and its header; without availability, no client is available."""
     header, arrays = unpack(data)
     available = np.zeros(header["clients"], dtype=np.bool_)
-    if mask is not None:
-        if hashlib.sha256(as_bytes(mask)).hexdigest() != header["mask"]:
-            raise StoreError(f"who was available in round {header['round']} is not what was written: restore a backup")
-        bits = np.frombuffer(zlib.decompress(mask), dtype=np.uint8)
+    if availability is not None:
+        if hashlib.sha256(as_bytes(availability)).hexdigest() != header["mask"]:
+            raise StoreError(
+                f"the availability in round {header['round']} does not match its digest: restore the file from a backup"
+            )
+        bits = np.frombuffer(zlib.decompress(availability), dtype=np.uint8)
         available = np.unpackbits(bits, count=header["clients"]).astype(np.bool_)
     closed = ClosedRound(
         header["round"],
@@ -265,19 +316,27 @@ def unpack_closed(data: bytes, mask: bytes | None) -> tuple[ClosedRound, dict[st
     return closed, header
 
 
-def without(kind: str, data: bytes, row: int, client: str, name: str) -> bytes:
-    """An event without what a client told; a snapshot has taken its place for whoever folds."""
+def redact_event(kind: str, data: bytes, row: int, client: str, name: str) -> bytes:
+    """Returns the data of an event without anything that a client reported; replays start from a later snapshot.
+
+    Args:
+        kind: The kind of the event.
+        data: The data of the event.
+        row: The row of the client.
+        client: The id of the client.
+        name: The name that replaces the id.
+    """
     if kind == "join":
         ids = json.loads(data)
-        return json.dumps([name if one == client else one for one in ids], ensure_ascii=False).encode()
+        return json.dumps([name if joined == client else joined for joined in ids], ensure_ascii=False).encode()
     if kind != "close":
         return data
     header, arrays = unpack(data)
     for rows, values in (("rows", ("contexts", "seconds")), ("late_rows", ("late_seconds",))):
-        mine = arrays[rows] == row
+        own = arrays[rows] == row
         for value in values:
             arrays[value] = arrays[value].copy()
-            arrays[value][mine] = 0.0
+            arrays[value][own] = 0.0
     if "losses" in arrays:
         arrays["losses"] = np.where(arrays["rows"] == row, np.nan, arrays["losses"])
     return pack(header, arrays)

@@ -1,4 +1,4 @@
-"""How outcomes reach the file: once each, from any process."""
+"""Records outcomes in the file of a fleet, each once, from any process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from turnout.errors import ReportError
 from turnout.kernel.arrays import as_number
@@ -15,12 +14,21 @@ from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.outcomes import STILL_OUT
 from turnout.scheduler.records import Turn
 
-LONGEST = 1e9  # seconds
+#: The largest accepted exchange time, in seconds.
+MAX_SECONDS = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is told of a client: that it came back after so many seconds, perhaps with a loss; or why it failed."""
+    """One outcome to record: either the exchange time of an update, perhaps with a loss, or the reason of a failure.
+
+    Attributes:
+        client: The id of the client.
+        seconds: The exchange time; None if the client failed.
+        why: The reason of the failure.
+        round: The round of the turn; None means the client's latest turn.
+        loss: The mean training loss, if it was reported.
+    """
 
     client: str
     seconds: float | None = None
@@ -30,33 +38,38 @@ class Outcome:
 
     def __post_init__(self) -> None:
         if not isinstance(self.client, str) or not self.client:
-            raise ReportError(f"a client is known by its id, a word, not {self.client!r}")
+            raise ReportError(f"client ids must be non-empty strings, got {self.client!r}")
+        # Values are converted to plain types: the checksum is computed from them again when they are read.
         if self.seconds is not None:
-            took = as_number(f"seconds of {self.client!r}", self.seconds, ReportError, above=0, most=LONGEST)
-            object.__setattr__(self, "seconds", took)  # plain, so that its seal is the same when it is read again
+            seconds = as_number(f"seconds of {self.client!r}", self.seconds, ReportError, above=0, most=MAX_SECONDS)
+            object.__setattr__(self, "seconds", seconds)
             if self.loss is not None:
                 object.__setattr__(self, "loss", as_number(f"loss of {self.client!r}", self.loss, ReportError))
         elif self.why is not None:
             object.__setattr__(self, "why", str(self.why).encode(errors="replace").decode())
         else:
-            raise ReportError(f"tell how many seconds {self.client!r} took, or why it failed")
+            raise ReportError(f"pass the seconds that {self.client!r} took, or the reason why it failed")
 
 
-def outcomes_of(seconds: Mapping[str, float], losses: Mapping[str, float] | None, round_: int | None) -> list[Outcome]:
-    """That each came back after its seconds; `losses` of all, of some, or of none."""
+def outcomes_of(seconds: Mapping[str, float], losses: Mapping[str, float] | None, round: int | None) -> list[Outcome]:
+    """Returns one outcome per arrived client; `losses` may cover all clients, some or none."""
     losses = losses or {}
     for client in losses:
         if client not in seconds:
-            raise ReportError(f"a loss of {client!r} is told, but not its seconds: give both; nothing was recorded")
-    return [Outcome(client, took, round=round_, loss=losses.get(client)) for client, took in seconds.items()]
+            raise ReportError(f"losses has {client!r}, but seconds does not: pass both; nothing was recorded")
+    return [Outcome(client, duration, round=round, loss=losses.get(client)) for client, duration in seconds.items()]
 
 
 def record(journal: Journal, outcomes: Iterable[Outcome], late_window: int) -> list[bool]:
-    """Write outcomes in one transaction: for each, whether it was news. All are refused if one is wrong.
+    """Records outcomes in one transaction and returns for each whether it is new.
 
-    The same outcome again has no effect; another one for the same turn is refused, and the first is kept.
+    An outcome that was recorded before has no effect.
+
+    Raises:
+        ReportError: If a client was not selected, or a different outcome of the same turn was recorded before; then no
+            outcome is recorded.
     """
-    news = []
+    is_new = []
     with journal.writing() as db:
         opened = journal.open_number()
         closed = journal.closed_round()
@@ -64,62 +77,69 @@ def record(journal: Journal, outcomes: Iterable[Outcome], late_window: int) -> l
             turn = journal.turn(outcome.client, outcome.round)
             if turn is None:
                 where = "in any round" if outcome.round is None else f"in round {outcome.round}"
-                raise ReportError(f"{outcome.client!r} was not chosen {where}: check the id; nothing was recorded")
-            told = (
-                _now_open(turn, outcome) if turn.round == opened else _since_closed(turn, outcome, closed, late_window)
-            )
-            news.append(told is not None)
-            if told is not None:
-                journal.put_turns(db, [told])
-    return news
+                raise ReportError(f"{outcome.client!r} was not selected {where}: check the id; nothing was recorded")
+            if turn.round == opened:
+                updated = _updated_open_turn(turn, outcome)
+            else:
+                updated = _updated_closed_turn(turn, outcome, closed, late_window)
+            is_new.append(updated is not None)
+            if updated is not None:
+                journal.put_turns(db, [updated])
+    return is_new
 
 
-def _now_open(turn: Turn, outcome: Outcome) -> Turn | None:
-    """The turn of the open round with this outcome in it; None where it was known."""
+def _updated_open_turn(turn: Turn, outcome: Outcome) -> Turn | None:
+    """Returns the turn of the open round with this outcome; None if it is recorded already."""
     kind = "arrived" if outcome.seconds is not None else "failed"
     if turn.kind is None:
         return replace(turn, kind=kind, seconds=outcome.seconds, why=outcome.why, loss=outcome.loss, at=now())
     if (turn.kind, turn.seconds, turn.why, turn.loss) == (kind, outcome.seconds, outcome.why, outcome.loss):
         return None
-    raise _refused(turn, f"failed: {turn.why}" if turn.seconds is None else f"{turn.kind} after {turn.seconds:g} s")
+    raise _conflict(turn, f"failed: {turn.why}" if turn.seconds is None else f"{turn.kind} after {turn.seconds:g} s")
 
 
-def _since_closed(turn: Turn, outcome: Outcome, closed: int, late_window: int) -> Turn | None:
-    """The turn of a closed round, with the true time of a client that was late, and its loss."""
+def _updated_closed_turn(turn: Turn, outcome: Outcome, closed: int, late_window: int) -> Turn | None:
+    """Returns the turn of a closed round with the actual time and loss of a late client; None if nothing changes."""
     if turn.kind not in STILL_OUT:
         if (turn.seconds, turn.why, turn.loss) == (outcome.seconds, outcome.why, outcome.loss):
             return None
-        raise _refused(turn, str(turn.kind))
+        raise _conflict(turn, str(turn.kind))
     if outcome.seconds is None:
-        return None  # that it was lost is known
-    took = max(outcome.seconds, turn.seconds or 0.0)  # a report that raced the close: it was not back before that
-    if (took, outcome.loss) == (turn.late_seconds, turn.loss):
+        return None  # the turn is recorded as missed already
+    # A report may have been in transit when the round was closed: it had not arrived by then.
+    seconds = max(outcome.seconds, turn.seconds or 0.0)
+    if (seconds, outcome.loss) == (turn.late_seconds, turn.loss):
         return None
     if turn.late_seconds is not None:
-        raise _refused(turn, f"late, after {turn.late_seconds:g} s")
+        raise _conflict(turn, f"late, after {turn.late_seconds:g} s")
     if closed - turn.round >= late_window:
         raise ReportError(
-            f"round {turn.round} of {turn.id!r} was closed {closed - turn.round} rounds before the last, and the "
-            f"window for late clients is {late_window}: its time can no longer be learned"
+            f"round {turn.round} of {turn.id!r} was closed {closed - turn.round} rounds ago, but late_window is "
+            f"{late_window}: its time can no longer be learned"
         )
-    return replace(turn, late_seconds=took, loss=outcome.loss, late_at=now())
+    return replace(turn, late_seconds=seconds, loss=outcome.loss, late_at=now())
 
 
-def _refused(turn: Turn, known: str) -> ReportError:
+def _conflict(turn: Turn, recorded: str) -> ReportError:
     if turn.loss is not None:
-        known += f", loss {turn.loss:g}"
-    return ReportError(f"{turn.id!r} was reported before in round {turn.round} ({known}): the first report is kept")
+        recorded += f", loss {turn.loss:g}"
+    return ReportError(f"{turn.id!r} was reported before in round {turn.round} ({recorded}): the first report is kept")
 
 
 class Reporter:
-    """Reports outcomes to a fleet's file from a process that is not its scheduler; any number may, at once.
+    """Reports outcomes to the file of a fleet from any process except its scheduler; many may report at once.
 
-    `seconds` count from the hand-out of the model until it is back, by a monotonic clock.
+    `seconds` is the exchange time, from sending the model until the update arrived, by a monotonic clock.
     """
 
     def __init__(self, path: str | Path) -> None:
         self._journal = Journal(Path(path), reporting=True)
         self._late_window = int(self._journal.settings["late_window"])
+
+    @property
+    def path(self) -> Path:
+        """The file of the fleet."""
+        return self._journal.path
 
     def report(
         self,
@@ -129,12 +149,23 @@ class Reporter:
         loss: float | None = None,
         round: int | None = None,
     ) -> bool:
-        """It came back after so many seconds, and perhaps told its loss; False if that was known."""
-        return record(self._journal, [Outcome(client, seconds, round=round, loss=loss)], self._late_window)[0]
+        """Records that the update of a client arrived; returns False if that was recorded before.
+
+        Args:
+            client: The id of the client.
+            seconds: The exchange time.
+            loss: The mean training loss of the client, if it is known.
+            round: The round in which the client was selected; by default the latest.
+        """
+        return self._record([Outcome(client, seconds, round=round, loss=loss)])[0]
+
+    def report_failure(self, client: str, why: str, *, round: int | None = None) -> bool:
+        """Records that a client failed, and why; returns False if that was recorded before."""
+        return self._record([Outcome(client, why=why, round=round)])[0]
 
     def failed(self, client: str, why: str, *, round: int | None = None) -> bool:
-        """It will not come back in this round; False if that was known."""
-        return record(self._journal, [Outcome(client, why=why, round=round)], self._late_window)[0]
+        """The former name of `report_failure`."""
+        return self.report_failure(client, why, round=round)
 
     def report_many(
         self,
@@ -143,17 +174,23 @@ class Reporter:
         losses: Mapping[str, float] | None = None,
         round: int | None = None,
     ) -> int:
-        """Many at once, in one transaction; how many were news."""
-        return sum(record(self._journal, outcomes_of(seconds, losses, round), self._late_window))
+        """Records arrivals in one transaction; returns how many are new. `losses` may cover some of the clients."""
+        return sum(self._record(outcomes_of(seconds, losses, round)))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Closes the file."""
         self._journal.close()
+
+    def __repr__(self) -> str:
+        return f"Reporter({str(self.path)!r})"
 
     def __enter__(self) -> Reporter:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Any:
+    ) -> None:
         self.close()
+
+    def _record(self, outcomes: Iterable[Outcome]) -> list[bool]:
+        return record(self._journal, outcomes, self._late_window)

@@ -1,4 +1,4 @@
-"""Chooses for a live fleet, and forgets nothing."""
+"""The scheduler of a live fleet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -22,33 +22,34 @@ from turnout.policies.explain.explanation import Explanation
 from turnout.policies.registry import nested_settings
 from turnout.scheduler.audit.explain import explained
 from turnout.scheduler.clock import now
-from turnout.scheduler.features import PAPER_FEATURES, Features
+from turnout.scheduler.features import PAPER_FEATURES, Features, Statuses
 from turnout.scheduler.journal.events import decode_event, event_to_dict
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.replay import live_policy, load, same_features
 from turnout.scheduler.records import OpenRound, Turn, pack_closed
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
-from turnout.scheduler.rounds.choosing import Statuses, chosen_round
+from turnout.scheduler.rounds.choosing import chosen_round
 from turnout.scheduler.rounds.closing import closed_round
 from turnout.scheduler.rounds.state import Fleet
-from turnout.scheduler.settings import SchedulerSettings
+from turnout.scheduler.settings import SchedulerOptions, SchedulerSettings
 from turnout.scheduler.status import SchedulerStatus, status_of
 
 log = logging.getLogger("turnout.scheduler")
-EXPORTED_AT_ONCE = 100
+#: The number of events that an export reads at a time.
+EXPORT_BATCH = 100
 
 
 class Scheduler:
-    """Statuses in, a cohort out, outcomes back, and a round is closed; all of it in one file.
+    """Selects cohorts for a live fleet and records every outcome in one file.
 
-    A choice is in the file before it is handed out, an outcome before `report` returns. What was killed goes on where
-    it was: open the file again. Threads may share a scheduler; other processes report through `Reporter`, and read with
-    `read_only=True`.
+    A round consists of `choose`, one `report` or `report_failure` per client, and `close_round`. A cohort is in the
+    file before `choose` returns it, and an outcome before `report` returns: after a crash, open the file again. Threads
+    may share a scheduler. Other processes report with `Reporter` and read with `FleetReader` or `read_only=True`.
     """
 
     def __init__(self, journal: Journal, settings: SchedulerSettings, features: Features) -> None:
         self._journal, self.settings, self.features = journal, settings, features
-        self._turn = threading.RLock()
+        self._mutex = threading.RLock()
         self._memory = load(journal, settings, features)
         if not journal.read_only:
             for notice in self.notices():
@@ -62,63 +63,74 @@ class Scheduler:
         features: Features | None = None,
         read_only: bool = False,
         takeover: bool = False,
-        **settings: Any,
+        **options: Unpack[SchedulerOptions],
     ) -> Scheduler:
-        """Open the fleet at `path`, or begin one with these settings (SchedulerSettings has them all).
+        """Opens the fleet at `path`, or creates one.
 
-        An existing file keeps its settings; others than those that stand in it are refused. `takeover`: go on although
-        another process holds the file, because that one hangs; it can then no longer write.
+        Args:
+            path: The file of the fleet.
+            features: The features of the clients; the paper's by default. Pass custom features that a function computes
+                whenever you open the fleet for writing.
+            read_only: Whether the fleet is only read; any number of processes may do so.
+            takeover: Whether to continue although another process, which hangs, holds the file. That process can no
+                longer write.
+            options: `policy`, `settings` (those of the policy), `deadline` and the other settings of a fleet, which
+                `SchedulerSettings` documents. An existing fleet keeps its settings: different ones are refused.
+
+        Raises:
+            SettingError: If an option is unknown or invalid, or differs from that of the existing fleet.
+            StoreError: If the file cannot be opened, is damaged, or is held by another process.
         """
-        place = Path(path)
-        if not place.exists():
+        path = Path(path)
+        if not path.exists():
             if read_only:
-                raise StoreError(f"there is no fleet at {place}: check the path")
-            _begin(place, SchedulerSettings.from_given(settings), features or PAPER_FEATURES)
-        journal = Journal(place, read_only=read_only, takeover=takeover)
+                raise StoreError(f"there is no fleet at {path}: check the path")
+            _create(path, SchedulerSettings.from_kwargs(options), features or PAPER_FEATURES)
+        journal = Journal(path, read_only=read_only, takeover=takeover)
         try:
             stored = journal.settings
-            kept = SchedulerSettings.from_told(stored)
-            kept.check_same(settings, place)
-            return cls(journal, kept, same_features(stored["features"], features, place, read_only))
+            settings = SchedulerSettings.from_dict(stored)
+            settings.check_same(options, path)
+            return cls(journal, settings, same_features(stored["features"], features, path, read_only))
         except BaseException:
             journal.close()
             raise
 
     @property
     def path(self) -> Path:
-        """The fleet's file."""
+        """The file of the fleet."""
         return self._journal.path
 
     # Clients
 
     @property
     def clients(self) -> list[str]:
-        """All ids, in order of their rows."""
-        with self._turn:
+        """The ids of all clients, by row."""
+        with self._mutex:
             return list(self._fleet.ids)
 
     def rows(self, ids: Sequence[str]) -> IntArray:
-        """The rows of these clients, for a FleetStatus."""
-        with self._turn:
+        """Returns the rows of these clients, for a FleetStatus."""
+        with self._mutex:
             return np.array([self._row(client) for client in ids], dtype=np.int64)
 
     def register(self, ids: Sequence[str]) -> int:
-        """Let clients join before they are first offered; how many are new."""
-        with self._turn:
+        """Adds clients before they are first available; returns how many of them are new."""
+        with self._mutex:
             self._refuse_while_open("register clients")
-            fresh, first = self._fresh(ids), len(self._fleet.ids)
+            new_ids, first = self._new_ids(ids), len(self._fleet.ids)
             try:
-                self._fleet.join(fresh)  # refused before anything is written, if it must be
+                self._fleet.join(new_ids)  # before writing, so that nothing is written if the policy refuses them
                 with self._journal.writing() as db:
-                    self._journal.add_clients(db, first, fresh)
+                    self._journal.add_clients(db, first, new_ids)
             except BaseException:
                 self._reload()
                 raise
-            return len(fresh)
+            return len(new_ids)
 
     def retire(self, client: str) -> None:
-        """It has left for good: it is not chosen any more, and what it is owed stays in the certificate."""
-        with self._turn:
+        """Excludes a client that has left for good; the turns it is owed stay in the certificate."""
+        with self._mutex:
             self._refuse_while_open("retire a client")
             row = self._row(client)
             with self._journal.writing() as db:
@@ -126,8 +138,8 @@ class Scheduler:
             self._fleet.retire(row)
 
     def forget(self, client: str) -> None:
-        """Remove its id and all that was reported about it, and retire it; only sums for the certificate stay."""
-        with self._turn:
+        """Removes the id and all reports of a client, and retires it; its turns stay in the certificate."""
+        with self._mutex:
             self._refuse_while_open("forget a client")
             row = self._row(client)
             name = f"forgotten-{row}"
@@ -148,22 +160,32 @@ class Scheduler:
 
     @property
     def round(self) -> int:
-        """The round that is open, or the last that was closed."""
-        with self._turn:
+        """The number of the open round, or of the last closed round."""
+        with self._mutex:
             return self._fleet.round if self._opened is None else self._opened.round
 
     @property
     def open_round(self) -> OpenRound | None:
-        """What was handed out and is not closed yet: who, until when, and why."""
-        with self._turn:
+        """The open round: its cohort, its deadline and the reasons of the selection; None if no round is open."""
+        with self._mutex:
             return self._opened
 
     def choose(self, statuses: Statuses) -> list[str]:
-        """Who trains in the next round; if one is open, its cohort again, whatever the statuses are."""
-        with self._turn:
+        """Selects the cohort of the next round; while a round is open, returns its cohort again.
+
+        Args:
+            statuses: The available clients: a mapping of ids to statuses (a ClientStatus, a mapping with one number per
+                declared feature, or None if nothing is known), a list of ids about which nothing is known, or a
+                FleetStatus. For a client about which nothing is known, the features have their default values
+                (`Feature.default`); the policy sees these, and the recorded offer contains them.
+
+        Raises:
+            OfferError: If an id or a status is invalid; no client joins and no round is opened.
+        """
+        with self._mutex:
             if self._opened is not None:
                 self._journal.check_writer()
-            opened = self._opened or self._begin_round(statuses)
+            opened = self._opened or self._open_round(statuses)
             return [self._fleet.ids[row] for row in opened.rows.tolist()]
 
     def report(
@@ -174,15 +196,23 @@ class Scheduler:
         loss: float | None = None,
         round: int | None = None,
     ) -> bool:
-        """It came back after so many seconds, by default since the choice; False if that was known.
+        """Records that the update of a client arrived; returns False if that was recorded before.
 
-        `loss`: its mean training loss, for policies that choose by it. Of a late client it is kept and not learned.
+        Args:
+            client: The id of the client.
+            seconds: The exchange time, from sending the model until the update arrived; by default the time since the
+                selection.
+            loss: The mean training loss of the client, for policies that use it. The loss of a late client is stored
+                but not learned.
+            round: The round in which the client was selected; by default the latest.
         """
         if seconds is None:
-            with self._turn:
+            with self._mutex:
                 opened = self._need_open()
                 if round not in (None, opened.round):
-                    raise ReportError(f"round {opened.round} is open: tell how many seconds {client!r} took in {round}")
+                    raise ReportError(
+                        f"round {opened.round} is open: pass the seconds that {client!r} took in round {round}"
+                    )
                 return self._record([Outcome(client, opened.elapsed, round=opened.round, loss=loss)])[0]
         return self._record([Outcome(client, seconds, round=round, loss=loss)])[0]
 
@@ -193,7 +223,7 @@ class Scheduler:
         losses: Mapping[str, float] | None = None,
         round: int | None = None,
     ) -> int:
-        """Many at once, in one transaction; how many were news. `losses`: of all of them, or of some."""
+        """Records arrivals in one transaction; returns how many are new. `losses` may cover some of the clients."""
         return sum(self._record(outcomes_of(seconds, losses, round)))
 
     def failed(self, client: str, why: str, *, round: int | None = None) -> bool:
@@ -201,7 +231,7 @@ class Scheduler:
         return self.report_failure(client, why, round=round)
 
     def report_failure(self, client: str, why: str, *, round: int | None = None) -> bool:
-        """It will not come back in this round, which says nothing about its speed; False if that was known."""
+        """Records that a client failed, which does not change its learned speed; returns False if that was recorded."""
         return self._record([Outcome(client, why=why, round=round)])[0]
 
     def predicted(self) -> dict[str, float]:
@@ -209,8 +239,8 @@ class Scheduler:
         return self.predicted_seconds()
 
     def predicted_seconds(self) -> dict[str, float]:
-        """How many seconds each of the open round should take, of those whose times were learned from."""
-        with self._turn:
+        """Returns the predicted seconds of the clients of the open round whose times were learned before."""
+        with self._mutex:
             opened, model = self._need_open(), self._fleet.model
             if model is None:
                 return {}
@@ -220,36 +250,37 @@ class Scheduler:
             return {self._fleet.ids[row]: seconds for row, seconds in zip(rows.tolist(), times.tolist(), strict=True)}
 
     def elapsed(self) -> float:
-        """Seconds since the choice: by the monotonic clock, unless the machine was started anew in between."""
-        with self._turn:
+        """Returns the seconds since the selection, by the monotonic clock unless the machine was restarted since."""
+        with self._mutex:
             return self._need_open().elapsed
 
     @property
     def ready(self) -> bool:
-        """Whether there is nothing left to wait for: enough are back, all were heard of, or time is up."""
-        with self._turn:
+        """Whether the round can be closed: enough clients or all have reported, or the deadline has passed."""
+        with self._mutex:
             opened = self._opened
             if opened is None:
                 return False
             turns = self._journal.turns_of(opened.round)
-            back = sum(turn.kind == "arrived" for turn in turns)
-            late = opened.deadline is not None and opened.elapsed >= opened.deadline
-            return back >= opened.wanted or all(turn.kind for turn in turns) or late
+            arrived = sum(turn.kind == "arrived" for turn in turns)
+            is_over = opened.deadline is not None and opened.elapsed >= opened.deadline
+            return arrived >= opened.wanted or all(turn.kind for turn in turns) or is_over
 
     def close_round(self, after: float | None = None) -> RoundRecord:
-        """End the round with whoever is back.
+        """Closes the round with the clients that have reported.
 
-        Who is missing is learned as late after the deadline; without one after `after` seconds, by default those since
-        the choice. When it comes back within the window, its true time takes that place.
+        The policy learns that a missing client took at least the deadline, or `after` seconds if there is none (by
+        default the time since the selection). Its actual time replaces this bound if it is reported within
+        `late_window` rounds.
         """
-        with self._turn:
+        with self._mutex:
             opened = self._need_open()
             if after is not None:
                 as_number("after", after, ReportError, above=0)
             with self._journal.writing() as db:
                 waiting = self._journal.waiting()
                 closed, turns = closed_round(opened, self._journal.turns_of(opened.round), waiting, after)
-                self._fleet.report_of(closed)  # refused before anything is written, if it must be
+                self._fleet.report_of(closed)  # before writing, so that nothing is written if the policy refuses it
                 self._journal.add_clients(db, len(self._fleet.ids) - len(opened.joined), opened.joined)
                 data, mask = pack_closed(closed, opened=opened.opened, closed=now(), wanted=opened.wanted)
                 self._journal.add_event(db, "close", data, mask)
@@ -262,29 +293,31 @@ class Scheduler:
             if self._memory.unsaved >= self._snapshot_every:
                 try:
                     self.snapshot()
-                except StoreError as trouble:  # the round is closed all the same
-                    log.warning("no snapshot was taken: %s", trouble)
+                except StoreError as error:  # the round is closed and recorded without it
+                    log.warning("no snapshot was written: %s", error)
             return RoundRecord(Selection(opened.round, opened.rows, dict(opened.reasons)), report)
 
     def abandon_round(self) -> None:
-        """Undo a round that was never used: as if it had not been chosen."""
-        with self._turn:
+        """Cancels a round without any reports, as if its cohort had never been selected."""
+        with self._mutex:
             opened = self._need_open()
             with self._journal.writing() as db:
-                heard = [turn.id for turn in self._journal.turns_of(opened.round) if turn.kind]
-                if heard:
-                    raise ReportError(f"round {opened.round} was used ({heard[0]!r} has reported): close it instead")
+                reported = [turn.id for turn in self._journal.turns_of(opened.round) if turn.kind]
+                if reported:
+                    raise ReportError(
+                        f"round {opened.round} cannot be abandoned: {reported[0]!r} has reported. Close it instead"
+                    )
                 self._journal.drop_open_round(db)
                 self._journal.drop_offered(db, opened.round)
                 db.execute("DELETE FROM turns WHERE round = ?", (opened.round,))
             self._reload()
 
-    # What is known
+    # Queries
 
     @property
     def policy(self) -> SelectionPolicy:
         """The policy that selects; reading it is safe, changing it is not."""
-        with self._turn:
+        with self._mutex:
             return self._fleet.policy
 
     @property
@@ -295,44 +328,44 @@ class Scheduler:
     @property
     def has_guarantee(self) -> bool:
         """Whether the policy guarantees anything, so that there is a certificate."""
-        with self._turn:
+        with self._mutex:
             return self._fleet.policy.guarantee is not None
 
     def certificate(self) -> Certificate:
-        """What every client was promised and what it got, by rows."""
-        with self._turn:
+        """Returns how many turns every client was guaranteed and got, by row."""
+        with self._mutex:
             certificate = self._fleet.policy.certificate()
             if certificate is None:
                 raise SettingError(f"the policy {self.settings.policy} guarantees nothing: use rbcsf for a certificate")
             return certificate
 
     def explain(self, client: str, round: int | None = None) -> Explanation:
-        """Why a client was chosen in a round, by default the newest, or why not, and what it lacked."""
-        with self._turn:
+        """Explains why a client was selected in a round, by default the latest, or what it lacked."""
+        with self._mutex:
             number = self.round if round is None else round
             return explained(self._journal, self._memory, self.settings, self.features, self._row(client), number)
 
     def status(self) -> SchedulerStatus:
-        """Where the fleet stands, for a person to read."""
-        with self._turn:
+        """Returns a summary of the fleet; its string form is for people."""
+        with self._mutex:
             turns = [] if self._opened is None else self._journal.turns_of(self._opened.round)
             elapsed = 0.0 if self._opened is None else self._opened.elapsed
             return status_of(self._fleet, self._opened, turns, elapsed, self.notices())
 
     def history(self, client: str) -> list[Turn]:
-        """All turns of a client, first to last, and what became of each."""
-        with self._turn:
+        """Returns all turns of a client, oldest first, with their outcomes."""
+        with self._mutex:
             self._row(client)
             return self._journal.turns_of_client(client)
 
     def turns(self, round: int | None = None) -> list[Turn]:
-        """Everyone who was invited in a round, by default the newest, and what became of each."""
-        with self._turn:
+        """Returns the turns of a round, by default the latest, with their outcomes."""
+        with self._mutex:
             return self._journal.turns_of(self.round if round is None else round)
 
     def reliability(self, client: str) -> float:
-        """How likely it is to come back, from how often it has."""
-        with self._turn:
+        """Returns the estimated probability that a client reports in time."""
+        with self._mutex:
             return float(self._fleet.history.reliability[self._row(client)])
 
     def doubted(self) -> list[str]:
@@ -340,21 +373,21 @@ class Scheduler:
         return self.suspect_clients()
 
     def suspect_clients(self) -> list[str]:
-        """Clients whose reported context has stopped explaining their times; they lose no turns for it."""
-        with self._turn:
+        """Returns the clients whose contexts no longer explain their times; they lose no turns for it."""
+        with self._mutex:
             return [self._fleet.ids[row] for row in np.flatnonzero(self._fleet.history.suspects()).tolist()]
 
     def notices(self) -> list[str]:
-        """What a person should know about this fleet's settings and clients."""
+        """Returns what an operator should know about the settings and the clients of this fleet."""
         notices = []
         if self.settings.deadline is None:
-            notices.append("no deadline is set: a round in which a client never returns stays open until it is closed")
-        with self._turn:
-            seldom = [self._fleet.ids[row] for row in self._fleet.rarely_available().tolist()]
-        if seldom:
+            notices.append("no deadline is set: a round in which a client never reports stays open until it is closed")
+        with self._mutex:
+            rarely_available = [self._fleet.ids[row] for row in self._fleet.rarely_available().tolist()]
+        if rarely_available:
             notices.append(
-                f"{', '.join(seldom[:5])} volunteered for fewer rounds than were promised: lower guaranteed_rate, or "
-                "use accrual='available'"
+                f"{', '.join(rarely_available[:5])} were available in fewer rounds than they are guaranteed: lower "
+                "guaranteed_rate, or use accrual='available'"
             )
         queues = self._fleet.queues
         forfeited = 0 if queues is None or not self._fleet.ids else int((queues.forfeited >= 1).sum())
@@ -362,42 +395,51 @@ class Scheduler:
             notices.append(
                 f"{forfeited:,} clients have forfeited turns to the cap: raise max_owed or lower speed_weight"
             )
-        doubted = self.doubted()
-        if doubted:
-            notices.append(f"what {', '.join(doubted[:5])} reported no longer explains the times: look at them")
+        suspects = self.suspect_clients()
+        if suspects:
+            notices.append(
+                f"the statuses of {', '.join(suspects[:5])} no longer explain their times: check what they report"
+            )
         return notices
 
     def export(self) -> Iterator[dict[str, Any]]:
-        """Everything that happened, one event after the other, for an audit."""
+        """Yields every event in order, as dictionaries that can be written as JSON, for an audit."""
         last, joined = 0, 0
         while True:
             events = []
-            with self._turn:  # a few at a time, so that others can go on meanwhile
-                for stored in self._journal.events(last, EXPORTED_AT_ONCE):
+            with self._mutex:  # in batches, so that other threads are not blocked for long
+                for stored in self._journal.events(last, EXPORT_BATCH):
                     event = decode_event(*stored, self._fleet.ids, joined)
                     joined += len(event.clients) if event.kind == "joined" else 0
                     events.append(event_to_dict(event))
             yield from events
-            if len(events) < EXPORTED_AT_ONCE:
+            if len(events) < EXPORT_BATCH:
                 return
             last += len(events)
 
     def state(self) -> dict[str, Any]:
-        """Memory as plain arrays and numbers: the same for the same history."""
-        with self._turn:
+        """Returns the in-memory state as plain arrays and numbers, which depend only on the recorded events."""
+        with self._mutex:
             return self._memory.state()
 
     def snapshot(self) -> None:
-        """Save memory, so that opening the file need not fold all rounds again; done by itself now and then."""
-        with self._turn:
+        """Writes a snapshot of the state, so that the file opens quickly; this also happens every few rounds."""
+        with self._mutex:
             self._refuse_while_open("take a snapshot")
             with self._journal.writing() as db:
                 self._journal.put_snapshot(db, self._journal.last_event(), self._memory.state())
             self._memory.unsaved = 0
 
     def close(self) -> None:
-        """Let go of the file; nothing is lost by not doing so."""
+        """Closes the file; everything recorded is in it already."""
         self._journal.close()
+
+    def __repr__(self) -> str:
+        mode = ", read_only=True" if self._journal.read_only else ""
+        return (
+            f"Scheduler({str(self.path)!r}, policy={self.settings.policy!r}, clients={len(self.clients)}, "
+            f"round={self.round}, is_open={self._opened is not None}{mode})"
+        )
 
     def __enter__(self) -> Scheduler:
         return self
@@ -417,17 +459,18 @@ class Scheduler:
 
     @property
     def _snapshot_every(self) -> int:
-        """Rounds between snapshots: more for large fleets, whose snapshots are large."""
+        """The number of rounds between snapshots: larger for large fleets, whose snapshots are large."""
         return min(max(len(self._fleet.ids) // 2000, 50), 500)
 
-    def _begin_round(self, statuses: Statuses) -> OpenRound:
-        joined = self._fresh(statuses) if isinstance(statuses, Mapping) else []
+    def _open_round(self, statuses: Statuses) -> OpenRound:
+        resolved = self.features.resolve(statuses, self.settings.model_size)
+        joined = self._new_ids(resolved) if isinstance(resolved, Mapping) else []
         try:
             self._fleet.join(joined)
-            opened, offered = chosen_round(self._fleet, self.features, self.settings, statuses, tuple(joined))
+            opened, offer = chosen_round(self._fleet, self.features, self.settings, resolved, tuple(joined))
             with self._journal.writing() as db:
                 self._journal.put_open_round(db, opened, [self._fleet.ids[row] for row in opened.rows.tolist()])
-                self._journal.put_offered(db, offered)
+                self._journal.put_offered(db, offer)
         except BaseException:
             if joined:
                 self._reload()
@@ -436,7 +479,7 @@ class Scheduler:
         return opened
 
     def _record(self, outcomes: Sequence[Outcome]) -> list[bool]:
-        with self._turn:
+        with self._mutex:
             return record(self._journal, outcomes, self.settings.late_window)
 
     def _reload(self) -> None:
@@ -451,14 +494,15 @@ class Scheduler:
         if self._opened is not None:
             raise ReportError(f"round {self._opened.round} is open: close or abandon it before you {what}")
 
-    def _fresh(self, ids: Sequence[str] | Mapping[str, Any]) -> list[str]:
+    def _new_ids(self, ids: Sequence[str] | Mapping[str, Any]) -> list[str]:
+        """Returns the ids that are not in the fleet yet, without duplicates."""
         if isinstance(ids, str):
-            raise OfferError(f"give a list of ids, not {ids!r}")
-        fresh = dict.fromkeys(client for client in ids if client not in self._fleet.rows)
-        for client in fresh:
-            if not isinstance(client, str) or not client or "\0" in client or not _is_writable(client):
-                raise OfferError(f"a client is known by its id, a word, not {client!r}")
-        return [str.__str__(client) for client in fresh]  # plain: a NumPy word is written in another way
+            raise OfferError(f"ids must be a list of strings, got {ids!r}")
+        new_ids = dict.fromkeys(client for client in ids if client not in self._fleet.rows)
+        for client in new_ids:
+            if not isinstance(client, str) or not client or "\0" in client or not _is_encodable(client):
+                raise OfferError(f"client ids must be non-empty strings without null characters, got {client!r}")
+        return [str.__str__(client) for client in new_ids]  # SQLite stores subclasses such as numpy.str_ differently
 
     def _row(self, client: str) -> int:
         row = self._fleet.rows.get(client)
@@ -467,22 +511,22 @@ class Scheduler:
         return row
 
 
-def _is_writable(word: str) -> bool:
-    """Half of a character (a lone surrogate) cannot be stored."""
+def _is_encodable(text: str) -> bool:
+    """Returns whether a string can be stored as UTF-8, which a lone surrogate cannot."""
     try:
-        word.encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True
 
 
-def _begin(path: Path, settings: SchedulerSettings, features: Features) -> None:
-    """A new file; what cannot be built is refused before there is one."""
-    every = nested_settings(settings.policy, settings.settings)
-    if any("group_rates" in own and len(own.get("groups") or ()) != 1 for _, own in every):
-        raise SettingError(
-            "a live fleet does not know its clients at the start, so it cannot guarantee turns to groups of them: "
-            "leave out groups and group_rates, or simulate"
-        )
+def _create(path: Path, settings: SchedulerSettings, features: Features) -> None:
+    """Creates the file of a fleet, after checking that its policy can be built."""
+    for _, own in nested_settings(settings.policy, settings.settings):
+        if "group_rates" in own and len(own.get("groups") or ()) != 1:
+            raise SettingError(
+                "a live fleet does not know its clients at the start, so it cannot guarantee turns to groups of them: "
+                "leave out groups and group_rates, or simulate"
+            )
     live_policy(settings, features.outputs, 1)
-    Journal.make(path, {**settings.told(), "features": features.told()})
+    Journal.make(path, {**settings.to_dict(), "features": features.to_dict()})

@@ -1,38 +1,71 @@
-"""What a fleet is begun with, and keeps."""
+"""Settings of a fleet: given when the fleet is created, stored in its file, and constant from then on."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import LARGEST_TIME, as_count, as_number
+from turnout.policies.registry import nested_settings, setting_names
+
+DEFAULT_POLICY = "rbcsf"
+#: Former names of settings, which are still accepted, and the present ones.
+FORMER_NAMES = {"rest_after": "backoff_after"}
+#: Names under which settings are stored where they differ: files keep the names that earlier versions can read.
+STORED_NAMES = {"backoff_after": "rest_after"}
+
+
+class SchedulerOptions(TypedDict, total=False):
+    """The keyword options of `Scheduler.open`; `SchedulerSettings` documents them and has their defaults."""
+
+    policy: str
+    settings: Mapping[str, Any]
+    model_size: float
+    deadline: float | Literal["auto"] | None
+    deadline_multiple: float
+    deadline_floor: float
+    deadline_ceiling: float
+    late_window: int
+    backoff_after: int
+    rest_after: int  # the former name of backoff_after
+    overcommit: float | Literal["auto"]
+    confidence: float
+    allow_infeasible: bool
+    record_offers_up_to: int
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """Written into the file when it is begun.
+    """The settings of a fleet.
 
-    `policy`, `settings`: who chooses, and its settings; a guarantee is for the rounds a client volunteers for, a
-    debt does not grow beyond `max_owed` (10 turns more than outweigh the deadline, or a minute without one), and a turn
-    is paid when it contributed, unless `settings` say otherwise.
-
-    `model_size`: in the unit of the clients' bandwidth times seconds. `deadline`: seconds; "auto" for
-    `deadline_multiple` times the predicted slowest of the cohort, from `deadline_floor` to `deadline_ceiling`, and the
-    latter as long as one of them was never timed; or None. `late_window`: for so many rounds the true time of
-    a late client is still learned. `rest_after`: after so many misses in a row a client rests 1, 2, 4, … rounds.
-
-    `overcommit`: invite so many times more than are wanted and keep the first, or "auto": as many as bring the wanted
-    number back with probability `confidence`. `allow_infeasible`: begin even if the promise cannot be kept.
-
-    `record_offers_up_to`: fleets of up to so many clients keep what every volunteer told before each choice, so that
-    the choice can be explained; larger ones keep what was told by the chosen.
+    Attributes:
+        policy: The name of the policy that selects the cohorts.
+        settings: The settings of the policy. For a live fleet, a guarantee covers the rounds for which a client is
+            available, a turn is paid when the client contributed, and a debt is limited to 10 turns more than outweigh
+            the deadline (or one minute without a deadline), unless `accrual`, `paid` or `max_owed` say otherwise.
+        model_size: The size of the model, in any unit; `ClientStatus.bandwidth` is in this unit per second.
+        deadline: The seconds after which a client that has not reported is late. "auto" means `deadline_multiple` times
+            the predicted time of the slowest client in the cohort, between `deadline_floor` and `deadline_ceiling`; it
+            is the ceiling while the time of one of them was never measured. None: a round ends when it is closed.
+        deadline_multiple: The factor for "auto".
+        deadline_floor: The shortest deadline for "auto", in seconds.
+        deadline_ceiling: The longest deadline for "auto", in seconds.
+        late_window: The number of rounds for which the actual time of a late client is still learned.
+        backoff_after: The number of consecutive misses after which a client is backed off for 1, 2, 4, … rounds.
+            `rest_after` is its former name.
+        overcommit: The number of invited clients as a multiple of the cohort size; the first to report are kept. "auto"
+            invites as many as give enough reports with probability `confidence`.
+        confidence: The probability for "auto".
+        allow_infeasible: Whether the fleet starts even if the guarantee cannot be kept.
+        record_offers_up_to: Fleets of up to this many clients record the status of every available client before each
+            selection, so that selections can be explained; larger fleets record only those of the selected clients.
     """
 
-    policy: str = "rbcsf"
+    policy: str = DEFAULT_POLICY
     settings: Mapping[str, Any] = field(default_factory=dict)
     model_size: float = 20.0
     deadline: float | Literal["auto"] | None = None
@@ -40,7 +73,7 @@ class SchedulerSettings:
     deadline_floor: float = 1.0
     deadline_ceiling: float = 3600.0
     late_window: int = 10
-    rest_after: int = 3
+    backoff_after: int = 3
     overcommit: float | Literal["auto"] = 1.0
     confidence: float = 0.9
     allow_infeasible: bool = False
@@ -48,7 +81,7 @@ class SchedulerSettings:
 
     def __post_init__(self) -> None:
         if not isinstance(self.settings, Mapping):
-            raise SettingError(f"settings must be a table, not {self.settings!r}")
+            raise SettingError(f"settings must be a mapping of the policy's settings, got {self.settings!r}")
         object.__setattr__(self, "settings", dict(self.settings))
         as_number("model_size", self.model_size, SettingError, above=0)
         if self.deadline is not None and self.deadline != "auto":
@@ -57,52 +90,98 @@ class SchedulerSettings:
         as_number("deadline_floor", self.deadline_floor, SettingError, above=0)
         as_number("deadline_ceiling", self.deadline_ceiling, SettingError, least=self.deadline_floor, most=LARGEST_TIME)
         as_count("late_window", self.late_window, SettingError, least=0)
-        as_count("rest_after", self.rest_after, SettingError)
+        as_count("backoff_after", self.backoff_after, SettingError)
         if self.overcommit != "auto":
             as_number("overcommit", self.overcommit, SettingError, least=1, most=10)
         as_number("confidence", self.confidence, SettingError, above=0, most=0.9999)
         as_count("record_offers_up_to", self.record_offers_up_to, SettingError, least=0)
         try:
             json.dumps(asdict(self), allow_nan=False)
-        except (TypeError, ValueError) as odd:
-            raise SettingError(f"settings are kept in the file and must be numbers, words, lists: {odd}") from odd
+        except (TypeError, ValueError) as error:
+            raise SettingError(
+                f"settings are stored as JSON and must be finite numbers, strings, lists or mappings: {error}"
+            ) from error
 
-    def told(self) -> dict[str, Any]:
-        """Plain, for the file."""
-        return asdict(self)
+    @property
+    def rest_after(self) -> int:
+        """The former name of `backoff_after`."""
+        return self.backoff_after
 
-    @classmethod
-    def from_given(cls, given: Mapping[str, Any]) -> SchedulerSettings:
-        """What somebody asks for."""
-        known = [one.name for one in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise SettingError(
-                    f"there is no setting {name!r}{suggestion(name, known)}; there are {', '.join(known)}"
-                )
-        return cls(**given)
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the settings as they are stored in the file."""
+        return {STORED_NAMES.get(name, name): value for name, value in asdict(self).items()}
 
     @classmethod
-    def from_told(cls, told: Mapping[str, Any]) -> SchedulerSettings:
-        """What stands in a file; what a later version added has its default."""
-        known = {one.name for one in fields(cls)}
-        return cls(**{name: value for name, value in told.items() if name in known})
+    def from_dict(cls, data: Mapping[str, Any]) -> SchedulerSettings:
+        """Builds the settings from those of a file; settings that a later version added have their defaults."""
+        known = _names()
+        present = {FORMER_NAMES.get(name, name): value for name, value in data.items()}
+        return cls(**{name: value for name, value in present.items() if name in known})
 
-    def check_same(self, given: Mapping[str, Any], path: Path) -> None:
-        """Refuse settings other than those that stand in the file."""
-        mine = self.told()
-        for name, value in given.items():
-            if name not in mine:
-                raise SettingError(f"there is no setting {name!r}{suggestion(name, mine)}; there are {', '.join(mine)}")
-            if mine[name] != _as_kept(value):
+    @classmethod
+    def from_kwargs(cls, options: Mapping[str, Any]) -> SchedulerSettings:
+        """Builds the settings from the keyword options of `Scheduler.open`.
+
+        Raises:
+            SettingError: If an option is unknown, belongs into `settings`, or has an invalid value.
+        """
+        policy, settings = options.get("policy", DEFAULT_POLICY), options.get("settings", {})
+        return cls(**_present_names(options, policy, settings))
+
+    def check_same(self, options: Mapping[str, Any], path: Path) -> None:
+        """Raises SettingError if an option differs from the setting of the fleet at `path`."""
+        stored = asdict(self)
+        for name, value in _present_names(options, self.policy, self.settings).items():
+            if stored[name] != _as_json(value):
                 raise SettingError(
-                    f"{path} was begun with {name}={mine[name]!r}, not {value!r}: open it without {name}, or begin a "
-                    "new file"
+                    f"{path} was created with {name}={stored[name]!r}, got {value!r}: open it without {name}, or "
+                    "create a new file"
                 )
 
 
-def _as_kept(value: Any) -> Any:
-    """As it would come back from the file: a tuple is a list there."""
+def _names() -> list[str]:
+    return [setting.name for setting in fields(SchedulerSettings)]
+
+
+def _present_names(options: Mapping[str, Any], policy: Any, settings: Any) -> dict[str, Any]:
+    """Returns the options under their present names, after checking that each is a setting of the scheduler."""
+    present: dict[str, Any] = {}
+    for name, value in options.items():
+        own_name = FORMER_NAMES.get(name, name)
+        if own_name not in _names():
+            raise _unknown_option(name, value, policy, settings)
+        if own_name in present:
+            former = next(former for former, new in FORMER_NAMES.items() if new == own_name)
+            raise SettingError(f"{former} is the former name of {own_name}: pass only {own_name}")
+        present[own_name] = value
+    return present
+
+
+def _unknown_option(name: str, value: Any, policy: Any, settings: Any) -> SettingError:
+    """Returns the error for an option that is not a setting of the scheduler, with advice where it belongs."""
+    policies = _policies(policy, settings)
+    for depth, inner in enumerate(policies):
+        if name in setting_names(inner):
+            advice = f'{{"{name}": {value!r}}}'
+            for _ in range(depth):
+                advice = f'{{"settings": {advice}}}'
+            return SettingError(f"{name} is a setting of the policy {inner}: pass it as settings={advice}")
+    own = [setting for inner in policies for setting in setting_names(inner)]
+    return SettingError(
+        f"there is no setting {name!r}{suggestion(name, [*_names(), *own])}; the settings are {', '.join(_names())}. "
+        "Pass settings of the policy as settings={…}"
+    )
+
+
+def _policies(policy: Any, settings: Any) -> Iterable[str]:
+    """Returns the name of the policy and those of the policies inside it, outermost first."""
+    if not isinstance(policy, str) or not isinstance(settings, Mapping):
+        return []
+    return [name for name, _ in nested_settings(policy, settings)]
+
+
+def _as_json(value: Any) -> Any:
+    """Returns the value as it would be read from the file, where a tuple is a list."""
     if isinstance(value, Mapping):
-        return {name: _as_kept(one) for name, one in value.items()}
-    return [_as_kept(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: _as_json(entry) for name, entry in value.items()}
+    return [_as_json(entry) for entry in value] if isinstance(value, list | tuple) else value

@@ -1,4 +1,7 @@
-"""Simulated worlds, and functions that play policies in them and store the runs."""
+"""Simulated worlds, and functions that play policies in them and store the runs.
+
+Everything in `__all__` is public; the modules of this package are private.
+"""
 
 from turnout.simulator.paper import PaperWorld
 from turnout.simulator.plans import RunPlan, make_world

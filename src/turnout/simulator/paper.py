@@ -12,7 +12,7 @@ from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.simulator.distributions import Draws, Drift, Quantity, make_availability
 
-#: Training seconds at 100 % CPU, cold-start seconds and signal-to-noise ratio of each class of clients.
+#: Training seconds with one free core, cold-start seconds and signal-to-noise ratio of each class of clients.
 PAPER_CLASSES = ((1.0, 1.0, 1000.0), (2.0, 1.0, 100.0), (3.0, 1.0, 10.0), (4.0, 1.0, 1.0))
 
 
@@ -26,13 +26,14 @@ class PaperWorld:
     Args:
         seed: The seed of all random numbers.
         clients: The number of clients.
-        classes: Rows of (training seconds at 100 % CPU, cold-start seconds, signal-to-noise ratio).
+        classes: Rows of (training seconds with one free core, cold-start seconds, signal-to-noise ratio).
         snr_log: The base of the logarithm in log(1 + SNR), "2" or "e".
         cold_start: "absent": a client needs a cold start unless it trained in the previous round. "participants": only
             a client that trained in the previous round needs one, as the paper literally states.
-        free_cpu: The distribution of the free CPU share; see turnout.simulator.distributions.Quantity.
-        bandwidth: The distribution of the bandwidth; see turnout.simulator.distributions.Quantity.
-        model_size: The size of the model, in the unit of `bandwidth` times seconds.
+        free_cpu: The distribution of the free CPU, in cores; see turnout.simulator.distributions.Quantity.
+        bandwidth: The distribution of the bandwidth, in the unit of `model_size` per second; see
+            turnout.simulator.distributions.Quantity.
+        model_size: The size of the model, in any unit.
         availability: A probability, one per client, or a mapping; see
             turnout.simulator.distributions.make_availability.
         noise: "paper": uniform within ± the expected time; "none"; or "lognormal" with `noise_spread`.

@@ -1,4 +1,7 @@
-"""Storage of runs: rounds in columns, and many runs in one file."""
+"""Storage of runs: rounds in columns, and many runs in one file.
+
+Everything in `__all__` is public; the modules of this package are private.
+"""
 
 from turnout.store.columns import RoundColumns
 from turnout.store.runs import RunInfo, RunStore

@@ -19,7 +19,7 @@ import pytest
 from turnout.errors import StoreError
 from turnout.scheduler import ClientStatus, Feature, Features, Reporter, Scheduler
 from turnout.scheduler.audit.doctor.doctor import Finding, examine
-from turnout.scheduler.records import digest_of, pack_offered, turn_of, unpack_offered
+from turnout.scheduler.records import digest_of, pack_offer, turn_from_row, unpack_offer
 from turnout.store import RunStore
 from turnout.store.packing import pack_snapshot, unpack_snapshot
 
@@ -74,8 +74,8 @@ def forge_turn(db: sqlite3.Connection, where: str, change: str) -> None:
     """Change a turn and seal it anew, as a fault in our own code might."""
     told = one(db, f"SELECT round, row FROM turns WHERE {where} ORDER BY round LIMIT 1")
     db.execute(f"UPDATE turns SET {change} WHERE round = ? AND row = ?", told)
-    turn, _ = turn_of(one(db, "SELECT * FROM turns WHERE round = ? AND row = ?", *told))
-    db.execute("UPDATE turns SET seal = ? WHERE round = ? AND row = ?", (turn.seal, *told))
+    turn, _ = turn_from_row(one(db, "SELECT * FROM turns WHERE round = ? AND row = ?", *told))
+    db.execute("UPDATE turns SET seal = ? WHERE round = ? AND row = ?", (turn.checksum, *told))
 
 
 def forge_snapshot(db: sqlite3.Connection) -> None:
@@ -90,8 +90,8 @@ def forge_snapshot(db: sqlite3.Connection) -> None:
 def forge_offer(db: sqlite3.Connection, round_: int = 5, under: int | None = None, **changes: Any) -> None:
     """Change an offer and seal it anew; `under`: it stands under this round then."""
     data, volunteers = one(db, "SELECT data, volunteers FROM offers WHERE round = ?", round_)
-    offered = unpack_offered(data, volunteers)  # type: ignore[arg-type]
-    data, volunteers = pack_offered(replace(offered, **changes))
+    offered = unpack_offer(data, volunteers)  # type: ignore[arg-type]
+    data, volunteers = pack_offer(replace(offered, **changes))
     put_offer(db, round_ if under is None else under, volunteers, data)
 
 

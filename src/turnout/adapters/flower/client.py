@@ -43,8 +43,8 @@ def machine_status(context: Context) -> dict[str, float]:
     """Returns free cores and bandwidth: from the node's configuration (`free_cpu`, `bandwidth`), else measured.
 
     Free cores are the cores that were idle just now (with psutil) or over the last minute (load average). Bandwidth is
-    the speed of the fastest network interface in Mbit/s (with psutil), or 1 if it is unknown; the actual throughput to
-    the server cannot be measured here.
+    the speed of the fastest network interface in Mbit/s (with psutil), or 1 if it is unknown: the `model_size` of the
+    fleet must then be in megabits. The actual throughput to the server cannot be measured here.
     """
     configured = context.node_config
     return {

@@ -134,7 +134,7 @@ class Exchange:
 
     def _report_failure(self, current: LiveRound, client: str, why: str) -> None:
         if client not in current.recorded:
-            self._scheduler.failed(client, why, round=current.opened.round)
+            self._scheduler.report_failure(client, why, round=current.opened.round)
 
     def _apply_simulated_times(self, current: LiveRound, simulated: SimulatedFleet) -> None:
         """Replaces measured by simulated times, and drops replies that fail or miss the deadline in the world."""

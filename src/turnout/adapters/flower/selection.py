@@ -236,7 +236,7 @@ class FairSelection(Strategy):
             failed = {turn.id for turn in self.scheduler.turns() if turn.kind == "failed"}
             for client in cohort:
                 if client not in connected and client not in recorded:
-                    self.scheduler.failed(client, "was not connected when the server restarted")
+                    self.scheduler.report_failure(client, "was not connected when the server restarted")
         opened = self.scheduler.open_round
         if opened is None:
             raise StateError("the scheduler has no open round after a selection: another process closed it")

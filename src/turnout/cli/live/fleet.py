@@ -35,7 +35,7 @@ def status(file: FleetArgument, json: JsonOption = False) -> None:
     with Scheduler.open(file, read_only=True) as scheduler:
         found = scheduler.status()
     if json:
-        print_json(asdict(found))
+        print_json({**asdict(found), "resting": found.backing_off})  # the former name of backing_off
         return
     table = _table("", "", title=str(file), show_header=False)
     for heading, lines in _status_rows(found):
@@ -153,7 +153,7 @@ def _status_rows(found: SchedulerStatus) -> Iterator[tuple[str, list[str]]]:
     lists = {
         "failed": [f"{client}: {why}" for client, why in found.failed.items()],
         "behind": [f"{client} is owed {turns:.2f} turns" for client, turns in found.behind.items()],
-        "backing off": [f"{client} until round {last}, inclusive" for client, last in found.resting.items()],
+        "backing off": [f"{client} until round {last}, inclusive" for client, last in found.backing_off.items()],
     }
     yield from ((heading, _shorten(lines)) for heading, lines in lists.items() if lines)
     if found.certificate_holds is not None:

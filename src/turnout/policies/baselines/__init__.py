@@ -1,1 +1,4 @@
-"""Baseline policies: random selection, round robin, oracles, FedCS, sampling by data size."""
+"""Baseline policies: random selection, round robin, oracles, FedCS, sampling by data size.
+
+This package is private: use what `turnout.policies` exports.
+"""

@@ -1,1 +1,4 @@
-"""Policies from the literature."""
+"""Policies from the literature.
+
+This package is private: use what `turnout.policies` exports.
+"""

@@ -8,4 +8,6 @@ never selects a client that is not allowed; the other way round it does when suc
 
     make_policy("cool-down", 40, policy="quota", rounds=2, settings={
         "policy": "rbcsf", "settings": {"speed_weight": 5.0}, "groups": [...], "least": {"phones": 2}})
+
+This package is private: use what `turnout.policies` exports.
 """

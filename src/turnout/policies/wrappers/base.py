@@ -40,6 +40,9 @@ class Wrapper(SelectionPolicy):
         self.groups = policy.groups
         self.time_model = policy.time_model
 
+    def _repr_parts(self) -> list[str]:
+        return [repr(vars(self).get("policy")), *super()._repr_parts()[1:]]
+
     @classmethod
     def own_settings(cls) -> list[str]:
         """Returns the names of its settings, without those of the policy inside."""

@@ -30,13 +30,13 @@ from turnout.scheduler.records import (
     Turn,
     as_bytes,
     digest_of,
-    pack_offered,
+    pack_offer,
     pack_open,
-    turn_of,
-    unpack_offered,
+    redact_event,
+    turn_from_row,
+    unpack_offer,
     unpack_open,
-    volunteered,
-    without,
+    was_available,
 )
 from turnout.store.database import FileKind, check_integrity, connect, create, transaction, translate_sqlite_errors
 from turnout.store.lock import Writer, WriterLock, lock_path
@@ -270,7 +270,7 @@ class Journal:
         volunteers, data, digest = found
         if digest != _offer_digest(round, volunteers, data):
             raise self.damage(f"what was offered in round {round} is not what was written")
-        return unpack_offered(data, volunteers)
+        return unpack_offer(data, volunteers)
 
     def head(self) -> str:
         """The digest of the newest event, and so of all of them."""
@@ -369,12 +369,12 @@ class Journal:
         invited = [Turn(opened.round, int(row), name) for row, name in zip(opened.rows, names, strict=True)]
         db.executemany(
             "INSERT INTO turns (round, row, id, seal) VALUES (?, ?, ?, ?)",
-            [(one.round, one.row, one.id, one.seal) for one in invited],
+            [(one.round, one.row, one.id, one.checksum) for one in invited],
         )
 
     def put_offered(self, db: sqlite3.Connection, offered: RecordedOffer) -> None:
         """What the choice was made from, with the choice."""
-        data, volunteers = pack_offered(offered)
+        data, volunteers = pack_offer(offered)
         row = (offered.round, volunteers, data, _offer_digest(offered.round, volunteers, data))
         db.execute("INSERT INTO offers VALUES (?, ?, ?, ?)", row)
 
@@ -389,7 +389,7 @@ class Journal:
             "folded = ?, loss = ?, seal = ? WHERE round = ? AND row = ?",
             [
                 (
-                    *(t.id, t.kind, t.seconds, t.why, t.at, t.late_seconds, t.late_at, t.folded, t.loss, t.seal),
+                    *(t.id, t.kind, t.seconds, t.why, t.at, t.late_seconds, t.late_at, t.folded, t.loss, t.checksum),
                     *(t.round, t.row),
                 )
                 for t in turns
@@ -423,19 +423,19 @@ class Journal:
         blank = [replace(turn, seconds=None if turn.seconds is None else 0.0, loss=None) for turn in blank]
         self.put_turns(db, blank)
         for round_, volunteers in db.execute("SELECT round, volunteers FROM offers").fetchall():
-            if volunteered(volunteers, row):  # without it no choice it stood for can be repeated
+            if was_available(volunteers, row):  # without it no choice it stood for can be repeated
                 self.drop_offered(db, round_)
         before = b""
         for seq, kind, data in db.execute("SELECT seq, kind, data FROM events ORDER BY seq").fetchall():
-            scrubbed = without(kind, data, row, client, name)
+            scrubbed = redact_event(kind, data, row, client, name)
             digest = digest_of(before, kind, scrubbed)
             db.execute("UPDATE events SET data = ?, digest = ? WHERE seq = ?", (scrubbed, digest, seq))
             before = digest
         return self.add_event(db, "forget", json.dumps({"row": row, "name": name}).encode())
 
     def _as_turn(self, found: tuple[Any, ...]) -> Turn:
-        turn, seal = turn_of(found)
-        if turn.seal != seal:
+        turn, seal = turn_from_row(found)
+        if turn.checksum != seal:
             raise self.damage(f"what {turn.id} reported in round {turn.round} is not what was written")
         return turn
 

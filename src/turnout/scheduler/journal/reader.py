@@ -46,7 +46,7 @@ class FleetReader:
         self._journal = Journal(Path(path), read_only=True)
         try:
             self.stored_settings: dict[str, Any] = self._journal.settings
-            self.settings = SchedulerSettings.from_told(self.stored_settings)
+            self.settings = SchedulerSettings.from_dict(self.stored_settings)
             self.features: Features = stored_features(self.stored_settings["features"])
         except BaseException:
             self._journal.close()
@@ -140,6 +140,9 @@ class FleetReader:
     def close(self) -> None:
         """Close the file; a second call has no effect."""
         self._journal.close()
+
+    def __repr__(self) -> str:
+        return f"FleetReader({str(self.path)!r}, policy={self.settings.policy!r})"
 
     def __enter__(self) -> FleetReader:
         return self

@@ -115,12 +115,12 @@ def _max_owed(policy: str, settings: Mapping[str, Any], longest_wait: float) -> 
 def same_features(stored: Mapping[str, Any], given: Features | None, path: Path, read_only: bool) -> Features:
     """Those of the file; what is computed must be given again by whoever chooses."""
     if given is not None:
-        if json.loads(json.dumps(given.told())) != stored:
+        if json.loads(json.dumps(given.to_dict())) != stored:
             raise SettingError(
                 f"{path} was begun with other features ({stored['declared']}): give those, or begin anew"
             )
         return given
-    if stored == json.loads(json.dumps(PAPER_FEATURES.told())):
+    if stored == json.loads(json.dumps(PAPER_FEATURES.to_dict())):
         return PAPER_FEATURES
     if stored["computed"] and not read_only:
         raise SettingError(f"{path} has features of its own, which are computed: open it with features=…")

@@ -1,1 +1,4 @@
-"""Opening and closing rounds of a live fleet."""
+"""Opening and closing rounds of a live fleet.
+
+This package is private: use what `turnout.scheduler` exports.
+"""

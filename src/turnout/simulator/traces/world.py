@@ -66,7 +66,7 @@ class TraceWorld:
             minutes; "recorded": series and availability share one clock.
         samples: The number of samples that a client trains on per round.
         model_size: The size of the model in megabits, for each direction.
-        free_cpu: The distribution of the free CPU share; see turnout.simulator.distributions.Quantity.
+        free_cpu: The distribution of the free CPU, in cores; see turnout.simulator.distributions.Quantity.
         cold_start: The additional seconds of a client that did not train in the previous round.
         noise_spread: The standard deviation of the logarithm of the computing time.
         memory: The last known throughput is the mean over this many seconds before the round.

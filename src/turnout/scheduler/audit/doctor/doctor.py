@@ -110,7 +110,7 @@ def _log(path: Path) -> Look:
 def _settings(db: sqlite3.Connection) -> Look:
     meta = dict(db.execute("SELECT key, value FROM meta"))
     told = json.loads(meta["settings"])
-    settings, features = SchedulerSettings.from_told(told), stored_features(told["features"])
+    settings, features = SchedulerSettings.from_dict(told), stored_features(told["features"])
     look = Look(f"policy {settings.policy}, {features.outputs} features")
     if digest_of(b"", "settings", meta["settings"].encode()).hex() != meta["seal"]:
         look.wrong.append("they are not what was written")

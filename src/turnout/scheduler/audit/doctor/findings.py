@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from turnout.scheduler.records import Turn, turn_of
+from turnout.scheduler.records import Turn, turn_from_row
 
 TOLD = 5
 RESTORE = "restore the file from a backup"
@@ -61,7 +61,7 @@ def closes(db: sqlite3.Connection) -> Iterator[tuple[int, bytes]]:
 def turns_of(db: sqlite3.Connection, round_: int) -> dict[int, Turn]:
     """Everyone who was invited in a round, by row."""
     found = db.execute("SELECT * FROM turns WHERE round = ?", (round_,))
-    return {turn.row: turn for turn, _ in map(turn_of, found)}
+    return {turn.row: turn for turn, _ in map(turn_from_row, found)}
 
 
 def forgotten_rows(db: sqlite3.Connection) -> set[int]:

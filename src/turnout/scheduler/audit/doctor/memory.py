@@ -32,7 +32,7 @@ def from_memory(path: Path, remedy: str) -> Iterator[Finding]:
     try:
         with closing(_Overlooking(path, read_only=True)) as journal, journal.reading() as db:
             told = journal.settings
-            settings, features = SchedulerSettings.from_told(told), stored_features(told["features"])
+            settings, features = SchedulerSettings.from_dict(told), stored_features(told["features"])
             memory = load(journal, settings, features)
             yield finding_of("memory", lambda: _folded(journal, db, memory, settings, features), remedy)
             yield finding_of("promise", lambda: _promise(db, memory.fleet))

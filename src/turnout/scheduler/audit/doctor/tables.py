@@ -20,9 +20,9 @@ from turnout.scheduler.records import (
     Turn,
     as_bytes,
     digest_of,
-    turn_of,
+    turn_from_row,
     unpack_closed,
-    unpack_offered,
+    unpack_offer,
     unpack_open,
 )
 
@@ -85,9 +85,9 @@ def clients_look(db: sqlite3.Connection) -> Look:
 def turns_look(db: sqlite3.Connection) -> Look:
     """Every turn against its seal."""
     look, count = Look(), 0
-    for turn, seal in map(turn_of, db.execute("SELECT * FROM turns ORDER BY round, row")):
+    for turn, seal in map(turn_from_row, db.execute("SELECT * FROM turns ORDER BY round, row")):
         count += 1
-        if turn.seal != seal:
+        if turn.checksum != seal:
             look.wrong.append(f"what {turn.id!r} reported in round {turn.round} is not what was written")
     look.words = f"{count:,} turns, each as it was sealed"
     return look
@@ -142,7 +142,7 @@ def _disagreements(closed: ClosedRound, turns: dict[int, Turn], ids: list[str]) 
 
 def _late_disagreements(db: sqlite3.Connection, late: dict[tuple[int, int], tuple[int, float]]) -> Iterator[str]:
     forgotten = forgotten_rows(db)
-    for turn, _ in map(turn_of, db.execute("SELECT * FROM turns WHERE folded IS NOT NULL ORDER BY round, row")):
+    for turn, _ in map(turn_from_row, db.execute("SELECT * FROM turns WHERE folded IS NOT NULL ORDER BY round, row")):
         learned = late.pop((turn.round, turn.row), None)
         if turn.row not in forgotten and learned != (turn.folded, turn.late_seconds):
             yield f"the late time of {turn.id!r} in round {turn.round} is not the one that was learned"
@@ -181,7 +181,7 @@ def offers_look(db: sqlite3.Connection) -> Look:
             look.wrong.append(f"what was offered in round {round_} is not what was written")
             continue
         try:
-            offered = unpack_offered(data, volunteers)
+            offered = unpack_offer(data, volunteers)
         except Exception as damage:  # the others can still be looked at
             look.wrong.append(f"what was offered in round {round_} cannot be unpacked ({damage})")
             continue
