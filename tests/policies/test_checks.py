@@ -1,4 +1,4 @@
-"""check_policy passes over ours, and catches each way of breaking a promise."""
+"""check_policy accepts every policy of the package, and detects every violation of the contract."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("kernel", ["compiled", "numpy"])
 @pytest.mark.parametrize(("name", "settings"), SETTINGS, ids=lambda value: str(value)[:40])
-def test_our_policies_keep_every_promise(name: str, settings: dict[str, Any], kernel: str) -> None:
+def test_every_policy_satisfies_the_contract(name: str, settings: dict[str, Any], kernel: str) -> None:
     with using_kernel(kernel):
         assert len(check_policy(lambda clients: make_policy(name, clients, **settings))) == len(CHECKS)
 
 
-def test_a_class_a_factory_and_a_closure_can_be_checked() -> None:
+def test_a_class_a_factory_and_a_function_without_arguments_can_be_checked() -> None:
     for build in (RBCSF, lambda clients: RBCSF(clients), lambda: RBCSF(17)):
         assert len(check_policy(build)) == len(CHECKS)
 
 
-class FirstOnes(SelectionPolicy):
-    """The smallest honest policy: the example a user would write."""
+class LowestRows(SelectionPolicy):
+    """The smallest valid policy: what a user would write."""
 
-    name = "first-ones"
+    name = "lowest-rows"
     cohort_size = 3
 
     def ask(self, offer: RoundOffer) -> Selection:
@@ -52,16 +52,16 @@ class FirstOnes(SelectionPolicy):
         self.check_report(report)
 
 
-def test_a_users_own_policy_needs_nothing_but_ask_and_tell() -> None:
-    assert len(check_policy(FirstOnes)) == len(CHECKS)
+def test_a_policy_without_state_needs_only_ask_and_tell() -> None:
+    assert len(check_policy(LowestRows)) == len(CHECKS)
 
 
-class Nameless(FirstOnes):
+class Nameless(LowestRows):
     name = ""
 
 
-class Remembering(FirstOnes):
-    """ask changes the state."""
+class CountsAsks(LowestRows):
+    """Changes its state in `ask`."""
 
     asked = 0
 
@@ -76,8 +76,8 @@ class Remembering(FirstOnes):
         self.asked = state["asked"]
 
 
-class Fickle(FirstOnes):
-    """Asked again, it answers something else."""
+class Alternates(LowestRows):
+    """Answers differently when it is asked again."""
 
     def __init__(self, clients: int) -> None:
         super().__init__(clients)
@@ -89,8 +89,8 @@ class Fickle(FirstOnes):
         return Selection(offer.round, np.sort(rows[: self.places(offer)]))
 
 
-class Scribbling(FirstOnes):
-    """Writes into the offer's arrays behind its back."""
+class WritesOffers(LowestRows):
+    """Changes the contexts of the offer."""
 
     def ask(self, offer: RoundOffer) -> Selection:
         selection = super().ask(offer)
@@ -99,8 +99,8 @@ class Scribbling(FirstOnes):
         return selection
 
 
-class Pressing(FirstOnes):
-    """Chooses those who are not there."""
+class IgnoresAvailability(LowestRows):
+    """Selects unavailable clients."""
 
     def ask(self, offer: RoundOffer) -> Selection:
         self.check_offer(offer)
@@ -110,8 +110,8 @@ class Pressing(FirstOnes):
         pass
 
 
-class Doubling(FirstOnes):
-    """Chooses one client twice."""
+class SelectsTwice(LowestRows):
+    """Selects one client several times."""
 
     def ask(self, offer: RoundOffer) -> Selection:
         selection = super().ask(offer)
@@ -119,16 +119,16 @@ class Doubling(FirstOnes):
         return selection
 
 
-class Stingy(FirstOnes):
-    """Chooses fewer than wanted."""
+class SelectsTooFew(LowestRows):
+    """Selects two clients, although cohort_size is 3."""
 
     def ask(self, offer: RoundOffer) -> Selection:
         self.check_offer(offer)
         return Selection(offer.round, np.flatnonzero(offer.available)[:2])
 
 
-class Insistent(FirstOnes):
-    """Must have somebody, even of nobody."""
+class NeverEmpty(LowestRows):
+    """Selects a client even if none is available."""
 
     cohort_size = None  # type: ignore[assignment]
 
@@ -137,16 +137,16 @@ class Insistent(FirstOnes):
         return Selection(offer.round, np.flatnonzero(offer.available)[:1] if offer.available.any() else np.array([0]))
 
 
-class Stale(FirstOnes):
-    """Answers for another round."""
+class NextRound(LowestRows):
+    """Selects for another round than the offered one."""
 
     def ask(self, offer: RoundOffer) -> Selection:
         self.check_offer(offer)
         return Selection(offer.round + 1, np.flatnonzero(offer.available)[: self.places(offer)])
 
 
-class Nosy(FirstOnes):
-    """Looks at the contexts of those who are absent."""
+class ReadsUnavailable(LowestRows):
+    """Depends on the contexts of unavailable clients."""
 
     def ask(self, offer: RoundOffer) -> Selection:
         self.check_offer(offer)
@@ -156,8 +156,8 @@ class Nosy(FirstOnes):
         return Selection(offer.round, np.sort(rows[: self.places(offer)]))
 
 
-class OrderMinded(FirstOnes):
-    """Remembers who was reported first."""
+class StoresFirst(LowestRows):
+    """Stores which client comes first in a report."""
 
     first = -1
 
@@ -172,8 +172,8 @@ class OrderMinded(FirstOnes):
         self.first = state["first"]
 
 
-class Counting(FirstOnes):
-    """Counts turns: honest, and the stem of the forgetful ones below."""
+class CountsTurns(LowestRows):
+    """Counts turns: a valid policy with state, and the base class of invalid ones below."""
 
     def __init__(self, clients: int) -> None:
         super().__init__(clients)
@@ -202,8 +202,8 @@ class Counting(FirstOnes):
         self.turns[rows] = 0
 
 
-class Reassigning(FirstOnes):
-    """Assigns an attribute during `ask` and restores it."""
+class AssignsTemporarily(LowestRows):
+    """Assigns an attribute in `ask` and restores it."""
 
     def ask(self, offer: RoundOffer) -> Selection:
         self.cohort_size, own = self.places(offer), self.cohort_size
@@ -213,15 +213,15 @@ class Reassigning(FirstOnes):
             self.cohort_size = own
 
 
-class Unforgetting(Counting):
-    """Has state but cannot forget a client."""
+class WithoutForget(CountsTurns):
+    """Has state but no method `forget` of its own."""
 
     def forget(self, rows: Any) -> None:
         SelectionPolicy.forget(self, rows)
 
 
-class Retentive(Counting):
-    """Keeps the longest time of each client after it was told to forget it."""
+class KeepsLongest(CountsTurns):
+    """Keeps the longest time of a forgotten client."""
 
     def __init__(self, clients: int) -> None:
         super().__init__(clients)
@@ -239,39 +239,39 @@ class Retentive(Counting):
         self.longest = np.array(state["longest"])
 
 
-class Averaging(Retentive):
-    """Keeps half of it, so that no reported number is left, but a trace is."""
+class KeepsHalf(KeepsLongest):
+    """Keeps half of that time, so that the reported number itself is not in the state."""
 
     def state(self) -> dict[str, Any]:
-        return {**Counting.state(self), "longest": self.longest / 2}
+        return {**CountsTurns.state(self), "longest": self.longest / 2}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore({**state, "longest": np.array(state["longest"]) * 2})
 
 
-class Forgetful(Counting):
-    """Does not take its state back."""
+class RestoresNothing(CountsTurns):
+    """Ignores the state that it should restore."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
         pass
 
 
-class Pickled(Counting):
-    """Its state is not plain."""
+class ReturnsList(CountsTurns):
+    """Returns a state that is not a plain array."""
 
     def state(self) -> dict[str, Any]:
         return {"turns": list(self.turns)}
 
 
-class Leaking(Counting):
-    """Hands out its own array as the saved state."""
+class ReturnsOwnArray(CountsTurns):
+    """Returns its own array as the saved state."""
 
     def state(self) -> dict[str, Any]:
         return {"turns": self.turns}
 
 
-class Secretive(Counting):
-    """Keeps something that no report told it."""
+class LearnsFromOffers(CountsTurns):
+    """Learns from offers, not only from reports."""
 
     def __init__(self, clients: int) -> None:
         super().__init__(clients)
@@ -286,22 +286,22 @@ class Secretive(Counting):
         self.turns[0] += self.asked[0] > 5
 
 
-class Gullible(FirstOnes):
-    """Accepts offers of any fleet."""
+class AcceptsAnyOffer(LowestRows):
+    """Accepts offers with another number of clients."""
 
     def ask(self, offer: RoundOffer) -> Selection:
         return Selection(offer.round, np.flatnonzero(offer.available)[: self.places(offer)])
 
 
-class Credulous(Counting):
-    """Meets an unknown client with an IndexError."""
+class AcceptsAnyReport(CountsTurns):
+    """Raises an IndexError for an unknown client."""
 
     def tell(self, report: RoundReport) -> None:
         self.turns[report.clients] += 1
 
 
-class Global(FirstOnes):
-    """Draws from the global generator."""
+class UsesGlobalGenerator(LowestRows):
+    """Draws from the global random generator."""
 
     def ask(self, offer: RoundOffer) -> Selection:
         self.check_offer(offer)
@@ -316,36 +316,39 @@ class Global(FirstOnes):
 
 
 @pytest.mark.parametrize(
-    ("culprit", "promise"),
+    ("policy", "violation"),
     [
         (Nameless, "it has a name"),
-        (Remembering, "asking changes nothing"),
-        (Reassigning, "asking changes nothing: ask with places=None assigned the attribute 'cohort_size'"),
-        (Unforgetting, "a forgotten client leaves no trace: first-ones has state but no method forget"),
-        (Retentive, r"a forgotten client leaves no trace: state\['longest'\] holds a number that the client reported"),
-        (Averaging, r"a forgotten client leaves no trace: state\['longest'\] still depends on what"),
-        (Fickle, "asking twice gives the same answer"),
-        (Scribbling, "the offer is left as it was"),
-        (Pressing, r"the cohort is a set of available clients: round 1: \[0\] were chosen"),
-        (Doubling, "the cohort is a set of available clients: .* holds a client twice"),
-        (Stingy, "the cohort has the requested size"),
-        (Insistent, "an empty offer gives an empty cohort"),
-        (Stale, "the selection is of the offered round"),
-        (Nosy, "order does not matter: the contexts of unavailable clients"),
-        (OrderMinded, "order does not matter: the order of the report"),
-        (Forgetful, "state and restore round trip"),
-        (Pickled, "state and restore round trip: state"),
-        (Leaking, "a saved state does not change"),
-        (Secretive, "replay gives the same next selection"),
-        (Gullible, "bad offers and reports are refused: an offer with one more client was accepted"),
-        (Credulous, "bad offers and reports are refused: a report of an unknown client raised IndexError"),
-        (Global, "global random state is untouched"),
+        (CountsAsks, "asking changes nothing"),
+        (AssignsTemporarily, "asking changes nothing: ask with places=None assigned the attribute 'cohort_size'"),
+        (WithoutForget, "a forgotten client leaves no trace: lowest-rows has state but no method forget"),
+        (
+            KeepsLongest,
+            r"a forgotten client leaves no trace: state\['longest'\] holds a number that the client reported",
+        ),
+        (KeepsHalf, r"a forgotten client leaves no trace: state\['longest'\] still depends on what"),
+        (Alternates, "asking twice gives the same answer"),
+        (WritesOffers, "the offer is left as it was"),
+        (IgnoresAvailability, r"the cohort is a set of available clients: round 1: \[0\] were chosen"),
+        (SelectsTwice, "the cohort is a set of available clients: .* holds a client twice"),
+        (SelectsTooFew, "the cohort has the requested size"),
+        (NeverEmpty, "an empty offer gives an empty cohort"),
+        (NextRound, "the selection is of the offered round"),
+        (ReadsUnavailable, "order does not matter: the contexts of unavailable clients"),
+        (StoresFirst, "order does not matter: the order of the report"),
+        (RestoresNothing, "state and restore round trip"),
+        (ReturnsList, "state and restore round trip: state"),
+        (ReturnsOwnArray, "a saved state does not change"),
+        (LearnsFromOffers, "replay gives the same next selection"),
+        (AcceptsAnyOffer, "bad offers and reports are refused: an offer with one more client was accepted"),
+        (AcceptsAnyReport, "bad offers and reports are refused: a report of an unknown client raised IndexError"),
+        (UsesGlobalGenerator, "global random state is untouched"),
     ],
 )
-def test_a_broken_promise_is_named(culprit: type[SelectionPolicy], promise: str) -> None:
-    with pytest.raises(PolicyCheckError, match=f"^({promise})"):
-        check_policy(culprit)
+def test_a_violation_is_detected_and_described(policy: type[SelectionPolicy], violation: str) -> None:
+    with pytest.raises(PolicyCheckError, match=f"^({violation})"):
+        check_policy(policy)
 
 
-def test_the_stem_of_the_forgetful_is_honest() -> None:
-    assert len(check_policy(Counting)) == len(CHECKS)
+def test_the_base_class_of_the_invalid_policies_is_valid() -> None:
+    assert len(check_policy(CountsTurns)) == len(CHECKS)

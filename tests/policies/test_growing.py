@@ -1,4 +1,4 @@
-"""A policy to which clients are added is the policy that was built with them, as far as they have no history."""
+"""A policy that clients have joined equals one that was built with them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.examples import same_state
 from turnout import POLICIES, RoundOffer, RoundReport, SelectionPolicy, make_policy
 from turnout.errors import SettingError
 from turnout.policies import RBCSF, RoundRobin, SkewedRandom
@@ -36,7 +37,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def padded(offer: RoundOffer, clients: int) -> RoundOffer:
-    """The same offer to more clients, of which the new are not there."""
+    """Returns the offer with more clients, none of which is available."""
     more = clients - offer.clients
     assert offer.expected_times is not None
     return RoundOffer(
@@ -47,78 +48,76 @@ def padded(offer: RoundOffer, clients: int) -> RoundOffer:
     )
 
 
-def played(policy: SelectionPolicy, fleet: SmallFleet, offer: RoundOffer) -> RoundReport:
+def play_offer(policy: SelectionPolicy, fleet: SmallFleet, offer: RoundOffer) -> RoundReport:
     report = fleet.play(offer, policy.ask(offer))
     policy.tell(report)
     return report
 
 
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """One number for all clients is as good as the same number for each."""
-    pairs = [np.broadcast_arrays(one[key], other[key]) for key in one.keys() | other.keys()]
-    return all(np.array_equal(first, second) for first, second in pairs)
-
-
 @pytest.mark.parametrize("name", sorted(SETTINGS))
 @given(st.integers(0, 10**6), st.integers(0, 12), st.lists(st.integers(0, 3), max_size=3))
 @settings(max_examples=15, deadline=None)
-def test_a_policy_grown_by_add_equals_one_built_large(name: str, seed: int, rounds: int, steps: list[int]) -> None:
-    """While the new are not there both choose alike; once they come, too, if nobody earns while away."""
-    extra: dict[str, Any] = {"accrual": "available"} if name in ("rbcsf", "fair-oracle", "cs-ucb-q") else {}
+def test_a_policy_that_clients_have_joined_equals_one_built_with_them(
+    name: str, seed: int, rounds: int, steps: list[int]
+) -> None:
+    """With accrual="available", because otherwise clients of the larger policy earn turns before they join."""
+    accrual: dict[str, Any] = {"accrual": "available"} if name in ("rbcsf", "fair-oracle", "cs-ucb-q") else {}
     large = SMALL + sum(steps)
-    grown, built = (make_policy(name, clients, **SETTINGS[name], **extra) for clients in (SMALL, large))
+    grown, built = (make_policy(name, clients, **SETTINGS[name], **accrual) for clients in (SMALL, large))
     small_fleet, fleet = SmallFleet(seed, clients=SMALL), SmallFleet(seed, clients=large)
     for round_ in range(1, rounds + 1):
         offer = small_fleet.offer(round_)
-        report = played(grown, small_fleet, offer)
-        wide = padded(offer, large)
-        assert built.ask(wide).clients.tolist() == report.clients.tolist()
+        report = play_offer(grown, small_fleet, offer)
+        larger_offer = padded(offer, large)
+        assert built.ask(larger_offer).clients.tolist() == report.clients.tolist()
         built.tell(
-            RoundReport(round_, report.clients, report.contexts, report.exchange_times, available=wide.available)
+            RoundReport(
+                round_, report.clients, report.contexts, report.exchange_times, available=larger_offer.available
+            )
         )
     for step in steps:
         grown.add(step)
     assert grown.clients == built.clients == large
-    assert same(grown.state(), built.state())
+    assert same_state(grown.state(), built.state())
     for round_ in range(rounds + 1, rounds + 9):
         offer = fleet.offer(round_)
         assert grown.ask(offer) == built.ask(offer)
         report = fleet.play(offer, grown.ask(offer))
         grown.tell(report)
         built.tell(report)
-    assert same(grown.state(), built.state())
+    assert same_state(grown.state(), built.state())
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
-def test_a_grown_policy_can_be_saved_and_restored(name: str) -> None:
+def test_a_policy_that_clients_have_joined_can_be_saved_and_restored(name: str) -> None:
     grown = make_policy(name, SMALL, **SETTINGS[name])
     for round_ in range(1, 6):
-        played(grown, SmallFleet(clients=SMALL), SmallFleet(clients=SMALL).offer(round_))
+        play_offer(grown, SmallFleet(clients=SMALL), SmallFleet(clients=SMALL).offer(round_))
     grown.add(LARGE - SMALL)
     fleet = SmallFleet(clients=LARGE)
     for round_ in range(6, 12):
-        played(grown, fleet, fleet.offer(round_))
+        play_offer(grown, fleet, fleet.offer(round_))
     twin = make_policy(name, LARGE, **SETTINGS[name])
     twin.restore(grown.state())
     assert twin.ask(fleet.offer(12)) == grown.ask(fleet.offer(12))
-    assert same(twin.state(), grown.state())
+    assert same_state(twin.state(), grown.state())
 
 
-def test_new_clients_are_owed_nothing_and_earn_from_then_on() -> None:
+def test_new_clients_are_owed_nothing_and_earn_from_their_first_round() -> None:
     policy = RBCSF(3, cohort_size=1, guaranteed_rate="1/4")
     fleet = SmallFleet(clients=3, availability=1.0)
     for round_ in range(1, 5):
-        played(policy, fleet, fleet.offer(round_))
+        play_offer(policy, fleet, fleet.offer(round_))
     policy.add(2)
     assert policy.owed[3:].tolist() == [0.0, 0.0]
     assert policy.certificate().promised.tolist() == [1.0, 1.0, 1.0, 0.0, 0.0]
     larger = SmallFleet(clients=5, availability=1.0)
-    played(policy, larger, larger.offer(5))
+    play_offer(policy, larger, larger.offer(5))
     assert policy.certificate().promised.tolist() == [1.25, 1.25, 1.25, 0.25, 0.25]
     assert policy.certificate().holds
 
 
-def test_new_clients_come_first_in_turn() -> None:
+def test_round_robin_selects_new_clients_first() -> None:
     policy = RoundRobin(2, cohort_size=1)
     for round_ in (1, 2):
         policy.tell(RoundReport(round_, policy.ask(offer_to(2, round_)).clients, np.ones((1, 3)), np.ones(1)))
@@ -131,7 +130,7 @@ def offer_to(clients: int, round_: int) -> RoundOffer:
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
-def test_a_count_that_cannot_be_is_refused_and_nobody_joins(name: str) -> None:
+def test_an_invalid_count_is_refused_and_no_client_joins(name: str) -> None:
     policy = make_policy(name, SMALL, **SETTINGS[name])
     before = policy.state()
     for wrong in (-1, 1.5, True, "two"):
@@ -139,10 +138,10 @@ def test_a_count_that_cannot_be_is_refused_and_nobody_joins(name: str) -> None:
             policy.add(wrong)  # type: ignore[arg-type]
     policy.add(0)
     assert policy.clients == SMALL
-    assert same(policy.state(), before)
+    assert same_state(policy.state(), before)
 
 
-def test_an_old_offer_is_refused_after_growing() -> None:
+def test_an_offer_with_the_former_number_of_clients_is_refused() -> None:
     for name in SETTINGS:
         policy = make_policy(name, SMALL, **SETTINGS[name])
         policy.add(1)
@@ -150,12 +149,12 @@ def test_an_old_offer_is_refused_after_growing() -> None:
             policy.ask(SmallFleet(clients=SMALL).offer(1))
 
 
-def test_weights_that_are_drawn_together_cannot_grow() -> None:
+def test_no_client_can_join_if_the_weights_of_all_are_drawn_together() -> None:
     policy = SkewedRandom(SMALL)
     with pytest.raises(SettingError, match="skewed draws the weights of all clients at once: 3 more cannot join"):
         policy.add(3)
     assert policy.clients == SMALL
 
 
-def test_every_policy_but_that_one_can_grow() -> None:
+def test_clients_can_join_every_other_policy() -> None:
     assert set(POLICIES) == {*SETTINGS, "skewed"}

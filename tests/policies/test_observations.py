@@ -20,7 +20,7 @@ def report_of(rows: list[int], times: list[float], losses: list[float] | None, o
     )
 
 
-def test_a_loss_is_kept_until_another_is_told() -> None:
+def test_a_loss_is_kept_until_another_is_reported() -> None:
     losses = LastLosses(5)
     losses.learn_from(report_of([0, 1, 2], [1, 1, 1], [3.0, 1.0, math.nan], ["arrived", "arrived", "failed"]))
     losses.learn_from(report_of([0, 3], [1, 1], None, ["arrived", "arrived"]))
@@ -29,13 +29,13 @@ def test_a_loss_is_kept_until_another_is_told() -> None:
     assert losses.guessed().tolist() == [3.0, 1.0, 2.0, 2.0, math.inf]
 
 
-def test_where_nobody_told_a_loss_all_count_as_one() -> None:
+def test_a_missing_loss_counts_as_1_if_no_client_reported_one() -> None:
     losses = LastLosses(2)
     losses.learn_from(report_of([0], [1], None, ["arrived"]))
     assert losses.guessed().tolist() == [1.0, math.inf]
 
 
-def test_times_are_averaged_late_ones_corrected_and_failures_left_out() -> None:
+def test_times_are_averaged_late_ones_are_corrected_and_failures_are_ignored() -> None:
     times = MeanTimes(4)
     times.learn_from(report_of([0, 1, 2], [4.0, 9.0, 1.0], None, ["arrived", "late", "failed"]))
     times.learn_from(report_of([0, 1], [6.0, 9.0], None, ["arrived", "late"]))
@@ -48,5 +48,16 @@ def test_times_are_averaged_late_ones_corrected_and_failures_left_out() -> None:
     assert times.measured.tolist() == [True, True, False, False]
 
 
-def test_a_part_is_the_whole_part_as_one_would_reckon_it() -> None:
+def test_rounding_errors_do_not_change_the_integer_part_of_a_share() -> None:
     assert (part_of(0.29, 100), part_of(0.7, 10), part_of(1 - 0.9, 10), part_of(0.99, 10)) == (29, 7, 1, 9)
+
+
+def test_forgetting_the_slowest_client_removes_its_time_from_the_longest() -> None:
+    times = MeanTimes(3)
+    times.learn_from(report_of([0, 1], [4.0, 9.0], None, ["arrived", "arrived"]))
+    times.learn_from(report_of([0], [6.0], None, ["arrived"]))
+    times.forget(np.array([2]))
+    assert times.longest == 9.0
+    times.forget(np.array([1]))
+    assert times.longest == 5.0  # the largest mean of the others, because single times are not stored
+    assert times.means().tolist() == [5.0, 0.0, 0.0]

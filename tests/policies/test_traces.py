@@ -1,4 +1,4 @@
-"""What each policy chose when it was last recorded: a change of choice must be seen and meant."""
+"""Recorded selections of every policy, so that no selection changes unnoticed; --record-traces records them again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
 }
 
 
-def choices(variant: str) -> list[list[int]]:
+def selections(variant: str) -> list[list[int]]:
     name, settings = VARIANTS[variant]
     policy = make_policy(name, 40, **settings)
     fleet = SmallFleet(seed=1, deadline=25.0, failure_rate=0.05, losses=True)
@@ -35,14 +35,14 @@ def choices(variant: str) -> list[list[int]]:
 
 @pytest.mark.parametrize("kernel", ["compiled", "numpy"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_policy_chooses_what_was_recorded(variant: str, kernel: str, request: pytest.FixtureRequest) -> None:
+def test_a_policy_selects_what_was_recorded(variant: str, kernel: str, request: pytest.FixtureRequest) -> None:
     path = TRACES / f"{variant}.json"
     with using_kernel(kernel):
-        now = choices(variant)
+        current = selections(variant)
     if request.config.getoption("--record-traces"):
         path.parent.mkdir(exist_ok=True)
-        path.write_text("[\n" + ",\n".join(json.dumps(cohort) for cohort in now) + "\n]\n")
-    assert now == json.loads(path.read_text())
+        path.write_text("[\n" + ",\n".join(json.dumps(cohort) for cohort in current) + "\n]\n")
+    assert current == json.loads(path.read_text())
 
 
 def test_every_recorded_trace_belongs_to_a_policy() -> None:

@@ -347,18 +347,22 @@ def exact_rate(rate: Rate) -> Fraction:
     return fraction
 
 
-def exact_rates(rates: Rate | npt.ArrayLike, clients: int) -> tuple[int | IntArray, int]:
+def exact_rates(rates: Rate | npt.ArrayLike, clients: int | None) -> tuple[int | IntArray, int]:
     """Converts one rate, or one per client, to integer units and the number of units per turn.
 
     Different rates get a common denominator. If that would exceed 10⁹, the rates are rounded up to multiples of
-    10⁻⁹, so that no client is promised less than requested.
+    10⁻⁹, so that no client is promised less than requested. If `clients` is None, any number of rates is accepted.
     """
-    if isinstance(rates, float | str | Fraction | int | np.floating | np.integer):
-        rate = exact_rate(float(rates) if isinstance(rates, np.number) else rates)
+    allowed = "one rate or one per client" if clients is None else f"one rate or {clients}, one per client"
+    try:
+        values = np.asarray(rates)
+    except ValueError as ragged:
+        raise SettingError(f"guaranteed_rate must be {allowed}: {ragged}") from ragged
+    if values.ndim == 0:
+        rate = exact_rate(float(rates) if isinstance(rates, np.number) else rates)  # type: ignore[arg-type]
         return rate.numerator, rate.denominator
-    values = np.asarray(rates)
-    if values.shape != (clients,):
-        raise SettingError(f"guaranteed_rate must be one rate or {clients}, one per client, not shape {values.shape}")
+    if values.ndim != 1 or clients not in (None, len(values)):
+        raise SettingError(f"guaranteed_rate must be {allowed}, not shape {values.shape}")
     distinct, inverse = np.unique(values, return_inverse=True)
     fractions = [exact_rate(rate) for rate in distinct.tolist()]
     unit = 1

@@ -44,7 +44,7 @@ def feasibility(rates: npt.ArrayLike, availability: npt.ArrayLike, cohort_size: 
     availability · P(fewer than cohort_size of S available), which decreases as S grows. Hence the sets with the least
     slack are prefixes of the clients in descending order of rate/availability, and only these have to be tested.
     """
-    probability = _as_probabilities(availability)
+    probability = as_probabilities(availability)
     requested = as_floats("rates", rates, 1, SettingError)
     if requested.shape != probability.shape:
         raise SettingError(
@@ -127,7 +127,7 @@ def largest_feasible_rate(availability: npt.ArrayLike, cohort_size: int) -> Frac
     >>> round(float(largest_feasible_rate([0.2] * 40, 8)), 4)
     0.175
     """
-    probability = _as_probabilities(availability)
+    probability = as_probabilities(availability)
     scale = feasibility(np.ones(len(probability)), probability, cohort_size).scale
     return Fraction(min(scale, 1.0)).limit_denominator(FINEST)
 
@@ -138,7 +138,7 @@ def require_feasible(rates: npt.ArrayLike, availability: npt.ArrayLike, cohort_s
     result = feasibility(requested, availability, cohort_size)
     if result.holds:
         return
-    probability = _as_probabilities(availability)
+    probability = as_probabilities(availability)
     sufficient_size = _sufficient_cohort_size(requested, probability, cohort_size)
     largest = Fraction(requested[0] * result.scale).limit_denominator(FINEST) if _all_equal(requested) else None
     problem = (
@@ -214,7 +214,8 @@ def _all_equal(values: FloatArray) -> bool:
     return bool((values == values[0]).all())
 
 
-def _as_probabilities(availability: npt.ArrayLike) -> FloatArray:
+def as_probabilities(availability: npt.ArrayLike) -> FloatArray:
+    """Converts availabilities to a vector of probabilities, one per client."""
     probability = as_floats("availability", availability, 1, SettingError)
     if not len(probability):
         raise SettingError("availability must hold one probability per client, but it is empty")

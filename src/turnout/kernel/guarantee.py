@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import as_number
-from turnout.kernel.fairness import DEFAULT_RATE, Accrual, FairnessQueues, Rate
-from turnout.kernel.feasibility import require_feasible
+from turnout.kernel.arrays import as_number, require_length
+from turnout.kernel.fairness import DEFAULT_RATE, Accrual, FairnessQueues, Rate, exact_rates
+from turnout.kernel.feasibility import as_probabilities, require_feasible
 
 Paid: TypeAlias = Literal["chosen", "contributed"]
 
@@ -35,7 +35,7 @@ class GuaranteeSettings(AccountingSettings, total=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guarantee:
-    """A guaranteed share of the rounds for every client, and how it is accounted for.
+    """A guaranteed share of the rounds for every client, and how it is accounted for; validated on construction.
 
     Attributes:
         rate: The guaranteed rate, in turns per round: one value for all clients, or one for each.
@@ -65,8 +65,14 @@ class Guarantee:
             raise SettingError(f"accrual must be 'always' or 'available', got {self.accrual!r}")
         if self.paid not in ("chosen", "contributed"):
             raise SettingError(f"paid must be 'chosen' or 'contributed', got {self.paid!r}")
+        if not isinstance(self.allow_infeasible, bool):
+            raise SettingError(f"allow_infeasible must be True or False, got {self.allow_infeasible!r}")
         if self.max_owed is not None:
-            as_number("max_owed", float(self.max_owed), SettingError, least=0)
+            limit = float(self.max_owed) if isinstance(self.max_owed, Fraction) else self.max_owed
+            as_number("max_owed", limit, SettingError, least=0)
+        if self.availability is not None:
+            as_probabilities(np.atleast_1d(self.availability))
+        exact_rates(self.rate, None)  # raises SettingError if one of them is not a rate
 
     def __repr__(self) -> str:
         """Shows the rate and what differs from the defaults; arrays by their length."""
@@ -103,8 +109,10 @@ class Guarantee:
         """Raises InfeasiblePromise if no policy could keep these rates, unless `allow_infeasible` is set."""
         if self.allow_infeasible:
             return
-        likely = 1.0 if self.availability is None else self.availability
-        availability = np.array(np.broadcast_to(np.asarray(likely, dtype=np.float64), queues.clients))
+        given = np.asarray(1.0 if self.availability is None else self.availability, dtype=np.float64)
+        if given.ndim:
+            require_length("availability", given, queues.clients, "clients", SettingError)
+        availability = np.array(np.broadcast_to(given, queues.clients))
         rates = np.array(queues.guaranteed_rates)
         if self.accrual == "available":
             rates *= availability  # the rate is a share of the rounds for which a client is available

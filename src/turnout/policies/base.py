@@ -30,7 +30,7 @@ class SelectionPolicy(ABC):
     """
 
     name: ClassVar[str]
-    #: The number of clients to select in a round; None if the policy decides it anew in each round.
+    #: The number of clients to select in a round; None if it depends on the offer.
     cohort_size: int | None = None
     #: The number of features of a context; None if the policy ignores contexts.
     features: int | None = None

@@ -222,8 +222,7 @@ def a_forgotten_client_leaves_no_trace(build: Build) -> None:
         other = _other_report(report, client)
         policy.tell(report)
         twin.tell(other)
-        for told in (report, other):
-            reported += _numbers_of(told, client)
+        reported += [*_numbers_of(report, client), *_numbers_of(other, client)]
     try:
         policy.forget([client])
         twin.forget([client])
@@ -445,10 +444,10 @@ def _require(satisfied: bool, complaint: str) -> None:
         raise PolicyCheckError(complaint)
 
 
-def _require_same_state(one: dict[str, Any], other: dict[str, Any], complaint: str) -> None:
-    _require(one.keys() == other.keys(), f"{complaint}: {sorted(one)} became {sorted(other)}")
-    for key in one:
-        _require(np.array_equal(np.asarray(one[key]), np.asarray(other[key])), f"{complaint}: {key!r} differs")
+def _require_same_state(before: dict[str, Any], after: dict[str, Any], complaint: str) -> None:
+    _require(before.keys() == after.keys(), f"{complaint}: {sorted(before)} became {sorted(after)}")
+    for key in before:
+        _require(np.array_equal(np.asarray(before[key]), np.asarray(after[key])), f"{complaint}: {key!r} differs")
 
 
 def _require_refusal(act: Callable[[], object], what: str) -> None:

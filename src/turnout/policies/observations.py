@@ -102,11 +102,13 @@ class MeanTimes:
     def forget(self, rows: IntArray) -> None:
         """Removes the times of these clients.
 
-        The longest time may be theirs: it becomes the largest mean time of the other clients.
+        If they have times, the longest time of all may be theirs: it becomes the largest mean time of the others.
         """
+        had_times = self.counts[rows].any()
         self.totals[rows] = 0.0
         self.counts[rows] = 0
-        self.longest = float(self.means().max(initial=0.0))
+        if had_times:
+            self.longest = float(self.means().max(initial=0.0))
 
     def state(self) -> dict[str, Any]:
         """Returns the sums, the counts and the longest time."""

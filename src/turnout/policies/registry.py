@@ -125,6 +125,8 @@ def with_defaults(name: str, settings: Mapping[str, Any], defaults: Defaults) ->
     known = setting_names(name)
     own = defaults(name, settings) if callable(defaults) else defaults
     complete = {**{setting: value for setting, value in own.items() if setting in known}, **settings}
-    if "policy" in known and isinstance(complete.get("policy"), str):
-        complete["settings"] = with_defaults(complete["policy"], complete.get("settings") or {}, defaults)
+    inner, inner_settings = complete.get("policy"), complete.get("settings") or {}
+    # Invalid names and settings are left as they are: `make_policy` refuses them.
+    if name in WRAPPERS and isinstance(inner, str) and isinstance(inner_settings, Mapping):
+        complete["settings"] = with_defaults(inner, inner_settings, defaults)
     return complete

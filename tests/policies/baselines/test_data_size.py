@@ -15,42 +15,42 @@ def offer_to(clients: int, round_: int) -> RoundOffer:
     return RoundOffer(round_, np.ones(clients, dtype=bool), np.ones((clients, 3)))
 
 
-def test_clients_are_drawn_in_proportion_to_their_data() -> None:
+def test_clients_are_selected_in_proportion_to_their_data_sizes() -> None:
     policy = DataSize(4, cohort_size=1, sizes=SIZES)
-    taken = np.bincount([int(policy.ask(offer_to(4, round_)).clients[0]) for round_ in range(1, 4001)])
-    np.testing.assert_allclose(taken / 4000, np.array(SIZES) / 10, atol=0.025)
+    counts = np.bincount([int(policy.ask(offer_to(4, round_)).clients[0]) for round_ in range(1, 4001)])
+    np.testing.assert_allclose(counts / 4000, np.array(SIZES) / 10, atol=0.025)
 
 
-def test_without_sizes_all_are_equally_likely() -> None:
+def test_without_sizes_all_clients_are_equally_likely() -> None:
     policy = DataSize(4, cohort_size=2)
-    taken = np.concatenate([policy.ask(offer_to(4, round_)).clients for round_ in range(1, 2001)])
-    np.testing.assert_allclose(np.bincount(taken) / 4000, 0.25, atol=0.02)
+    counts = np.concatenate([policy.ask(offer_to(4, round_)).clients for round_ in range(1, 2001)])
+    np.testing.assert_allclose(np.bincount(counts) / 4000, 0.25, atol=0.02)
 
 
-def test_draws_with_replacement_add_up_and_are_unbiased() -> None:
+def test_draws_with_replacement_add_up_to_the_cohort_size_and_are_unbiased() -> None:
     policy = DataSize(4, cohort_size=3, sizes=SIZES, replacement=True)
     draws = np.zeros(4)
-    topped_up = 0
+    filled_up = 0
     for round_ in range(1, 2001):
         selection = policy.ask(offer_to(4, round_))
-        times = selection.reasons["draws"]
+        own_draws = selection.reasons["draws"]
         assert len(selection.clients) == 3
-        assert times.sum() == 3
-        draws[selection.clients] += times
-        topped_up += int((times == 0).sum())
+        assert own_draws.sum() == 3
+        draws[selection.clients] += own_draws
+        filled_up += int((own_draws == 0).sum())
     np.testing.assert_allclose(draws / draws.sum(), np.array(SIZES) / 10, atol=0.025)
-    assert topped_up > 0
+    assert filled_up > 0
 
 
-def test_who_has_no_data_comes_last() -> None:
+def test_clients_without_data_are_selected_last() -> None:
     for replacement in (False, True):
         policy = DataSize(4, cohort_size=2, sizes=[0, 1, 0, 5], replacement=replacement)
         assert {tuple(policy.ask(offer_to(4, round_)).clients.tolist()) for round_ in range(1, 50)} == {(1, 3)}
-        three = DataSize(4, cohort_size=3, sizes=[0, 1, 0, 5], replacement=replacement)
-        assert len({tuple(three.ask(offer_to(4, round_)).clients.tolist()) for round_ in range(1, 50)}) == 2
+        larger = DataSize(4, cohort_size=3, sizes=[0, 1, 0, 5], replacement=replacement)
+        assert len({tuple(larger.ask(offer_to(4, round_)).clients.tolist()) for round_ in range(1, 50)}) == 2
 
 
-def test_replacement_keeps_every_promise() -> None:
+def test_replacement_satisfies_the_contract_of_policies() -> None:
     sizes = [float(row % 5) for row in range(40)]
     assert len(check_policy(lambda: DataSize(40, sizes=sizes, replacement=True))) == len(CHECKS)
     with pytest.raises(SettingError, match="replacement must be True or False, got 1"):

@@ -14,6 +14,7 @@ from turnout.kernel.cohort import as_exact
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.fairness import OwedTurns
 from turnout.kernel.rounds import RoundOffer, Selection
+from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import explain_choice
 from turnout.policies.explain.margin import SelectionMargin, selection_margin
 from turnout.policies.registry import make_policy
@@ -22,8 +23,8 @@ from turnout.simulator import PaperWorld, play
 WEIGHTS = (0.0, 0.1, 1.0, 7.0, 20.0, 1e6, 1e12)
 
 
-def drawn(rng: np.random.Generator) -> CohortProblem:
-    """A small problem, often with ties: equal times, times of 0, equal debts, few units in a turn."""
+def random_problem(rng: np.random.Generator) -> CohortProblem:
+    """Returns a small problem, often with ties: equal times, times of 0, equal debts, few units per turn."""
     clients = int(rng.integers(1, 8))
     times = (
         rng.random(clients) * 5,
@@ -38,8 +39,8 @@ def drawn(rng: np.random.Generator) -> CohortProblem:
     return CohortProblem(times, owed, int(rng.integers(1, clients + 2)), float(rng.choice(WEIGHTS)), available)
 
 
-def tried_all(problem: CohortProblem, *, without: int | None = None) -> tuple[tuple[int, ...], float]:
-    """The best of all cohorts, by its own rules for ties, and its objective."""
+def brute_force(problem: CohortProblem, *, without: int | None = None) -> tuple[tuple[int, ...], float]:
+    """Returns the best of all cohorts, with the solver's rules for ties, and its objective."""
     rows = [row for row in np.flatnonzero(problem.available).tolist() if row != without]
     size = min(problem.size, int(problem.available.sum()))
     units, times = problem.values.units.tolist(), problem.times.tolist()
@@ -62,85 +63,85 @@ def with_more(problem: CohortProblem, row: int, more: int) -> CohortProblem:
 
 @pytest.mark.parametrize("kernel", ["compiled", "numpy"])
 @pytest.mark.parametrize("seed", range(3))
-def test_explanations_equal_trying_every_cohort(kernel: str, seed: int) -> None:
-    """Margins and missing debts, of every available client of a thousand problems each time."""
+def test_margins_equal_those_of_a_search_through_all_cohorts(kernel: str, seed: int) -> None:
+    """Tests margins and missing debts of every available client of a thousand problems."""
     rng = np.random.default_rng(seed)
-    seen = {"chosen": 0, "alone": 0, "not chosen": 0, "never": 0}
+    counts = {"chosen": 0, "all chosen": 0, "not chosen": 0, "never": 0}
     with using_kernel(kernel):
         for _ in range(1000):
-            problem = drawn(rng)
-            cohort, objective = tried_all(problem)
+            problem = random_problem(rng)
+            cohort, objective = brute_force(problem)
             for row in np.flatnonzero(problem.available).tolist():
-                found = selection_margin(problem, row)
-                assert found.chosen == (row in cohort)
-                assert found.objective == objective
-                if found.chosen:
-                    check_chosen(problem, row, found, seen)
+                result = selection_margin(problem, row)
+                assert result.chosen == (row in cohort)
+                assert result.objective == objective
+                if result.chosen:
+                    check_chosen(problem, row, result, counts)
                 else:
-                    check_not_chosen(problem, row, found, seen)
-    assert min(seen["chosen"], seen["alone"], seen["not chosen"]) > 100
-    assert seen["never"] == 0
+                    check_not_chosen(problem, row, result, counts)
+    assert min(counts["chosen"], counts["all chosen"], counts["not chosen"]) > 100
+    assert counts["never"] == 0
 
 
-def check_chosen(problem: CohortProblem, row: int, found: SelectionMargin, seen: dict[str, int]) -> None:
-    assert found.missing_units == 0
+def check_chosen(problem: CohortProblem, row: int, result: SelectionMargin, counts: dict[str, int]) -> None:
+    assert result.missing_units == 0
     if problem.size >= problem.available.sum():
-        seen["alone"] += 1
-        assert (found.margin, found.leaving, found.joining) == (None, (), ())
+        counts["all chosen"] += 1
+        assert (result.margin, result.leaving, result.joining) == (None, (), ())
         return
-    seen["chosen"] += 1
-    rival, objective = tried_all(problem, without=row)
-    assert found.margin == objective - found.objective
-    assert found.margin is not None
-    assert found.margin >= 0
-    cohort = tried_all(problem)[0]
-    assert (set(cohort) - set(found.leaving)) | set(found.joining) == set(rival)
+    counts["chosen"] += 1
+    rival, objective = brute_force(problem, without=row)
+    assert result.margin == objective - result.objective
+    assert result.margin is not None
+    assert result.margin >= 0
+    cohort = brute_force(problem)[0]
+    assert (set(cohort) - set(result.leaving)) | set(result.joining) == set(rival)
 
 
-def check_not_chosen(problem: CohortProblem, row: int, found: SelectionMargin, seen: dict[str, int]) -> None:
-    if found.missing_units is None:
-        seen["never"] += 1
+def check_not_chosen(problem: CohortProblem, row: int, result: SelectionMargin, counts: dict[str, int]) -> None:
+    if result.missing_units is None:
+        counts["never"] += 1
         return
-    seen["not chosen"] += 1
-    assert found.missing_units >= 1
-    assert row in tried_all(with_more(problem, row, found.missing_units))[0]
-    assert row not in tried_all(with_more(problem, row, found.missing_units - 1))[0]
+    counts["not chosen"] += 1
+    assert result.missing_units >= 1
+    assert row in brute_force(with_more(problem, row, result.missing_units))[0]
+    assert row not in brute_force(with_more(problem, row, result.missing_units - 1))[0]
     rows = np.flatnonzero(problem.available).tolist()
-    with_it = [one for one in itertools.combinations(rows, problem.size) if row in one]
+    cohorts = [list(cohort) for cohort in itertools.combinations(rows, problem.size) if row in cohort]
     times, owed = problem.times, problem.values
     best = min(
-        problem.speed_weight * max(times[one].tolist())
-        - float(sum(owed.units[one].tolist()) + owed.credit * len(one)) / owed.units_per_turn
-        for one in map(list, with_it)
+        problem.speed_weight * max(times[cohort].tolist())
+        - float(sum(owed.units[cohort].tolist()) + owed.credit * len(cohort)) / owed.units_per_turn
+        for cohort in cohorts
     )
-    assert found.rival_objective == best
-    assert found.margin is not None
-    assert found.margin >= 0
-    if problem.speed_weight < 1e5:  # the objective itself is a double
-        turns = found.missing_units / problem.values.units_per_turn
-        assert found.margin <= turns + 1e-9
-        assert turns - found.margin <= 1 / problem.values.units_per_turn + 1e-9
+    assert result.rival_objective == best
+    assert result.margin is not None
+    assert result.margin >= 0
+    if problem.speed_weight < 1e5:  # with larger weights the objective has rounding errors of whole turns
+        turns = result.missing_units / problem.values.units_per_turn
+        assert result.margin <= turns + 1e-9
+        assert turns - result.margin <= 1 / problem.values.units_per_turn + 1e-9
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_smaller_debt_leaves_it_out_and_every_larger_one_takes_it_in(seed: int) -> None:
+def test_a_client_is_selected_with_the_missing_debt_or_more_and_not_with_less(seed: int) -> None:
     rng = np.random.default_rng(100 + seed)
-    looked = 0
-    while looked < 100:
-        problem = drawn(rng)
+    tested = 0
+    while tested < 100:
+        problem = random_problem(rng)
         if problem.speed_weight > 20:
             continue
         for row in np.flatnonzero(problem.available).tolist():
-            found = selection_margin(problem, row)
-            if found.missing_units is None or not 0 < found.missing_units < 300:
+            result = selection_margin(problem, row)
+            if result.missing_units is None or not 0 < result.missing_units < 300:
                 continue
-            looked += 1
-            for more in range(found.missing_units + 20):
+            tested += 1
+            for more in range(result.missing_units + 20):
                 chosen = with_more(problem, row, more).solve().rows.tolist()
-                assert (row in chosen) == (more >= found.missing_units)
+                assert (row in chosen) == (more >= result.missing_units)
 
 
-def test_a_large_fleet_agrees_with_the_solver_itself() -> None:
+def test_the_missing_debt_agrees_with_the_solver_in_a_large_fleet() -> None:
     rng = np.random.default_rng(5)
     clients = 3000
     problem = CohortProblem(
@@ -150,32 +151,32 @@ def test_a_large_fleet_agrees_with_the_solver_itself() -> None:
         2.0,
         rng.random(clients) < 0.8,
     )
-    looked = 0
+    tested = 0
     for row in rng.choice(np.flatnonzero(problem.available), 40, replace=False).tolist():
-        found = selection_margin(problem, row)
-        if found.missing_units:
-            looked += 1
-            assert row in with_more(problem, row, found.missing_units).solve().rows
-            assert row not in with_more(problem, row, found.missing_units - 1).solve().rows
-    assert looked > 20
+        result = selection_margin(problem, row)
+        if result.missing_units:
+            tested += 1
+            assert row in with_more(problem, row, result.missing_units).solve().rows
+            assert row not in with_more(problem, row, result.missing_units - 1).solve().rows
+    assert tested > 20
 
 
-def test_a_debt_beyond_64_bits_is_still_exact() -> None:
+def test_a_missing_debt_of_more_than_64_bits_is_exact() -> None:
     owed = as_exact("owed", [0.25, 0.125, 0.0], 1)
     problem = CohortProblem(np.array([0.0, 1.0, 1e6]), owed, 1, 1000.0, np.ones(3, dtype=np.bool_))
-    found = selection_margin(problem, 2)
-    assert found.missing_units is not None
-    assert found.missing_units.bit_length() > 64
-    # 10⁹ turns for the seconds, 0.25 that the other is owed; just less than half a last place of a double is enough.
-    assert found.missing_units / owed.units_per_turn == pytest.approx(1e9 + 0.25, rel=1e-15)
+    result = selection_margin(problem, 2)
+    assert result.missing_units is not None
+    assert result.missing_units.bit_length() > 64
+    # 10⁹ turns for the seconds and 0.25 that the other client is owed, up to the rounding of the objective.
+    assert result.missing_units / owed.units_per_turn == pytest.approx(1e9 + 0.25, rel=1e-15)
 
 
-def test_where_no_debt_helps_that_is_the_answer() -> None:
+def test_the_missing_debt_is_none_if_no_debt_is_large_enough() -> None:
     owed = OwedTurns(np.zeros(2, dtype=np.int64), 0, 1.0)
     problem = CohortProblem(np.array([0.0, 1e300]), owed, 1, 1e300, np.ones(2, dtype=np.bool_))
     assert selection_margin(problem, 1).missing_units is None
-    nobody = problem._replace(size=0)
-    assert selection_margin(nobody, 1).missing_units is None
+    empty = problem._replace(size=0)
+    assert selection_margin(empty, 1).missing_units is None
     with pytest.raises(ValueError, match="client 0 was not available"):
         selection_margin(problem._replace(available=np.array([False, True])), 0)
 
@@ -183,10 +184,9 @@ def test_where_no_debt_helps_that_is_the_answer() -> None:
 # Policies
 
 
-def rounds_of(policy: Any, world: PaperWorld, rounds: int) -> tuple[RoundOffer, Selection]:
-    """The offer and the choice of the round after these."""
-    for _ in play(policy, world, rounds):
-        pass
+def next_round(policy: SelectionPolicy, world: PaperWorld, rounds: int) -> tuple[RoundOffer, Selection]:
+    """Plays rounds, and returns the offer and the selection of the next one."""
+    assert sum(1 for _ in play(policy, world, rounds)) == rounds
     offer = world.offer(rounds + 1)
     return offer, policy.ask(offer if policy.requires_expected_times else offer.without_truth())
 
@@ -205,27 +205,27 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "settings"), SETTINGS)
 @pytest.mark.parametrize("rounds", [0, 1, 60])
-def test_every_client_of_a_round_has_an_exact_explanation(name: str, settings: dict[str, Any], rounds: int) -> None:
+def test_every_client_of_a_round_is_explained_exactly(name: str, settings: dict[str, Any], rounds: int) -> None:
     policy = make_policy(name, 40, **settings)
-    offer, selection = rounds_of(policy, PaperWorld(seed=3), rounds)
+    offer, selection = next_round(policy, PaperWorld(seed=3), rounds)
     for row in range(40):
-        found = explain_choice(policy, offer, selection, row)
-        assert found.exact
-        assert found.client == str(row)
+        result = explain_choice(policy, offer, selection, row)
+        assert result.exact
+        assert result.client == str(row)
         if not offer.available[row]:
-            assert (found.standing, found.margin) == ("not available", None)
-            assert found.sentence == f"{row} was not available in round {rounds + 1}."
+            assert (result.standing, result.margin) == ("not available", None)
+            assert result.sentence == f"{row} was not available in round {rounds + 1}."
         elif row in selection.clients:
-            assert found.standing == "chosen"
-            assert found.margin is not None
-            assert found.margin >= 0
-            assert found.objective == selection.reasons["objective"]
+            assert result.standing == "chosen"
+            assert result.margin is not None
+            assert result.margin >= 0
+            assert result.objective == selection.reasons["objective"]
         else:
-            assert found.standing == "not chosen"
-            check_put_in(policy, offer, row, found.missing_units)
+            assert result.standing == "not chosen"
+            check_missing_debt(policy, offer, row, result.missing_units)
 
 
-def check_put_in(policy: Any, offer: RoundOffer, row: int, missing: int | None) -> None:
+def check_missing_debt(policy: SelectionPolicy, offer: RoundOffer, row: int, missing: int | None) -> None:
     problem = policy.cohort_problem(offer)
     assert problem is not None
     assert missing is not None
@@ -234,22 +234,22 @@ def check_put_in(policy: Any, offer: RoundOffer, row: int, missing: int | None) 
         assert row not in with_more(problem, row, missing - 1).solve().rows
 
 
-def test_the_sentence_that_a_person_understands() -> None:
+def test_the_sentence_names_seconds_turns_and_clients() -> None:
     policy = make_policy("fair-oracle", 3, cohort_size=1, guaranteed_rate="1/4", speed_weight=20.0)
     policy.queues.advance([0])  # type: ignore[attr-defined]
     offer = RoundOffer(2, np.ones(3, dtype=np.bool_), np.ones((3, 3)), expected_times=np.array([1.0, 9.0, 4.1]))
     selection = policy.ask(offer)
     assert selection.clients.tolist() == [0]
-    found = explain_choice(policy, offer, selection, 2, "c{}".format)
-    assert found.sentence == (
+    result = explain_choice(policy, offer, selection, 2, "c{}".format)
+    assert result.sentence == (
         "choosing c2 would lengthen the round by 3.1 s (worth 62 turns); it is owed 0.25 turns and would replace c0 "
         "(owed 0): with 62 turns more it would have been chosen. At its guaranteed rate c2 earns that in 248 rounds, "
         "if it is available in each and nothing else changes."
     )
-    assert (found.missing_units, found.units_per_turn, found.rounds_until) == (248, 4.0, 248)
-    assert found.longer == pytest.approx(3.1)
-    assert found.worth == pytest.approx(62.0)
-    assert found.instead == ("c0",)
+    assert (result.missing_units, result.units_per_turn, result.rounds_until) == (248, 4.0, 248)
+    assert result.longer == pytest.approx(3.1)
+    assert result.worth == pytest.approx(62.0)
+    assert result.instead == ("c0",)
     own = explain_choice(policy, offer, selection, 0, "c{}".format)
     assert own.sentence == (
         "c0 was chosen with a margin of 61.75 turns: the best cohort without it would last 3.1 s longer (worth 62 "
@@ -259,63 +259,91 @@ def test_the_sentence_that_a_person_understands() -> None:
     assert own.instead == ("c2",)
 
 
-def test_equals_and_slow_ones_and_alone() -> None:
+def test_ties_and_cohorts_of_all_available_clients_are_explained() -> None:
     policy = make_policy("fair-oracle", 4, cohort_size=2, guaranteed_rate="1/4", speed_weight=1.0)
     offer = RoundOffer(1, np.ones(4, dtype=np.bool_), np.ones((4, 3)), expected_times=np.array([2.0, 2.0, 2.0, 3.0]))
     selection = policy.ask(offer)
     assert selection.clients.tolist() == [0, 1]
-    found = explain_choice(policy, offer, selection, 2)
-    assert found.missing_units == 1
-    assert found.sentence.startswith("2 is fast enough, but it is owed 0 turns and would replace 1 (owed 0): with 0.25")
+    result = explain_choice(policy, offer, selection, 2)
+    assert result.missing_units == 1
+    assert result.sentence.startswith(
+        "2 is fast enough, but it is owed 0 turns and would replace 1 (owed 0): with 0.25"
+    )
     few = replace(offer, available=np.array([True, False, False, True]))
-    alone = explain_choice(policy, few, policy.ask(few), 3)
-    assert alone.sentence == "3 was chosen because all available clients were."
-    assert (alone.exact, alone.margin, alone.standing) == (True, None, "chosen")
+    only = explain_choice(policy, few, policy.ask(few), 3)
+    assert only.sentence == "3 was chosen because all available clients were."
+    assert (only.exact, only.margin, only.standing) == (True, None, "chosen")
 
 
-def test_what_grows_differently_or_never_says_so() -> None:
+def test_the_sentence_states_why_the_number_of_rounds_is_unknown() -> None:
     world = PaperWorld(seed=1)
-    for settings, words in (
+    for settings, reason in (
         ({"horizon": 100}, "How long it has to wait is unknown: with a horizon"),
         ({"max_owed": 1}, "its debt is limited to 1 turn by max_owed"),
         ({"guaranteed_rate": 0.0}, "its guaranteed rate is 0"),
     ):
         policy = make_policy("rbcsf", 40, **settings)
-        offer, selection = rounds_of(policy, world, 30)
-        left_out = np.setdiff1d(np.flatnonzero(offer.available), selection.clients)
-        told = [explain_choice(policy, offer, selection, int(row)) for row in left_out]
-        assert any(words in one.sentence and one.rounds_until is None for one in told)
+        offer, selection = next_round(policy, world, 30)
+        not_chosen = np.setdiff1d(np.flatnonzero(offer.available), selection.clients)
+        explanations = [explain_choice(policy, offer, selection, int(row)) for row in not_chosen]
+        assert any(reason in each.sentence and each.rounds_until is None for each in explanations)
 
 
-def test_rounds_until_are_those_in_which_the_debt_is_earned() -> None:
+def test_the_number_of_rounds_is_that_in_which_the_missing_debt_is_earned() -> None:
     policy = make_policy("rbcsf", 40)
-    offer, selection = rounds_of(policy, PaperWorld(seed=2), 25)
+    offer, selection = next_round(policy, PaperWorld(seed=2), 25)
     for row in np.setdiff1d(np.flatnonzero(offer.available), selection.clients).tolist():
-        found = explain_choice(policy, offer, selection, row)
-        assert found.missing_units is not None
-        assert found.units_per_turn is not None
-        missing = Fraction(found.missing_units) / Fraction(found.units_per_turn)
-        assert found.rounds_until == math.ceil(missing / Fraction(3, 20))
+        result = explain_choice(policy, offer, selection, row)
+        assert result.missing_units is not None
+        assert result.units_per_turn is not None
+        missing = Fraction(result.missing_units) / Fraction(result.units_per_turn)
+        assert result.rounds_until == math.ceil(missing / Fraction(3, 20))
 
 
-def test_other_policies_say_what_is_on_record() -> None:
+def test_other_policies_are_explained_with_the_recorded_reasons_only() -> None:
     for name in ("random", "oort", "fastest"):
         policy = make_policy(name, 40)
-        offer, selection = rounds_of(policy, PaperWorld(seed=2), 5)
+        offer, selection = next_round(policy, PaperWorld(seed=2), 5)
         for row in (int(selection.clients[0]), *np.setdiff1d(np.flatnonzero(offer.available), selection.clients)[:2]):
-            found = explain_choice(policy, offer, selection, int(row))
-            assert not found.exact
-            assert (found.margin, found.missing_units) == (None, None)
-            assert f"an exact explanation is not possible: {name} did not weigh" in found.sentence
+            result = explain_choice(policy, offer, selection, int(row))
+            assert not result.exact
+            assert (result.margin, result.missing_units) == (None, None)
+            assert f"an exact explanation is not possible: {name} did not weigh" in result.sentence
 
 
-def test_a_choice_that_cannot_be_repeated_is_not_explained() -> None:
+def test_a_selection_that_cannot_be_computed_again_is_not_explained_exactly() -> None:
     policy = make_policy("rbcsf", 40)
-    offer, selection = rounds_of(policy, PaperWorld(seed=2), 25)
+    offer, selection = next_round(policy, PaperWorld(seed=2), 25)
     row = int(selection.clients[0])
     forged = replace(selection, reasons={**selection.reasons, "objective": np.array(1.0)})
-    found = explain_choice(policy, offer, forged, row)
-    assert not found.exact
-    assert "computing it again gives another selection" in found.sentence
+    result = explain_choice(policy, offer, forged, row)
+    assert not result.exact
+    assert "computing it again gives another selection" in result.sentence
     other = Selection(selection.round, np.delete(np.flatnonzero(offer.available), 0)[:8], {})
     assert not explain_choice(policy, offer, other, row).exact
+
+
+@pytest.mark.parametrize("places", [1, 3, 8, 12])
+def test_the_places_of_the_offer_are_explained(places: int) -> None:
+    policy = make_policy("rbcsf", 40)
+    offer, _ = next_round(policy, PaperWorld(seed=2), 25)
+    offer = offer.restricted(places=places)
+    selection = policy.ask(offer)
+    assert len(selection.clients) == places
+    for row in np.flatnonzero(offer.available).tolist():
+        result = explain_choice(policy, offer, selection, row)
+        assert result.exact
+        assert result.standing == ("chosen" if row in selection.clients else "not chosen")
+    more = policy.ask(replace(offer, places=10))  # as over-selection does, whose number of places is not recorded
+    assert explain_choice(policy, replace(offer, places=None), more, int(more.clients[0])).exact
+
+
+def test_a_client_that_a_wrapper_excludes_is_explained() -> None:
+    policy = make_policy("eligible", 40, policy="rbcsf", allowed=list(range(30)))
+    offer, selection = next_round(policy, PaperWorld(seed=2), 10)
+    excluded = int(np.flatnonzero(offer.available)[-1])
+    assert excluded >= 30
+    result = explain_choice(policy, offer, selection, excluded)
+    assert (result.standing, result.exact) == ("excluded", True)
+    assert result.sentence == f"{excluded} was excluded in round 11 by a wrapper around the policy."
+    assert explain_choice(policy, offer, selection, int(selection.clients[0])).standing == "chosen"

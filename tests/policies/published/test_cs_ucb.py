@@ -17,18 +17,20 @@ from turnout.policies.small_fleet import SmallFleet
 
 
 class LiteralArm:
+    """The rewards and the debt of one client."""
+
     def __init__(self) -> None:
         self.rewards: list[float] = []
         self.owed = Fraction(0)
 
 
-def rewarded(arms: list[LiteralArm], report: RoundReport, longest: float) -> None:
+def add_rewards(arms: list[LiteralArm], report: RoundReport, longest: float) -> None:
     assert report.outcomes is not None
     for row, time, outcome in zip(report.clients, report.exchange_times, report.outcomes, strict=True):
         arms[row].rewards.append(0.0 if outcome == "failed" else 1 - time / longest)
 
 
-def test_cs_ucb_equals_the_rule_read_literally() -> None:
+def test_cs_ucb_equals_a_literal_implementation() -> None:
     policy = CSUCB(40, cohort_size=5, longest=30.0)
     arms = [LiteralArm() for _ in range(40)]
     fleet = SmallFleet(4, deadline=30.0, failure_rate=0.1)
@@ -46,10 +48,10 @@ def test_cs_ucb_equals_the_rule_read_literally() -> None:
         assert selection.clients.tolist() == sorted(rows[:5])
         report = fleet.play(offer, selection)
         policy.tell(report)
-        rewarded(arms, report, 30.0)
+        add_rewards(arms, report, 30.0)
 
 
-def test_cs_ucb_q_equals_the_rule_read_literally() -> None:
+def test_cs_ucb_q_equals_a_literal_implementation() -> None:
     policy = CSUCBQ(40, cohort_size=5, guaranteed_rate="1/10", fairness_weight=0.2, longest=30.0)
     arms = [LiteralArm() for _ in range(40)]
     fleet = SmallFleet(4, deadline=30.0, failure_rate=0.1)
@@ -68,7 +70,7 @@ def test_cs_ucb_q_equals_the_rule_read_literally() -> None:
         assert selection.clients.tolist() == sorted(rows[:5])
         report = fleet.play(offer, selection)
         policy.tell(report)
-        rewarded(arms, report, 30.0)
+        add_rewards(arms, report, 30.0)
         for row, arm in enumerate(arms):
             arm.owed = max(arm.owed + Fraction(1, 10) - (row in selection.clients), Fraction(0))
         assert policy.owed.tolist() == pytest.approx([float(arm.owed) for arm in arms])
@@ -84,7 +86,7 @@ def turns_after(policy: CSUCB | CSUCBQ, rounds: int) -> Any:
     return turns
 
 
-def test_without_a_longest_time_the_longest_seen_is_worth_nothing() -> None:
+def test_without_a_longest_time_the_longest_seen_has_reward_0() -> None:
     policy = CSUCB(3)
     policy.tell(RoundReport(1, np.array([0, 1]), np.ones((2, 3)), np.array([2.0, 8.0])))
     assert policy.rewards.means().tolist() == [0.75, 0.0, 0.0]
@@ -92,9 +94,9 @@ def test_without_a_longest_time_the_longest_seen_is_worth_nothing() -> None:
     assert policy.rewards.means().tolist() == [0.375, 0.0, 0.0]
 
 
-def test_the_fast_are_found_and_the_guarantee_is_kept() -> None:
-    free, fair = turns_after(CSUCB(40), 600), turns_after(CSUCBQ(40, guaranteed_rate=0.15, fairness_weight=0.5), 600)
-    assert free[:10].mean() > 1.2 * free[30:].mean()
+def test_fast_clients_are_preferred_and_the_guarantee_is_kept() -> None:
+    unfair, fair = turns_after(CSUCB(40), 600), turns_after(CSUCBQ(40, guaranteed_rate=0.15, fairness_weight=0.5), 600)
+    assert unfair[:10].mean() > 1.2 * unfair[30:].mean()
     assert fair.min() / 600 > 0.14
 
 
@@ -110,7 +112,7 @@ def test_the_certificate_holds(seed: int, weight: float, accrual: Any) -> None:
         assert (policy.owed >= 0).all()
 
 
-def test_reasons_tell_what_was_reckoned_with() -> None:
+def test_the_reasons_are_the_terms_of_the_index() -> None:
     policy = CSUCBQ(40, longest=20.0)
     turns_after(policy, 30)
     offer = SmallFleet().offer(31)
@@ -121,7 +123,7 @@ def test_reasons_tell_what_was_reckoned_with() -> None:
     assert float(selection.reasons["objective"]) == pytest.approx(-total)
 
 
-def test_a_promise_that_cannot_be_kept_is_refused() -> None:
+def test_infeasible_rates_and_invalid_settings_are_refused() -> None:
     with pytest.raises(InfeasiblePromise):
         CSUCBQ(100)
     with pytest.raises(SettingError, match="fairness_weight must be above 0"):
@@ -130,9 +132,9 @@ def test_a_promise_that_cannot_be_kept_is_refused() -> None:
         CSUCB(40, longest=0)
 
 
-def test_live_settings_keep_every_promise() -> None:
-    kind: Any = {"accrual": "available", "max_owed": 2, "paid": "contributed", "longest": 15.0}
-    assert len(check_policy(lambda clients: CSUCBQ(clients, **kind))) == len(CHECKS)
+def test_the_settings_of_live_fleets_satisfy_the_contract_of_policies() -> None:
+    settings_of_fleets: Any = {"accrual": "available", "max_owed": 2, "paid": "contributed", "longest": 15.0}
+    assert len(check_policy(lambda clients: CSUCBQ(clients, **settings_of_fleets))) == len(CHECKS)
 
 
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:

@@ -16,7 +16,7 @@ from turnout.policies.small_fleet import SmallFleet
 
 
 def literal_chances(weights: list[float], size: int, quota: float) -> tuple[list[float], list[bool]]:
-    """The paper's allocation: try every number of capped clients, the heaviest first."""
+    """Computes the probabilities of the paper by trying every number of capped clients, the largest weights first."""
     count = len(weights)
     if size >= count:
         return [1.0] * count, [True] * count
@@ -24,13 +24,16 @@ def literal_chances(weights: list[float], size: int, quota: float) -> tuple[list
     ranked = sorted(weights, reverse=True)
     for capped in range(size + 1):
         left = free - (1 - floor) * capped
-        rest = sum(ranked[capped:])
-        cap = (1 - floor) * rest / left if left > 0 else math.inf
+        uncapped = sum(ranked[capped:])
+        cap = (1 - floor) * uncapped / left if left > 0 else math.inf
         if free <= 0 or ranked[capped] <= cap * (1 + 1e-12):
-            over = [capped > 0 and weight >= ranked[capped - 1] for weight in weights]
-            total = capped * cap + rest if capped else rest
-            return [1.0 if out else floor + free * w / total for w, out in zip(weights, over, strict=True)], over
-    raise AssertionError("some cap must do")
+            is_capped = [capped > 0 and weight >= ranked[capped - 1] for weight in weights]
+            total = capped * cap + uncapped if capped else uncapped
+            return [
+                1.0 if certain else floor + free * weight / total
+                for weight, certain in zip(weights, is_capped, strict=True)
+            ], is_capped
+    raise AssertionError("at most `size` clients are capped")
 
 
 @given(
@@ -39,31 +42,31 @@ def literal_chances(weights: list[float], size: int, quota: float) -> tuple[list
     st.sampled_from([0.0, 0.3, 0.8, 1.0]),
 )
 @settings(max_examples=200, deadline=None)
-def test_chances_are_those_of_the_paper(weights: list[float], size: int, quota: float) -> None:
+def test_probabilities_are_those_of_the_paper(weights: list[float], size: int, quota: float) -> None:
     policy = E3CS(len(weights), quota=quota)
     policy.log_weights = np.log(np.array(weights))
     chances = policy.chances(np.arange(len(weights)), size, 1)
-    wanted, over = literal_chances(weights, size, quota)
-    np.testing.assert_allclose(chances.each, wanted, rtol=1e-9)
+    expected, is_capped = literal_chances(weights, size, quota)
+    np.testing.assert_allclose(chances.each, expected, rtol=1e-9)
     assert chances.each.sum() == pytest.approx(min(size, len(weights)))
     assert chances.each.max() <= 1 + 1e-12
     assert chances.each.min() >= quota * min(size, len(weights)) / len(weights) - 1e-12
     if size < len(weights):
-        assert chances.capped.tolist() == over
+        assert chances.capped.tolist() == is_capped
 
 
-def test_clients_are_taken_exactly_as_often_as_their_chances_say() -> None:
+def test_clients_are_selected_with_their_probabilities() -> None:
     policy = E3CS(6, cohort_size=3, quota=0.2)
     policy.log_weights = np.log([1.0, 2.0, 3.0, 4.0, 8.0, 100.0])
     chances = policy.chances(np.arange(6), 3, 1).each
     assert chances[5] == 1.0
-    taken = np.zeros(6)
+    counts = np.zeros(6)
     for round_ in range(1, 4001):
-        taken[policy.ask(RoundOffer(round_, np.ones(6, dtype=bool), np.ones((6, 3)))).clients] += 1
-    np.testing.assert_allclose(taken / 4000, chances, atol=0.025)
+        counts[policy.ask(RoundOffer(round_, np.ones(6, dtype=bool), np.ones((6, 3)))).clients] += 1
+    np.testing.assert_allclose(counts / 4000, chances, atol=0.025)
 
 
-def test_weights_grow_as_the_paper_says() -> None:
+def test_weights_grow_as_in_the_paper() -> None:
     policy = E3CS(40, cohort_size=6, quota=0.5, learning_rate=0.4)
     fleet = SmallFleet(2, availability=0.5, deadline=12.0, failure_rate=0.2)
     weights = dict.fromkeys(range(40), 1.0)
@@ -74,36 +77,36 @@ def test_weights_grow_as_the_paper_says() -> None:
         policy.tell(report)
         rows = np.flatnonzero(offer.available).tolist()
         size = min(6, len(rows))
-        chances, over = literal_chances([weights[row] for row in rows], size, 0.5)
+        chances, is_capped = literal_chances([weights[row] for row in rows], size, 0.5)
         assert report.outcomes is not None
         for row, outcome in zip(report.clients.tolist(), report.outcomes, strict=True):
-            place = rows.index(row)
-            if outcome == "arrived" and not over[place]:
-                gain = (size - size * 0.5) * 0.4 / (len(rows) * chances[place])
+            position = rows.index(row)
+            if outcome == "arrived" and not is_capped[position]:
+                gain = (size - size * 0.5) * 0.4 / (len(rows) * chances[position])
                 weights[row] *= math.exp(gain)
     np.testing.assert_allclose(policy.log_weights, [math.log(weight) for weight in weights.values()], rtol=1e-9)
 
 
-def test_the_reliable_are_found_and_the_quota_is_left_to_the_others() -> None:
+def test_reliable_clients_are_preferred_and_the_others_keep_their_quota() -> None:
     policy = E3CS(20, cohort_size=4, quota=0.5)
-    everyone, contexts = np.ones(20, dtype=bool), np.ones((20, 3))
+    available, contexts = np.ones(20, dtype=bool), np.ones((20, 3))
     turns = np.zeros(20)
     for round_ in range(1, 1001):
-        chosen = policy.ask(RoundOffer(round_, everyone, contexts)).clients
+        chosen = policy.ask(RoundOffer(round_, available, contexts)).clients
         outcomes = np.where(chosen < 4, "arrived", "failed")
-        policy.tell(RoundReport(round_, chosen, contexts[:4], np.ones(4), available=everyone, outcomes=outcomes))
+        policy.tell(RoundReport(round_, chosen, contexts[:4], np.ones(4), available=available, outcomes=outcomes))
         turns[chosen] += 1
-    assert turns[4:].min() / 1000 > 0.07  # half of 4/20, but for luck
-    assert turns[:4].mean() / 1000 > 0.5  # 0.6 once they are known
+    assert turns[4:].min() / 1000 > 0.07  # half of 4/20, minus sampling noise
+    assert turns[:4].mean() / 1000 > 0.5  # the limit is 0.6
 
 
-def test_a_schedule_changes_the_quota() -> None:
+def test_the_quota_follows_its_schedule() -> None:
     policy = E3CS(4, quota=[(1, 0.0), (10, 0.5), (20, 1)])
     assert [policy.quota(round_) for round_ in (1, 9, 10, 19, 20, 1000)] == [0, 0, 0.5, 0.5, 1, 1]
     assert len(check_policy(lambda clients: E3CS(clients, quota=[(1, 0.0), (15, 1.0)]))) == len(CHECKS)
 
 
-def test_a_very_long_run_of_successes_does_not_overflow() -> None:
+def test_very_large_weights_do_not_overflow() -> None:
     policy = E3CS(5, cohort_size=2, quota=0.0, learning_rate=1.0)
     policy.log_weights = np.array([1e5, -1e5, 0.0, 5e4, 3.0])
     chances = policy.chances(np.arange(5), 2, 1).each
@@ -113,6 +116,6 @@ def test_a_very_long_run_of_successes_does_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("wrong", [1.5, "half", [], [(2, 0.5)], [(1, 0.5), (1, 0.6)], [(1, 0.2), (9, 2.0)], [1, 0.5]])
-def test_quotas_that_cannot_be_are_refused(wrong: Any) -> None:
+def test_invalid_quotas_are_refused(wrong: Any) -> None:
     with pytest.raises(SettingError, match="quota must"):
         E3CS(4, quota=wrong)

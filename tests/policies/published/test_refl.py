@@ -11,31 +11,31 @@ from turnout.policies.small_fleet import SmallFleet
 
 
 @pytest.mark.parametrize(("window", "hold_off"), [(1, 5), (3, 0)])
-def test_three_hundred_rounds_equal_the_rule_read_literally(window: int, hold_off: int) -> None:
+def test_300_rounds_equal_a_literal_implementation(window: int, hold_off: int) -> None:
     policy = REFL(40, cohort_size=6, window=window, hold_off=hold_off, seed=9)
     fleet = SmallFleet(2, availability=0.4)
-    there: list[set[int]] = []
+    available_in: list[set[int]] = []
     last: dict[int, int] = {}
     for round_ in range(1, 301):
         offer = fleet.offer(round_)
         selection = policy.ask(offer)
         rows = np.flatnonzero(offer.available).tolist()
-        luck = round_rng(9, "refl", round_).standard_exponential(40).tolist()
+        tie_break = round_rng(9, "refl", round_).standard_exponential(40).tolist()
 
-        def rank(row: int, now: int = round_, luck: list[float] = luck) -> tuple[bool, float, float]:
-            before = [t for t in range(len(there) - window) if row in there[t]]
-            again = [t for t in before if row in there[t + window]]
-            resting = row in last and now - last[row] <= hold_off
-            return resting, (len(again) + 1) / (len(before) + 2), luck[row]
+        def rank(row: int, now: int = round_, tie_break: list[float] = tie_break) -> tuple[bool, float, float]:
+            before = [t for t in range(len(available_in) - window) if row in available_in[t]]
+            again = [t for t in before if row in available_in[t + window]]
+            held_off = row in last and now - last[row] <= hold_off
+            return held_off, (len(again) + 1) / (len(before) + 2), tie_break[row]
 
         if round_ % 10 == 0:
             assert selection.clients.tolist() == sorted(sorted(rows, key=rank)[:6])
-        there.append(set(rows))
+        available_in.append(set(rows))
         last.update(dict.fromkeys(selection.clients.tolist(), round_))
         policy.tell(fleet.play(offer, selection))
 
 
-def test_those_who_are_rarely_there_twice_come_first() -> None:
+def test_clients_that_are_rarely_available_again_are_selected_first() -> None:
     policy = REFL(6, cohort_size=2, hold_off=0)
     contexts = np.ones((6, 3))
     for round_ in range(1, 41):
@@ -45,25 +45,25 @@ def test_those_who_are_rarely_there_twice_come_first() -> None:
     assert policy.ask(RoundOffer(41, np.ones(6, dtype=bool), contexts)).clients.tolist() == [4, 5]
 
 
-def test_equals_are_shuffled_and_the_recent_rest() -> None:
+def test_ties_are_broken_at_random_and_recent_participants_are_held_off() -> None:
     policy = REFL(10, cohort_size=2, hold_off=3)
-    everyone, contexts = np.ones(10, dtype=bool), np.ones((10, 3))
-    assert len({tuple(policy.ask(RoundOffer(round_, everyone, contexts)).clients) for round_ in range(1, 40)}) > 20
+    available, contexts = np.ones(10, dtype=bool), np.ones((10, 3))
+    assert len({tuple(policy.ask(RoundOffer(round_, available, contexts)).clients) for round_ in range(1, 40)}) > 20
     for round_ in range(1, 60):
-        chosen = policy.ask(RoundOffer(round_, everyone, contexts)).clients
+        chosen = policy.ask(RoundOffer(round_, available, contexts)).clients
         last = policy.last_rounds[chosen]
         assert ((round_ - last > 3) | (last == 0)).all()
-        policy.tell(RoundReport(round_, chosen, contexts[:2], np.ones(2), available=everyone))
+        policy.tell(RoundReport(round_, chosen, contexts[:2], np.ones(2), available=available))
 
 
-def test_who_rests_still_fills_places_that_nobody_else_can() -> None:
+def test_a_client_that_is_held_off_is_selected_if_no_other_is_left() -> None:
     policy = REFL(3, cohort_size=2, hold_off=9)
-    everyone, contexts = np.ones(3, dtype=bool), np.ones((3, 3))
-    policy.tell(RoundReport(1, np.array([0, 1]), contexts[:2], np.ones(2), available=everyone))
-    assert 2 in policy.ask(RoundOffer(2, everyone, contexts)).clients
-    assert len(policy.ask(RoundOffer(2, everyone, contexts)).clients) == 2
+    available, contexts = np.ones(3, dtype=bool), np.ones((3, 3))
+    policy.tell(RoundReport(1, np.array([0, 1]), contexts[:2], np.ones(2), available=available))
+    assert 2 in policy.ask(RoundOffer(2, available, contexts)).clients
+    assert len(policy.ask(RoundOffer(2, available, contexts)).clients) == 2
 
 
-def test_the_window_counts_from_one() -> None:
+def test_the_window_must_be_positive() -> None:
     with pytest.raises(SettingError, match="window must be at least 1, not 0"):
         REFL(4, window=0)

@@ -15,7 +15,7 @@ from turnout.policies.small_fleet import SmallFleet
 
 
 class LiteralTiFL:
-    """One dictionary a client and one a tier."""
+    """A literal implementation with one dictionary per client and one per tier."""
 
     def __init__(self, clients: int, size: int, tiers: int, credits_: int, interval: int, profiling: int, every: int):
         self.size, self.interval, self.profiling, self.every = size, interval, profiling, every
@@ -26,63 +26,66 @@ class LiteralTiFL:
         self.tier: dict[int, dict[str, Any]] = {
             tier: {"credits": credits_, "chance": 1 / tiers, "before": None} for tier in range(tiers)
         }
-        self.told = 0
+        self.rounds = 0
 
     def order(self, round_: int) -> list[int]:
-        waits = round_rng(0, "tifl tiers", round_).standard_exponential(len(self.tier)).tolist()
+        keys = round_rng(0, "tifl tiers", round_).standard_exponential(len(self.tier)).tolist()
 
         def arrival(tier: int) -> tuple[float, float]:
             chance = self.tier[tier]["chance"] if self.tier[tier]["credits"] > 0 else 0
-            return (waits[tier] / chance if chance else math.inf, waits[tier])
+            return (keys[tier] / chance if chance else math.inf, keys[tier])
 
         return sorted(self.tier, key=arrival)
 
     def choose(self, rows: list[int], round_: int) -> list[int]:
-        luck = round_rng(0, "tifl", round_).random(len(self.client)).tolist()
-        if self.told < self.profiling:
-            return sorted(sorted(rows, key=lambda row: (self.client[row]["turns"], luck[row]))[: self.size])
+        tie_break = round_rng(0, "tifl", round_).random(len(self.client)).tolist()
+        if self.rounds < self.profiling:
+            return sorted(sorted(rows, key=lambda row: (self.client[row]["turns"], tie_break[row]))[: self.size])
         chosen: list[int] = []
         for tier in self.order(round_):
-            members = sorted((row for row in rows if self.client[row]["tier"] == tier), key=lambda row: luck[row])
+            members = sorted((row for row in rows if self.client[row]["tier"] == tier), key=lambda row: tie_break[row])
             chosen += members[: self.size - len(chosen)]
         return sorted(chosen)
 
     def learn(self, round_: int, report: RoundReport) -> None:
         drawn = self.order(round_)[0]
-        if self.told >= self.profiling and len(report.clients):
+        if self.rounds >= self.profiling and len(report.clients):
             self.tier[drawn]["credits"] -= 1
         assert report.losses is not None
         assert report.outcomes is not None
-        for place, row in enumerate(report.clients.tolist()):
+        for position, row in enumerate(report.clients.tolist()):
             client = self.client[row]
             client["turns"] += 1
-            if report.outcomes[place] != "failed":
-                client["times"].append(float(report.exchange_times[place]))
-            if not math.isnan(report.losses[place]):
-                client["loss"] = float(report.losses[place])
+            if report.outcomes[position] != "failed":
+                client["times"].append(float(report.exchange_times[position]))
+            if not math.isnan(report.losses[position]):
+                client["loss"] = float(report.losses[position])
         if all(tier["credits"] <= 0 for tier in self.tier.values()):
             for tier in self.tier.values():
                 tier |= {"credits": self.credits, "chance": 1 / len(self.tier)}
-        self.told += 1
-        since = self.told - self.profiling
+        self.rounds += 1
+        since = self.rounds - self.profiling
         if since > 0 and since % self.interval == 0:
             self.rank(drawn)
         if since >= 0 and since % self.every == 0:
             self.split()
 
     def split(self) -> None:
-        means = {row: sum(one["times"]) / len(one["times"]) for row, one in self.client.items() if one["times"]}
+        means = {
+            row: sum(client["times"]) / len(client["times"]) for row, client in self.client.items() if client["times"]
+        }
         for row in self.client:
             self.client[row]["tier"] = len(self.tier) // 2
-        for place, row in enumerate(sorted(means, key=lambda row: means[row])):
-            self.client[row]["tier"] = place * len(self.tier) // len(means)
+        for position, row in enumerate(sorted(means, key=lambda row: means[row])):
+            self.client[row]["tier"] = position * len(self.tier) // len(means)
 
     def rank(self, drawn: int) -> None:
         losses: dict[int, float] = {}
         for tier in self.tier:
-            told = [one["loss"] for one in self.client.values() if one["tier"] == tier and one["loss"] is not None]
-            if told:
-                losses[tier] = sum(told) / len(told)
+            members = [client for client in self.client.values() if client["tier"] == tier]
+            reported = [client["loss"] for client in members if client["loss"] is not None]
+            if reported:
+                losses[tier] = sum(reported) / len(reported)
         before = self.tier[drawn]["before"]
         for tier in self.tier:
             self.tier[tier]["before"] = losses.get(tier)
@@ -91,14 +94,14 @@ class LiteralTiFL:
         typical = sum(losses.values()) / len(losses)
         funded = [tier for tier in self.tier if self.tier[tier]["credits"] > 0]
         funded.sort(key=lambda tier: -losses.get(tier, typical))
-        for one in self.tier.values():
-            one["chance"] = 0
-        for place, worst in enumerate(funded):
-            self.tier[worst]["chance"] = (len(funded) - place) / (len(funded) * (len(funded) + 1) / 2)
+        for each in self.tier.values():
+            each["chance"] = 0
+        for rank, tier in enumerate(funded):
+            self.tier[tier]["chance"] = (len(funded) - rank) / (len(funded) * (len(funded) + 1) / 2)
 
 
 @pytest.mark.parametrize("availability", [0.8, 0.1])
-def test_four_hundred_rounds_equal_the_rule_read_literally(availability: float) -> None:
+def test_400_rounds_equal_a_literal_implementation(availability: float) -> None:
     policy = TiFL(40, cohort_size=5, tiers=4, credits=6, interval=3, profiling_rounds=8, retier_every=15)
     literal = LiteralTiFL(40, 5, 4, 6, 3, 8, 15)
     fleet = SmallFleet(3, availability=availability, deadline=20.0, failure_rate=0.1, losses=True)
@@ -113,7 +116,7 @@ def test_four_hundred_rounds_equal_the_rule_read_literally(availability: float) 
         assert policy.tier.tolist() == [client["tier"] for client in literal.client.values()]
 
 
-def told(policy: TiFL, round_: int, times: list[float], losses: list[float] | None = None) -> None:
+def report_all(policy: TiFL, round_: int, times: list[float], losses: list[float] | None = None) -> None:
     rows = np.arange(len(times))
     policy.tell(
         RoundReport(
@@ -130,7 +133,7 @@ def offer_to(clients: int, round_: int) -> RoundOffer:
     return RoundOffer(round_, np.ones(clients, dtype=bool), np.ones((clients, 3)))
 
 
-def test_everyone_is_profiled_before_the_tiers_are_made() -> None:
+def test_all_clients_are_profiled_before_tiers_are_assigned() -> None:
     policy, fleet = TiFL(40, cohort_size=8, profiling_rounds=5), SmallFleet(availability=1.0)
     for round_ in range(1, 6):
         assert policy.profiling
@@ -141,26 +144,26 @@ def test_everyone_is_profiled_before_the_tiers_are_made() -> None:
     assert np.bincount(policy.tier).tolist() == [8] * 5
 
 
-def test_a_cohort_is_of_one_tier_and_tiers_are_of_similar_times() -> None:
+def test_a_cohort_is_of_one_tier_and_a_tier_has_similar_times() -> None:
     policy = TiFL(10, cohort_size=2, tiers=5, profiling_rounds=1)
-    told(policy, 1, [5.0, 1.0, 4.0, 2.0, 3.0, 5.1, 1.1, 4.1, 2.1, 3.1])
+    report_all(policy, 1, [5.0, 1.0, 4.0, 2.0, 3.0, 5.1, 1.1, 4.1, 2.1, 3.1])
     assert policy.tier.tolist() == [4, 0, 3, 1, 2, 4, 0, 3, 1, 2]
-    seen = set()
+    drawn = set()
     for round_ in range(2, 80):
         tiers = policy.ask(offer_to(10, round_)).reasons["tier"].tolist()
         assert len(set(tiers)) == 1
-        seen |= set(tiers)
-    assert seen == {0.0, 1.0, 2.0, 3.0, 4.0}
+        drawn |= set(tiers)
+    assert drawn == {0.0, 1.0, 2.0, 3.0, 4.0}
 
 
-def test_the_tier_that_the_model_fits_worst_gets_most_parts() -> None:
+def test_the_tier_that_the_model_fits_worst_is_the_most_likely() -> None:
     policy = TiFL(3, cohort_size=1, tiers=3, profiling_rounds=1, interval=1, retier_every=100)
-    told(policy, 1, [1.0, 2.0, 3.0], [0.5, 2.0, 1.0])
-    told(policy, 2, [1.0, 2.0, 3.0], [0.5, 2.0, 1.0])
-    np.testing.assert_allclose(policy.chances, 1 / 3)  # there was nothing to compare with
-    told(policy, 3, [1.0, 2.0, 3.0], [0.4, 1.9, 0.9])
-    np.testing.assert_allclose(policy.chances, 1 / 3)  # it has become better
-    told(policy, 4, [1.0, 2.0, 3.0], [0.4, 1.9, 0.9])
+    report_all(policy, 1, [1.0, 2.0, 3.0], [0.5, 2.0, 1.0])
+    report_all(policy, 2, [1.0, 2.0, 3.0], [0.5, 2.0, 1.0])
+    np.testing.assert_allclose(policy.chances, 1 / 3)  # there is no earlier loss
+    report_all(policy, 3, [1.0, 2.0, 3.0], [0.4, 1.9, 0.9])
+    np.testing.assert_allclose(policy.chances, 1 / 3)  # the loss of the tier has fallen
+    report_all(policy, 4, [1.0, 2.0, 3.0], [0.4, 1.9, 0.9])
     np.testing.assert_allclose(policy.chances, [1 / 6, 3 / 6, 2 / 6])
 
 
@@ -172,9 +175,9 @@ def test_without_losses_all_tiers_stay_equally_likely() -> None:
     assert policy.chances.tolist() == [0.2] * 5
 
 
-def test_credits_limit_a_tier_and_come_back_when_all_are_spent() -> None:
+def test_credits_limit_a_tier_and_are_renewed_when_all_are_spent() -> None:
     policy = TiFL(10, cohort_size=1, tiers=2, profiling_rounds=1, credits=[3, 1])
-    told(policy, 1, [float(row) for row in range(10)])
+    report_all(policy, 1, [float(row) for row in range(10)])
     drawn = []
     for round_ in range(2, 14):
         selection = policy.ask(offer_to(10, round_))
@@ -183,22 +186,22 @@ def test_credits_limit_a_tier_and_come_back_when_all_are_spent() -> None:
     assert [sum(drawn[start : start + 4]) for start in (0, 4, 8)] == [1, 1, 1]
 
 
-def test_a_tier_with_too_few_is_filled_up() -> None:
+def test_the_next_tier_fills_the_cohort_if_a_tier_has_too_few_clients() -> None:
     policy = TiFL(10, cohort_size=4, tiers=5, profiling_rounds=1)
-    told(policy, 1, [float(row) for row in range(10)])
+    report_all(policy, 1, [float(row) for row in range(10)])
     for round_ in range(2, 20):
         selection = policy.ask(offer_to(10, round_))
         first, second = policy.order(round_)[:2].tolist()
         assert sorted(selection.reasons["tier"].tolist()) == sorted([first, first, second, second])
 
 
-def test_other_settings_keep_every_promise() -> None:
-    kind: Any = {"credits": 1, "tiers": 3, "interval": 1, "retier_every": 3, "profiling_rounds": 0}
-    assert len(check_policy(lambda clients: TiFL(clients, **kind))) == len(CHECKS)
+def test_other_settings_satisfy_the_contract_of_policies() -> None:
+    settings: Any = {"credits": 1, "tiers": 3, "interval": 1, "retier_every": 3, "profiling_rounds": 0}
+    assert len(check_policy(lambda clients: TiFL(clients, **settings))) == len(CHECKS)
     assert len(check_policy(lambda clients: TiFL(clients, tiers=1))) == len(CHECKS)
 
 
 @pytest.mark.parametrize("wrong", [[1, 2], [0] * 5, [1, 1, 1, 1, -1], 0])
-def test_credits_that_cannot_be_are_refused(wrong: Any) -> None:
+def test_invalid_credits_are_refused(wrong: Any) -> None:
     with pytest.raises(SettingError, match="credits must be"):
         TiFL(40, credits=wrong)

@@ -15,7 +15,7 @@ SIZES = [float(row % 4 + 1) for row in range(40)]
 
 
 @pytest.mark.parametrize("forgetting", [0.7, 0.95, 1.0])
-def test_three_hundred_rounds_equal_the_rule_read_literally(forgetting: float) -> None:
+def test_300_rounds_equal_a_literal_implementation(forgetting: float) -> None:
     policy = UCBCS(40, cohort_size=6, forgetting=forgetting, sizes=SIZES)
     fleet = SmallFleet(5, deadline=20.0, failure_rate=0.1, losses=True)
     history: dict[int, list[tuple[int, float]]] = {row: [] for row in range(40)}
@@ -38,15 +38,15 @@ def test_three_hundred_rounds_equal_the_rule_read_literally(forgetting: float) -
         report = fleet.play(offer, selection)
         policy.tell(report)
         assert report.losses is not None
-        told = [loss for loss in report.losses.tolist() if not math.isnan(loss)]
-        mean = sum(told) / len(told) if told else 0.0
+        reported = [loss for loss in report.losses.tolist() if not math.isnan(loss)]
+        mean = sum(reported) / len(reported) if reported else 0.0
         for row, loss in zip(report.clients.tolist(), report.losses.tolist(), strict=True):
             history[row].append((round_, mean if math.isnan(loss) else loss))
-        if len(told) > 1:
-            spread = math.sqrt(sum((loss - mean) ** 2 for loss in told) / len(told))
+        if len(reported) > 1:
+            spread = math.sqrt(sum((loss - mean) ** 2 for loss in reported) / len(reported))
 
 
-def test_without_losses_everyone_has_its_turn() -> None:
+def test_without_losses_all_clients_are_selected_about_equally_often() -> None:
     policy, fleet = UCBCS(40), SmallFleet()
     turns = np.zeros(40)
     for round_ in range(1, 201):
@@ -57,14 +57,14 @@ def test_without_losses_everyone_has_its_turn() -> None:
     assert turns.min() > 0.8 * turns.mean()
 
 
-def test_a_fixed_spread_sets_how_much_is_tried() -> None:
+def test_without_spread_only_the_largest_loss_is_selected() -> None:
     greedy = UCBCS(3, cohort_size=1, spread=0.0)
     greedy.tell(RoundReport(1, np.arange(3), np.ones((3, 3)), np.ones(3), losses=np.array([1.0, 3.0, 2.0])))
-    everyone = np.ones(3, dtype=bool), np.ones((3, 3))
-    assert {int(greedy.ask(RoundOffer(round_, *everyone)).clients[0]) for round_ in range(2, 100)} == {1}
+    offer = np.ones(3, dtype=bool), np.ones((3, 3))
+    assert {int(greedy.ask(RoundOffer(round_, *offer)).clients[0]) for round_ in range(2, 100)} == {1}
 
 
-def test_very_old_turns_are_as_good_as_none() -> None:
+def test_a_very_old_turn_gives_a_large_but_finite_index() -> None:
     policy = UCBCS(3, cohort_size=1, sizes=[0.0, 1.0, 1.0])
     for round_, row in ((1, 0), (2, 1), (90_000, 2)):
         policy.tell(RoundReport(round_, np.array([row]), np.ones((1, 3)), np.ones(1), losses=np.array([5.0])))
@@ -72,7 +72,7 @@ def test_very_old_turns_are_as_good_as_none() -> None:
     assert policy.ask(RoundOffer(90_001, np.ones(3, dtype=bool), np.ones((3, 3)))).clients.tolist() == [1]
 
 
-def test_settings_are_checked_and_promises_kept() -> None:
+def test_other_settings_satisfy_the_contract_and_invalid_ones_are_refused() -> None:
     assert len(check_policy(lambda clients: UCBCS(clients, spread=0.5, forgetting=1.0))) == len(CHECKS)
     with pytest.raises(SettingError, match="forgetting must be above 0"):
         UCBCS(3, forgetting=0.0)

@@ -9,16 +9,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.literal_rbcsf import LiteralRBCSF
-from turnout import RBCSF, RoundOffer, RoundReport
+from turnout import RBCSF, RoundOffer, RoundReport, check_policy
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, SettingError, StateError
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.rounds import LateArrivals
 from turnout.policies.small_fleet import SmallFleet
+from turnout.simulator import PaperWorld
+from turnout.simulator import play as play_world
+
+SITES = [("north", "south", None)[row % 3] for row in range(12)]
+EXTENSIONS: dict[str, dict[str, Any]] = {
+    "horizon": {"horizon": 60},
+    "fleet prior": {"prior": "fleet"},
+    "changes": {"change_threshold": 8.0},
+    "all": {"horizon": 60, "prior": "fleet", "change_threshold": 8.0, "forgetting": 0.98},
+}
 
 
 @pytest.mark.parametrize("kernel", ["compiled", "numpy"])
 @pytest.mark.parametrize("speed_weight", [1.0, 20.0])
-def test_five_hundred_rounds_equal_the_papers_algorithms_read_literally(kernel: str, speed_weight: float) -> None:
+def test_500_rounds_equal_a_literal_implementation_of_the_paper(kernel: str, speed_weight: float) -> None:
     fleet = SmallFleet(seed=3)
     policy = RBCSF(40, speed_weight=speed_weight, availability=0.8)
     literal = LiteralRBCSF(40, cohort_size=8, guaranteed_rate=Fraction(3, 20), speed_weight=speed_weight)
@@ -43,7 +53,7 @@ def play(policy: RBCSF, rounds: int, **fleet_settings: Any) -> None:
         policy.tell(fleet.play(offer, policy.ask(offer)))
 
 
-settings_of_all_kinds = st.fixed_dictionaries(
+all_settings = st.fixed_dictionaries(
     {
         "cohort_size": st.integers(1, 15),
         "guaranteed_rate": st.sampled_from(["0", "1/20", "3/20", "1/3", "1"]),
@@ -57,22 +67,22 @@ settings_of_all_kinds = st.fixed_dictionaries(
 )
 
 
-@given(settings_of_all_kinds, st.sampled_from([0.1, 0.8, 1.0]), st.integers(0, 1000))
+@given(all_settings, st.sampled_from([0.1, 0.8, 1.0]), st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
-def test_the_certificate_holds_in_every_setting_and_debts_are_never_negative(
-    kinds: dict[str, Any], availability: float, seed: int
+def test_the_certificate_holds_with_all_settings_and_debts_are_never_negative(
+    chosen_settings: dict[str, Any], availability: float, seed: int
 ) -> None:
-    policy = RBCSF(12, **kinds, allow_infeasible=True)
+    policy = RBCSF(12, **chosen_settings, allow_infeasible=True)
     fleet = SmallFleet(seed, clients=12, availability=availability, deadline=12.0, failure_rate=0.2)
     for round_ in range(1, 41):
         offer = fleet.offer(round_)
         policy.tell(fleet.play(offer, policy.ask(offer)))
         assert policy.certificate().holds
         assert (policy.owed >= 0).all()
-        assert kinds["max_owed"] is None or (policy.owed <= kinds["max_owed"]).all()
+        assert chosen_settings["max_owed"] is None or (policy.owed <= chosen_settings["max_owed"]).all()
 
 
-def test_reasons_explain_the_choice() -> None:
+def test_the_reasons_are_the_terms_of_the_objective() -> None:
     policy = RBCSF(40)
     play(policy, 60)
     offer = SmallFleet().offer(61)
@@ -85,23 +95,23 @@ def test_reasons_explain_the_choice() -> None:
     assert selection.reasons["objective"] == pytest.approx(objective)
 
 
-def test_a_promise_that_cannot_be_kept_is_refused_before_the_first_round() -> None:
+def test_a_rate_that_no_policy_could_keep_is_refused_on_construction() -> None:
     with pytest.raises(InfeasiblePromise, match=r"largest feasible rate is 0\.08"):
         RBCSF(100)
     with pytest.raises(InfeasiblePromise) as caught:
         RBCSF(40, guaranteed_rate=0.19, availability=0.2)
     assert float(caught.value.largest_rate or 0) == pytest.approx(0.17504, abs=1e-4)
-    RBCSF(40, guaranteed_rate=0.19)  # everyone always there: it could be kept
+    RBCSF(40, guaranteed_rate=0.19)  # feasible if all clients are always available
     assert RBCSF(100, allow_infeasible=True).cohort_size == 8
 
 
-def test_a_share_of_the_rounds_one_volunteers_for_is_easier_to_keep() -> None:
+def test_a_share_of_the_rounds_for_which_clients_are_available_is_easier_to_keep() -> None:
     with pytest.raises(InfeasiblePromise):
         RBCSF(40, guaranteed_rate=0.19, availability=[0.1] + [0.9] * 39)
     RBCSF(40, guaranteed_rate=0.19, availability=[0.1] + [0.9] * 39, accrual="available")
 
 
-def test_clients_may_be_promised_different_rates() -> None:
+def test_clients_can_have_different_rates() -> None:
     rates = np.where(np.arange(40) < 4, 0.5, 0.1)
     policy = RBCSF(40, guaranteed_rate=rates, speed_weight=1.0)
     play(policy, 400)
@@ -110,7 +120,7 @@ def test_clients_may_be_promised_different_rates() -> None:
     assert policy.certificate().promised[:5].tolist() == [200.0] * 4 + [40.0]
 
 
-def test_a_turn_is_paid_when_chosen_or_only_when_it_contributed() -> None:
+def test_a_turn_counts_when_selected_or_only_when_the_update_arrived() -> None:
     report = RoundReport(1, np.array([0, 1, 2]), np.ones((3, 3)), np.ones(3), outcomes=["arrived", "late", "failed"])
     chosen, contributed = RBCSF(4, cohort_size=3), RBCSF(4, cohort_size=3, paid="contributed")
     for policy in (chosen, contributed):
@@ -120,61 +130,64 @@ def test_a_turn_is_paid_when_chosen_or_only_when_it_contributed() -> None:
     assert contributed.owed.tolist() == [0.0, 0.15, 0.15, 0.15]
 
 
-def test_a_late_arrival_ends_where_the_truth_would_have_led() -> None:
-    corrected, told = RBCSF(4, cohort_size=2), RBCSF(4, cohort_size=2)
+def test_after_a_late_arrival_the_model_equals_one_that_learned_the_true_time() -> None:
+    corrected, reference = RBCSF(4, cohort_size=2), RBCSF(4, cohort_size=2)
     contexts = np.array([[1.0, 0.0, 2.0], [1.0, 1.0, 3.0]])
     first: Any = {"round": 1, "clients": np.array([0, 1]), "contexts": contexts}
     corrected.tell(RoundReport(**first, exchange_times=np.array([3.0, 9.0]), outcomes=["arrived", "late"]))
-    told.tell(RoundReport(**first, exchange_times=np.array([3.0, 14.0])))
+    reference.tell(RoundReport(**first, exchange_times=np.array([3.0, 14.0])))
     arrivals = LateArrivals(np.array([1]), np.array([1]), contexts[1:], np.array([9.0]), np.array([14.0]))
     second: Any = {"round": 2, "clients": np.array([1, 2]), "contexts": contexts, "exchange_times": np.ones(2)}
     corrected.tell(RoundReport(**second, late_arrivals=arrivals))
-    told.tell(RoundReport(**second))
-    np.testing.assert_allclose(corrected.model.bank, told.model.bank, atol=1e-12)
-    np.testing.assert_array_equal(corrected.owed, told.owed)
+    reference.tell(RoundReport(**second))
+    np.testing.assert_allclose(corrected.model.bank, reference.model.bank, atol=1e-12)
+    np.testing.assert_array_equal(corrected.owed, reference.owed)
 
 
-def test_a_client_that_never_returns_ends_near_its_guaranteed_share() -> None:
-    """Learned as the deadline it is slow; were it never learned, it would look fastest for ever."""
+def test_a_client_that_never_returns_gets_little_more_than_its_guaranteed_share() -> None:
+    """It is learned to be as slow as the deadline; if nothing were learned, it would always look fastest."""
     policy = RBCSF(20, cohort_size=4, guaranteed_rate=0.1, speed_weight=5.0)
     fleet = SmallFleet(clients=20, deadline=30.0)
     for round_ in range(1, 401):
         offer = fleet.offer(round_)
         report = fleet.play(offer, policy.ask(offer))
-        dead = report.clients == 0
-        times = np.where(dead, 30.0, report.exchange_times)
-        outcomes = np.where(dead, "late", "arrived")
+        silent = report.clients == 0
+        times = np.where(silent, 30.0, report.exchange_times)
+        outcomes = np.where(silent, "late", "arrived")
         policy.tell(RoundReport(round_, report.clients, report.contexts, times, outcomes=outcomes))
     assert policy.turns[0] / 400 < 0.12
 
 
-def test_the_schedule_of_the_theory_can_be_asked_for() -> None:
+def test_the_theoretical_exploration_schedule_can_be_used() -> None:
     policy = RBCSF(40, exploration="theory", theory={"R": 5.0, "S": 5.0, "L": 11.0, "delta": 0.05})
-    assert policy.exploration(1) > 5
+    assert policy.exploration_at(1) > 5
     play(policy, 3)
+    assert policy.turns.sum() == 24
 
 
-def test_contexts_outside_a_declared_range_are_refused_and_change_nothing() -> None:
+def test_contexts_outside_the_declared_range_are_refused_and_change_nothing() -> None:
     policy = RBCSF(4, cohort_size=2, context_range=[(0.1, 10), (0, 1), (0, 100)])
     contexts = np.ones((4, 3))
     before = policy.state()
-    wild = contexts.copy()
-    wild[3, 2] = 1e5
+    implausible = contexts.copy()
+    implausible[3, 2] = 1e5
     with pytest.raises(OfferError, match=r"contexts\[3, 2\] = 100000.0 is outside the declared range \[0, 100\]"):
-        policy.ask(RoundOffer(1, np.ones(4, dtype=bool), wild))
+        policy.ask(RoundOffer(1, np.ones(4, dtype=bool), implausible))
     with pytest.raises(ReportError, match=r"contexts\[3, 2\]"):
-        policy.tell(RoundReport(1, np.array([3]), wild[3:], np.array([1.0])))
+        policy.tell(RoundReport(1, np.array([3]), implausible[3:], np.array([1.0])))
     assert all(np.array_equal(before[key], policy.state()[key]) for key in before)
-    untold = contexts.copy()
-    untold[1] = 0.0  # below the range, but it is not there and has told nothing
-    assert len(policy.ask(RoundOffer(1, np.array([True, False, True, True]), untold)).clients) == 2
+    of_unavailable = contexts.copy()
+    of_unavailable[1] = 0.0  # below the range, but this client is not available
+    assert len(policy.ask(RoundOffer(1, np.array([True, False, True, True]), of_unavailable)).clients) == 2
     with pytest.raises(OfferError, match=r"contexts\[3, 2\]"):
-        policy.ask(RoundOffer(1, np.array([True, False, True, True]), np.where(wild > 2, wild, untold)))
+        policy.ask(
+            RoundOffer(1, np.array([True, False, True, True]), np.where(implausible > 2, implausible, of_unavailable))
+        )
     with pytest.raises(SettingError, match="context_range must be 3 pairs"):
         RBCSF(4, context_range=[(0, 1)])
 
 
-def test_any_number_of_features() -> None:
+def test_contexts_can_have_any_number_of_features() -> None:
     policy = RBCSF(10, cohort_size=3, features=5)
     rng = np.random.default_rng(0)
     for round_ in range(1, 30):
@@ -197,7 +210,7 @@ def test_a_refused_report_changes_nothing() -> None:
     assert all(np.array_equal(before[key], policy.state()[key]) for key in before)
 
 
-def test_a_state_of_another_fleet_is_refused_and_changes_nothing() -> None:
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
     policy, other = RBCSF(40), RBCSF(41)
     play(policy, 5)
     before = policy.state()
@@ -217,8 +230,89 @@ def test_a_state_of_another_fleet_is_refused_and_changes_nothing() -> None:
         ({"accrual": "never"}, "accrual must be"),
         ({"paid": "never"}, "paid must be"),
         ({"exploration": "much"}, "exploration must be"),
+        ({"prior": "mean"}, "prior must be 'zero' or 'fleet'"),
+        ({"max_owed": "many"}, "max_owed must be a number, not 'many'"),
+        ({"availability": [0.5, 0.5]}, "availability has 2 rows, but there are 40 clients"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(setting: dict[str, Any], complaint: str) -> None:
+def test_invalid_settings_are_refused(setting: dict[str, Any], complaint: str) -> None:
     with pytest.raises(SettingError, match=complaint):
         RBCSF(40, **setting)
+
+
+# Extensions
+
+
+@pytest.mark.parametrize("settings", EXTENSIONS.values(), ids=EXTENSIONS)
+def test_every_extension_satisfies_the_contract_of_policies(settings: dict[str, Any]) -> None:
+    check_policy(lambda clients: RBCSF(clients, cohort_size=3, guaranteed_rate=0.05, **settings))
+
+
+@pytest.mark.parametrize(
+    "settings", [*EXTENSIONS.values(), {"groups": SITES, "group_rates": {"north": 1.5, "south": "1/3"}}]
+)
+def test_a_resumed_run_equals_one_that_was_not_interrupted(settings: dict[str, Any]) -> None:
+    def build() -> RBCSF:
+        return RBCSF(12, cohort_size=4, guaranteed_rate=0.1, **settings)
+
+    uninterrupted = build()
+    records = list(play_world(uninterrupted, PaperWorld(3, clients=12), 40))
+    first, second = build(), build()
+    for record in records[:25]:
+        first.tell(record.report)
+    second.restore(first.state())
+    for record in records[25:]:
+        second.tell(record.report)
+    expected, resumed = uninterrupted.state(), second.state()
+    assert expected.keys() == resumed.keys()
+    assert all(np.array_equal(expected[name], resumed[name]) for name in expected)
+    for missing in expected:
+        with pytest.raises(StateError):
+            build().restore({name: value for name, value in expected.items() if name != missing})
+
+
+def test_a_slow_site_gets_the_turns_that_it_is_guaranteed() -> None:
+    """The last ten clients of the paper's world are the slowest; as a site they have a quarter of the turns."""
+    sites = ["slow" if row >= 30 else "others" for row in range(40)]
+    with_groups = RBCSF(40, guaranteed_rate=0.0, speed_weight=1.0, groups=sites, group_rates={"slow": 2, "others": 0.5})
+    without = RBCSF(40, guaranteed_rate=0.0, speed_weight=1.0)
+    for policy in (with_groups, without):
+        assert sum(1 for _ in play_world(policy, PaperWorld(0), 400)) == 400
+    assert without.turns[30:].sum() < 100
+    certificate = with_groups.group_certificate()
+    assert certificate.holds
+    assert certificate.turns[0] >= 800 - certificate.owed[0]
+    assert certificate.owed[0] < 80
+    assert certificate.turns[0] == with_groups.turns[30:].sum()
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"groups": SITES}, "pass both"),
+        ({"group_rates": {"north": 1}}, "pass both"),
+        ({"groups": SITES[:3], "group_rates": {"north": 1}}, "each of the 12 clients"),
+        ({"groups": "north", "group_rates": {"north": 1}}, "each of the 12 clients"),
+        ({"groups": SITES, "group_rates": {}}, "group_rates must map at least one group"),
+        ({"groups": SITES, "group_rates": {"north": 4.5}}, "'north' is guaranteed 4.5 turns per round, but it can get"),
+        ({"groups": SITES, "group_rates": {"north": 3, "south": 2}}, "together are guaranteed 5.4 turns per round"),
+    ],
+)
+def test_invalid_groups_are_refused(settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(SettingError, match=complaint):
+        RBCSF(12, cohort_size=4, guaranteed_rate=0.1, **settings)
+
+
+def test_groups_that_do_not_fit_are_accepted_if_infeasible_rates_are_allowed() -> None:
+    policy = RBCSF(12, cohort_size=4, groups=SITES, group_rates={"north": 4.5}, allow_infeasible=True)
+    assert policy.groups is not None
+    assert policy.groups.rates.tolist() == [4.5]
+
+
+def test_no_client_can_join_if_groups_lists_every_client() -> None:
+    policy = RBCSF(12, cohort_size=4, guaranteed_rate=0.1, groups=SITES, group_rates={"north": 1})
+    with pytest.raises(SettingError, match="build a new policy with all"):
+        policy.add(1)
+    assert policy.clients == 12
+    with pytest.raises(SettingError, match="there is no guarantee for groups"):
+        RBCSF(12, cohort_size=4, guaranteed_rate=0.1).group_certificate()

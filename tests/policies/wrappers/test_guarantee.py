@@ -1,4 +1,4 @@
-"""A guarantee around any policy: the rule against a literal reading, the bound against adversaries, the certificate."""
+"""WithGuarantee: compared with a literal implementation, and its bound tested against adversaries."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.examples import offer_of, report_of
 from turnout import RoundOffer, RoundReport, Selection, SelectionPolicy, make_policy
 from turnout.errors import InfeasiblePromise, ReportError, SettingError
 from turnout.policies import RBCSF, Fastest, FedCS, RoundRobin, UniformRandom
@@ -22,7 +23,7 @@ from turnout.policies.wrappers.guarantee import MostOwed, WithGuarantee
 
 
 class InOrder(SelectionPolicy):
-    """The first in a given order, and `most` of them at most: an inner policy that helps nobody."""
+    """Selects the first available clients in a given order, at most `most` of them, without regard to debts."""
 
     name = "in-order"
 
@@ -43,22 +44,13 @@ class InOrder(SelectionPolicy):
         self.check_report(report)
 
 
-def offer_of(round_: int, available: Any, times: Any = None) -> RoundOffer:
-    mask = np.array(available, dtype=bool)
-    return RoundOffer(round_, mask, np.ones((len(mask), 3)), None if times is None else np.array(times, dtype=float))
-
-
-def played(policy: SelectionPolicy, offer: RoundOffer, **more: Any) -> np.ndarray:
+def play_offer(policy: SelectionPolicy, offer: RoundOffer, **fields: Any) -> None:
     chosen = policy.ask(offer).clients
-    count = len(chosen)
-    policy.tell(
-        RoundReport(offer.round, chosen, np.ones((count, 3)), np.ones(count), available=offer.available, **more)
-    )
-    return chosen
+    policy.tell(report_of(offer.round, chosen, available=offer.available, **fields))
 
 
 def with_debts(policy: WithGuarantee, units: Sequence[int]) -> WithGuarantee:
-    """Let clients be owed so many units."""
+    """Restores a state in which clients are owed these numbers of units."""
     state = policy.state()
     state["debts.queues.rounds"] = np.zeros(policy.clients, dtype=np.int64)
     state["debts.queues.balance"] = np.array(units, dtype=np.int64)
@@ -69,17 +61,17 @@ def with_debts(policy: WithGuarantee, units: Sequence[int]) -> WithGuarantee:
 # The rule
 
 
-def literal_choice(
+def literal_selection(
     owed: Sequence[Fraction], available: Sequence[bool], times: Sequence[float], size: int, urgency: Fraction
 ) -> list[int]:
-    """The rule around `fastest`, word by word."""
-    there = [row for row in range(len(owed)) if available[row]]
-    chosen = sorted((row for row in there if owed[row] >= urgency), key=lambda row: (-owed[row], row))[:size]
+    """Implements the rule around `fastest` literally."""
+    rows = [row for row in range(len(owed)) if available[row]]
+    chosen = sorted((row for row in rows if owed[row] >= urgency), key=lambda row: (-owed[row], row))[:size]
     if chosen:
-        due = [row for row in there if row not in chosen and owed[row] >= min(Fraction(1), urgency)]
+        due = [row for row in rows if row not in chosen and owed[row] >= min(Fraction(1), urgency)]
         chosen += sorted(due, key=lambda row: (times[row], row))[: size - len(chosen)]
-    rest = [row for row in there if row not in chosen]
-    return sorted(chosen + sorted(rest, key=lambda row: (times[row], row))[: size - len(chosen)])
+    others = [row for row in rows if row not in chosen]
+    return sorted(chosen + sorted(others, key=lambda row: (times[row], row))[: size - len(chosen)])
 
 
 @given(
@@ -91,7 +83,7 @@ def literal_choice(
     st.sampled_from([0.2, 0.5, 0.9]),
 )
 @settings(max_examples=40, deadline=None)
-def test_the_urgent_first_then_the_due_then_whoever_the_policy_inside_likes(
+def test_urgent_clients_come_first_then_due_ones_then_those_that_the_policy_inside_selects(
     seed: int, size: int, rate: Fraction, urgency: str, accrual: Any, availability: float
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -103,11 +95,11 @@ def test_the_urgent_first_then_the_due_then_whoever_the_policy_inside_likes(
     for round_ in range(1, 30):
         available, times = rng.random(9) < availability, rng.random(9)
         chosen = policy.ask(offer_of(round_, available, times)).clients.tolist()
-        assert chosen == literal_choice(owed, available.tolist(), times.tolist(), size, Fraction(urgency))
+        assert chosen == literal_selection(owed, available.tolist(), times.tolist(), size, Fraction(urgency))
         selection = policy.ask(offer_of(round_, available, times))
         assert selection.reasons["owed"].tolist() == pytest.approx([float(owed[row]) for row in chosen])
         assert selection.reasons["urgent"].tolist() == [float(owed[row] >= Fraction(urgency)) for row in chosen]
-        played(policy, offer_of(round_, available, times))
+        play_offer(policy, offer_of(round_, available, times))
         for row in range(9):
             earns = accrual == "always" or bool(available[row])
             earned[row] += earns
@@ -121,24 +113,24 @@ def test_the_urgent_first_then_the_due_then_whoever_the_policy_inside_likes(
     assert [turns[row] >= rate * earned[row] - owed[row] for row in range(9)] == [True] * 9
 
 
-def test_a_round_without_urgent_clients_is_all_its_own() -> None:
+def test_a_round_without_urgent_clients_is_the_selection_of_the_policy_inside() -> None:
     inner = InOrder(6, cohort_size=3)
-    policy = with_debts(WithGuarantee(inner, "1/4"), [0, 0, 0, 7, 7, 7])  # owed 7/4: due, and not urgent
+    policy = with_debts(WithGuarantee(inner, "1/4"), [0, 0, 0, 7, 7, 7])  # they are owed 7/4 turns: due, but not urgent
     selection = policy.ask(offer_of(1, [True] * 6))
     assert selection.clients.tolist() == [0, 1, 2]
     assert selection.reasons["urgent"].tolist() == [0, 0, 0]
     assert [places for _, places in inner.offers] == [3]
 
 
-def test_debts_are_paid_together() -> None:
+def test_in_a_round_with_urgent_clients_other_debts_are_paid_too() -> None:
     inner = InOrder(6, cohort_size=4)
     policy = with_debts(WithGuarantee(inner, "1/4"), [0, 0, 3, 4, 8, 5])
     assert policy.ask(offer_of(1, [True] * 6)).clients.tolist() == [0, 3, 4, 5]
-    asked = [(np.flatnonzero(offer.available).tolist(), places) for offer, places in inner.offers]
-    assert asked == [([3, 5], 3), ([0, 1, 2], 1)]
+    offered = [(np.flatnonzero(offer.available).tolist(), places) for offer, places in inner.offers]
+    assert offered == [([3, 5], 3), ([0, 1, 2], 1)]
 
 
-def test_the_policy_inside_is_not_asked_where_the_urgent_take_all_places() -> None:
+def test_the_policy_inside_is_not_asked_if_urgent_clients_take_all_places() -> None:
     inner = InOrder(6, cohort_size=2)
     policy = with_debts(WithGuarantee(inner, "1/4"), [9, 8, 8, 10, 0, 0])
     assert policy.ask(offer_of(1, [True] * 6)).clients.tolist() == [0, 3]
@@ -147,7 +139,7 @@ def test_the_policy_inside_is_not_asked_where_the_urgent_take_all_places() -> No
     assert inner.cohort_size == 2
 
 
-def test_a_floating_cohort_is_its_choice_and_the_urgent() -> None:
+def test_around_a_policy_without_a_cohort_size_urgent_clients_are_added_to_its_selection() -> None:
     policy = with_debts(WithGuarantee(FedCS(5, deadline=3.0), "1/4"), [0, 8, 9, 7, 0])
     offer = offer_of(1, [True, True, False, True, True], [1.0, 9.0, 9.0, 9.0, 2.0])
     selection = policy.ask(offer)
@@ -157,22 +149,22 @@ def test_a_floating_cohort_is_its_choice_and_the_urgent() -> None:
     policy.add(2)
     assert policy.ask(offer_of(1, [False] * 7, [1.0] * 7)).clients.tolist() == []
     for round_ in range(1, 60):
-        played(policy, offer_of(round_, [True] * 7, [9.0] * 7))
+        play_offer(policy, offer_of(round_, [True] * 7, [9.0] * 7))
         assert policy.owed.max() < 2 + 0.25 + 1e-9
     assert WithGuarantee(FedCS(5), "1/4", accrual="available").debt_bound == 2.25
 
 
-def test_a_policy_inside_that_leaves_places_empty_may() -> None:
-    class Shy(InOrder):
+def test_a_policy_inside_may_leave_places_empty() -> None:
+    class SelectsOne(InOrder):
         def ask(self, offer: RoundOffer) -> Selection:
             return Selection(offer.round, super().ask(offer).clients[:1])
 
-    policy = with_debts(WithGuarantee(Shy(6, cohort_size=4), "1/4"), [0, 0, 4, 4, 8, 0])
+    policy = with_debts(WithGuarantee(SelectsOne(6, cohort_size=4), "1/4"), [0, 0, 4, 4, 8, 0])
     assert policy.ask(offer_of(1, [True] * 6)).clients.tolist() == [0, 2, 4]
 
 
 @pytest.mark.parametrize("name", ["rbcsf", "fastest", "random", "oort", "cs-ucb-q", "e3cs", "power-of-choice"])
-def test_it_goes_around_policies_with_their_own_ideas(name: str) -> None:
+def test_around_any_policy_debts_stay_below_the_bound_and_the_policy_learns_the_same(name: str) -> None:
     policy, twin = WithGuarantee(make_policy(name, 40), 0.15, accrual="available"), make_policy(name, 40)
     fleet = SmallFleet(3, losses=True)
     rounds = np.zeros(40)
@@ -184,28 +176,29 @@ def test_it_goes_around_policies_with_their_own_ideas(name: str) -> None:
         rounds += offer.available
         assert policy.owed.max() < policy.debt_bound
     assert (policy.certificate().turns > 0.15 * rounds - policy.debt_bound).all()
-    learned, told = policy.policy.state(), twin.state()
+    learned, expected = policy.policy.state(), twin.state()
     assert all(
-        np.array_equal(learned[key], told[key], equal_nan=np.asarray(told[key]).dtype.kind == "f") for key in told
+        np.array_equal(learned[key], expected[key], equal_nan=np.asarray(expected[key]).dtype.kind == "f")
+        for key in expected
     )
 
 
 @pytest.mark.parametrize(
-    "more",
+    "settings",
     [{}, {"accrual": "available", "paid": "contributed", "max_owed": 3, "urgency": 1}, {"urgency": 0.3}],
 )
-def test_it_keeps_every_promise_of_a_policy(more: dict[str, Any]) -> None:
-    check_policy(lambda: WithGuarantee(RBCSF(40, speed_weight=2.0), 0.15, **more))
+def test_it_satisfies_the_contract_of_policies(settings: dict[str, Any]) -> None:
+    assert check_policy(lambda: WithGuarantee(RBCSF(40, speed_weight=2.0), 0.15, **settings))
 
 
-def test_the_most_owed_first_is_a_policy_too() -> None:
-    check_policy(MostOwed)
+def test_most_owed_is_a_policy_with_a_bound_of_its_own() -> None:
+    assert check_policy(MostOwed)
     policy = MostOwed(40, accrual="available")
     fleet = SmallFleet(1)
     for round_ in range(1, 101):
         offer = fleet.offer(round_)
-        played(policy, offer)
-        assert policy.owed.max() < 0.15 * (1 + 39 / 8)  # the bound, without any urgency
+        play_offer(policy, offer)
+        assert policy.owed.max() < 0.15 * (1 + 39 / 8)  # the bound for an urgency of 0
 
 
 # The bound
@@ -213,7 +206,7 @@ def test_the_most_owed_first_is_a_policy_too() -> None:
 
 @st.composite
 def games(draw: st.DrawFn) -> tuple[int, int, Fraction, Fraction]:
-    """Clients, places, and a rate that can be kept: often the largest."""
+    """Draws numbers of clients and places, a feasible rate (often the largest), and an urgency."""
     clients = draw(st.integers(1, 8))
     size = draw(st.integers(1, clients))
     most = Fraction(size, clients)
@@ -223,7 +216,7 @@ def games(draw: st.DrawFn) -> tuple[int, int, Fraction, Fraction]:
 
 @given(games(), st.lists(st.tuples(st.integers(0, 255), st.integers(0, 10**6)), min_size=30, max_size=80))
 @settings(max_examples=40, deadline=None)
-def test_debts_stay_below_the_bound_whoever_is_there_and_whoever_chooses(
+def test_debts_stay_below_the_bound_for_any_availability_and_any_policy_inside(
     game: tuple[int, int, Fraction, Fraction], script: list[tuple[int, int]]
 ) -> None:
     clients, size, rate, urgency = game
@@ -233,13 +226,13 @@ def test_debts_stay_below_the_bound_whoever_is_there_and_whoever_chooses(
     assert policy.debt_bound == pytest.approx(float(bound))
     for round_, (mask, order) in enumerate(script, start=1):
         inner.order = np.random.default_rng(order).permutation(clients).tolist()
-        played(policy, offer_of(round_, [bool(mask >> row & 1) for row in range(clients)]))
+        play_offer(policy, offer_of(round_, [bool(mask >> row & 1) for row in range(clients)]))
         owed = policy.queues.owed_exactly()
         assert all(Fraction(int(unit) + owed.credit, int(owed.units_per_turn)) < bound for unit in owed.units)
 
 
-def cunning(policy: WithGuarantee, inner: InOrder, rng: np.random.Generator) -> np.ndarray:
-    """Hide those who are owed most, let the policy inside waste places on who is owed least, and then let them meet."""
+def adversarial_availability(policy: WithGuarantee, inner: InOrder, rng: np.random.Generator) -> np.ndarray:
+    """Hides clients that are owed most while the policy inside selects those that are owed least, then shows them."""
     owed = policy.owed
     inner.order = np.argsort(owed, kind="stable").tolist()
     hidden = owed > rng.choice([0.5, 1.0, policy.urgency, policy.urgency + 0.5, np.inf])
@@ -250,30 +243,26 @@ def cunning(policy: WithGuarantee, inner: InOrder, rng: np.random.Generator) -> 
 
 @given(st.integers(0, 10**6), games())
 @settings(max_examples=40, deadline=None)
-def test_debts_stay_below_the_bound_against_a_cunning_adversary(
-    seed: int, game: tuple[int, int, Fraction, Fraction]
-) -> None:
+def test_debts_stay_below_the_bound_against_an_adversary(seed: int, game: tuple[int, int, Fraction, Fraction]) -> None:
     clients, size, rate, urgency = game
     rng, inner = np.random.default_rng(seed), InOrder(clients, cohort_size=size)
     policy = WithGuarantee(inner, rate, urgency=urgency, accrual="available")
     for round_ in range(1, 100):
-        played(policy, offer_of(round_, cunning(policy, inner, rng)))
+        play_offer(policy, offer_of(round_, adversarial_availability(policy, inner, rng)))
         assert policy.owed.max() < policy.debt_bound + 1e-12
 
 
-def everything_that_can_happen(
-    clients: int, size: int, units: int, turn: int, urgency: int
-) -> Iterator[tuple[int, ...]]:
-    """All debts that any availability and any choice of the policy inside can lead to, up to the order of clients."""
+def reachable_debts(clients: int, size: int, units: int, turn: int, urgency: int) -> Iterator[tuple[int, ...]]:
+    """Yields all debts that any availability and any policy inside can lead to, up to the order of clients."""
     inner = InOrder(clients, cohort_size=size)
     policy = WithGuarantee(inner, Fraction(units, turn), urgency=Fraction(urgency, turn), accrual="available")
-    upt = policy.queues.units_per_turn
+    units_per_turn = policy.queues.units_per_turn
     masks = [mask for mask in product([False, True], repeat=clients) if any(mask)]
-    seen, todo = {(0,) * clients}, [(0,) * clients]
-    while todo:
-        debts = todo.pop()
+    seen, pending = {(0,) * clients}, [(0,) * clients]
+    while pending:
+        debts = pending.pop()
         yield debts
-        with_debts(policy, [debt * upt // turn for debt in debts])
+        with_debts(policy, [debt * units_per_turn // turn for debt in debts])
         for mask in masks:
             offer = offer_of(1, mask)
             for order, inner.most in product(permutations(range(clients)), range(size + 1)):
@@ -284,26 +273,28 @@ def everything_that_can_happen(
                 )
                 if after not in seen:
                     seen.add(after)
-                    todo.append(after)
+                    pending.append(after)
 
 
 @pytest.mark.parametrize(
     ("clients", "size", "units", "turn", "urgency"),
     [(3, 1, 1, 3, 3), (2, 1, 1, 2, 4), (3, 2, 2, 3, 3), (3, 2, 1, 2, 2)],
 )
-def test_over_all_that_can_happen_the_bound_holds_and_with_one_place_is_met(
+def test_all_reachable_debts_are_below_the_bound_which_is_tight_for_one_place(
     clients: int, size: int, units: int, turn: int, urgency: int
 ) -> None:
-    """Exhaustive: for one place the worst debt is one unit of a turn below the bound."""
-    worst = max(max(debts) for debts in everything_that_can_happen(clients, size, units, turn, urgency))
+    """Exhaustive search: with one place the largest debt is one unit below the bound."""
+    largest = max(max(debts) for debts in reachable_debts(clients, size, units, turn, urgency))
     bound = urgency + units * (1 + Fraction(clients - 1, size))
-    assert worst < bound
-    assert size > 1 or worst == bound - 1
+    assert largest < bound
+    assert size > 1 or largest == bound - 1
 
 
 @given(st.integers(0, 10**6), st.integers(2, 8), st.sampled_from([Fraction(1), Fraction(3)]))
 @settings(max_examples=30, deadline=None)
-def test_with_different_rates_debts_grow_no_faster_than_a_root(seed: int, clients: int, urgency: Fraction) -> None:
+def test_with_different_rates_debts_grow_at_most_like_the_square_root_of_the_rounds(
+    seed: int, clients: int, urgency: Fraction
+) -> None:
     rng = np.random.default_rng(seed)
     size = int(rng.integers(1, clients + 1))
     shares = rng.random(clients) ** 3
@@ -311,49 +302,49 @@ def test_with_different_rates_debts_grow_no_faster_than_a_root(seed: int, client
     inner = InOrder(clients, cohort_size=size)
     policy = WithGuarantee(inner, rates, urgency=urgency, accrual="available")
     for round_ in range(1, 100):
-        played(policy, offer_of(round_, cunning(policy, inner, rng)))
+        play_offer(policy, offer_of(round_, adversarial_availability(policy, inner, rng)))
         assert (policy.owed**2).sum() <= 2 * size * (1 + float(urgency)) * round_
         assert policy.owed.max() < policy.debt_bound
 
 
-def test_the_bound_is_told_only_where_it_is_proved() -> None:
-    def bound(inner: SelectionPolicy, rate: Any, **more: Any) -> float:
-        return WithGuarantee(inner, rate, **{"accrual": "available", **more}).debt_bound
+def test_the_bound_is_finite_only_if_it_is_proved() -> None:
+    def bound(inner: SelectionPolicy, rate: Any, **settings: Any) -> float:
+        return WithGuarantee(inner, rate, **{"accrual": "available", **settings}).debt_bound
 
-    eight = UniformRandom(40, cohort_size=8)
-    assert bound(eight, 0.2) == pytest.approx(2 + 0.2 * (1 + 39 / 8))
-    assert bound(eight, [0.1] * 20 + [0.2] * 20, urgency=1) == pytest.approx(1 + 0.2 * (1 + 39 / 8))
-    assert bound(eight, [0.0] * 20 + [0.4] * 20) == pytest.approx(2 + 0.4 * (1 + 19 / 8))
-    for more in ({"accrual": "always"}, {"paid": "contributed"}):
-        assert bound(eight, 0.1, **more) == math.inf
-    assert bound(eight, [0.1] * 39 + [0.9]) == math.inf
+    inner_policy = UniformRandom(40, cohort_size=8)
+    assert bound(inner_policy, 0.2) == pytest.approx(2 + 0.2 * (1 + 39 / 8))
+    assert bound(inner_policy, [0.1] * 20 + [0.2] * 20, urgency=1) == pytest.approx(1 + 0.2 * (1 + 39 / 8))
+    assert bound(inner_policy, [0.0] * 20 + [0.4] * 20) == pytest.approx(2 + 0.4 * (1 + 19 / 8))
+    for unproved in ({"accrual": "always"}, {"paid": "contributed"}):
+        assert bound(inner_policy, 0.1, **unproved) == math.inf
+    assert bound(inner_policy, [0.1] * 39 + [0.9]) == math.inf
 
 
-def test_new_clients_are_owed_nothing_and_the_bound_holds_on() -> None:
+def test_new_clients_are_owed_nothing_and_the_bound_still_holds() -> None:
     rng, inner = np.random.default_rng(5), InOrder(4, cohort_size=2)
     policy = WithGuarantee(inner, "1/4", accrual="available")
     for round_ in range(1, 200):
         if round_ % 40 == 0 and policy.clients < 8:
             policy.add(1)
             assert policy.owed[-1] == 0
-        played(policy, offer_of(round_, cunning(policy, inner, rng)))
+        play_offer(policy, offer_of(round_, adversarial_availability(policy, inner, rng)))
         assert policy.owed.max() < policy.debt_bound
     assert policy.certificate().holds
     assert policy.clients == 8
 
 
-def test_nobody_joins_where_every_client_has_a_rate_of_its_own() -> None:
+def test_no_client_can_join_if_every_client_has_its_own_rate() -> None:
     policy = WithGuarantee(RoundRobin(3, cohort_size=2), [0.1, 0.2, 0.3])
     with pytest.raises(SettingError, match="every client has its own guaranteed_rate, so 2 more cannot join"):
         policy.add(2)
     assert policy.clients == policy.policy.clients == policy.debts.clients == 3
 
 
-# Settings, reports, speed
+# Settings and reports
 
 
-def test_the_dial_between_short_rounds_and_small_debts() -> None:
-    """In the paper's world: without a guarantee `fastest` leaves most clients out."""
+def test_urgency_trades_short_rounds_against_small_debts() -> None:
+    """In the paper's world `fastest` never selects most clients unless they have a guarantee."""
 
     def run(policy: SelectionPolicy) -> tuple[float, float]:
         fleet, seconds, turns = SmallFleet(), 0.0, np.zeros(40)
@@ -365,25 +356,25 @@ def test_the_dial_between_short_rounds_and_small_debts() -> None:
             turns[report.clients] += 1
         return seconds, float(turns.min()) / 200
 
-    fastest, lots = run(Fastest(40)), run(UniformRandom(40))
-    tight, usual, loose = (run(WithGuarantee(Fastest(40), 0.15, urgency=urgency)) for urgency in (1, 2, 10))
-    assert fastest[0] < loose[0] < usual[0] < tight[0] < lots[0]
+    fastest, random = run(Fastest(40)), run(UniformRandom(40))
+    tight, default, loose = (run(WithGuarantee(Fastest(40), 0.15, urgency=urgency)) for urgency in (1, 2, 10))
+    assert fastest[0] < loose[0] < default[0] < tight[0] < random[0]
     assert fastest[1] == 0
-    assert loose[1] < usual[1] <= tight[1]
-    assert usual[1] >= 0.15 - 3 / 200
+    assert loose[1] < default[1] <= tight[1]
+    assert default[1] >= 0.15 - 3 / 200
 
 
 @pytest.mark.parametrize(("paid", "left"), [("chosen", [7, 7, 7]), ("contributed", [7, 8, 8])])
-def test_turns_are_paid_when_chosen_or_only_when_they_contributed(paid: Any, left: list[int]) -> None:
+def test_a_turn_counts_when_selected_or_only_when_the_update_arrived(paid: Any, left: list[int]) -> None:
     policy = with_debts(WithGuarantee(RoundRobin(3, cohort_size=3), 0, paid=paid), [8, 8, 8])
-    played(policy, offer_of(1, [True] * 3), outcomes=["arrived", "late", "failed"])
+    play_offer(policy, offer_of(1, [True] * 3), outcomes=["arrived", "late", "failed"])
     assert policy.owed.tolist() == left
 
 
-def test_a_cap_forfeits_and_must_leave_room_for_urgency() -> None:
+def test_max_owed_forfeits_turns_and_must_not_be_below_urgency() -> None:
     policy = WithGuarantee(InOrder(4, cohort_size=1), "1/4", urgency=1, max_owed=1)
     for round_ in range(1, 40):
-        played(policy, offer_of(round_, [True, True, True, round_ > 30]))
+        play_offer(policy, offer_of(round_, [True, True, True, round_ > 30]))
         assert policy.owed.max() <= 1
     certificate = policy.certificate()
     assert certificate.holds
@@ -392,7 +383,7 @@ def test_a_cap_forfeits_and_must_leave_room_for_urgency() -> None:
         WithGuarantee(InOrder(4, cohort_size=1), "1/4", max_owed=1)
 
 
-def test_a_promise_that_cannot_be_kept_is_refused() -> None:
+def test_a_rate_that_no_policy_could_keep_is_refused() -> None:
     with pytest.raises(InfeasiblePromise, match=r"Use a guaranteed_rate of at most 0\.2"):
         WithGuarantee(UniformRandom(40), 0.3)
     with pytest.raises(InfeasiblePromise):
@@ -414,19 +405,19 @@ def test_a_promise_that_cannot_be_kept_is_refused() -> None:
         ({"max_owed": -1}, "max_owed must be at least 0"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(setting: dict[str, Any], complaint: str) -> None:
+def test_invalid_settings_are_refused(setting: dict[str, Any], complaint: str) -> None:
     with pytest.raises(SettingError, match=complaint):
         WithGuarantee(UniformRandom(40), **setting)
 
 
-def test_it_must_be_told_who_was_available_where_that_earns_turns() -> None:
+def test_a_report_must_have_the_mask_of_available_clients_if_accrual_depends_on_it() -> None:
     policy = WithGuarantee(RoundRobin(4, cohort_size=2), 0.1, accrual="available")
     with pytest.raises(ReportError, match="accrual='available' depends on availability"):
         policy.tell(RoundReport(1, np.array([0]), np.ones((1, 3)), np.ones(1)))
     assert policy.policy.state()["turns"].sum() == 0
 
 
-def test_by_name_from_plain_settings() -> None:
+def test_it_is_built_by_name_from_plain_settings() -> None:
     policy = WithGuarantee.named(
         40, make_policy, policy="oort", settings={"cohort_size": 10}, guaranteed_rate=0.2, accrual="available"
     )

@@ -79,8 +79,9 @@ class FedCS(SelectionPolicy):
 
     def forget(self, rows: npt.ArrayLike) -> None:
         """Removes what was learned about the times of these clients."""
+        known = self._rows(rows)
         if self.time_model is not None:
-            self.time_model.forget(self._rows(rows))
+            self.time_model.forget(known)
 
     def exploration_at(self, round: int) -> float | None:  # noqa: ARG002
         """Returns the width of the confidence bound of learned times."""

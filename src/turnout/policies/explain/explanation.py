@@ -78,16 +78,17 @@ def explain_choice(
 
     Args:
         policy: The policy in the state in which it selected.
-        offer: The offer of the round.
+        offer: The offer of the round. Without `places`, they are cohort_size, or more if more clients were selected.
         selection: The recorded selection.
         row: The row of the client.
         name: Returns the name of a client from its row.
     """
     if not offer.available[row]:
         return inexact_explanation(policy, selection, row, name, "", standing="not available")
-    # Over-selection may have asked for more places than cohort_size.
-    places = max(len(selection.clients), policy.cohort_size or 0)
-    problem = policy.cohort_problem(offer.restricted(places=places))
+    if offer.places is None:
+        # Over-selection may have asked for more places than cohort_size.
+        offer = offer.restricted(places=max(len(selection.clients), policy.cohort_size or 0))
+    problem = policy.cohort_problem(offer)
     if problem is None:
         why = f"{policy.name} did not weigh seconds against turns owed in this round"
         return inexact_explanation(policy, selection, row, name, why)

@@ -44,7 +44,7 @@ class MarginSentences(NamedTuple):
         )
 
     def not_chosen(self) -> str:
-        """States what selecting the client would cost, whom it would replace, and what it lacked."""
+        """States what selecting the client would cost, which clients it would replace, and what it lacked."""
         margin, client = self.margin, self.client
         if margin.missing_units is None or margin.rival_threshold is None:
             return f"{client} was not chosen, and no debt would have changed that"

@@ -116,9 +116,8 @@ class Oort(SizedPolicy):
         self.durations: FloatArray = np.zeros(self.clients)  # 0: unknown
         self.turns = np.zeros(self.clients, dtype=np.int64)
         self.failed: BoolArray = np.zeros(self.clients, dtype=np.bool_)
-        self.gathered: FloatArray = np.zeros(
-            2 * self.pacer_window
-        )  # utility of each of the last rounds, the newest last
+        # The utility of each of the last rounds, the newest last.
+        self.gathered: FloatArray = np.zeros(2 * self.pacer_window)
         self.rounds = 0
         self.relaxed = 0
 
@@ -214,14 +213,15 @@ class Oort(SizedPolicy):
     def forget(self, rows: npt.ArrayLike) -> None:
         """Removes the losses, durations and turns of these clients.
 
-        The pacer's window starts again, because the utility of a round is a sum that includes theirs.
+        If they had turns, the pacer's window starts again: the utility of a round is a sum that includes theirs.
         """
         known = self._rows(rows)
+        if self.turns[known].any():
+            self.gathered[:] = 0.0
         self.losses.forget(known)
         self.last_rounds[known] = self.turns[known] = 0
         self.durations[known] = 0.0
         self.failed[known] = False
-        self.gathered[:] = 0.0
 
     def state(self) -> dict[str, Any]:
         """Returns what is known about the clients, and the state of the pacer."""

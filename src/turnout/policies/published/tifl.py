@@ -127,10 +127,10 @@ class TiFL(SelectionPolicy):
     def forget(self, rows: npt.ArrayLike) -> None:
         """Removes the times, losses and turns of these clients.
 
-        The mean loss of their tiers becomes unknown, because a tier may consist of one client.
+        The mean loss of the tiers of those that had turns becomes unknown, because a tier may consist of one client.
         """
         known = self._rows(rows)
-        self.losses_before[self.tier[known]] = np.inf
+        self.losses_before[self.tier[known[self.turns[known] > 0]]] = np.inf
         self.times.forget(known)
         self.losses.forget(known)
         self.turns[known] = 0

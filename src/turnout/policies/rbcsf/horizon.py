@@ -27,7 +27,7 @@ class Horizon:
     client having waited for it.
 
     A client that is behind by more than half a turn plus a fiftieth of the rounds left, net of its surplus, is worth
-    one mean round more for each turn beyond that, so that nobody is behind at the end.
+    one mean round more for each turn beyond that, so that no client is behind at the end.
     """
 
     def __init__(self, clients: int, rounds: int, speed_weight: float) -> None:

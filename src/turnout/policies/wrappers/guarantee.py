@@ -57,7 +57,7 @@ class MostOwed(GuaranteedPolicy):
 
     @classmethod
     def counting(cls, guarantee: Guarantee, clients: int) -> Self:
-        """Builds a policy that only counts what a guarantee owes, whoever selects."""
+        """Builds a policy that only counts what a guarantee owes, for cohorts that another policy selects."""
         return cls(
             clients,
             cohort_size=clients,

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turnout.kernel.cohort_problem import CohortProblem
+from turnout.kernel.fairness import OwedTurns
+
+
+@given(st.integers(0, 10**6), st.integers(1, 7), st.integers(1, 4), st.sampled_from([0.0, 1.0, 20.0]))
+@settings(max_examples=60, deadline=None)
+def test_the_solution_minimises_the_documented_objective(seed: int, clients: int, size: int, weight: float) -> None:
+    rng = np.random.default_rng(seed)
+    available = rng.random(clients) < 0.8
+    values = OwedTurns(rng.integers(0, 40, clients), 3, 20.0)
+    problem = CohortProblem(rng.random(clients) * 5, values, size, weight, available)
+    rows = np.flatnonzero(available).tolist()
+
+    def objective(cohort: list[int]) -> float:
+        return weight * float(problem.times[cohort].max()) - float(values.of(np.array(cohort)).sum())
+
+    solution = problem.solve()
+    assert len(solution.rows) == min(size, len(rows))
+    if rows:
+        best = min(objective(list(cohort)) for cohort in combinations(rows, min(size, len(rows))))
+        np.testing.assert_allclose(objective(solution.rows.tolist()), best, atol=1e-9)
+        np.testing.assert_allclose(solution.objective, best, atol=1e-9)
+        assert solution.threshold == problem.times[solution.rows].max()

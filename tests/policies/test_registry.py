@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from policies.examples import GROUPS
+from turnout import POLICIES, make_policy
+from turnout.errors import InfeasiblePromise, SettingError
+from turnout.policies import WRAPPERS, Overcommit
+from turnout.policies.registry import guarantee_of, nested_settings, setting_default, setting_names, with_defaults
+from turnout.policies.small_fleet import SmallFleet
+
+OWN = ["rbcsf", "random", "skewed", "round-robin", "fedcs", "fastest", "fair-oracle"]
+PUBLISHED = [
+    "data-size",
+    "oort",
+    "power-of-choice",
+    "tifl",
+    "active-fl",
+    "refl",
+    "cs-ucb",
+    "cs-ucb-q",
+    "e3cs",
+    "ucb-cs",
+]
+GUARANTEE = {"guaranteed_rate", "accrual", "max_owed", "paid", "availability", "allow_infeasible"}
+
+
+def test_every_policy_is_registered_by_its_name() -> None:
+    assert list(POLICIES) == [*OWN, *PUBLISHED]
+    for registry in (POLICIES, WRAPPERS):
+        assert all(policy.name == name for name, policy in registry.items())
+    assert not POLICIES.keys() & WRAPPERS.keys()
+
+
+def test_unknown_names_and_settings_suggest_a_similar_one() -> None:
+    with pytest.raises(
+        SettingError, match=r"unknown policy 'rbcfs' \(did you mean 'rbcsf'\?\); the policies are rbcsf, random"
+    ):
+        make_policy("rbcfs", 40)
+    with pytest.raises(SettingError, match=r"no setting 'cohort' \(did you mean 'cohort_size'\?\)"):
+        make_policy("random", 40, cohort=8)
+    with pytest.raises(SettingError, match="clients must be at least 1"):
+        make_policy("random", 0)
+
+
+# Wrappers by name
+
+
+def test_wrappers_are_built_by_name_from_plain_settings() -> None:
+    policy: Any = make_policy(
+        "cool-down",
+        40,
+        rounds=2,
+        policy="quota",
+        settings={
+            "policy": "with-guarantee",
+            "settings": {"policy": "oort", "settings": {"cohort_size": 5}, "guaranteed_rate": 0.1, "urgency": 3},
+            "least": {"car": 1},
+            "groups": GROUPS,
+        },
+    )
+    names = [nested.name for nested in (policy, policy.policy, policy.policy.policy)]
+    assert names == ["cool-down", "quota", "with-guarantee"]
+    assert (policy.rounds, policy.policy.least, policy.policy.policy.urgency) == (2, {"car": 1}, 3)
+    assert policy.cohort_size == len(policy.ask(SmallFleet().offer(1)).clients) == 5
+    assert Overcommit.own_settings() == ["factor"]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "complaint"),
+    [
+        ("overcommit", {}, "overcommit needs the setting policy, the name of the policy inside"),
+        ("overcommit", {"policy": "random", "settings": 3}, "settings of random inside overcommit must be a mapping"),
+        ("overcommit", {"policy": "random", "much": 2}, "overcommit has no setting 'much'; it has policy, settings, f"),
+        ("eligible", {"policy": "random"}, "eligible needs the setting 'allowed'"),
+        ("overcommit", {"policy": "randum"}, "unknown policy 'randum'"),
+        ("overcommit", {"policy": "random", "settings": {"size": 3}}, "random has no setting 'size'"),
+    ],
+)
+def test_invalid_plain_settings_are_refused(name: str, settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(SettingError, match=complaint):
+        make_policy(name, 40, **settings)
+    with pytest.raises(SettingError, match=complaint):
+        make_policy(name, 40, **with_defaults(name, settings, {"seed": 3}))
+
+
+# Settings
+
+
+def test_the_settings_of_a_policy_include_those_of_its_guarantee() -> None:
+    assert setting_names("random") == ["cohort_size", "seed"]
+    for name in ("rbcsf", "fair-oracle", "cs-ucb-q"):
+        assert set(setting_names(name)) >= GUARANTEE | {"cohort_size"}
+        assert "clients" not in setting_names(name)
+    assert setting_names("overcommit") == ["policy", "settings", "factor"]
+    assert {"policy", "settings", "urgency"} | GUARANTEE == set(setting_names("with-guarantee"))
+    assert setting_names("no such policy") == []
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_setting_of_a_policy_is_accepted_by_its_constructor(name: str) -> None:
+    defaults = {setting: setting_default(name, setting) for setting in setting_names(name)}
+    given = {setting: value for setting, value in defaults.items() if setting not in GUARANTEE}
+    assert type(make_policy(name, 40, **given)) is POLICIES[name]
+
+
+def test_the_default_of_a_setting_is_that_of_the_constructor() -> None:
+    assert setting_default("rbcsf", "speed_weight") == 20.0
+    assert setting_default("fair-oracle", "speed_weight") == 1000.0
+    assert setting_default("rbcsf", "no such setting") is None
+    assert setting_default("no such policy", "speed_weight") is None
+
+
+# Defaults
+
+
+def test_defaults_reach_the_policy_inside_and_given_settings_take_precedence() -> None:
+    given = {"policy": "warm-up", "settings": {"policy": "rbcsf", "settings": {"features": 2}, "rounds": 3}}
+    complete = with_defaults("overcommit", given, {"seed": 7, "features": 4, "accrual": "available"})
+    assert complete["settings"] == {
+        "seed": 7,
+        "policy": "rbcsf",
+        "settings": {"features": 2, "accrual": "available"},
+        "rounds": 3,
+    }
+    assert given["settings"] == {"policy": "rbcsf", "settings": {"features": 2}, "rounds": 3}
+    policy: Any = make_policy("overcommit", 40, **complete)
+    assert policy.guarantee.accrual == "available"
+    assert with_defaults("random", {}, {"seed": 7, "features": 4}) == {"seed": 7}
+    assert with_defaults("no such policy", {"seed": 1}, {"features": 4}) == {"seed": 1}
+
+
+def test_defaults_can_be_computed_for_each_policy_from_its_own_settings() -> None:
+    seen: list[tuple[str, dict[str, Any]]] = []
+
+    def defaults(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        seen.append((name, dict(settings)))
+        return {"max_owed": settings.get("speed_weight", 1.0) * 2, "unknown": 1}
+
+    inner = {"policy": "rbcsf", "settings": {"speed_weight": 5.0}, "guaranteed_rate": 0.1}
+    complete = with_defaults("cool-down", {"policy": "with-guarantee", "settings": inner}, defaults)
+    assert [name for name, _ in seen] == ["cool-down", "with-guarantee", "rbcsf"]
+    assert seen[2][1] == {"speed_weight": 5.0}
+    assert complete == {
+        "policy": "with-guarantee",
+        "settings": {
+            "max_owed": 2.0,
+            "policy": "rbcsf",
+            "settings": {"max_owed": 10.0, "speed_weight": 5.0},
+            "guaranteed_rate": 0.1,
+        },
+    }
+
+
+def test_a_wrapper_whose_policy_has_no_settings_gets_the_defaults_of_that_policy() -> None:
+    for given in ({"policy": "random"}, {"policy": "random", "settings": None}):
+        assert with_defaults("cool-down", given, {"seed": 4}) == {"policy": "random", "settings": {"seed": 4}}
+
+
+def test_the_settings_of_nested_policies_are_found() -> None:
+    inner = {"policy": "oort", "settings": {"cohort_size": 5}}
+    outer = {"policy": "with-guarantee", "settings": inner, "rounds": 2}
+    assert list(nested_settings("cool-down", outer)) == [
+        ("cool-down", outer),
+        ("with-guarantee", inner),
+        ("oort", {"cohort_size": 5}),
+    ]
+    assert list(nested_settings("random", {"seed": 1})) == [("random", {"seed": 1})]
+    assert list(nested_settings("cool-down", {"policy": "random"})) == [
+        ("cool-down", {"policy": "random"}),
+        ("random", {}),
+    ]
+    for invalid in ({}, {"policy": 3}, {"policy": "random", "settings": 3}):
+        assert list(nested_settings("cool-down", invalid)) == [("cool-down", invalid)]
+
+
+# Guarantees
+
+
+def test_the_guarantee_of_settings_is_that_of_the_policy_they_build() -> None:
+    guarantee = guarantee_of("rbcsf", 40, {"guaranteed_rate": 0.1, "accrual": "available", "max_owed": 3})
+    assert guarantee is not None
+    assert (guarantee.rate, guarantee.accrual, guarantee.paid, guarantee.max_owed) == (0.1, "available", "chosen", 3)
+    assert guarantee_of("random", 40, {}) is None
+    assert guarantee_of("cool-down", 40, {"policy": "oort"}) is None
+    inner = {"policy": "rbcsf", "settings": {"guaranteed_rate": 0.05}}
+    for name, settings, rate in (
+        ("cool-down", inner, 0.05),
+        ("with-guarantee", {**inner, "guaranteed_rate": 0.1}, 0.1),
+        ("cool-down", {"policy": "with-guarantee", "settings": {"policy": "oort", "guaranteed_rate": "1/8"}}, "1/8"),
+    ):
+        nested = guarantee_of(name, 40, settings)
+        assert nested is not None
+        assert nested.rate == rate
+
+
+def test_the_guarantee_of_settings_is_known_even_if_it_is_infeasible() -> None:
+    with pytest.raises(InfeasiblePromise):
+        make_policy("rbcsf", 100)
+    guarantee = guarantee_of("rbcsf", 100, {})
+    assert guarantee is not None
+    assert guarantee.rate == 0.15

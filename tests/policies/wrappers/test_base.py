@@ -1,0 +1,343 @@
+"""Properties of every wrapper, and the helpers that several wrappers use."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from policies.examples import (
+    ALLOWED,
+    INNER,
+    NEEDS_SIZE,
+    WITHOUT_SIZE,
+    WRAP,
+    around,
+    nested,
+    offer_of,
+    play_rounds,
+    report_of,
+    same_state,
+)
+from turnout import RoundOffer, RoundReport, Selection, SelectionPolicy
+from turnout.errors import OfferError, ReportError, SettingError, StateError
+from turnout.kernel.rounds import LateArrivals
+from turnout.policies import CoolDown, FedCS, Overcommit, RoundRobin, SkewedRandom, UniformRandom
+from turnout.policies.checks import CHECKS, check_policy
+from turnout.policies.registry import WRAPPERS
+from turnout.policies.small_fleet import SmallFleet
+from turnout.policies.wrappers.base import Wrapper, ask_for_some, merge_selections, resize, restrict_report
+
+#: Every possible pair of a wrapper and a policy inside; fewer of them for tests that take long.
+PAIRS = [(wrap, inner) for wrap in WRAP for inner in INNER if not (inner in WITHOUT_SIZE and wrap in NEEDS_SIZE)]
+SOME_PAIRS = [
+    pair
+    for position, wrap in enumerate(WRAP)
+    for pair in PAIRS
+    if pair in ((wrap, "rbcsf"), (wrap, list(INNER)[position % 6]))
+]
+
+
+# Capabilities
+
+
+class Plain(Wrapper):
+    """A wrapper that changes nothing."""
+
+    name = "plain"
+
+
+#: Members of SelectionPolicy that a wrapper does not delegate: its own name, and helpers that only read declarations.
+NOT_DELEGATED = {"name", "places", "expected_times"}
+
+
+def declared_members() -> set[str]:
+    declared = {*vars(SelectionPolicy), *SelectionPolicy.__annotations__} - NOT_DELEGATED
+    return {member for member in declared if not member.startswith("_")}
+
+
+def test_a_wrapper_delegates_every_member_that_a_policy_declares() -> None:
+    """Fails if a capability is added to SelectionPolicy and Wrapper neither sets nor overrides it."""
+    wrapper = Plain(UniformRandom(4))
+    delegated = set(vars(wrapper)) | set(vars(Wrapper))
+    assert declared_members() - delegated == set()
+    assert {"guarantee", "debts", "groups", "time_model", "forget", "certificate", "cohort_problem"} <= delegated
+
+
+@pytest.mark.parametrize("member", sorted(declared_members()))
+def test_a_delegated_member_is_that_of_the_policy_inside(member: str) -> None:
+    """Every attribute, property and method of the policy inside is replaced with one that can be recognised."""
+    marker, calls = object(), []
+
+    def method(_: SelectionPolicy, *arguments: Any) -> object:
+        calls.append(arguments)
+        return marker
+
+    original = vars(SelectionPolicy)[member]
+    if isinstance(original, property):
+        replacement: Any = property(method)
+    elif callable(original):
+        replacement = method
+    else:
+        replacement = marker
+    inner = type("Inner", (RoundRobin,), {member: replacement})(4, cohort_size=2)
+    if not callable(original) and not isinstance(original, property):
+        setattr(inner, member, marker)
+    wrapper = Plain(inner)
+    found = getattr(wrapper, member)
+    if not callable(original):
+        assert found is marker
+        return
+    offer, report = offer_of(1, [True] * 4), report_of(1, [0])
+    arguments: dict[str, tuple[Any, ...]] = {
+        "ask": (offer,),
+        "cohort_problem": (offer,),
+        "check_offer": (offer,),
+        "tell": (report,),
+        "check_report": (report,),
+        "add": (1,),
+        "forget": ([0],),
+        "restore": ({"policy.turns": np.zeros(4)},),
+        "exploration_at": (3,),
+    }
+    if member == "state":
+        inner.state = lambda: {"marker": marker}
+        assert wrapper.state() == {"policy.marker": marker}
+        return
+    answer = found(*arguments.get(member, ()))
+    assert len(calls) == 1
+    if member == "restore":
+        assert list(calls[0][0]) == ["turns"]
+    elif member not in ("ask", "cohort_problem"):  # these get an offer with places
+        assert calls[0] == arguments.get(member, ())
+    assert answer is marker or member in ("tell", "add", "forget", "restore", "check_offer", "check_report")
+
+
+def test_a_wrapper_has_the_capabilities_of_the_policy_inside_and_no_other_attribute() -> None:
+    policy = CoolDown(Overcommit(INNER["rbcsf"](40), 1.5), 1)
+    play_rounds(policy, SmallFleet(), 1, 5)
+    assert isinstance(policy.policy, Overcommit)
+    inner = policy.policy.policy
+    assert policy.certificate() is not None
+    for name in ("guarantee", "debts", "time_model"):
+        assert vars(policy)[name] is vars(inner)[name] is not None
+    assert (policy.target_size, policy.cohort_size, policy.features, policy.requires_expected_times) == (5, 8, 3, False)
+    assert policy.wanted == policy.target_size
+    assert policy.exploration_at(3) == inner.exploration_at(3)
+    offer = SmallFleet().offer(6)
+    problem = policy.cohort_problem(offer)
+    assert problem is not None
+    assert problem.size == 8
+    assert not problem.available[~offer.available].any()
+    assert CoolDown(UniformRandom(9)).certificate() is None
+    assert CoolDown(UniformRandom(9)).guarantee is None
+    with pytest.raises(AttributeError):
+        policy.speed_weight  # type: ignore[attr-defined]  # noqa: B018
+    for twin in (copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
+        assert twin.ask(SmallFleet().offer(6)) == policy.ask(SmallFleet().offer(6))
+
+
+@pytest.mark.parametrize(("wrap", "inner"), PAIRS)
+def test_the_cohort_problem_of_a_wrapper_has_the_selection_as_its_solution_if_there_is_one(
+    wrap: str, inner: str
+) -> None:
+    policy, fleet, solved = around(wrap, inner), SmallFleet(5, availability=0.4), 0
+    for round_ in range(1, 41):
+        offer = fleet.offer(round_)
+        selection, problem = policy.ask(offer), policy.cohort_problem(offer)
+        if problem is not None:
+            assert problem.solve().rows.tolist() == selection.clients.tolist()
+            solved += 1
+        policy.tell(fleet.play(offer, selection))
+    assert (solved > 0) == (inner == "rbcsf")
+
+
+# The contract of policies
+
+
+@pytest.mark.parametrize(("wrap", "inner"), SOME_PAIRS)
+def test_a_wrapped_policy_satisfies_the_contract(wrap: str, inner: str) -> None:
+    assert len(check_policy(lambda: around(wrap, inner))) == len(CHECKS)
+
+
+def test_three_nested_wrappers_satisfy_the_contract() -> None:
+    assert len(check_policy(lambda: nested())) == len(CHECKS)
+
+
+@cache
+def offers_at(availability: float) -> list[RoundOffer]:
+    fleet = SmallFleet(2, availability=availability)
+    return [fleet.offer(round_) for round_ in range(1, 501)]
+
+
+@pytest.mark.parametrize("availability", [0.8, 0.3, 0.05])
+@pytest.mark.parametrize("wrap", WRAP)
+def test_500_cohorts_have_the_right_size_and_no_duplicate_or_unavailable_client(wrap: str, availability: float) -> None:
+    policy = WRAP[wrap](RoundRobin(40, cohort_size=6))
+    assert policy.cohort_size is not None
+    for offer in offers_at(availability):
+        chosen = policy.ask(offer).clients
+        assert offer.available[chosen].all()
+        assert len(set(chosen.tolist())) == len(chosen)
+        size = min(policy.cohort_size, int(offer.available.sum()))
+        assert len(chosen) == size if policy.fills_cohort else len(chosen) <= size
+        outcomes = np.where((chosen + offer.round) % 7 == 0, "late", "arrived")
+        policy.tell(report_of(offer.round, chosen, outcomes=outcomes, available=offer.available))
+
+
+@pytest.mark.parametrize(("wrap", "inner"), [*SOME_PAIRS, ("nested", "")])
+def test_a_resumed_run_equals_one_that_was_not_interrupted(wrap: str, inner: str) -> None:
+    def build() -> Wrapper:
+        return nested() if wrap == "nested" else around(wrap, inner)
+
+    fleet, other_fleet = (SmallFleet(4, deadline=12.0, failure_rate=0.1) for _ in range(2))
+    uninterrupted, first_half, resumed = build(), build(), build()
+    expected = [selection for _, selection in play_rounds(uninterrupted, fleet, 1, 24)]
+    play_rounds(first_half, other_fleet, 1, 12)
+    resumed.restore(first_half.state())
+    assert [selection for _, selection in play_rounds(resumed, other_fleet, 13, 24)] == expected[12:]
+    assert same_state(resumed.state(), uninterrupted.state())
+
+
+@pytest.mark.parametrize(("wrap", "inner"), PAIRS)
+def test_a_policy_that_clients_have_joined_equals_one_built_with_them(wrap: str, inner: str) -> None:
+    grown, built = around(wrap, inner, 20), around(wrap, inner, 25)
+    small, large = SmallFleet(1, clients=20), SmallFleet(1, clients=25)
+    assert grown.cohort_size == built.cohort_size
+    for round_ in range(1, 8):
+        offer = small.offer(round_)
+        assert offer.expected_times is not None
+        padded = RoundOffer(
+            round_,
+            np.concatenate([offer.available, np.zeros(5, dtype=bool)]),
+            np.concatenate([offer.contexts, np.ones((5, 3))]),
+            np.concatenate([offer.expected_times, np.ones(5)]),
+        )
+        selection = grown.ask(offer)
+        assert built.ask(padded).clients.tolist() == selection.clients.tolist()
+        report = small.play(offer, selection)
+        grown.tell(report)
+        built.tell(
+            RoundReport(round_, report.clients, report.contexts, report.exchange_times, available=padded.available)
+        )
+    for count in (2, 0, 3):
+        grown.add(count)
+    assert grown.clients == grown.policy.clients == 25
+    assert same_state(grown.state(), built.state())
+    for round_ in range(8, 14):
+        offer = large.offer(round_)
+        selection = grown.ask(offer)
+        assert selection == built.ask(offer)
+        report = large.play(offer, selection)
+        grown.tell(report)
+        built.tell(report)
+    assert same_state(grown.state(), built.state())
+    offer = large.offer(14)
+    only_new = RoundOffer(14, np.arange(25) >= 20, offer.contexts, offer.expected_times)
+    assert grown.ask(only_new) == built.ask(only_new)
+    assert inner in WITHOUT_SIZE or len(grown.ask(only_new).clients) > 0, "new clients can be selected"
+    for wrong in (-1, 1.5, True):
+        with pytest.raises(SettingError, match="count must be"):
+            grown.add(wrong)  # type: ignore[arg-type]
+    assert grown.clients == grown.policy.clients == 25
+    with pytest.raises(OfferError, match="the offer has 20 clients, this policy was built for 25"):
+        grown.ask(small.offer(14))
+
+
+def test_no_client_can_join_if_the_policy_inside_refuses() -> None:
+    policy = CoolDown(SkewedRandom(9, cohort_size=3))
+    with pytest.raises(SettingError, match="skewed draws the weights of all clients at once"):
+        policy.add(2)
+    assert policy.clients == 9
+
+
+@pytest.mark.parametrize(("wrap", "inner"), [(wrap, inner) for wrap, inner in PAIRS if inner not in WITHOUT_SIZE])
+def test_an_offer_can_ask_for_another_number_of_clients(wrap: str, inner: str) -> None:
+    offer = SmallFleet(availability=1.0).offer(1)
+    policy = around(wrap, inner)
+    for places in (1, 3, 20):
+        selected = len(policy.ask(offer.restricted(places=places)).clients)
+        assert selected == (min(places, len(ALLOWED)) if wrap == "eligible" else places)
+    assert len(policy.ask(offer).clients) == policy.cohort_size
+    assert policy.policy.cohort_size == INNER[inner](40).cohort_size
+
+
+@pytest.mark.parametrize(("wrap", "inner"), [(wrap, "rbcsf") for wrap in WRAP])
+def test_refused_reports_and_states_change_nothing(wrap: str, inner: str) -> None:
+    policy, other = around(wrap, inner), around(wrap, inner, 43)
+    fleet = SmallFleet(deadline=12.0)
+    play_rounds(policy, fleet, 1, 6)
+    before = policy.state()
+    late = LateArrivals(np.array([1]), np.array([77]), np.ones((1, 3)), np.array([9.0]), np.array([14.0]))
+    all_clients = np.ones(40, dtype=bool)
+    for report in (
+        report_of(7, [99]),
+        report_of(7, [1], available=np.ones(41, dtype=bool)),
+        report_of(7, [1], available=all_clients, late_arrivals=late),
+        report_of(7, [1]),  # its queues need the mask of available clients
+        RoundReport(7, np.array([1]), np.ones((1, 2)), np.ones(1), available=all_clients),
+    ):
+        with pytest.raises(ReportError):
+            policy.tell(report)
+        assert same_state(before, policy.state())
+    play_rounds(other, SmallFleet(clients=43), 1, 3)
+    incomplete = {key: value for key, value in before.items() if key != "policy.turns"}
+    for state in (other.state(), {}, incomplete):
+        with pytest.raises(StateError):
+            policy.restore(state)
+        assert same_state(before, policy.state())
+
+
+def test_every_wrapper_is_tested() -> None:
+    assert {WRAP[wrap](UniformRandom(40, cohort_size=6)).name for wrap in WRAP} == set(WRAPPERS)
+
+
+def test_a_wrapper_needs_a_policy() -> None:
+    not_a_policy: Any = "rbcsf"
+    with pytest.raises(SettingError, match=r"plain needs a policy, such as make_policy\('rbcsf', 40\), got 'rbcsf'"):
+        Plain(not_a_policy)
+
+
+# Helpers
+
+
+def test_merged_selections_keep_the_reasons_of_each_client() -> None:
+    first = Selection(1, np.array([4, 7]), {"owed": np.array([1.0, 2.0]), "objective": np.array(3.0)})
+    second = Selection(1, np.array([5]), {"expected": np.array([9.0])})
+    merged = merge_selections([first, second])
+    assert merged.clients.tolist() == [4, 5, 7]
+    np.testing.assert_array_equal(merged.reasons["owed"], [1.0, np.nan, 2.0])
+    np.testing.assert_array_equal(merged.reasons["expected"], [np.nan, 9.0, np.nan])
+    assert set(merged.reasons) == {"owed", "expected"}
+
+
+def test_a_policy_is_not_asked_without_places_or_clients() -> None:
+    class NeverAsked(UniformRandom):
+        def ask(self, offer: RoundOffer) -> Selection:
+            raise AssertionError(f"it was asked for round {offer.round}")
+
+    for offer in (offer_of(3, [True] * 4).restricted(places=0), offer_of(3, [False] * 4)):
+        selection = ask_for_some(NeverAsked(4), offer)
+        assert (selection.round, selection.clients.tolist()) == (3, [])
+    asked = ask_for_some(FedCS(4, deadline=3.0), offer_of(3, [True] * 4, [1.0, 9.0, 1.0, 9.0]))
+    assert asked.clients.tolist() == [0, 2]
+
+
+def test_a_restricted_report_marks_selected_clients_as_available() -> None:
+    report = report_of(1, [2], available=[True, True, True, False])
+    restricted = restrict_report(report, np.array([True, False, False, True]))
+    assert restricted.available is not None
+    assert restricted.available.tolist() == [True, False, True, False]
+    assert report.available is not None
+    assert report.available.tolist() == [True, True, True, False]
+    without = report_of(1, [2])
+    assert restrict_report(without, np.ones(4, dtype=bool)) is without
+
+
+def test_an_array_is_cut_or_extended_to_the_number_of_clients() -> None:
+    assert resize(np.array([1, 2, 3]), 2, 9).tolist() == [1, 2]
+    assert resize(np.array([1, 2]), 4, 9).tolist() == [1, 2, 9, 9]
