@@ -46,9 +46,9 @@ NUMBER, COUNT = Number(), Count()
 POINTS, DOTS, PAGE = 301, 2000, 500
 LINE = Many(NUMBER, POINTS)
 BINS = {"edges": Many(NUMBER, 41), "counts": Many(COUNT, 40)}
-FLAGS = Many(OneOf(("context", "changed", "resting", "retired", "seldom")), 5)
+FLAGS = Many(OneOf(("context", "changed", "backing_off", "retired", "rarely_available")), 5)
 OUTCOME = OneOf(("arrived", "late", "failed", "surplus", "outrun"))
-CERTIFICATE = {"holds": Maybe(bool), "words": str}
+CERTIFICATE = {"holds": Maybe(bool), "text": str}
 READING = Maybe({"done": COUNT, "of": COUNT})
 ABOUT = {
     "run": Maybe(COUNT),
@@ -92,12 +92,12 @@ ROUND = {
     "is_open": bool,
     "seconds": NUMBER,
     "volunteers": NUMBER,
-    "wanted": NUMBER,
+    "target_size": NUMBER,
     "threshold": NUMBER,
     "objective": NUMBER,
     "opened": Maybe(str),
     "closed": Maybe(str),
-    "words": str,
+    "summary": str,
     "rows": Many(
         {
             "id": str,
@@ -148,7 +148,7 @@ SHAPES: dict[str, Any] = {
                 "round": COUNT,
                 "elapsed": NUMBER,
                 "deadline": NUMBER,
-                "wanted": COUNT,
+                "target_size": COUNT,
                 "out": COUNT,
                 "back": COUNT,
                 "failed": COUNT,
@@ -180,7 +180,7 @@ SHAPES: dict[str, Any] = {
         "jain": NUMBER,
         "gini": NUMBER,
         "shares": BINS,
-        "against": Maybe(
+        "taken_vs_promised": Maybe(
             {
                 "ids": Many(str, DOTS),
                 "turns": Many(NUMBER, DOTS),
@@ -213,7 +213,7 @@ SHAPES: dict[str, Any] = {
         "x": Many(COUNT, COLUMNS + 1),
         "ids": Many(str, SHOWN_ROWS),
         "owed": Maybe(Many(Many(NUMBER, COLUMNS + 1), SHOWN_ROWS)),
-        "why_not": Maybe(str),
+        "empty_reason": Maybe(str),
         "curve": Maybe({"x": LINE, "worst": LINE, "mean": LINE, "p95": LINE}),
         "now": Maybe(BINS),
         "cap": NUMBER,
@@ -232,7 +232,7 @@ SHAPES: dict[str, Any] = {
     },
     "speed": {
         "about": ABOUT,
-        "why_not": Maybe(str),
+        "empty_reason": Maybe(str),
         "known": COUNT,
         "points": {
             "id": Many(str, 1500),
@@ -330,8 +330,8 @@ SHAPES: dict[str, Any] = {
     },
     "compare": {
         "about": ABOUT,
-        "yardstick": NUMBER,
-        "why_not": Maybe(str),
+        "reference_rate": NUMBER,
+        "empty_reason": Maybe(str),
         "groups": Many(
             {
                 "name": str,
@@ -369,7 +369,7 @@ SHAPES: dict[str, Any] = {
 TOGETHER: dict[str, list[tuple[str, ...]]] = {
     "overview": [("rounds.x", "rounds.mean", "rounds.low", "rounds.high"), ("debts.x", "debts.worst", "debts.mean")],
     "fairness": [
-        ("against.ids", "against.turns", "against.promised", "against.owed"),
+        tuple(f"taken_vs_promised.{name}" for name in ("ids", "turns", "promised", "owed")),
         ("lorenz.x", "lorenz.y"),
         ("worst_over_time.x", "worst_over_time.least_share"),
     ],

@@ -123,7 +123,7 @@ def _play(scheduler: Scheduler) -> None:
             statuses[client], true[client] = ClientStatus(cpu, bandwidth), float(seconds)
     for client in scheduler.choose(statuses):
         if rng.random() < 0.015:
-            scheduler.failed(client, "the battery ran out")
+            scheduler.report_failure(client, "the battery ran out")
         elif true[client] < 90:
             scheduler.report(client, true[client], loss=float(0.2 + 2 / (1 + number / 12)))
     scheduler.close_round()

@@ -16,7 +16,7 @@ from unittest.mock import patch
 from scheduler.fleets import named
 from turnout.dashboard import app as app_module
 from turnout.dashboard import watch as watch_module
-from turnout.dashboard.serving import server_of
+from turnout.dashboard.serving import make_server
 from turnout.dashboard.sources.run import RunSource
 from turnout.dashboard.watch import Watch
 from turnout.kernel.randomness import round_rng
@@ -86,7 +86,7 @@ class Served:
         """Wait until everything written so far has been read: the fleet, or this run, by default the newest."""
 
         def read() -> bool:
-            with self.watch.looking(run) as source:
+            with self.watch.locked_source(run) as source:
                 return source is None or source.reading is None
 
         wait_until(read, "everything has been read")
@@ -101,14 +101,14 @@ class Served:
 def served(path: Path, *, token: str | None = None) -> Iterator[Served]:
     """The real server, in a thread, on a port of its own; it ends with the block."""
     with (
-        patch.object(watch_module, "EVERY", LOOKS),
-        patch.object(app_module, "LOOK_EVERY", LOOKS),
+        patch.object(watch_module, "POLL_SECONDS", LOOKS),
+        patch.object(app_module, "STREAM_POLL_SECONDS", LOOKS),
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
         watch = Watch(path)
         try:
             watch.start()
-            server = server_of(watch, token)
+            server = make_server(watch, token)
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="served")
             thread.start()
             try:
@@ -164,7 +164,7 @@ def small_fleet(
             if opened:
                 scheduler.report(opened[0], 1.5, loss=0.75)
             if len(opened) > 1:
-                scheduler.failed(opened[1], "the battery ran out")
+                scheduler.report_failure(opened[1], "the battery ran out")
 
 
 def play_rounds(scheduler: Scheduler, rounds: int, ids: Sequence[str], *, eventful: bool = True) -> None:
@@ -186,7 +186,7 @@ def play_rounds(scheduler: Scheduler, rounds: int, ids: Sequence[str], *, eventf
             rng = round_rng(3, f"fate of {everyone.index(client)}", round_)
             fate, seconds = rng.random(), float(rng.uniform(1.0, 3.0)) * (1 + everyone.index(client) % 5) / 2
             if eventful and fate < 0.05:
-                scheduler.failed(client, "no room on the disk")
+                scheduler.report_failure(client, "no room on the disk")
             elif not eventful or fate > 0.12:
                 scheduler.report(client, seconds, loss=2.0 / (1 + round_) + 0.01 * place)
         scheduler.close_round()

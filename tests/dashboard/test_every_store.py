@@ -72,7 +72,7 @@ def fleet_in_which_nobody_returned(path: Path) -> None:
     with Scheduler.open(path, settings={"cohort_size": 2}, allow_infeasible=True, deadline=5.0) as scheduler:
         for _ in range(4):
             for client in scheduler.choose(offered(*named(4))):
-                scheduler.failed(client, "it went away")
+                scheduler.report_failure(client, "it went away")
             scheduler.close_round()
 
 

@@ -21,7 +21,7 @@ from turnout.analysis.metrics import owed_after_each_round, replayed_estimates
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.ledger import CHANGE_THRESHOLD, Ledger
 from turnout.dashboard.sources.run import RunSource
-from turnout.dashboard.views.queues import debts_of, turns_and_presence
+from turnout.dashboard.views.queues import debt_history, turns_and_availability
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.fairness import Certificate
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
@@ -60,18 +60,18 @@ def test_a_run_is_told_as_it_was_recorded(runs: tuple[RunStore, Stored]) -> None
     store, stored = runs
     for run in (*stored.fast, *stored.random, *stored.fedcs, *stored.training, stored.unfinished):
         ledger, columns = run_source(store, run).ledger, store.columns(run)
-        assert (len(ledger), ledger.last, ledger.clients) == (len(columns), len(columns), columns.clients)
+        assert (len(ledger), ledger.last_round, ledger.clients) == (len(columns), len(columns), columns.clients)
         np.testing.assert_array_equal(ledger.starts, columns.starts)
         np.testing.assert_array_equal(ledger.turn_column("chosen"), columns.chosen)
         np.testing.assert_array_equal(ledger.turn_column("times"), columns.exchange_times)
         np.testing.assert_array_equal(ledger.round_column("seconds"), columns.durations)
-        np.testing.assert_array_equal(ledger.numbers["turns"], columns.turns)
+        np.testing.assert_array_equal(ledger.counters["turns"], columns.turns)
         assert columns.available is not None
         np.testing.assert_array_equal(ledger.round_column("volunteers"), columns.available.sum(axis=1))
-        np.testing.assert_array_equal(ledger.numbers["volunteered"], columns.available.sum(axis=0))
+        np.testing.assert_array_equal(ledger.counters["volunteered"], columns.available.sum(axis=0))
         for row in range(columns.clients):
             mine = np.flatnonzero(columns.chosen_mask[:, row])
-            assert ledger.numbers["last_round"][row] == (mine[-1] + 1 if len(mine) else 0)
+            assert ledger.counters["last_round"][row] == (mine[-1] + 1 if len(mine) else 0)
             times = columns.exchange_times[columns.chosen == row]
             np.testing.assert_allclose(ledger.mean_seconds()[row], times.mean() if len(times) else np.nan)
 
@@ -112,10 +112,10 @@ def test_debts_of_a_run_over_time_and_its_certificate(runs: tuple[RunStore, Stor
     for run in (*stored.fast, *stored.fair, stored.training[0], stored.unfinished):
         ledger, columns = run_source(store, run).ledger, store.columns(run)
         expected = owed_after_each_round(columns, 0.15)
-        after, why = debts_of(ledger, all_rows(ledger))
+        after, why = debt_history(ledger, all_rows(ledger))
         assert why is None
         np.testing.assert_array_equal(after, expected)
-        course = ledger.course
+        course = ledger.fairness_series
         np.testing.assert_array_equal(course["rounds"], columns.rounds)
         np.testing.assert_array_equal(course["worst"], expected.max(axis=1))
         np.testing.assert_allclose(course["mean"], expected.mean(axis=1))
@@ -157,7 +157,7 @@ def test_a_run_read_bit_by_bit_is_the_same(runs: tuple[RunStore, Stored]) -> Non
         bits.catch_up(-1.0)
     assert told == [(0, 60), (25, 60), (50, 60)]
     np.testing.assert_array_equal(bits.ledger.turn_column("predicted"), whole.ledger.turn_column("predicted"))
-    np.testing.assert_array_equal(bits.ledger.course["worst"], whole.ledger.course["worst"])
+    np.testing.assert_array_equal(bits.ledger.fairness_series["worst"], whole.ledger.fairness_series["worst"])
 
 
 # Debts by every rule
@@ -202,11 +202,11 @@ def test_debts_over_time_by_every_rule(folder: Path, rate: str, paid: str, accru
         for name, given in cases.items():
             source = run_source(store, write_made_up(store, name, given, columns))
             assert source.trouble is None
-            after, why = debts_of(source.ledger, all_rows(source.ledger))
+            after, why = debt_history(source.ledger, all_rows(source.ledger))
             assert why is None
             np.testing.assert_array_equal(after, expected)
             some = np.array([7, 0, 4])
-            np.testing.assert_array_equal(debts_of(source.ledger, some)[0], expected[:, some])
+            np.testing.assert_array_equal(debt_history(source.ledger, some)[0], expected[:, some])
             assert_same_certificate(source.ledger.certificate(), told_policy(name, given, columns).certificate())
             assert source.ledger.paid == paid
 
@@ -223,11 +223,11 @@ def test_a_rule_around_the_policy_never_makes_debts_up(folder: Path) -> None:
             assert source.trouble is None
             queues, policy = source.ledger.queues, told_policy(name, given, columns)
             assert queues is not None
-            np.testing.assert_array_equal(queues.owed, policy.owed)
-            after, why = debts_of(source.ledger, all_rows(source.ledger))
+            np.testing.assert_array_equal(queues.owed, policy.debts.owed)
+            after, why = debt_history(source.ledger, all_rows(source.ledger))
             assert (after is None) == (why is not None)
             if after is not None:
-                np.testing.assert_array_equal(after[-1], policy.owed)
+                np.testing.assert_array_equal(after[-1], policy.debts.owed)
 
 
 @given(
@@ -263,7 +263,7 @@ def test_debts_of_any_run(
             run = write_made_up(store, "rbcsf", given_, columns)
         ledger = run_source(store, run).ledger
     path.with_suffix(".turnout").unlink()
-    after, why = debts_of(ledger, all_rows(ledger))
+    after, why = debt_history(ledger, all_rows(ledger))
     assert why is None
     assert after is not None
     outcomes = ("arrived",) if contributed else ("arrived", "late", "failed")
@@ -318,13 +318,13 @@ def test_a_fleet_is_told_as_its_scheduler_tells_it(folder: Path, make: Fleet) ->
         assert ids == audit.ids
         assert [source.row_of(client) for client in ids] == rows.tolist()
         assert len(ledger) == len(audit.durations)
-        for word, counted in (
+        for name, expected_counts in (
             ("turns", audit.turns),
             ("volunteered", audit.volunteered),
             ("last_round", audit.last_round),
             ("joined", audit.joined),
         ):
-            assert dict(zip(ids, ledger.numbers[word].tolist(), strict=True)) == counted, word
+            assert dict(zip(ids, ledger.counters[name].tolist(), strict=True)) == expected_counts, name
         np.testing.assert_array_equal(ledger.round_column("seconds"), audit.durations)
         np.testing.assert_array_equal(ledger.round_column("volunteers"), [len(one) for one in audit.present])
         chosen = np.split(ledger.turn_column("chosen"), ledger.starts[1:-1])
@@ -333,17 +333,17 @@ def test_a_fleet_is_told_as_its_scheduler_tells_it(folder: Path, make: Fleet) ->
         assert ledger.queues is not None
         np.testing.assert_array_equal(ledger.queues.owed, scheduler.certificate().owed)
         expected = np.array([[float(debts.get(client, 0)) for client in ids] for debts in audit.debts])
-        after, why = debts_of(ledger, rows)
+        after, why = debt_history(ledger, rows)
         assert after is not None, why
         np.testing.assert_allclose(after, expected, rtol=1e-12, atol=1e-12)
         there = [[len([one for one in audit.present if client in one]) for client in ids]]
-        counts, share, edges = turns_and_presence(ledger, rows)
+        counts, share, edges = turns_and_availability(ledger, rows)
         assert counts.sum(axis=0).tolist() == [audit.turns[client] for client in ids]
         assert share is not None
         np.testing.assert_allclose((share * np.diff(edges)[:, None]).sum(axis=0), there[0])
         np.testing.assert_array_equal(ledger.retired, np.array(scheduler.state()["numbers.retired"]) > 0)
         if make is not guaranteed:  # a scheduler without a model doubts nobody; here one learns beside it
-            assert [ids[row] for row in np.flatnonzero(ledger.doubted()).tolist()] == scheduler.doubted()
+            assert [ids[row] for row in np.flatnonzero(ledger.suspect_clients()).tolist()] == scheduler.doubted()
 
 
 def test_who_comes_back_is_counted_as_the_scheduler_does(folder: Path) -> None:
@@ -407,21 +407,21 @@ def test_a_fleet_whose_masks_are_gone_has_debts_since_the_snapshot(
         assert 0 < since < rounds
         assert_same_certificate(ledger.certificate(), scheduler.certificate())
         ids = audit.ids
-        after, why = debts_of(ledger, all_rows(ledger))
+        after, why = debt_history(ledger, all_rows(ledger))
         assert after is not None, why
         expected = np.array([[float(debts.get(client, 0)) for client in ids] for debts in audit.debts])
         np.testing.assert_allclose(after, expected[since:], rtol=1e-12, atol=1e-12)
-        assert ledger.course["rounds"].tolist() == list(range(since + 1, rounds + 1))
+        assert ledger.fairness_series["rounds"].tolist() == list(range(since + 1, rounds + 1))
         worst = [max(float(owed) for owed in debts.values()) for debts in audit.debts]
-        np.testing.assert_allclose(ledger.course["worst"], worst[since:])
-        assert dict(zip(ids, ledger.numbers["turns"].tolist(), strict=True)) == audit.turns
+        np.testing.assert_allclose(ledger.fairness_series["worst"], worst[since:])
+        assert dict(zip(ids, ledger.counters["turns"].tolist(), strict=True)) == audit.turns
         stay = [client for client in ids if not client.startswith("forgotten")]
-        there = dict(zip(ids, ledger.numbers["volunteered"].tolist(), strict=True))
+        there = dict(zip(ids, ledger.counters["volunteered"].tolist(), strict=True))
         assert {client: there[client] for client in stay} == {client: audit.volunteered[client] for client in stay}
-        assert turns_and_presence(ledger, all_rows(ledger))[1] is None
+        assert turns_and_availability(ledger, all_rows(ledger))[1] is None
         if make is not guaranteed:  # a scheduler without a model doubts nobody; here one learns beside it
-            assert [ids[row] for row in np.flatnonzero(ledger.doubted()).tolist()] == scheduler.doubted()
-        assert any("no longer on record" in notice for notice in source.notices())
+            assert [ids[row] for row in np.flatnonzero(ledger.suspect_clients()).tolist()] == scheduler.doubted()
+        assert any("is no longer stored" in notice for notice in source.notices())
 
 
 def test_a_liar_is_doubted_by_both_also_when_masks_are_gone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,7 +442,8 @@ def test_a_liar_is_doubted_by_both_also_when_masks_are_gone(folder: Path, monkey
         source, ledger = fleet_ledger(path)
         with closing(source):
             assert (ledger.debts_from > 0) == (kept == 3)
-            assert [source.id_of(row) for row in np.flatnonzero(ledger.doubted()).tolist()] == expected == ["liar"]
+            suspects = [source.id_of(row) for row in np.flatnonzero(ledger.suspect_clients()).tolist()]
+            assert suspects == expected == ["liar"]
 
 
 def test_flags_are_of_the_clients_that_were_read_so_far(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -457,10 +458,11 @@ def test_flags_are_of_the_clients_that_were_read_so_far(folder: Path, monkeypatc
         scheduler.snapshot()
     with closing(FleetSource(path)) as source:
         assert source.ledger.clients == 0
-        assert {name: flags.tolist() for name, flags in source.more_flags().items()} == {"resting": [], "seldom": []}
+        flags = {name: mask.tolist() for name, mask in source.extra_flags().items()}
+        assert flags == {"backing_off": [], "rarely_available": []}
         source.catch_up(FOREVER)
         assert source.reading is None
-        assert source.more_flags()["seldom"].tolist() == [True, False, False, False, False]
+        assert source.extra_flags()["rarely_available"].tolist() == [True, False, False, False, False]
 
 
 def test_a_fleet_nobody_has_joined_has_nothing(folder: Path) -> None:
@@ -468,7 +470,7 @@ def test_a_fleet_nobody_has_joined_has_nothing(folder: Path) -> None:
     Scheduler.open(path).close()
     source, ledger = fleet_ledger(path)
     with closing(source):
-        assert (len(ledger), ledger.clients, ledger.last) == (0, 0, 0)
+        assert (len(ledger), ledger.clients, ledger.last_round) == (0, 0, 0)
         assert ledger.certificate() is None
         assert ledger.queues is None
 

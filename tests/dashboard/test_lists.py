@@ -122,7 +122,7 @@ def test_a_run_is_searched_by_digits(folder: Path) -> None:
         for wrong in ("120", "-1", "1.5", "seventeen", "", "²", "c", "1" * 999):
             answer = there.get(f"/api/client?id={quote(wrong)}")
             assert answer.status == 404, wrong
-            assert "called 0 to 119" in json.loads(answer.body)["error"]
+            assert "the clients of this run are 0 to 119" in json.loads(answer.body)["error"]
 
 
 def test_a_page_beyond_the_last_is_the_last(fleet: Served) -> None:
@@ -177,7 +177,7 @@ MISSING = [
     ("/api/client?id=nobody", "there is no client 'nobody'"),
     ("/api/client?id=", "there is no client"),
     ("/api/explain?id=nobody", "there is no client 'nobody'"),
-    ("/api/round?number=25", "they count from 1 to 24"),
+    ("/api/round?number=25", "rounds are numbered from 1 to 24"),
     ("/api/explain?id=tablet-00&round=25", "there is no round 25"),
     ("/api/round?number=99999999999999999999999", "there is no round 99999999999999999999999"),
     ("/api/explain?id=tablet-00&round=99999999999999999999999", "there is no round 99999999999999999999999"),
@@ -214,7 +214,7 @@ def test_any_id_comes_through_unchanged(folder: Path) -> None:
                 if round_ % 3:
                     scheduler.report(client, 1.0 + len(client) / 100)
                 else:
-                    scheduler.failed(client, f"why? {client}")
+                    scheduler.report_failure(client, f"why? {client}")
             scheduler.close_round()
         scheduler.choose(offered(*ODD_IDS))
     with served(path) as there:
@@ -223,7 +223,7 @@ def test_any_id_comes_through_unchanged(folder: Path) -> None:
         assert [row["id"] for row in rows] == ODD_IDS
         for route in ("turns", "queues"):
             assert there.json(f"/api/{route}?order=id")["ids"] == ODD_IDS
-        assert set(there.json("/api/fairness")["against"]["ids"]) == set(ODD_IDS)
+        assert set(there.json("/api/fairness")["taken_vs_promised"]["ids"]) == set(ODD_IDS)
         seen, reasons = set(), set()
         for number in range(1, 22):
             told = there.json(f"/api/round?number={number}")

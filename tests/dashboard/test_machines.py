@@ -266,7 +266,7 @@ def test_the_stream_tells_trouble(folder: Path) -> None:
             path.rename(folder / "away")
             told = stream.next()
             assert told is not None
-            assert "is gone" in told["trouble"]
+            assert "is missing" in told["trouble"]
             (folder / "away").rename(path)
             told = stream.next()
             assert told is not None
@@ -293,7 +293,7 @@ def test_the_stream_says_when_it_is_no_longer_live(folder: Path, monkeypatch: py
 def test_a_silent_stream_says_that_it_is_still_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=2, is_open=False)
-    monkeypatch.setattr(app_module, "SAY_SOMETHING", 0.05)
+    monkeypatch.setattr(app_module, "KEEPALIVE_SECONDS", 0.05)
     with served(path) as there:
         there.wait_read()
         with listening(there) as stream:
@@ -308,7 +308,7 @@ def test_the_stream_ends_when_the_watch_stops(folder: Path) -> None:
         there.wait_read()
         with listening(there) as stream:
             assert stream.next() is not None
-            there.watch.end()
+            there.watch.request_stop()
             assert stream.next() is None
 
 

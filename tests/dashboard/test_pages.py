@@ -143,7 +143,7 @@ def test_a_page_whose_run_is_still_being_read_says_how_far(browser: Browser, tmp
     ):
         turn_to(page, "overview", run=str(stored.fast[0]))
         page.wait_for(f"{notices}.includes('Still reading: 25 of 60')")
-        assert "25 of 60 rounds read" in page.evaluate(heading)
+        page.wait_for(f"{heading}.includes('25 of 60 rounds read')")
         assert "finished" not in page.evaluate(heading)
         read_the_rest()
         page.wait_for(f"!{notices}.includes('Still reading')")
@@ -180,7 +180,7 @@ def test_numbers_on_the_page_are_those_of_the_fleet(browser: Browser, tmp_path: 
         page.click("#page tbody tr:first-child a")
         page.wait_for(SETTLED % "client")
         assert ids[most] in page.evaluate("document.querySelector('#page h1').textContent")
-        assert "Promise kept" in _text(page, "overview")
+        assert "Guarantee kept" in _text(page, "overview")
 
 
 def test_why_not_is_answered_in_a_sentence(browser: Browser, tmp_path: Path) -> None:
@@ -227,9 +227,9 @@ def test_what_is_wrong_is_said_and_the_page_lives_on(browser: Browser, tmp_path:
         page.evaluate("location.hash = '#/rounds?number=9999'")
         page.wait_for("document.getElementById('page').textContent.includes('there is no round 9999')")
         path.rename(tmp_path / "elsewhere")
-        page.wait_for("document.getElementById('notices').textContent.includes('is gone')")
+        page.wait_for("document.getElementById('notices').textContent.includes('is missing')")
         (tmp_path / "elsewhere").rename(path)
-        page.wait_for("!document.getElementById('notices').textContent.includes('is gone')")
+        page.wait_for("!document.getElementById('notices').textContent.includes('is missing')")
         turn_to(page, "system")
 
 
@@ -353,7 +353,7 @@ def test_another_run_is_chosen(browser: Browser, tmp_path: Path) -> None:
         page.wait_for("document.getElementById('runs').open")
         page.click(f"#runs a[href*='run={stored.random[0]}']")
         page.wait_for(f"location.hash.includes('run={stored.random[0]}')")
-        page.wait_for("document.getElementById('page').textContent.includes('No promise')")
+        page.wait_for("document.getElementById('page').textContent.includes('No guarantee')")
         assert "random" in page.evaluate("document.getElementById('run-button').textContent")
 
 

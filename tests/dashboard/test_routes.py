@@ -104,7 +104,7 @@ def test_each_route_answers_to_looking_and_to_nothing_else(fleet: Served, runs: 
                     assert answer.headers["content-type"] == same.headers["content-type"]
             if status == 405:
                 assert answer.headers["allow"] == "GET, HEAD"
-                assert json.loads(answer.body) == {"error": "this page can only be looked at"}
+                assert json.loads(answer.body) == {"error": "this dashboard is read-only: use GET or HEAD"}
 
 
 def assert_guarded(headers: dict[str, str]) -> None:
@@ -200,7 +200,7 @@ def test_the_files_of_the_page(fleet: Served) -> None:
         assert (again.status, again.body) == (304, b"")
         assert_guarded(again.headers)
         assert fleet.get(f"/static/{quote(name)}", {"If-None-Match": '"other"'}).status == 200
-    assert len({file.mark for file in every.values()}) == len(every)
+    assert len({file.etag for file in every.values()}) == len(every)
     assert fleet.get("/").body == every["index.html"].data
 
 
@@ -308,7 +308,7 @@ def test_an_error_nobody_thought_of_is_a_500_in_json_and_a_word_in_the_log(
     def break_down(*_: Any) -> None:
         raise ZeroDivisionError("a secret of the house")
 
-    monkeypatch.setattr(overview, "_open", break_down)
+    monkeypatch.setattr(overview, "_open_round", break_down)
     with served(folder / "fleet.turnout") as there, caplog.at_level(logging.ERROR):
         there.wait_read()
         for _ in range(2):

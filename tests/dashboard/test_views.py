@@ -114,7 +114,7 @@ def test_the_overview_of_a_run_in_numbers(place: Path, runs: Served, stored: Sto
             assert close_to([one["owed"], one["turns"]], [debts[-1, int(one["id"])], columns.turns[int(one["id"])]])
         assert len(behind) == min(8, int((debts[-1] > 0).sum()))
         assert told["certificate"]["holds"] is True
-        assert f"at most {debts[-1].max():.2f} turns" in told["certificate"]["words"]
+        assert f"at most {debts[-1].max():.2f} turns" in told["certificate"]["text"]
 
 
 def test_a_promise_is_told_by_its_terms(runs: Served, stored: Stored, fleet: Served) -> None:
@@ -138,11 +138,13 @@ def test_random_choice_is_a_run_of_it_where_the_store_has_one(place: Path, runs:
         expected = columns_of(place, stored.random[place_]).durations.mean()
         assert close_to([told["random"]["mean_round"]], [expected])
         assert close_to([told["random"]["saved"]], [1 - told["mean_round"] / expected])
-        assert told["random"]["how"] == "1 run of random choice in this store, over as many rounds"
+        assert (
+            told["random"]["how"] == "mean of 1 run with random selection in this store, over the same number of rounds"
+        )
     told = runs.json(f"/api/overview?run={stored.unfinished}")  # 30 rounds, of a seed that random was not played with
     both = [columns_of(place, run).durations[:30].mean() for run in stored.random]
     assert close_to([told["random"]["mean_round"]], [np.mean(both)])
-    assert told["random"]["how"].startswith("2 runs")
+    assert told["random"]["how"].startswith("mean of 2 runs")
     assert runs.json(f"/api/overview?run={stored.random[0]}")["random"] is None
 
 
@@ -172,7 +174,7 @@ def test_random_choice_is_estimated_from_the_times_that_are_known(
         there.wait_read()
         told = there.json("/api/overview")
     assert abs(told["random"]["mean_round"] - mean) < 4 * spread / math.sqrt(10_000)
-    assert told["random"]["how"] == "estimated: 10000 random cohorts of the 6 clients whose times are known"
+    assert told["random"]["how"] == "estimated from 10000 random cohorts of the 6 clients with known times"
     assert close_to([told["random"]["saved"]], [1 - told["mean_round"] / told["random"]["mean_round"]])
 
 
@@ -202,7 +204,7 @@ def test_the_overview_of_a_fleet_in_numbers(fleet: Served, audit: Audit) -> None
 
 def test_the_open_round_is_told_as_it_stands(fleet: Served) -> None:
     told = fleet.json("/api/overview")["open"]
-    assert (told["round"], told["deadline"], told["wanted"]) == (61, 10, 4)
+    assert (told["round"], told["deadline"], told["target_size"]) == (61, 10, 4)
     detail = fleet.json("/api/round")
     outcomes = Counter(row["outcome"] for row in detail["rows"])
     assert outcomes == {"arrived": 1, "failed": 1, "out": told["out"]}
@@ -232,7 +234,7 @@ def test_fairness_in_numbers(place: Path, runs: Served, stored: Stored) -> None:
     edges, counts = told["shares"]["edges"], told["shares"]["counts"]
     assert sum(counts) == len(turns)
     assert close_to([edges[0], edges[-1]], [shares.min(), shares.max()])
-    against = told["against"]
+    against = told["taken_vs_promised"]
     assert against["ids"] == [str(row) for row in range(len(turns))]
     assert against["turns"] == turns.tolist()
     assert close_to(against["promised"], np.full(len(turns), 0.15 * rounds))
@@ -454,8 +456,8 @@ def test_one_client_in_numbers(place: Path, fleet: Served, audit: Audit) -> None
             assert close_to(told["debts"]["owed"], [float(debts.get(client, 0)) for debts in audit.debts])
             assert ("retired" in told["flags"]) == (client == "c9")
             assert rows[client]["share"] == told["share"]
-    assert "no turn is to come" in fleet.json("/api/client?id=c9")["next"]
-    assert "one in 6.0 of the rounds it volunteers for" in fleet.json("/api/client?id=c0")["next"]
+    assert "gets no more turns" in fleet.json("/api/client?id=c9")["next"]
+    assert "one turn every 6.0 rounds in which it is available" in fleet.json("/api/client?id=c0")["next"]
 
 
 def test_flags_are_the_schedulers(folder: Path) -> None:
@@ -470,7 +472,7 @@ def test_flags_are_the_schedulers(folder: Path) -> None:
             there |= offered("shaky") if round_ > 38 else {}
             for client in scheduler.choose(there):
                 if client == "shaky":
-                    scheduler.failed(client, "no")
+                    scheduler.report_failure(client, "no")
                 else:
                     scheduler.report(client, 5.0)
             scheduler.close_round()
@@ -482,11 +484,11 @@ def test_flags_are_the_schedulers(folder: Path) -> None:
         rows = {row["id"]: set(row["flags"]) for row in there_.json("/api/clients")["rows"]}
         warnings = there_.json("/api/overview")["warnings"]
         flagged = there_.json("/api/speed")["flags"]
-    assert {one for one, flags in rows.items() if "resting" in flags} == resting
+    assert {one for one, flags in rows.items() if "backing_off" in flags} == resting
     assert {one for one, flags in rows.items() if "context" in flags} == set(doubted)
-    assert {one for one, flags in rows.items() if "seldom" in flags} == {"rare"}
-    assert [one["id"] for one in warnings if "no longer explains" in one["text"]] == ["liar"]
-    assert [one["id"] for one in warnings if "volunteered for fewer" in one["text"]] == ["rare"]
+    assert {one for one, flags in rows.items() if "rarely_available" in flags} == {"rare"}
+    assert [one["id"] for one in warnings if "does not explain" in one["text"]] == ["liar"]
+    assert [one["id"] for one in warnings if "available too rarely" in one["text"]] == ["rare"]
     assert [one["id"] for one in flagged if one["kind"] == "context"] == ["liar"]
 
 
@@ -539,7 +541,7 @@ def test_a_run_without_contexts_says_why_nothing_is_foretold(folder: Path) -> No
         plan = RunPlan("rbcsf", 30, settings={"cohort_size": 3}, world_settings={"clients": 12}, keep="choices")
         columns = store.columns(play_into(store, plan))
     with served(path) as there:
-        assert "without contexts" in there.json("/api/speed")["why_not"]
+        assert "without contexts" in there.json("/api/speed")["empty_reason"]
         told = there.json("/api/queues?order=id")
         debts = owed_after_each_round(columns, 0.15)
         for row, line in enumerate(told["owed"]):
@@ -558,7 +560,7 @@ def test_a_promise_that_cannot_be_counted_again_is_not_told_and_that_is_said(fol
         assert told["about"]["promise"] is None
         assert told["certificate"]["holds"] is None
         (warning,) = told["warnings"]
-        assert "is not shown, as the record says too little" in warning["text"]
+        assert "is not shown because its record is incomplete" in warning["text"]
 
 
 # Training, compare
@@ -584,7 +586,7 @@ def test_training_curves_are_what_was_measured(place: Path, runs: Served, stored
     assert close_to(told["groups"][0]["mean"], rbcsf.metrics[other])
     refused = runs.get(f"/api/training?run={stored.training[0]}&metric=beauty")
     assert refused.status == 400
-    assert b"nothing called 'beauty' was measured" in refused.body
+    assert b"metric must be one of accuracy, diverged, got 'beauty'" in refused.body
     assert runs.json(f"/api/training?run={stored.fast[0]}")["groups"] == []
 
 
@@ -608,7 +610,7 @@ def test_training_of_several_seeds_is_their_mean_and_band(folder: Path) -> None:
 
 def test_compare_is_summarise_over_the_seeds(place: Path, runs: Served, stored: Stored) -> None:
     told = runs.json(f"/api/compare?run={stored.fair[0]}")
-    assert told["yardstick"] == 0.15
+    assert told["reference_rate"] == 0.15
     groups = {tuple(group["runs"]): group for group in told["groups"]}
     assert set(groups) == {
         tuple(stored.fast),
@@ -638,7 +640,7 @@ def test_compare_is_summarise_over_the_seeds(place: Path, runs: Served, stored: 
         }
         for group in told["groups"]
     ]
-    assert told["why_not"] is None
+    assert told["empty_reason"] is None
 
 
 def test_runs_of_other_worlds_are_not_compared(runs: Served, stored: Stored) -> None:
@@ -702,7 +704,7 @@ def test_values_that_differ_in_the_last_bit_are_counted_together(value: float) -
 @given(st.lists(st.one_of(st.floats(-1e6, 1e6), st.just(math.nan)), max_size=700), st.integers(1, 60))
 def test_bins_keep_the_extremes_and_all_rounds(values: list[float], most: int) -> None:
     rounds = np.arange(1, len(values) + 1)
-    x, (mean, low, high) = common.binned(rounds, values, most)
+    x, (mean, low, high) = common.bin_series(rounds, values, most)
     assert len(x) == len(mean) == len(low) == len(high)
     assert len(x) <= most
     if not values:
@@ -712,8 +714,8 @@ def test_bins_keep_the_extremes_and_all_rounds(values: list[float], most: int) -
         known = [value for value in values[start:end] if not math.isnan(value)]
         if not known:
             assert not math.isfinite(one)
-            assert common.number(least) is None
-            assert common.number(largest) is None
+            assert common.json_number(least) is None
+            assert common.json_number(largest) is None
             continue
         assert one == pytest.approx(sum(known) / len(known), abs=1e-6)
         assert (least, largest) == (min(known), max(known))
@@ -731,7 +733,7 @@ def test_gini_is_the_mean_difference(turns: list[int]) -> None:
     [(math.nan, None), (math.inf, None), (None, None), (3.0, 3), (1 / 3, 0.333333), (1234567.8, 1234570.0), (0, 0)],
 )
 def test_numbers_for_json(value: Any, expected: Any) -> None:
-    found = common.number(value)
+    found = common.json_number(value)
     assert found == expected
     assert type(found) is type(expected)
 
@@ -761,13 +763,16 @@ def test_a_promise_that_is_broken_is_an_error_in_words(folder: Path, monkeypatch
         )
         monkeypatch.setattr(type(ledger.policy), "certificate", lambda _: worse)
         told = common.certificate(ledger)
-        assert told == {"holds": False, "words": "3 clients have had less than was promised and is owed."}
+        assert told == {
+            "holds": False,
+            "text": "3 clients got fewer turns than promised, beyond the turns owed and forfeited.",
+        }
         watch = Watch(path)
         try:
             warnings = overview.overview(watch, source)["warnings"]
         finally:
             watch.stop()
-        assert warnings[0] == {"level": "error", "text": told["words"], "id": None}
+        assert warnings[0] == {"level": "error", "text": told["text"], "id": None}
 
 
 def test_a_large_fleet_is_shown_by_a_sample_that_has_the_most_owed(folder: Path) -> None:
@@ -779,7 +784,7 @@ def test_a_large_fleet_is_shown_by_a_sample_that_has_the_most_owed(folder: Path)
     debts = ledger.queues.owed
     with served(path) as there:
         there.wait_read()
-        told = there.json("/api/fairness")["against"]
+        told = there.json("/api/fairness")["taken_vs_promised"]
         assert told["of"] == 2600
         assert len(told["ids"]) <= 2000
         assert len(set(told["ids"])) == len(told["ids"])

@@ -96,7 +96,7 @@ def test_new_rounds_appear_and_the_version_rises(folder: Path) -> None:
 
 def read_all(watch: Watch) -> None:
     """Look until a watch that nobody has started has read everything."""
-    while watch.look():
+    while watch.poll():
         pass
 
 
@@ -107,7 +107,7 @@ def test_a_version_stands_for_one_state(folder: Path) -> None:
     with watching(path) as watch:  # not started: it looks only when this test tells it to
 
         def pages() -> list[dict[str, Any]]:
-            with watch.looking() as source:
+            with watch.locked_source() as source:
                 return [
                     overview(watch, source),
                     rounds(watch, source, page=1, size=50),
@@ -118,7 +118,7 @@ def test_a_version_stands_for_one_state(folder: Path) -> None:
         state, before = watch.state, pages()
         assert before[0]["round"] == 8
         for _ in range(50):
-            assert watch.look() is False
+            assert watch.poll() is False
             assert watch.state == state
         assert pages() == before
         with Scheduler.open(path) as scheduler:
@@ -130,21 +130,21 @@ def test_a_version_stands_for_one_state(folder: Path) -> None:
 
 def test_every_change_of_the_state_has_a_version_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading, being live, trouble and their ends: no two different states share a version."""
-    monkeypatch.setattr(watch_module, "SLICE", -1.0)
+    monkeypatch.setattr(watch_module, "READ_SECONDS", -1.0)
     path, away = folder / "fleet.turnout", folder / "away"
     small_fleet(path, rounds=30, is_open=False)
     with watching(path) as watch:
         states = [watch.state]
 
         def look() -> None:
-            watch.look()
+            watch.poll()
             if watch.state != states[-1]:
                 states.append(watch.state)
 
         look()
         assert watch.reading is not None
         while watch.reading is not None:
-            watch_module.SLICE = 1.0
+            watch_module.READ_SECONDS = 1.0
             look()
         with Scheduler.open(path) as scheduler:
             play_rounds(scheduler, 1, scheduler.clients)
@@ -237,14 +237,14 @@ def test_a_fleet_that_drops_its_masks_meanwhile_is_read_again(folder: Path, monk
     with served(path) as there, Scheduler.open(path) as scheduler:
         there.wait_read()
         monkeypatch.setattr(journal, "KEEP_MASKS", 3)
-        with there.watch.looking():  # so that nothing is read in between
+        with there.watch.locked_source():  # so that nothing is read in between
             play_rounds(scheduler, 3, scheduler.clients)
             scheduler.snapshot()
         there.wait_rounds(13)
         there.wait_read()
         assert there.get("/healthz").status == 200
         notes = [one["text"] for one in there.json("/api/overview")["warnings"] if one["level"] == "note"]
-        assert any("up to round 13 is no longer on record" in note for note in notes)
+        assert any("up to round 13 is no longer stored" in note for note in notes)
 
 
 def test_who_writes_is_told_and_who_died_is_not(folder: Path) -> None:
@@ -280,8 +280,8 @@ def test_a_file_that_is_gone_is_trouble_until_it_is_back(folder: Path) -> None:
         answer = there.until(lambda: one if (one := there.get("/healthz")).status == 503 else None)
         told = json.loads(answer.body)
         assert told["status"] == "trouble"
-        assert "is gone" in told["trouble"]
-        assert "is gone" in there.json("/api/store")["trouble"]
+        assert "is missing" in told["trouble"]
+        assert "is missing" in there.json("/api/store")["trouble"]
         assert there.json("/api/overview")["about"]["rounds"] == 6, "what was read is still shown"
         assert there.json("/api/system")["store"]["bytes"] is None
         assert b"turnout_up 0\n" in there.get("/metrics").body
@@ -360,7 +360,7 @@ def test_damage_that_is_met_later_is_trouble_that_stays(folder: Path) -> None:
         there.wait_read()
         with Scheduler.open(path) as scheduler:
             play_rounds(scheduler, 2, scheduler.clients)
-            with there.watch.looking(), closing(sqlite3.connect(path)) as db, db:
+            with there.watch.locked_source(), closing(sqlite3.connect(path)) as db, db:
                 play_rounds(scheduler, 1, scheduler.clients)
                 db.execute("UPDATE events SET data = zeroblob(10) WHERE seq = (SELECT MAX(seq) FROM events)")
         there.until(lambda: there.get("/healthz").status == 503)
@@ -378,11 +378,11 @@ def test_trouble_that_stays_is_published_once(folder: Path) -> None:
         with Scheduler.open(path) as scheduler, closing(sqlite3.connect(path)) as db, db:
             play_rounds(scheduler, 1, scheduler.clients)
             db.execute("UPDATE events SET data = zeroblob(10) WHERE seq = (SELECT MAX(seq) FROM events)")
-        watch.look()
+        watch.poll()
         state = watch.state
         assert "damaged" in str(state.trouble)
         for _ in range(20):
-            watch.look()
+            watch.poll()
             assert watch.state == state
 
 
@@ -490,12 +490,12 @@ def test_only_a_few_runs_are_kept_in_memory_and_all_can_be_looked_at(folder: Pat
         for _ in range(2):
             for run in (1, 9, 3, 7, 5, 2, 8, 4, 6, 1):
                 assert there.json(f"/api/overview?run={run}")["round"] == 4 + run
-        assert len(there.watch._runs) <= watch_module.KEPT
+        assert len(there.watch._runs) <= watch_module.CACHED_RUNS
 
 
 def test_a_long_run_is_read_bit_by_bit_and_says_how_far(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_module, "AT_ONCE", -1.0)
-    monkeypatch.setattr(watch_module, "SLICE", -1.0)
+    monkeypatch.setattr(watch_module, "FIRST_READ_SECONDS", -1.0)
+    monkeypatch.setattr(watch_module, "READ_SECONDS", -1.0)
     path, columns = folder / "runs.turnout", made_up(50, 10)
     with RunStore(path) as store:
         run = store.begin("long", {"policy": "rbcsf", "settings": {"cohort_size": 3}}, clients=10, code_version="test")
@@ -503,17 +503,17 @@ def test_a_long_run_is_read_bit_by_bit_and_says_how_far(folder: Path, monkeypatc
             records = list(columns.records())[start : start + 5]
             store.append(run, RoundColumns.from_records(records, clients=10))
     with watching(path) as watch:  # which nobody has started: it reads when it is told to
-        with watch.looking() as source:
+        with watch.locked_source() as source:
             assert source is not None
             assert len(source.ledger) == 5
         told = []
         while watch.reading is not None:
             told.append(watch.reading)
             before = watch.version
-            watch.look()
+            watch.poll()
             assert watch.version > before
         assert told == [(done, 50) for done in range(5, 50, 5)]
-        with watch.looking() as source:
+        with watch.locked_source() as source:
             assert source is not None
             assert len(source.ledger) == 50
 
@@ -586,7 +586,7 @@ def queues_fit(there: Served) -> None:
     if not told["about"]["clients"]:  # read anew from its beginning, as somebody was forgotten
         return
     assert told["x"] == list(range(1, told["about"]["rounds"] + 1))
-    assert told["owed"] is not None, told["why_not"]
+    assert told["owed"] is not None, told["empty_reason"]
     worst = [max(column) for column in zip(*told["owed"], strict=True)]
     assert worst == pytest.approx(told["curve"]["worst"], rel=1e-5)
 
@@ -643,6 +643,6 @@ def test_a_watch_that_is_stopped_lets_go_of_everything(folder: Path, caplog: pyt
         watch.stop()
         assert watch.stopped
         assert not any(thread.name == "turnout-dashboard" for thread in threading.enumerate())
-        with pytest.raises(StoreError), watch.looking():
+        with pytest.raises(StoreError), watch.locked_source():
             pass
     assert caplog.records == []
