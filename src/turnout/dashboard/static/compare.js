@@ -10,7 +10,7 @@ const PLAIN = () => [1, ''];
 /** Field, label, [divisor, unit] as a function of the largest mean, decimals, and 1 if larger is better, else -1. */
 const MEASURES = [
   ['mean_round', 'mean round', timeUnit, null, -1], ['p95_round', '95th percentile', timeUnit, null, -1],
-  ['least_share', 'smallest share of rounds', PERCENT, 1, 1],
+  ['least_share', 'smallest share', PERCENT, 1, 1],
   ['jain', 'Jain’s index', PLAIN, 3, 1], ['worst_debt', 'largest debt', TURNS, null, -1],
   ['accuracy', 'accuracy', PLAIN, 3, 1],
 ];

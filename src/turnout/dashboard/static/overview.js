@@ -45,7 +45,7 @@ function headCards(data) {
       promise?.cap != null && `A debt cannot exceed ${turns(promise.cap)}.`),
     card('Smallest share of rounds', share(data.least_share), data.least && ['of ', clientLink(data.least.id)],
       promised
-        ? `Guaranteed: ${promised} of the rounds${promise.accrual === 'available' ? ' with the client available' : ''}`
+        ? `Guaranteed: ${promised} of the rounds${promise.accrual === 'available' ? ' in which it is available' : ''}`
         : 'No share is guaranteed.'),
     card('Jain’s index', ratio(data.jain), '1 if all clients have had the same number of turns.',
       data.cohort != null &&

@@ -28,15 +28,15 @@ SHOWN_DEBTORS = 8
 DRAWS = 400
 MAX_SAMPLED_TURNS = 200_000
 MAX_NAMED_CLIENTS = 3
-#: The warning of a flag, for one client and for several.
+#: The warning of a flag for one client, which the page shows after the client's id, and for several clients.
 WARNINGS = {
     "context": (
-        "The context that {} reports does not explain its exchange times: check its sensors and its software.",
+        "Its context does not explain its exchange times: check its sensors and its software.",
         "The contexts that {} report do not explain their exchange times: check their sensors and their software.",
     ),
-    "changed": ("The exchange times of {} have changed recently.",) * 2,
+    "changed": ("Its exchange times have changed recently.", "The exchange times of {} have changed recently."),
     "rarely_available": (
-        "{} is available too rarely for its guarantee: lower guaranteed_rate, or set accrual='available'.",
+        "It is available too rarely for its guarantee: lower guaranteed_rate, or set accrual='available'.",
         "{} are available too rarely for their guarantees: lower guaranteed_rate, or set accrual='available'.",
     ),
 }
