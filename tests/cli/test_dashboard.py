@@ -128,7 +128,7 @@ def test_an_occupied_port_is_reported_in_one_line(folder: Path) -> None:
 def test_a_short_token_is_an_error(folder: Path) -> None:
     path = folder / "runs.turnout"
     RunStore(path).close()
-    assert "at least 12 plain characters" in error_of(str(path), "--token", "short")
+    assert "at least 12 printable ASCII characters" in error_of(str(path), "--token", "short")
 
 
 @pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "plotly"])

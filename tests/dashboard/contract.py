@@ -1,4 +1,4 @@
-"""What the page may rely on: every key of every answer, and what it may hold."""
+"""The contract between the API and the page: every key of every response, its type and its limits."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from turnout.dashboard.views.queues import COLUMNS
 
 
 class Maybe(NamedTuple):
-    """This, or null."""
+    """A value of this shape, or null."""
 
     shape: Any
 
 
 class Many(NamedTuple):
-    """A list of these, at most so many."""
+    """A list of values of this shape, with at most `most` entries."""
 
     shape: Any
     most: int
 
 
 class Named(NamedTuple):
-    """A table with any keys."""
+    """An object with arbitrary keys."""
 
     shape: Any
 
 
 class OneOf(NamedTuple):
-    """One of these words."""
+    """One of these strings."""
 
-    words: tuple[str, ...]
+    values: tuple[str, ...]
 
 
 class Count(NamedTuple):
-    """A whole number that is always there."""
+    """An integer; never null."""
 
 
 class Number(NamedTuple):
-    """A number, or null where it is not known."""
+    """A number, or null if it is unknown."""
 
 
 NUMBER, COUNT = Number(), Count()
 POINTS, DOTS, PAGE = 301, 2000, 500
 LINE = Many(NUMBER, POINTS)
 BINS = {"edges": Many(NUMBER, 41), "counts": Many(COUNT, 40)}
-FLAGS = Many(OneOf(("context", "changed", "resting", "retired", "seldom")), 5)
+FLAGS = Many(OneOf(("context", "changed", "backing_off", "retired", "rarely_available")), 5)
 OUTCOME = OneOf(("arrived", "late", "failed", "surplus", "outrun"))
-CERTIFICATE = {"holds": Maybe(bool), "words": str}
+CERTIFICATE = {"holds": Maybe(bool), "text": str}
 READING = Maybe({"done": COUNT, "of": COUNT})
 ABOUT = {
     "run": Maybe(COUNT),
@@ -92,12 +92,12 @@ ROUND = {
     "is_open": bool,
     "seconds": NUMBER,
     "volunteers": NUMBER,
-    "wanted": NUMBER,
+    "target_size": NUMBER,
     "threshold": NUMBER,
     "objective": NUMBER,
     "opened": Maybe(str),
     "closed": Maybe(str),
-    "words": str,
+    "summary": str,
     "rows": Many(
         {
             "id": str,
@@ -106,7 +106,7 @@ ROUND = {
             "low": NUMBER,
             "high": NUMBER,
             "seconds": NUMBER,
-            "outcome": OneOf((*OUTCOME.words, "out")),
+            "outcome": OneOf((*OUTCOME.values, "out")),
             "owed": NUMBER,
             "loss": NUMBER,
             "bottleneck": bool,
@@ -148,7 +148,7 @@ SHAPES: dict[str, Any] = {
                 "round": COUNT,
                 "elapsed": NUMBER,
                 "deadline": NUMBER,
-                "wanted": COUNT,
+                "target_size": COUNT,
                 "out": COUNT,
                 "back": COUNT,
                 "failed": COUNT,
@@ -180,7 +180,7 @@ SHAPES: dict[str, Any] = {
         "jain": NUMBER,
         "gini": NUMBER,
         "shares": BINS,
-        "against": Maybe(
+        "taken_vs_promised": Maybe(
             {
                 "ids": Many(str, DOTS),
                 "turns": Many(NUMBER, DOTS),
@@ -213,7 +213,7 @@ SHAPES: dict[str, Any] = {
         "x": Many(COUNT, COLUMNS + 1),
         "ids": Many(str, SHOWN_ROWS),
         "owed": Maybe(Many(Many(NUMBER, COLUMNS + 1), SHOWN_ROWS)),
-        "why_not": Maybe(str),
+        "empty_reason": Maybe(str),
         "curve": Maybe({"x": LINE, "worst": LINE, "mean": LINE, "p95": LINE}),
         "now": Maybe(BINS),
         "cap": NUMBER,
@@ -232,7 +232,7 @@ SHAPES: dict[str, Any] = {
     },
     "speed": {
         "about": ABOUT,
-        "why_not": Maybe(str),
+        "empty_reason": Maybe(str),
         "known": COUNT,
         "points": {
             "id": Many(str, 1500),
@@ -330,8 +330,8 @@ SHAPES: dict[str, Any] = {
     },
     "compare": {
         "about": ABOUT,
-        "yardstick": NUMBER,
-        "why_not": Maybe(str),
+        "reference_rate": NUMBER,
+        "empty_reason": Maybe(str),
         "groups": Many(
             {
                 "name": str,
@@ -365,11 +365,11 @@ SHAPES: dict[str, Any] = {
         "memory_bytes": NUMBER,
     },
 }
-#: Those of the same length in an answer, one entry for one thing.
-TOGETHER: dict[str, list[tuple[str, ...]]] = {
+#: Lists of a response that must have the same length.
+SAME_LENGTH: dict[str, list[tuple[str, ...]]] = {
     "overview": [("rounds.x", "rounds.mean", "rounds.low", "rounds.high"), ("debts.x", "debts.worst", "debts.mean")],
     "fairness": [
-        ("against.ids", "against.turns", "against.promised", "against.owed"),
+        tuple(f"taken_vs_promised.{name}" for name in ("ids", "turns", "promised", "owed")),
         ("lorenz.x", "lorenz.y"),
         ("worst_over_time.x", "worst_over_time.least_share"),
     ],
@@ -393,25 +393,25 @@ TOGETHER: dict[str, list[tuple[str, ...]]] = {
 }
 
 
-def without_odd_numbers(body: bytes) -> Any:
-    """JSON as a browser reads it: NaN and Infinity are refused."""
+def strict_json(body: bytes) -> Any:
+    """Parses JSON and refuses NaN and Infinity, as a browser does."""
 
-    def refuse(word: str) -> Any:
-        raise AssertionError(f"{word} is not JSON")
+    def refuse(constant: str) -> Any:
+        raise AssertionError(f"{constant} is not JSON")
 
     return json.loads(body, parse_constant=refuse)
 
 
-def assert_keeps(route: str, told: Any) -> None:
-    """Every key of the contract, of its kind, in bounds; what belongs together has one length."""
-    check(told, SHAPES[route], route)
-    for names in TOGETHER.get(route, []):
-        lengths = {name: len(found) for name in names if (found := _at(told, name)) is not None}
+def assert_matches_contract(route: str, data: Any) -> None:
+    """Checks the shape of a response and the lengths of related lists."""
+    check(data, SHAPES[route], route)
+    for names in SAME_LENGTH.get(route, []):
+        lengths = {name: len(values) for name in names if (values := _at(data, name)) is not None}
         assert len(set(lengths.values())) <= 1, (route, lengths)
 
 
 def check(value: Any, shape: Any, where: str) -> None:
-    """Refuse what is not of this shape."""
+    """Raises AssertionError if a value does not have this shape."""
     match shape:
         case Maybe(inner):
             if value is not None:
@@ -419,14 +419,14 @@ def check(value: Any, shape: Any, where: str) -> None:
         case Many(inner, most):
             assert isinstance(value, list), (where, value)
             assert len(value) <= most, (where, len(value))
-            for place, one in enumerate(value):
-                check(one, inner, f"{where}.{place}")
+            for index, item in enumerate(value):
+                check(item, inner, f"{where}.{index}")
         case Named(inner):
             assert isinstance(value, dict), (where, value)
-            for name, one in value.items():
-                check(one, inner, f"{where}.{name}")
-        case OneOf(words):
-            assert value in words, (where, value)
+            for name, item in value.items():
+                check(item, inner, f"{where}.{name}")
+        case OneOf(values):
+            assert value in values, (where, value)
         case Count():
             assert type(value) is int, (where, value)
         case Number():
@@ -442,9 +442,9 @@ def check(value: Any, shape: Any, where: str) -> None:
             raise AssertionError(f"no such shape: {shape!r}")
 
 
-def _at(told: Any, name: str) -> Any:
-    for word in name.split("."):
-        if told is None:
+def _at(data: Any, name: str) -> Any:
+    for key in name.split("."):
+        if data is None:
             return None
-        told = (told[int(word)] if int(word) < len(told) else None) if word.isdecimal() else told[word]
-    return told
+        data = (data[int(key)] if int(key) < len(data) else None) if key.isdecimal() else data[key]
+    return data

@@ -1,4 +1,4 @@
-"""Takes the pictures of the dashboard that the documents show: `make pictures`."""
+"""Takes the screenshots of the dashboard for the documentation: `make pictures`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from turnout.simulator import RunPlan, sweep
 from turnout.store import RunStore
 
 WIDTH, HEIGHT = 1280, 900
-#: What each picture shows: which store, which page, and how.
+#: The store, the page and its settings for each picture.
 PICTURES: dict[str, tuple[str, str, dict[str, str]]] = {
     "overview": ("fleet", "overview", {}),
     "queues": ("runs", "queues", {}),
@@ -33,33 +33,33 @@ CLIENTS, ROUNDS = 40, 160
 
 
 def take_all(folder: Path) -> list[Path]:
-    """Those of PICTURES, one page in dark, and one on a phone."""
+    """Takes the pictures in PICTURES, one in the dark theme and one on a phone; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     taken = []
-    with tempfile.TemporaryDirectory() as nowhere, Browser() as browser:
-        runs, fleet = Path(nowhere) / "runs.turnout", Path(nowhere) / "fleet.turnout"
+    with tempfile.TemporaryDirectory() as temporary, Browser() as browser:
+        runs, fleet = Path(temporary) / "runs.turnout", Path(temporary) / "fleet.turnout"
         make_runs(runs)
         with playing(fleet), dashboard_of(runs) as runs_url, dashboard_of(fleet) as fleet_url:
             urls = {"runs": runs_url, "fleet": fleet_url}
-            wide = {kind: opened(browser.page(width=WIDTH, height=HEIGHT), url) for kind, url in urls.items()}
+            wide = {kind: open_dashboard(browser.page(width=WIDTH, height=HEIGHT), url) for kind, url in urls.items()}
             for name, (kind, page, settings) in PICTURES.items():
-                taken.append(_taken(wide[kind], folder / f"{name}.png", page, settings))
-            dark = opened(browser.page(width=WIDTH, height=HEIGHT, dark=True), fleet_url)
-            taken.append(_taken(dark, folder / "dark.png", DARK, {}))
-            phone = opened(browser.page(width=390, height=844, scale=2.0, phone=True), fleet_url)
-            taken.append(_taken(phone, folder / "phone.png", PHONE, {}))
+                taken.append(_take(wide[kind], folder / f"{name}.png", page, settings))
+            dark = open_dashboard(browser.page(width=WIDTH, height=HEIGHT, dark=True), fleet_url)
+            taken.append(_take(dark, folder / "dark.png", DARK, {}))
+            phone = open_dashboard(browser.page(width=390, height=844, scale=2.0, phone=True), fleet_url)
+            taken.append(_take(phone, folder / "phone.png", PHONE, {}))
     return taken
 
 
-def opened(page: Page, url: str) -> Page:
-    """The dashboard, with its first page there."""
+def open_dashboard(page: Page, url: str) -> Page:
+    """Opens the dashboard and waits for its first page."""
     page.open(url)
     turn_to(page, "overview")
     return page
 
 
 def make_runs(path: Path, *, rounds: int = 200, seeds: int = 3) -> None:
-    """Five policies that train on digits; the first is the newest, and so what is shown."""
+    """Writes training runs of five policies; the pages show the last one, RBCS-F."""
     policies = {
         "round robin": ("round-robin", {}),
         "Oort": ("oort", {}),
@@ -78,7 +78,7 @@ def make_runs(path: Path, *, rounds: int = 200, seeds: int = 3) -> None:
 
 @contextmanager
 def playing(path: Path) -> Iterator[None]:
-    """A fleet of phones that goes on as long as somebody looks: a quarter is slow, one becomes so, some are lost."""
+    """Plays a fleet of phones until the block ends: a quarter is slow, one becomes slower, some fail."""
     settings = {"cohort_size": 6, "guaranteed_rate": 0.1, "speed_weight": 1.0}
     with Scheduler.open(path, settings=settings, deadline=90.0) as scheduler:
         for _ in range(ROUNDS):
@@ -90,14 +90,14 @@ def playing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def meanwhile(step: Callable[[], None], *, every: float) -> Iterator[None]:
-    """Do this again and again, so many seconds apart, as long as the block lasts."""
+    """Repeats `step` in a thread every `every` seconds until the block ends."""
     stop = threading.Event()
 
-    def go_on() -> None:
+    def repeat() -> None:
         while not stop.wait(every):
             step()
 
-    player = threading.Thread(target=go_on)
+    player = threading.Thread(target=repeat)
     player.start()
     try:
         yield
@@ -109,27 +109,27 @@ def meanwhile(step: Callable[[], None], *, every: float) -> Iterator[None]:
 def _play(scheduler: Scheduler) -> None:
     number = scheduler.round + 1
     rng = np.random.default_rng(number)
-    statuses, true = {}, {}
+    statuses, true_seconds = {}, {}
     for row in range(CLIENTS):
         slow = row >= 3 * CLIENTS // 4
         cpu, bandwidth = (
             (rng.uniform(0.3, 0.5), rng.uniform(1.0, 1.6)) if slow else (rng.uniform(0.9, 2.0), rng.uniform(2.0, 4.0))
         )
         seconds = (3.0 / cpu + 20.0 / bandwidth) * rng.gamma(12.0, 1 / 12.0)
-        if row == 7 and number > 80:  # somebody else computes on it too
+        if row == 7 and number > 80:  # another program uses its processor
             seconds *= 2.5
         client = f"phone-{row:02d}"
         if rng.random() < 0.85:
-            statuses[client], true[client] = ClientStatus(cpu, bandwidth), float(seconds)
+            statuses[client], true_seconds[client] = ClientStatus(cpu, bandwidth), float(seconds)
     for client in scheduler.choose(statuses):
         if rng.random() < 0.015:
-            scheduler.failed(client, "the battery ran out")
-        elif true[client] < 90:
-            scheduler.report(client, true[client], loss=float(0.2 + 2 / (1 + number / 12)))
+            scheduler.report_failure(client, "the battery ran out")
+        elif true_seconds[client] < 90:
+            scheduler.report(client, true_seconds[client], loss=float(0.2 + 2 / (1 + number / 12)))
     scheduler.close_round()
 
 
-def _taken(page: Page, path: Path, name: str, settings: dict[str, str]) -> Path:
+def _take(page: Page, path: Path, name: str, settings: dict[str, str]) -> Path:
     turn_to(page, name, **settings)
     page.screenshot(path, whole=True)
     return path

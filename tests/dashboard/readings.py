@@ -1,4 +1,4 @@
-"""What a file says, read in another way than the dashboard does: plain counting, in fractions."""
+"""An independent reading of fleets with exact fractions, and runs with random selections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOREVER = 1e9
 
 @dataclass
 class Audit:
-    """A fleet by the events that its scheduler exports for an audit, client by client in order of joining."""
+    """The figures of a fleet, counted from the events that its scheduler exports."""
 
     ids: list[str] = field(default_factory=list)
     turns: dict[str, int] = field(default_factory=dict)
@@ -46,50 +46,58 @@ def audit_of(
     accrual: str = "available",
     paid: Sequence[str] = ("arrived",),
 ) -> Audit:
-    """Count everything again; `paid`: the outcomes that pay a turn."""
-    found, owed, gone = Audit(), dict[str, Fraction](), set[str]()
+    """Counts turns, availability and debts of a fleet.
+
+    Args:
+        path: The file of the fleet.
+        rate: The guaranteed rate.
+        cap: The largest debt in turns.
+        accrual: "available" or "always".
+        paid: The outcomes that pay a turn.
+    """
+    audit, owed, retired = Audit(), dict[str, Fraction](), set[str]()
     with Scheduler.open(path, read_only=True) as scheduler:
         events = list(scheduler.export())
     for event in events:
         if event["kind"] == "join":
             for client in event["clients"]:
-                found.ids.append(client)
-                found.turns[client] = found.volunteered[client] = found.last_round[client] = 0
-                found.joined[client] = len(found.durations)
+                audit.ids.append(client)
+                audit.turns[client] = audit.volunteered[client] = audit.last_round[client] = 0
+                audit.joined[client] = len(audit.durations)
                 owed[client] = Fraction(0)
         elif event["kind"] == "round":
             bits = np.unpackbits(np.frombuffer(bytes.fromhex(event["volunteers"]), dtype=np.uint8))
-            there = {client for client, bit in zip(found.ids, bits, strict=False) if bit}
-            for client in there:
-                found.volunteered[client] += 1
-            took = dict(zip(event["clients"], event["outcomes"], strict=True))
-            for client, outcome in took.items():
-                found.turns[client] += 1
-                found.last_round[client] = event["round"]
-                found.outcomes[outcome] = found.outcomes.get(outcome, 0) + 1
-            for client in found.ids:
-                earns = client not in gone and (accrual == "always" or client in there)
-                owed[client] += (rate if earns else 0) - (took.get(client) in paid)
+            available = {client for client, bit in zip(audit.ids, bits, strict=False) if bit}
+            for client in available:
+                audit.volunteered[client] += 1
+            outcome_of = dict(zip(event["clients"], event["outcomes"], strict=True))
+            for client, outcome in outcome_of.items():
+                audit.turns[client] += 1
+                audit.last_round[client] = event["round"]
+                audit.outcomes[outcome] = audit.outcomes.get(outcome, 0) + 1
+            for client in audit.ids:
+                accrues = client not in retired and (accrual == "always" or client in available)
+                owed[client] += (rate if accrues else 0) - (outcome_of.get(client) in paid)
                 owed[client] = max(owed[client], Fraction(0))
                 if cap is not None:
                     owed[client] = min(owed[client], Fraction(cap))
             waited = [
                 seconds
-                for seconds, word in zip(event["seconds"], took.values(), strict=True)
-                if word not in ("failed", "surplus")
+                for seconds, outcome in zip(event["seconds"], outcome_of.values(), strict=True)
+                if outcome not in ("failed", "surplus")
             ]
-            found.durations.append(max(waited or event["seconds"], default=0.0))
-            found.cohorts.append(event["clients"])
-            found.present.append(there)
-            found.debts.append(dict(owed))
+            audit.durations.append(max(waited or event["seconds"], default=0.0))
+            audit.cohorts.append(event["clients"])
+            audit.present.append(available)
+            audit.debts.append(dict(owed))
         else:
-            gone.add(event["client"])
-            found.left_in[event["client"]] = len(found.durations)
-    return found
+            retired.add(event["client"])
+            audit.left_in[event["client"]] = len(audit.durations)
+    return audit
 
 
 def fleet_ledger(path: Path) -> tuple[FleetSource, Ledger]:
-    """All of it, read; close the source."""
+    """Reads a fleet completely; the caller closes the source."""
     source = FleetSource(path)
     source.catch_up(FOREVER)
     assert source.reading is None
@@ -97,49 +105,58 @@ def fleet_ledger(path: Path) -> tuple[FleetSource, Ledger]:
 
 
 def run_source(store: RunStore, run: int) -> RunSource:
-    """A run, read to its end."""
-    (info,) = (one for one in store.runs() if one.id == run)
+    """Reads a run completely."""
+    (info,) = (info for info in store.runs() if info.id == run)
     source = RunSource(store, info)
     source.catch_up(FOREVER)
     assert source.reading is None
     return source
 
 
-# Runs that nobody played
+# Runs with random selections
 
 
-def made_up(
+def random_columns(
     rounds: int, clients: int, *, seed: int = 0, cohort: int = 3, failures: float = 0.3, features: int = 3
 ) -> RoundColumns:
-    """Rounds in which chance chooses, with late and failed clients; whoever is chosen was there."""
+    """Returns random rounds with late and failed clients; chosen clients are available.
+
+    Args:
+        rounds: The number of rounds.
+        clients: The number of clients.
+        seed: The seed of the random generator.
+        cohort: The number of chosen clients.
+        failures: The probability that a chosen client does not arrive.
+        features: The number of context features.
+    """
     rng = np.random.default_rng(seed)
     records = []
     for round_ in range(1, rounds + 1):
-        there = rng.random(clients) < 0.7
-        chosen = rng.permutation(np.flatnonzero(there))[:cohort]
-        words = np.where(rng.random(len(chosen)) < failures, rng.choice(OUTCOMES[1:], len(chosen)), "arrived")
+        available = rng.random(clients) < 0.7
+        chosen = rng.permutation(np.flatnonzero(available))[:cohort]
+        outcomes = np.where(rng.random(len(chosen)) < failures, rng.choice(OUTCOMES[1:], len(chosen)), "arrived")
         report = RoundReport(
             round_,
             chosen,
             rng.uniform(0.5, 2.0, (len(chosen), features)),
             rng.uniform(1.0, 9.0, len(chosen)),
-            available=there,
-            outcomes=words,
+            available=available,
+            outcomes=outcomes,
         )
         records.append(RoundRecord(Selection(round_, chosen), report))
     return RoundColumns.from_records(records, clients=clients)
 
 
-def write_made_up(
+def write_random_run(
     store: RunStore, policy: str, settings: Mapping[str, Any], columns: RoundColumns, *, key: str | None = None
 ) -> int:
-    """A run of this policy, in which it had no say."""
-    plan = {"policy": policy, "settings": dict(settings), "seed": 0, "rounds": len(columns), "world": "made up"}
+    """Writes a run that names this policy, although the policy did not select its cohorts."""
+    plan = {"policy": policy, "settings": dict(settings), "seed": 0, "rounds": len(columns), "world": "random"}
     name = key or f"{policy} {settings}"
     return store.write_run(name, plan, columns, clients=columns.clients, code_version="test")
 
 
 def close_to(values: Any, expected: npt.ArrayLike) -> bool:
-    """As JSON tells it: up to six digits, and nothing for what is not known."""
-    found = np.array([np.nan if one is None else one for one in values], dtype=np.float64)
-    return bool(np.allclose(found, np.asarray(expected, dtype=np.float64), rtol=2e-5, atol=1e-9, equal_nan=True))
+    """Compares JSON numbers, which have six digits, with expected values; None corresponds to NaN."""
+    actual = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    return bool(np.allclose(actual, np.asarray(expected, dtype=np.float64), rtol=2e-5, atol=1e-9, equal_nan=True))

@@ -1,4 +1,4 @@
-"""A dashboard as it is served, for tests; and small stores for it to show."""
+"""Serves dashboards in tests, and creates small stores for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unittest.mock import patch
 from scheduler.fleets import named
 from turnout.dashboard import app as app_module
 from turnout.dashboard import watch as watch_module
-from turnout.dashboard.serving import server_of
+from turnout.dashboard.serving import make_server
 from turnout.dashboard.sources.run import RunSource
 from turnout.dashboard.watch import Watch
 from turnout.kernel.randomness import round_rng
@@ -25,12 +25,12 @@ from turnout.simulator import RunPlan, play_into
 from turnout.store import RunStore
 from waiting import LONGEST_WAIT, wait_until
 
-#: Looks at the file and at the version, in seconds: more often than in earnest, so that tests need not wait.
-LOOKS = 0.02
+#: Poll interval in seconds, shorter than in production so that tests need not wait.
+POLL_SECONDS = 0.02
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """An HTTP response; header names are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 
 @dataclass
 class Served:
-    """A dashboard that answers at `url`."""
+    """A running dashboard."""
 
     watch: Watch
     port: int
@@ -49,74 +49,74 @@ class Served:
         self.url = f"http://127.0.0.1:{self.port}"
 
     def ask(self, method: str, path: str, headers: Mapping[str, str] | None = None) -> Answer:
-        """Ask by any method; header names come back in lower case. No cookies, no redirects."""
+        """Sends a request without cookies and without following redirects."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=LONGEST_WAIT)
         try:
             connection.request(method, path, headers=dict(headers or {}))
             answer = connection.getresponse()
-            told = {name.lower(): value for name, value in answer.getheaders()}
-            return Answer(answer.status, told, answer.read())
+            lowered = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, lowered, answer.read())
         finally:
             connection.close()
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
-        """GET."""
+        """Sends a GET request."""
         return self.ask("GET", path, headers)
 
     def json(self, path: str) -> Any:
-        """What a route of the page tells once its source has been read to the end; anything but 200 is a failure."""
+        """Returns the JSON of a route after its source has been read completely; fails unless the status is 200."""
 
         def read() -> Any:
-            told = self.json_now(path)
-            return told if told.get("about", {}).get("reading") is None else None
+            data = self.json_now(path)
+            return data if data.get("about", {}).get("reading") is None else None
 
         return wait_until(read, f"{path}: everything has been read")
 
     def json_now(self, path: str) -> Any:
-        """What a route of the page tells at once, although its source may still be being read."""
+        """Returns the JSON of a route at once, although its source may be read only in part."""
         answer = self.get(path)
         assert answer.status == 200, (path, answer.status, answer.body[:500])
         return json.loads(answer.body)
 
     def until(self, happened: Callable[[], Any]) -> Any:
-        """Wait until this is true of something, and give that."""
+        """Waits until `happened` returns a true value, and returns it."""
         return wait_until(happened)
 
     def wait_read(self, run: int | None = None) -> None:
-        """Wait until everything written so far has been read: the fleet, or this run, by default the newest."""
+        """Waits until the fleet or a run, by default the newest, has been read completely."""
 
         def read() -> bool:
-            with self.watch.looking(run) as source:
+            with self.watch.locked_source(run) as source:
                 return source is None or source.reading is None
 
         wait_until(read, "everything has been read")
 
     def wait_rounds(self, rounds: int, run: int | None = None) -> None:
-        """Until the page knows of so many closed rounds."""
-        asked = "/api/overview" if run is None else f"/api/overview?run={run}"
-        self.until(lambda: self.json(asked)["about"]["rounds"] >= rounds)
+        """Waits until the dashboard shows at least this many closed rounds."""
+        path = "/api/overview" if run is None else f"/api/overview?run={run}"
+        self.until(lambda: self.json(path)["about"]["rounds"] >= rounds)
 
 
 @contextmanager
 def served(path: Path, *, token: str | None = None) -> Iterator[Served]:
-    """The real server, in a thread, on a port of its own; it ends with the block."""
+    """Runs the real server in a thread on a free port until the block ends."""
     with (
-        patch.object(watch_module, "EVERY", LOOKS),
-        patch.object(app_module, "LOOK_EVERY", LOOKS),
+        patch.object(watch_module, "POLL_SECONDS", POLL_SECONDS),
+        patch.object(app_module, "STREAM_POLL_SECONDS", POLL_SECONDS),
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
         watch = Watch(path)
         try:
             watch.start()
-            server = server_of(watch, token)
+            server = make_server(watch, token)
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="served")
             thread.start()
             try:
-                there = Served(watch, listener.getsockname()[1])
-                there.get("/healthz")
-                yield there
+                dashboard = Served(watch, listener.getsockname()[1])
+                dashboard.get("/healthz")
+                yield dashboard
             finally:
-                watch.stop()  # first, so that open streams end by themselves
+                watch.stop()  # before the server, so that open streams end
                 server.should_exit = True
                 thread.join(LONGEST_WAIT)
                 assert not thread.is_alive()
@@ -126,7 +126,7 @@ def served(path: Path, *, token: str | None = None) -> Iterator[Served]:
 
 @contextmanager
 def first_chunk_only() -> Iterator[Callable[[], None]]:
-    """Runs are read up to the end of their first chunk; calling what is yielded lets the dashboard read the rest."""
+    """Stops reading runs after their first chunk; calling the yielded function lets the dashboard read the rest."""
     released, read_on = threading.Event(), RunSource.catch_up
 
     def catch_up(source: RunSource, seconds: float) -> None:
@@ -151,60 +151,68 @@ def small_fleet(
     eventful: bool = True,
     **settings: Any,
 ) -> None:
-    """A fleet that has played so many rounds, by default with one open in which some have reported.
+    """Writes a fleet with closed rounds and, by default, an open round with some reports.
 
-    `eventful`: two clients join late, one retires, some are late, fail, or come after enough others; else all return.
-    The first of `ids` is there from the start, the last two join late; the one before them retires.
+    Args:
+        path: The file to create.
+        rounds: The number of closed rounds.
+        ids: The ids of the clients; by default twelve.
+        is_open: Whether to leave a round open.
+        eventful: Whether the last two clients join late, the one before them retires, and some clients are late, fail
+            or are surplus; otherwise all clients return.
+        **settings: Options of `Scheduler.open`.
     """
-    given = {"settings": {"cohort_size": 4, "guaranteed_rate": "1/6"}, "deadline": 10.0, "overcommit": 1.3}
-    with Scheduler.open(path, **{**given, "allow_infeasible": True, **settings}) as scheduler:
+    defaults = {"settings": {"cohort_size": 4, "guaranteed_rate": "1/6"}, "deadline": 10.0, "overcommit": 1.3}
+    with Scheduler.open(path, **{**defaults, "allow_infeasible": True, **settings}) as scheduler:
         play_rounds(scheduler, rounds, named(12) if ids is None else ids, eventful=eventful)
         if is_open:
             opened = scheduler.choose(offer_of(list(scheduler.clients), scheduler.round + 1))
             if opened:
                 scheduler.report(opened[0], 1.5, loss=0.75)
             if len(opened) > 1:
-                scheduler.failed(opened[1], "the battery ran out")
+                scheduler.report_failure(opened[1], "the battery ran out")
 
 
 def play_rounds(scheduler: Scheduler, rounds: int, ids: Sequence[str], *, eventful: bool = True) -> None:
-    """Go on for so many rounds."""
+    """Plays this many rounds of a live fleet."""
     first = scheduler.round + 1
     retires_in = first + (2 * rounds) // 3
     everyone = list(dict.fromkeys([*scheduler.clients, *ids]))
     newcomers = set(everyone[-2:]) if eventful and len(everyone) > 4 and first == 1 else set()
-    gone: set[str] = set()
+    retired: set[str] = set()
     for round_ in range(first, first + rounds):
         if newcomers and round_ == first + 5:
             scheduler.register(sorted(newcomers))
         if newcomers and round_ == retires_in and rounds > 5:
-            gone.add(everyone[-3])
+            retired.add(everyone[-3])
             scheduler.retire(everyone[-3])
-        there = [one for one in everyone if one not in gone and (one not in newcomers or round_ >= first + 5)]
-        chosen = scheduler.choose(offer_of(there, round_))
-        for place, client in enumerate(chosen):
+        available = [
+            client for client in everyone if client not in retired and (client not in newcomers or round_ >= first + 5)
+        ]
+        chosen = scheduler.choose(offer_of(available, round_))
+        for index, client in enumerate(chosen):
             rng = round_rng(3, f"fate of {everyone.index(client)}", round_)
             fate, seconds = rng.random(), float(rng.uniform(1.0, 3.0)) * (1 + everyone.index(client) % 5) / 2
             if eventful and fate < 0.05:
-                scheduler.failed(client, "no room on the disk")
+                scheduler.report_failure(client, "disk full")
             elif not eventful or fate > 0.12:
-                scheduler.report(client, seconds, loss=2.0 / (1 + round_) + 0.01 * place)
+                scheduler.report(client, seconds, loss=2.0 / (1 + round_) + 0.01 * index)
         scheduler.close_round()
 
 
 def offer_of(ids: Sequence[str], round_: int) -> dict[str, ClientStatus]:
-    """About four in five are there, each in its own condition."""
+    """Returns the statuses of about 80 % of the clients."""
     rng = round_rng(3, "offer", round_)
     draws = rng.random((len(ids), 3))
     return {
         client: ClientStatus(0.5 + 1.5 * cpu, 2.0 + 2.0 * bandwidth)
-        for client, (there, cpu, bandwidth) in zip(ids, draws.tolist(), strict=True)
-        if there < 0.8
+        for client, (draw, cpu, bandwidth) in zip(ids, draws.tolist(), strict=True)
+        if draw < 0.8
     }
 
 
 class Stored(NamedTuple):
-    """The runs of `run_store`, by their numbers; the unfinished one is the newest."""
+    """The ids of the runs of `run_store`; the unfinished run is the newest."""
 
     fast: list[int]
     fair: list[int]
@@ -215,11 +223,11 @@ class Stored(NamedTuple):
 
 
 class Stopped(Exception):
-    """Somebody ended a run before its time."""
+    """Raised to interrupt a run."""
 
 
 def run_store(path: Path, *, rounds: int = 60, seeds: int = 2) -> Stored:
-    """The paper's world under four policies; two runs that train on digits; and one that stopped half-way."""
+    """Writes runs of four policies in the paper's world, two training runs, and an unfinished run."""
     kinds: dict[str, tuple[str, dict[str, Any]]] = {
         "fast": ("rbcsf", {"speed_weight": 50.0}),
         "fair": ("rbcsf", {"speed_weight": 1.0}),
@@ -245,6 +253,6 @@ def run_store(path: Path, *, rounds: int = 60, seeds: int = 2) -> Stored:
 
         with suppress(Stopped):
             play_into(store, plan, every=max(rounds // 4, 1), watch=stop)
-        found = store.find(plan.key)
-        assert found is not None
-        return Stored(**runs, training=training, unfinished=found.id)
+        unfinished = store.find(plan.key)
+        assert unfinished is not None
+        return Stored(**runs, training=training, unfinished=unfinished.id)

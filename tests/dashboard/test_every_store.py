@@ -1,4 +1,4 @@
-"""Every page of every kind of store: nothing is missing, nothing is odd, nothing grows without bound."""
+"""Every page of every kind of store matches the contract."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import pytest
 
-from dashboard.contract import SHAPES, assert_keeps, without_odd_numbers
-from dashboard.readings import made_up, write_made_up
+from dashboard.contract import SHAPES, assert_matches_contract, strict_json
+from dashboard.readings import random_columns, write_random_run
 from dashboard.served import Served, play_rounds, run_store, served, small_fleet
 from scheduler.fleets import named, offered
 from turnout.scheduler import Scheduler
@@ -19,7 +19,7 @@ from turnout.scheduler.journal import journal
 from turnout.simulator import RunPlan, play_into
 from turnout.store import RunStore
 
-OF_ONE = ("client", "explain")
+CLIENT_ROUTES = ("client", "explain")
 
 
 def fleet(path: Path) -> None:
@@ -30,11 +30,11 @@ def closed_fleet(path: Path) -> None:
     small_fleet(path, is_open=False)
 
 
-def fleet_without_a_promise(path: Path) -> None:
+def fleet_without_a_guarantee(path: Path) -> None:
     small_fleet(path, policy="random", settings={"cohort_size": 4})
 
 
-def fleet_with_a_guarantee_around_it(path: Path) -> None:
+def fleet_with_a_guarantee_wrapper(path: Path) -> None:
     small_fleet(path, policy="with-guarantee", settings={"policy": "random", "settings": {"cohort_size": 4}})
 
 
@@ -53,7 +53,7 @@ def large_fleet_at_its_snapshot(path: Path) -> None:
             scheduler.snapshot()
 
 
-def fleet_nobody_has_joined(path: Path) -> None:
+def fleet_without_clients(path: Path) -> None:
     Scheduler.open(path).close()
 
 
@@ -68,15 +68,15 @@ def fleet_in_its_first_round(path: Path) -> None:
         scheduler.report(chosen[0], 1.0)
 
 
-def fleet_in_which_nobody_returned(path: Path) -> None:
+def fleet_with_failures_only(path: Path) -> None:
     with Scheduler.open(path, settings={"cohort_size": 2}, allow_infeasible=True, deadline=5.0) as scheduler:
         for _ in range(4):
             for client in scheduler.choose(offered(*named(4))):
-                scheduler.failed(client, "it went away")
+                scheduler.report_failure(client, "connection lost")
             scheduler.close_round()
 
 
-def fleet_that_forgot(path: Path) -> None:
+def fleet_with_a_forgotten_client(path: Path) -> None:
     small_fleet(path, is_open=False)
     with Scheduler.open(path) as scheduler:
         scheduler.forget("c0")
@@ -109,21 +109,21 @@ def run_of_choices_only(path: Path) -> None:
         play_into(store, RunPlan("rbcsf", 30, 0, settings, world_settings={"clients": 12}, keep="choices"))
 
 
-def runs_of_policies_that_are_not_here(path: Path) -> None:
-    columns = made_up(30, 10)
+def runs_of_unknown_policies(path: Path) -> None:
+    columns = random_columns(30, 10)
     with RunStore(path) as store:
-        write_made_up(store, "nobody-knows", {"much": [1, 2]}, columns)
-        write_made_up(store, "rbcsf", {"cohort_size": "three"}, columns)
-        write_made_up(store, "rbcsf", {"guaranteed_rate": "1/0"}, columns)
+        write_random_run(store, "unknown-policy", {"setting": [1, 2]}, columns)
+        write_random_run(store, "rbcsf", {"cohort_size": "three"}, columns)
+        write_random_run(store, "rbcsf", {"guaranteed_rate": "1/0"}, columns)
         store.write_run("no plan at all", {}, columns, clients=10, code_version="test")
         odd = {"policy": "rbcsf", "settings": {"cohort_size": 3}, "rounds": "many", "seed": "x", "world": 3}
         store.write_run("odd plan", odd, columns, clients=10, code_version="test")
 
 
 def run_with_other_features(path: Path) -> None:
-    """The plan says three, the record has two."""
+    """Writes a run whose plan has three features and whose record has two."""
     with RunStore(path) as store:
-        write_made_up(store, "rbcsf", {"cohort_size": 3}, made_up(20, 10, features=2))
+        write_random_run(store, "rbcsf", {"cohort_size": 3}, random_columns(20, 10, features=2))
 
 
 def groups(path: Path) -> None:
@@ -135,29 +135,29 @@ def groups(path: Path) -> None:
 
 
 def empty_rounds(path: Path) -> None:
-    """Rounds for which nobody volunteered."""
+    """Writes rounds without available clients."""
     with RunStore(path) as store:
-        write_made_up(store, "rbcsf", {"cohort_size": 3}, made_up(12, 10, cohort=0))
+        write_random_run(store, "rbcsf", {"cohort_size": 3}, random_columns(12, 10, cohort=0))
 
 
 KINDS = [
     fleet,
     closed_fleet,
-    fleet_without_a_promise,
-    fleet_with_a_guarantee_around_it,
+    fleet_without_a_guarantee,
+    fleet_with_a_guarantee_wrapper,
     large_fleet,
     large_fleet_at_its_snapshot,
-    fleet_nobody_has_joined,
+    fleet_without_clients,
     fleet_without_a_round,
     fleet_in_its_first_round,
-    fleet_in_which_nobody_returned,
-    fleet_that_forgot,
+    fleet_with_failures_only,
+    fleet_with_a_forgotten_client,
     fleet_of_one,
     runs,
     empty_store,
     run_without_rounds,
     run_of_choices_only,
-    runs_of_policies_that_are_not_here,
+    runs_of_unknown_policies,
     run_with_other_features,
     groups,
     empty_rounds,
@@ -165,56 +165,56 @@ KINDS = [
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
+def directory() -> Iterator[Path]:
     with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
         yield Path(name)
 
 
-def told(there: Served, asked: str) -> dict[str, object]:
-    answer = there.get(asked)
-    assert answer.status == 200, (asked, answer)
-    found = without_odd_numbers(answer.body)
-    assert isinstance(found, dict)
-    return found
+def get_object(server: Served, path: str) -> dict[str, object]:
+    answer = server.get(path)
+    assert answer.status == 200, (path, answer)
+    data = strict_json(answer.body)
+    assert isinstance(data, dict)
+    return data
 
 
 @pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
-def test_every_page_keeps_the_contract(place: Path, make: Callable[[Path], None]) -> None:
-    path = place / f"{make.__name__}.turnout"
+def test_every_page_of_every_store_matches_the_contract(directory: Path, make: Callable[[Path], None]) -> None:
+    path = directory / f"{make.__name__}.turnout"
     make(path)
-    with served(path) as there:
-        there.wait_read()
-        numbers = [one["id"] for one in there.json("/api/store")["runs"]] or [None]
+    with served(path) as server:
+        server.wait_read()
+        numbers = [run["id"] for run in server.json("/api/store")["runs"]] or [None]
         for run in numbers:
-            which = "" if run is None else f"run={run}&"
-            there.wait_read(run)
+            query = "" if run is None else f"run={run}&"
+            server.wait_read(run)
             for route in SHAPES:
-                if route in OF_ONE:
+                if route in CLIENT_ROUTES:
                     continue
-                found = told(there, f"/api/{route}?{which}")
-                assert_keeps(route, found)
+                data = get_object(server, f"/api/{route}?{query}")
+                assert_matches_contract(route, data)
                 if route != "store":
-                    about = found["about"]
+                    about = data["about"]
                     assert isinstance(about, dict)
                     assert about["run"] == run
                     assert about["reading"] is None
-            rows = there.json(f"/api/clients?{which}size=500")["rows"]
+            rows = server.json(f"/api/clients?{query}size=500")["rows"]
             for row in (*rows[:2], *rows[-1:]):
-                found = told(there, f"/api/client?{which}id={quote(row['id'], safe='')}")
-                assert_keeps("client", found)
-                assert {name: found[name] for name in row} == row, "the list and the page say the same"
-            for number in {1, there.json(f"/api/round?{which}")["last"]}:
-                answer = there.get(f"/api/round?{which}number={number}")
-                if there.json(f"/api/round?{which}")["last"] is None:
+                data = get_object(server, f"/api/client?{query}id={quote(row['id'], safe='')}")
+                assert_matches_contract("client", data)
+                assert {name: data[name] for name in row} == row, "the list and the client page must agree"
+            for number in {1, server.json(f"/api/round?{query}")["last"]}:
+                answer = server.get(f"/api/round?{query}number={number}")
+                if server.json(f"/api/round?{query}")["last"] is None:
                     assert answer.status in (200, 400, 404)
                     continue
-                assert_keeps("round", without_odd_numbers(answer.body))
+                assert_matches_contract("round", strict_json(answer.body))
             if rows:
-                answer = there.get(f"/api/explain?{which}id={quote(rows[0]['id'], safe='')}")
+                answer = server.get(f"/api/explain?{query}id={quote(rows[0]['id'], safe='')}")
                 if answer.status == 200:
-                    assert_keeps("explain", without_odd_numbers(answer.body))
+                    assert_matches_contract("explain", strict_json(answer.body))
                 else:
                     assert answer.status in (400, 404), answer
-                    assert without_odd_numbers(answer.body)["error"]
-        assert there.get("/metrics").status == 200
-        assert there.get("/healthz").status == 200
+                    assert strict_json(answer.body)["error"]
+        assert server.get("/metrics").status == 200
+        assert server.get("/healthz").status == 200

@@ -1,4 +1,4 @@
-"""Who may look: this machine's own browser, or whoever has the token."""
+"""Access control: loopback host names, tokens and serve()."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ TOKEN = "a-token-for-the-tests"
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
+def directory() -> Iterator[Path]:
     with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
         small_fleet(Path(name) / "fleet.turnout", rounds=4)
         yield Path(name)
 
 
 @pytest.fixture(scope="module")
-def locked(place: Path) -> Iterator[Served]:
-    with served(place / "fleet.turnout", token=TOKEN) as there:
-        there.wait_read()
-        yield there
+def locked(directory: Path) -> Iterator[Served]:
+    with served(directory / "fleet.turnout", token=TOKEN) as server:
+        server.wait_read()
+        yield server
 
 
 @pytest.fixture(scope="module")
-def free(place: Path) -> Iterator[Served]:
-    with served(place / "fleet.turnout") as there:
-        there.wait_read()
-        yield there
+def free(directory: Path) -> Iterator[Served]:
+    with served(directory / "fleet.turnout") as server:
+        server.wait_read()
+        yield server
 
 
 # The token
 
-ASKED = [asked for asked, _ in ROUTES.values()]
+PATHS = [path for path, _ in ROUTES.values()]
 WRONG: list[dict[str, str]] = [
     {},
     {"Authorization": ""},
@@ -73,17 +73,17 @@ WRONG: list[dict[str, str]] = [
 ]
 
 
-def for_port(headers: dict[str, str], there: Served) -> dict[str, str]:
-    """The cookie's name holds the port."""
-    return {name: value.replace(COOKIE, f"{COOKIE}_{there.port}") for name, value in headers.items()}
+def for_port(headers: dict[str, str], server: Served) -> dict[str, str]:
+    """Adds the port to the name of the cookie."""
+    return {name: value.replace(COOKIE, f"{COOKIE}_{server.port}") for name, value in headers.items()}
 
 
-@pytest.mark.parametrize("asked", [*ASKED, "/nothing", "/static/nothing", "/api/live", "/?token=", "/?token=wrong"])
-def test_without_the_token_nothing_is_shown(locked: Served, asked: str) -> None:
-    for headers in WRONG if asked in ("/", "/api/overview") else WRONG[:1]:
+@pytest.mark.parametrize("path", [*PATHS, "/nothing", "/static/nothing", "/api/live", "/?token=", "/?token=wrong"])
+def test_every_route_is_refused_without_the_token(locked: Served, path: str) -> None:
+    for headers in WRONG if path in ("/", "/api/overview") else WRONG[:1]:
         for method in ("GET", "HEAD"):
-            answer = locked.ask(method, asked, for_port(headers, locked))
-            assert answer.status == 401, (method, asked, headers)
+            answer = locked.ask(method, path, for_port(headers, locked))
+            assert answer.status == 401, (method, path, headers)
             assert_guarded(answer.headers)
             assert "set-cookie" not in answer.headers
             if method == "GET":
@@ -92,38 +92,38 @@ def test_without_the_token_nothing_is_shown(locked: Served, asked: str) -> None:
                 assert len(answer.body) < 400
 
 
-@pytest.mark.parametrize("asked", [one for one in ASKED if one != "/api/live"])
-def test_with_the_token_all_is_shown(locked: Served, asked: str) -> None:
+@pytest.mark.parametrize("path", [path for path in PATHS if path != "/api/live"])
+def test_every_route_is_served_with_the_token(locked: Served, path: str) -> None:
     for headers in (
         {"Authorization": f"Bearer {TOKEN}"},
         {"Authorization": f"bearer  {TOKEN} "},
         {"Cookie": f"{COOKIE}={TOKEN}"},
         {"Cookie": f'first=1; {COOKIE}={TOKEN}; last="2"'},
     ):
-        assert locked.get(asked, for_port(headers, locked)).status == 200, headers
+        assert locked.get(path, for_port(headers, locked)).status == 200, headers
 
 
-def test_odd_cookies_of_other_programs_do_not_lock_it(locked: Served) -> None:
-    """A browser sends all cookies of 127.0.0.1, whatever port set them."""
+def test_malformed_cookies_of_other_programs_are_ignored(locked: Served) -> None:
+    """A browser sends the cookies of all ports of 127.0.0.1."""
     for other in ('{"a": [1, 2]}', "a b c", "x=1,2;y=/", "[odd]=1", "caf\xe9=1", "a:b=1", '"unclosed'):
         answer = locked.get("/api/store", for_port({"Cookie": f"{other}; {COOKIE}={TOKEN}"}, locked))
         assert answer.status == 200, other
 
 
-def test_dashboards_beside_each_other_do_not_take_each_others_cookies(locked: Served, place: Path) -> None:
-    with served(place / "fleet.turnout", token=f"another-{TOKEN}") as beside:
+def test_dashboards_on_different_ports_use_different_cookies(locked: Served, directory: Path) -> None:
+    with served(directory / "fleet.turnout", token=f"another-{TOKEN}") as beside:
         names = [
-            one.get(f"/?token={word}").headers["set-cookie"].partition("=")[0]
-            for one, word in ((locked, TOKEN), (beside, f"another-{TOKEN}"))
+            server.get(f"/?token={token}").headers["set-cookie"].partition("=")[0]
+            for server, token in ((locked, TOKEN), (beside, f"another-{TOKEN}"))
         ]
         both = {"Cookie": f"{names[0]}={TOKEN}; {names[1]}=another-{TOKEN}"}
-        assert [one.get("/api/store", both).status for one in (locked, beside)] == [200, 200]
+        assert [server.get("/api/store", both).status for server in (locked, beside)] == [200, 200]
 
 
-def test_the_address_with_the_token_is_changed_for_a_cookie(locked: Served) -> None:
+def test_the_address_with_the_token_redirects_and_sets_a_cookie(locked: Served) -> None:
     answer = locked.get(f"/?token={TOKEN}")
     assert answer.status == 303
-    assert answer.headers["location"] == "/", "so that the token does not stay in the address"
+    assert answer.headers["location"] == "/", "the token must not stay in the address"
     cookie = answer.headers["set-cookie"]
     pair, *terms = [part.strip() for part in cookie.split(";")]
     assert {term.lower() for term in terms} == {"httponly", "path=/", "samesite=strict"}
@@ -134,81 +134,83 @@ def test_the_address_with_the_token_is_changed_for_a_cookie(locked: Served) -> N
     assert locked.get("/api/overview", {"Cookie": pair}).status == 200
 
 
-def test_a_token_in_the_address_opens_the_page_alone(locked: Served) -> None:
-    """It would stand in logs and in the history."""
-    for asked in ("/api/overview", "/metrics", "/healthz", "/static/index.html", "/api/live"):
-        answer = locked.get(f"{asked}?token={TOKEN}")
+def test_a_token_in_the_address_is_accepted_only_for_the_page(locked: Served) -> None:
+    """Addresses appear in logs and in the browser history."""
+    for path in ("/api/overview", "/metrics", "/healthz", "/static/index.html", "/api/live"):
+        answer = locked.get(f"{path}?token={TOKEN}")
         assert answer.status == 401
         assert "set-cookie" not in answer.headers
 
 
-def test_with_a_token_any_name_will_do(locked: Served) -> None:
-    """Behind a server with TLS it has another."""
+def test_with_a_token_any_host_name_is_accepted(locked: Served) -> None:
+    """Behind a reverse proxy the dashboard has another host name."""
     headers = {"Authorization": f"Bearer {TOKEN}", "Host": "fleet.example.org"}
     assert locked.get("/api/store", headers).status == 200
     assert locked.get("/api/store", {"Host": "fleet.example.org"}).status == 401
 
 
-def test_methods_are_refused_before_the_token_is_asked_for(locked: Served) -> None:
+def test_methods_are_refused_before_the_token_is_checked(locked: Served) -> None:
     assert locked.ask("POST", "/").status == 405
     assert locked.ask("DELETE", "/api/store", {"Authorization": f"Bearer {TOKEN}"}).status == 405
 
 
-def test_tokens_are_compared_in_constant_time(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever way it comes, it is hmac.compare_digest that decides, on the whole token."""
+def test_tokens_are_compared_in_constant_time(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """hmac.compare_digest decides about the whole token, from whichever part of the request it comes."""
     seen, real = list[tuple[bytes, bytes]](), hmac.compare_digest
 
-    def compare(one: Any, other: Any) -> bool:
-        seen.append((one, other))
-        return real(one, other)
+    def compare(first: Any, other: Any) -> bool:
+        seen.append((first, other))
+        return real(first, other)
 
     monkeypatch.setattr(hmac, "compare_digest", compare)
-    with served(place / "fleet.turnout", token=TOKEN) as there:
-        for guess, headers, asked in (
+    with served(directory / "fleet.turnout", token=TOKEN) as server:
+        for guess, headers, path in (
             (b"guess-1", {"Authorization": "Bearer guess-1"}, "/api/store"),
             (b"guess-2", {"Cookie": f"{COOKIE}=guess-2"}, "/api/store"),
             (b"guess-3", {}, "/?token=guess-3"),
         ):
             seen.clear()
-            assert there.get(asked, for_port(headers, there)).status == 401
+            assert server.get(path, for_port(headers, server)).status == 401
             assert (guess, TOKEN.encode()) in seen
         monkeypatch.setattr(hmac, "compare_digest", lambda *_: True)
-        assert there.get("/api/store", {"Authorization": "Bearer guess"}).status == 200, "it alone decides"
+        assert server.get("/api/store", {"Authorization": "Bearer guess"}).status == 200, (
+            "the comparison must decide alone"
+        )
 
 
 @pytest.mark.parametrize(
     "token", ["semi;colon and space", 'quo"te\\back-slash', "per%25cent&amp+plus#", "=equals=equals="]
 )
-def test_any_plain_token_works_every_way(place: Path, token: str) -> None:
+def test_tokens_with_special_characters_work_as_header_address_and_cookie(directory: Path, token: str) -> None:
     check_token("127.0.0.1", token)
-    with served(place / "fleet.turnout", token=token) as there:
-        assert there.get("/api/store", {"Authorization": f"Bearer {token}"}).status == 200
-        answer = there.get(f"/?token={quote(token)}")
+    with served(directory / "fleet.turnout", token=token) as server:
+        assert server.get("/api/store", {"Authorization": f"Bearer {token}"}).status == 200
+        answer = server.get(f"/?token={quote(token)}")
         assert answer.status == 303
         (pair,) = re.findall(r'^(?:[^";]|"(?:[^"\\]|\\.)*")+', answer.headers["set-cookie"])
-        assert there.get("/api/store", {"Cookie": pair}).status == 200
+        assert server.get("/api/store", {"Cookie": pair}).status == 200
 
 
 @pytest.mark.parametrize(
     "token", ["", "short", "x" * (SHORTEST_TOKEN - 1), "ümläüte-ümläüte", "new\nline-new-line", "\x00" * 20]
 )
-def test_a_token_that_is_no_protection_is_refused(token: str) -> None:
+def test_a_weak_token_is_refused(token: str) -> None:
     for host in ("127.0.0.1", "0.0.0.0"):
-        with pytest.raises(SettingError, match="at least 12 plain characters"):
+        with pytest.raises(SettingError, match="at least 12 printable ASCII characters"):
             check_token(host, token)
 
 
-def test_off_loopback_a_token_is_needed() -> None:
-    with pytest.raises(SettingError, match="can be reached from elsewhere"):
+def test_a_public_host_requires_a_token() -> None:
+    with pytest.raises(SettingError, match=r"other machines can reach 0\.0\.0\.0: pass a token"):
         check_token("0.0.0.0", None)
     check_token("0.0.0.0", "x" * SHORTEST_TOKEN)
     check_token("localhost", None)
 
 
-# The name
+# Host names
 
-OWN = ["127.0.0.1", "localhost", "LOCALHOST", "[::1]", "127.0.0.2", "127.255.255.254"]
-STRANGERS = [
+LOOPBACK = ["127.0.0.1", "localhost", "LOCALHOST", "[::1]", "127.0.0.2", "127.255.255.254"]
+FOREIGN = [
     "evil.example",
     "localhost.evil.example",
     "127.0.0.1.evil.example",
@@ -228,23 +230,23 @@ STRANGERS = [
 ]
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", LOOPBACK)
 @pytest.mark.parametrize("port", ["", ":8484", ":1"])
-def test_it_answers_to_the_names_of_this_machine(free: Served, name: str, port: str) -> None:
-    for asked in ("/", "/api/store", "/healthz"):
-        assert free.get(asked, {"Host": f"{name}{port}"}).status == 200
+def test_loopback_host_names_are_accepted(free: Served, name: str, port: str) -> None:
+    for path in ("/", "/api/store", "/healthz"):
+        assert free.get(path, {"Host": f"{name}{port}"}).status == 200
 
 
-@pytest.mark.parametrize("name", STRANGERS)
-def test_a_page_elsewhere_cannot_point_its_name_here(free: Served, name: str) -> None:
-    for asked in ("/", "/api/store", "/metrics", "/healthz", "/static/index.html", "/nothing"):
-        answer = free.get(asked, {"Host": name})
-        assert answer.status == 421, asked
+@pytest.mark.parametrize("name", FOREIGN)
+def test_foreign_host_names_are_refused(free: Served, name: str) -> None:
+    for path in ("/", "/api/store", "/metrics", "/healthz", "/static/index.html", "/nothing"):
+        answer = free.get(path, {"Host": name})
+        assert answer.status == 421, path
         assert_guarded(answer.headers)
         assert json.loads(answer.body)["error"]
 
 
-def test_no_name_at_all_is_a_strangers(free: Served) -> None:
+def test_a_request_without_a_host_header_is_refused(free: Served) -> None:
     with socket.create_connection(("127.0.0.1", free.port), timeout=LONGEST_WAIT) as raw:
         raw.sendall(b"GET /api/store HTTP/1.0\r\n\r\n")
         answer = b""
@@ -254,33 +256,33 @@ def test_no_name_at_all_is_a_strangers(free: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "own"),
+    ("host", "expected"),
     [
-        *((name.strip("[]"), True) for name in OWN),
+        *((name.strip("[]"), True) for name in LOOPBACK),
         *((name, False) for name in ("0.0.0.0", "::", "example", "", "10.0.0.1")),
     ],
 )
-def test_what_is_loopback(host: str, own: bool) -> None:
-    assert is_loopback(host) is own
+def test_is_loopback(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
 
 
 # serve()
 
 
 class Serving:
-    """serve() in a thread, until it is told to end."""
+    """Runs serve() in a thread until the block ends."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
         self.addresses: list[str] = []
         self._servers: list[Any] = []
         self._announced = threading.Event()
-        real = serving.server_of
+        real = serving.make_server
 
-        def kept(*arguments: Any) -> Any:
+        def make_server(*arguments: Any) -> Any:
             self._servers.append(real(*arguments))
             return self._servers[-1]
 
-        monkeypatch.setattr(serving, "server_of", kept)
+        monkeypatch.setattr(serving, "make_server", make_server)
         self._thread = threading.Thread(
             target=serving.serve, args=(path,), kwargs={"announce": self._announce, **settings}
         )
@@ -299,70 +301,70 @@ class Serving:
         self._thread.join(LONGEST_WAIT)
         assert not self._thread.is_alive()
 
-    def status(self, asked: str, headers: dict[str, str] | None = None) -> int:
-        where = urlsplit(self.addresses[0])
-        connection = HTTPConnection(where.hostname or "", where.port, timeout=LONGEST_WAIT)
+    def status(self, path: str, headers: dict[str, str] | None = None) -> int:
+        address = urlsplit(self.addresses[0])
+        connection = HTTPConnection(address.hostname or "", address.port, timeout=LONGEST_WAIT)
         try:
-            connection.request("GET", asked, headers=headers or {})
+            connection.request("GET", path, headers=headers or {})
             return connection.getresponse().status
         finally:
             connection.close()
 
 
-def test_off_loopback_a_token_is_made_if_none_is_given(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_public_host_gets_a_generated_token(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     for _ in range(2):
-        with Serving(place / "fleet.turnout", monkeypatch, host="0.0.0.0", port=0) as it:
-            (address,) = it.addresses
+        with Serving(directory / "fleet.turnout", monkeypatch, host="0.0.0.0", port=0) as running:
+            (address,) = running.addresses
             token = urlsplit(address).query.removeprefix("token=")
             made.append(token)
             assert len(token) >= 32
-            assert it.status("/api/store") == 401
-            assert it.status("/api/store", {"Authorization": f"Bearer {token}"}) == 200
-            assert it.status(f"/?{urlsplit(address).query}") == 303
+            assert running.status("/api/store") == 401
+            assert running.status("/api/store", {"Authorization": f"Bearer {token}"}) == 200
+            assert running.status(f"/?{urlsplit(address).query}") == 303
     assert made[0] != made[1]
 
 
-def test_on_loopback_none_is_needed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Serving(place / "fleet.turnout", monkeypatch, port=0) as it:
-        (address,) = it.addresses
+def test_a_loopback_host_needs_no_token(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Serving(directory / "fleet.turnout", monkeypatch, port=0) as running:
+        (address,) = running.addresses
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
-        assert it.status("/api/store") == 200
-        assert it.status("/api/store", {"Host": "evil.example"}) == 421
+        assert running.status("/api/store") == 200
+        assert running.status("/api/store", {"Host": "evil.example"}) == 421
 
 
-def test_the_address_that_is_printed_opens_it_whatever_the_token(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Serving(place / "fleet.turnout", monkeypatch, port=0, token="a&b#c+d%20e;f=g") as it:
-        assert it.status(f"/?{urlsplit(it.addresses[0]).query}") == 303
+def test_the_announced_address_works_for_any_token(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Serving(directory / "fleet.turnout", monkeypatch, port=0, token="a&b#c+d%20e;f=g") as running:
+        assert running.status(f"/?{urlsplit(running.addresses[0]).query}") == 303
 
 
-@pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6 here")
-def test_ipv6(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(not socket.has_ipv6, reason="IPv6 is not available")
+def test_ipv6(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
-        pytest.skip("no loopback of IPv6 here")
+        pytest.skip("the IPv6 loopback address is not available")
     for host in ("::1", "[::1]"):
-        with Serving(place / "fleet.turnout", monkeypatch, host=host, port=0) as it:
-            assert it.addresses[0].startswith("http://[::1]:")
-            assert it.status("/api/store") == 200
+        with Serving(directory / "fleet.turnout", monkeypatch, host=host, port=0) as running:
+            assert running.addresses[0].startswith("http://[::1]:")
+            assert running.status("/api/store") == 200
 
 
-def test_a_taken_port_is_said_and_without_a_wish_another_is_found(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_a_port_in_use_is_an_error_unless_it_is_the_default(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = occupied.getsockname()[1]
         with pytest.raises(SettingError, match=f"cannot listen on 127.0.0.1 port {port} .*pass another host or port"):
-            serving.serve(place / "fleet.turnout", port=port)
+            serving.serve(directory / "fleet.turnout", port=port)
         monkeypatch.setattr(serving, "PORT", port)
-        with Serving(place / "fleet.turnout", monkeypatch) as it:
-            assert urlsplit(it.addresses[0]).port != port
-            assert it.status("/api/store") == 200
+        with Serving(directory / "fleet.turnout", monkeypatch) as running:
+            assert urlsplit(running.addresses[0]).port != port
+            assert running.status("/api/store") == 200
 
 
-def test_serve_refuses_before_it_listens(place: Path) -> None:
+def test_serve_checks_its_arguments_before_it_listens(directory: Path) -> None:
     with pytest.raises(SettingError, match="at least 12"):
-        serving.serve(place / "fleet.turnout", token="short")
+        serving.serve(directory / "fleet.turnout", token="short")
     with pytest.raises(StoreError, match="there is no file"):
-        serving.serve(place / "nothing.turnout")
+        serving.serve(directory / "nothing.turnout")
     with pytest.raises(SettingError, match="cannot listen"):
-        serving.serve(place / "fleet.turnout", host="203.0.113.7", token="x" * 20)
+        serving.serve(directory / "fleet.turnout", host="203.0.113.7", token="x" * 20)

@@ -1,4 +1,4 @@
-"""Long lists: every page together is every client once, sorted as it says; what is odd is refused in words."""
+"""Lists: pagination, sorting, search, invalid parameters, and ids with special characters."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from dashboard.readings import made_up, write_made_up
+from dashboard.readings import random_columns, write_random_run
 from dashboard.served import Served, served, small_fleet
 from scheduler.fleets import offered
 from turnout.dashboard.views.fairness import SORTS
 from turnout.scheduler import Scheduler
 from turnout.store import RunStore
 
-IDS = [f"{kind}-{place:02}" for place in range(13) for kind in ("Phone", "tablet")]
-#: Ids that something on the way might mistake for something else.
-ODD_IDS = [
+IDS = [f"{kind}-{index:02}" for index in range(13) for kind in ("Phone", "tablet")]
+#: Ids that need escaping in HTML, JSON, addresses or terminals.
+SPECIAL_IDS = [
     "<img src=x onerror=alert(1)>",
     "</script><script>alert('x')</script>",
     "it's \"quoted\" & 'both'",
@@ -41,48 +41,50 @@ ODD_IDS = [
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
+def directory() -> Iterator[Path]:
     with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
         yield Path(name)
 
 
 @pytest.fixture(scope="module")
-def fleet(place: Path) -> Iterator[Served]:
-    """Some were never chosen, some never even there."""
-    path = place / "fleet.turnout"
+def fleet(directory: Path) -> Iterator[Served]:
+    """Serves a fleet in which some clients were never chosen or never available."""
+    path = directory / "fleet.turnout"
     small_fleet(path, rounds=24, ids=IDS, is_open=False)
     with Scheduler.open(path) as scheduler:
-        scheduler.register(["never-there-1", "never-there-2"])
-    with served(path) as there:
-        there.wait_read()
-        yield there
+        scheduler.register(["never-available-1", "never-available-2"])
+    with served(path) as server:
+        server.wait_read()
+        yield server
 
 
-def asked(there: Served, **what: Any) -> Any:
-    return there.json(f"/api/clients?{urlencode(what)}")
+def list_clients(server: Served, **query: Any) -> Any:
+    return server.json(f"/api/clients?{urlencode(query)}")
 
 
 @pytest.mark.parametrize("size", [1, 7, 500])
 @pytest.mark.parametrize("order", ["asc", "desc"])
 @pytest.mark.parametrize("sort", ["owed", "id", "mean_seconds"])
-def test_all_pages_together_are_every_client_once(fleet: Served, sort: str, order: str, size: int) -> None:
-    first = asked(fleet, sort=sort, order=order, size=size)
+def test_the_pages_of_the_list_contain_every_client_once(fleet: Served, sort: str, order: str, size: int) -> None:
+    first = list_clients(fleet, sort=sort, order=order, size=size)
     assert first["total"] == 28
     assert first["pages"] == math.ceil(28 / size)
-    every = []
+    ids = []
     for page in range(1, first["pages"] + 1):
-        told = asked(fleet, sort=sort, order=order, size=size, page=page)
-        assert (told["page"], told["size"], told["sort"], told["order"]) == (page, size, sort, order)
-        assert len(told["rows"]) == min(size, 28 - (page - 1) * size)
-        every += [row["id"] for row in told["rows"]]
-    assert sorted(every) == sorted([*IDS, "never-there-1", "never-there-2"])
+        data = list_clients(fleet, sort=sort, order=order, size=size, page=page)
+        assert (data["page"], data["size"], data["sort"], data["order"]) == (page, size, sort, order)
+        assert len(data["rows"]) == min(size, 28 - (page - 1) * size)
+        ids += [row["id"] for row in data["rows"]]
+    assert sorted(ids) == sorted([*IDS, "never-available-1", "never-available-2"])
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
 @pytest.mark.parametrize("sort", SORTS)
-def test_it_is_sorted_as_it_says_and_what_is_not_known_comes_last(fleet: Served, sort: str, order: str) -> None:
-    rows = asked(fleet, sort=sort, order=order, size=500)["rows"]
-    joined = {row["id"]: place for place, row in enumerate(asked(fleet, sort="id", order="asc", size=500)["rows"])}
+def test_the_list_is_sorted_with_unknown_values_last(fleet: Served, sort: str, order: str) -> None:
+    rows = list_clients(fleet, sort=sort, order=order, size=500)["rows"]
+    joined = {
+        row["id"]: index for index, row in enumerate(list_clients(fleet, sort="id", order="asc", size=500)["rows"])
+    }
     if sort == "id":
         assert [joined[row["id"]] for row in rows] == sorted(joined.values(), reverse=order == "desc")
         return
@@ -92,42 +94,42 @@ def test_it_is_sorted_as_it_says_and_what_is_not_known_comes_last(fleet: Served,
     assert known == sorted(known, reverse=order == "desc")
     ties = [(value, joined[row["id"]]) for value, row in zip(values, rows, strict=True)]
     for (value, before), (other, after) in itertools.pairwise(ties):
-        assert value != other or before < after, "of equals whoever joined first"
+        assert value != other or before < after, "ties keep the order of joining"
     if sort in ("mean_seconds", "last_round", "share"):
-        assert None in values, "or nothing was shown of the unknown"
+        assert None in values, "the fleet must have unknown values"
 
 
-def test_a_search_finds_any_part_whatever_its_case(fleet: Served) -> None:
-    assert {row["id"] for row in asked(fleet, search="PHONE-0", size=500)["rows"]} == {
+def test_a_search_matches_any_part_of_an_id_and_ignores_case(fleet: Served) -> None:
+    assert {row["id"] for row in list_clients(fleet, search="PHONE-0", size=500)["rows"]} == {
         client for client in IDS if client.startswith("Phone-0")
     }
-    told = asked(fleet, search="tablet", size=5, page=3, sort="id", order="asc")
-    assert (told["total"], told["pages"], told["page"]) == (13, 3, 3)
-    assert asked(fleet, search="  tablet-03 ")["rows"][0]["id"] == "tablet-03"
-    nothing = asked(fleet, search="no such client")
-    assert (nothing["total"], nothing["pages"], nothing["rows"]) == (0, 1, [])
-    assert asked(fleet, search="")["total"] == 28
-    assert asked(fleet, search="%")["total"] == 0, "no wildcards"
+    data = list_clients(fleet, search="tablet", size=5, page=3, sort="id", order="asc")
+    assert (data["total"], data["pages"], data["page"]) == (13, 3, 3)
+    assert list_clients(fleet, search="  tablet-03 ")["rows"][0]["id"] == "tablet-03"
+    empty = list_clients(fleet, search="no such client")
+    assert (empty["total"], empty["pages"], empty["rows"]) == (0, 1, [])
+    assert list_clients(fleet, search="")["total"] == 28
+    assert list_clients(fleet, search="%")["total"] == 0, "no wildcards"
 
 
 def test_a_run_is_searched_by_digits(folder: Path) -> None:
     path = folder / "runs.turnout"
     with RunStore(path) as store:
-        write_made_up(store, "rbcsf", {"cohort_size": 3}, made_up(5, 120))
-    with served(path) as there:
-        found = {row["id"] for row in asked(there, search="11", size=500)["rows"]}
-        assert found == {str(row) for row in range(120) if "11" in str(row)}
-        for known_as in ("17", "c17", "client 17"):
-            assert there.json(f"/api/client?id={quote(known_as)}")["id"] == "17"
+        write_random_run(store, "rbcsf", {"cohort_size": 3}, random_columns(5, 120))
+    with served(path) as server:
+        matches = {row["id"] for row in list_clients(server, search="11", size=500)["rows"]}
+        assert matches == {str(row) for row in range(120) if "11" in str(row)}
+        for name in ("17", "c17", "client 17"):
+            assert server.json(f"/api/client?id={quote(name)}")["id"] == "17"
         for wrong in ("120", "-1", "1.5", "seventeen", "", "²", "c", "1" * 999):
-            answer = there.get(f"/api/client?id={quote(wrong)}")
+            answer = server.get(f"/api/client?id={quote(wrong)}")
             assert answer.status == 404, wrong
-            assert "called 0 to 119" in json.loads(answer.body)["error"]
+            assert "the clients of this run are 0 to 119" in json.loads(answer.body)["error"]
 
 
 def test_a_page_beyond_the_last_is_the_last(fleet: Served) -> None:
-    told = asked(fleet, page=10**9, size=10)
-    assert (told["page"], told["pages"], len(told["rows"])) == (3, 3, 8)
+    data = list_clients(fleet, page=10**9, size=10)
+    assert (data["page"], data["pages"], len(data["rows"])) == (3, 3, 8)
     assert fleet.json("/api/rounds?page=999&size=7")["page"] == 4
     assert fleet.json("/api/queues?page=77")["page"] == 1
 
@@ -163,41 +165,41 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("path", "word"), REFUSED, ids=lambda given: str(given)[:50])
-def test_what_is_odd_is_refused_in_words(fleet: Served, path: str, word: str) -> None:
+@pytest.mark.parametrize(("path", "message"), REFUSED, ids=lambda value: str(value)[:50])
+def test_invalid_parameters_are_refused_with_a_message(fleet: Served, path: str, message: str) -> None:
     answer = fleet.get(path)
     assert answer.status == 400
     assert answer.headers["content-type"] == "application/json"
-    (said,) = json.loads(answer.body).values()
-    assert word in said
-    assert "\n" not in said
+    (error,) = json.loads(answer.body).values()
+    assert message in error
+    assert "\n" not in error
 
 
 MISSING = [
-    ("/api/client?id=nobody", "there is no client 'nobody'"),
+    ("/api/client?id=unknown", "there is no client 'unknown'"),
     ("/api/client?id=", "there is no client"),
-    ("/api/explain?id=nobody", "there is no client 'nobody'"),
-    ("/api/round?number=25", "they count from 1 to 24"),
+    ("/api/explain?id=unknown", "there is no client 'unknown'"),
+    ("/api/round?number=25", "rounds are numbered from 1 to 24"),
     ("/api/explain?id=tablet-00&round=25", "there is no round 25"),
     ("/api/round?number=99999999999999999999999", "there is no round 99999999999999999999999"),
     ("/api/explain?id=tablet-00&round=99999999999999999999999", "there is no round 99999999999999999999999"),
 ]
 
 
-@pytest.mark.parametrize(("path", "words"), MISSING)
-def test_what_is_not_there_is_said(fleet: Served, path: str, words: str) -> None:
+@pytest.mark.parametrize(("path", "message"), MISSING)
+def test_missing_clients_and_rounds_are_reported(fleet: Served, path: str, message: str) -> None:
     answer = fleet.get(path)
     assert answer.status == 404
-    assert words in json.loads(answer.body)["error"]
+    assert message in json.loads(answer.body)["error"]
 
 
-def test_a_run_that_is_not_there(folder: Path) -> None:
+def test_a_missing_run_is_reported(folder: Path) -> None:
     path = folder / "runs.turnout"
     with RunStore(path) as store:
-        write_made_up(store, "rbcsf", {"cohort_size": 3}, made_up(5, 10))
-    with served(path) as there:
+        write_random_run(store, "rbcsf", {"cohort_size": 3}, random_columns(5, 10))
+    with served(path) as server:
         for route in ("overview", "clients", "compare", "system", "training"):
-            answer = there.get(f"/api/{route}?run=7")
+            answer = server.get(f"/api/{route}?run=7")
             assert answer.status == 404
             assert "there is no run 7 in runs.turnout" in json.loads(answer.body)["error"]
 
@@ -205,39 +207,39 @@ def test_a_run_that_is_not_there(folder: Path) -> None:
 # Ids
 
 
-def test_any_id_comes_through_unchanged(folder: Path) -> None:
+def test_ids_with_special_characters_are_returned_unchanged(folder: Path) -> None:
     path = folder / "fleet.turnout"
     with Scheduler.open(path, settings={"cohort_size": 4}, deadline=9.0, allow_infeasible=True) as scheduler:
         for round_ in range(20):
-            chosen = scheduler.choose(offered(*ODD_IDS))
+            chosen = scheduler.choose(offered(*SPECIAL_IDS))
             for client in chosen:
                 if round_ % 3:
                     scheduler.report(client, 1.0 + len(client) / 100)
                 else:
-                    scheduler.failed(client, f"why? {client}")
+                    scheduler.report_failure(client, f"why? {client}")
             scheduler.close_round()
-        scheduler.choose(offered(*ODD_IDS))
-    with served(path) as there:
-        there.wait_read()
-        rows = there.json("/api/clients?sort=id&order=asc")["rows"]
-        assert [row["id"] for row in rows] == ODD_IDS
+        scheduler.choose(offered(*SPECIAL_IDS))
+    with served(path) as server:
+        server.wait_read()
+        rows = server.json("/api/clients?sort=id&order=asc")["rows"]
+        assert [row["id"] for row in rows] == SPECIAL_IDS
         for route in ("turns", "queues"):
-            assert there.json(f"/api/{route}?order=id")["ids"] == ODD_IDS
-        assert set(there.json("/api/fairness")["against"]["ids"]) == set(ODD_IDS)
+            assert server.json(f"/api/{route}?order=id")["ids"] == SPECIAL_IDS
+        assert set(server.json("/api/fairness")["taken_vs_promised"]["ids"]) == set(SPECIAL_IDS)
         seen, reasons = set(), set()
         for number in range(1, 22):
-            told = there.json(f"/api/round?number={number}")
-            seen |= {row["id"] for row in told["rows"]}
-            reasons |= {row["why"] for row in told["rows"] if row["why"] is not None}
-        assert seen == set(ODD_IDS)
+            data = server.json(f"/api/round?number={number}")
+            seen |= {row["id"] for row in data["rows"]}
+            reasons |= {row["why"] for row in data["rows"] if row["why"] is not None}
+        assert seen == set(SPECIAL_IDS)
         assert reasons
-        assert reasons <= {f"why? {client}" for client in ODD_IDS}
-        for client in ODD_IDS:
-            told = there.json(f"/api/client?id={quote(client, safe='')}")
-            assert told["id"] == client
-            found = there.json(f"/api/clients?search={quote(client, safe='')}")["rows"]
-            assert client in [row["id"] for row in found]
-            explained = there.json(f"/api/explain?id={quote(client, safe='')}&round=20")
+        assert reasons <= {f"why? {client}" for client in SPECIAL_IDS}
+        for client in SPECIAL_IDS:
+            data = server.json(f"/api/client?id={quote(client, safe='')}")
+            assert data["id"] == client
+            matches = server.json(f"/api/clients?search={quote(client, safe='')}")["rows"]
+            assert client in [row["id"] for row in matches]
+            explained = server.json(f"/api/explain?id={quote(client, safe='')}&round=20")
             assert explained["client"] == client
-        answer = there.get("/api/clients")
-        assert answer.headers["content-type"] == "application/json", "so that no browser takes it for a page"
+        answer = server.get("/api/clients")
+        assert answer.headers["content-type"] == "application/json", "a browser must not render it as a page"

@@ -1,4 +1,4 @@
-"""What is told to machines: /metrics, /healthz, and the stream of changes."""
+"""Interfaces for programs: /metrics, /healthz and the stream of changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dashboard.readings import made_up, write_made_up
+from dashboard.readings import random_columns, write_random_run
 from dashboard.served import Served, first_chunk_only, play_rounds, run_store, served, small_fleet
 from turnout.dashboard import app as app_module
 from turnout.dashboard import watch as watch_module
@@ -33,118 +33,120 @@ class Sample(NamedTuple):
     labels: tuple[tuple[str, str], ...]
 
 
-def parsed(text: str) -> tuple[dict[str, str], dict[Sample, float]]:
-    """The type of each family and the value of each sample; anything that is not by the book is refused."""
+def parse_metrics(text: str) -> tuple[dict[str, str], dict[Sample, float]]:
+    """Returns the type of each metric and the value of each sample; violations of the format are failures."""
     assert text.endswith("\n")
     kinds: dict[str, str] = {}
-    helped: set[str] = set()
-    found: dict[Sample, float] = {}
+    with_help: set[str] = set()
+    samples: dict[Sample, float] = {}
     family = ""
     for line in text.split("\n")[:-1]:
         assert line, "no empty lines"
         if line.startswith("# "):
-            _, what, name, words = line.split(" ", 3)
+            _, keyword, name, text_ = line.split(" ", 3)
             assert NAME.fullmatch(name)
-            assert words
-            if what == "HELP":
-                assert name not in helped, "told once"
-                helped.add(name)
+            assert text_
+            if keyword == "HELP":
+                assert name not in with_help, "one help line per metric"
+                with_help.add(name)
                 family = name
             else:
-                assert what == "TYPE"
-                assert name == family, "after its help"
+                assert keyword == "TYPE"
+                assert name == family, "the type follows the help line"
                 assert name not in kinds
-                assert words in ("counter", "gauge", "histogram", "summary", "untyped")
-                kinds[name] = words
+                assert text_ in ("counter", "gauge", "histogram", "summary", "untyped")
+                kinds[name] = text_
             continue
         match = re.fullmatch(r"([^\s{]+)(?:\{(.*)\})? (\S+)", line)
         assert match, line
         name, inside, value = match.groups()
-        assert name == family, "samples of a family stand together, below its type"
+        assert name == family, "samples follow the type of their metric"
         labels = []
         while inside:
-            one = LABEL.match(inside)
-            assert one, line
-            text_ = re.sub(r"\\(.)", lambda escaped: {"n": "\n"}.get(escaped[1], escaped[1]), one[2])
-            labels.append((one[1], text_))
-            inside = inside[one.end() :].removeprefix(",")
-        assert len({label for label, _ in labels}) == len(labels)
+            label = LABEL.match(inside)
+            assert label, line
+            label_value = re.sub(r"\\(.)", lambda escaped: {"n": "\n"}.get(escaped[1], escaped[1]), label[2])
+            labels.append((label[1], label_value))
+            inside = inside[label.end() :].removeprefix(",")
+        assert len({key for key, _ in labels}) == len(labels)
         assert NUMBER.fullmatch(value), line
         sample = Sample(name, tuple(sorted(labels)))
-        assert sample not in found, "each sample once"
-        found[sample] = float(value)
-    assert helped == set(kinds)
+        assert sample not in samples, "samples must be unique"
+        samples[sample] = float(value)
+    assert with_help == set(kinds)
     assert all(name.endswith("_total") == (kind == "counter") for name, kind in kinds.items())
-    return kinds, found
+    return kinds, samples
 
 
-def metrics_of(there: Served) -> dict[Sample, float]:
-    answer = there.get("/metrics")
+def metrics_of(server: Served) -> dict[Sample, float]:
+    answer = server.get("/metrics")
     assert answer.status == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    return parsed(answer.body.decode())[1]
+    return parse_metrics(answer.body.decode())[1]
 
 
-def value_of(found: dict[Sample, float], name: str, **labels: str) -> float:
+def value_of(samples: dict[Sample, float], name: str, **labels: str) -> float:
     (value,) = (
-        value for sample, value in found.items() if sample.name == name and set(labels.items()) <= set(sample.labels)
+        value for sample, value in samples.items() if sample.name == name and set(labels.items()) <= set(sample.labels)
     )
     return value
 
 
-def test_metrics_say_what_the_pages_say(folder: Path) -> None:
+def test_metrics_agree_with_the_pages(folder: Path) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=30)
-    with served(path) as there:
-        there.wait_read()
-        found, told = metrics_of(there), there.json("/api/overview")
-        kinds, _ = parsed(there.get("/metrics").body.decode())
-        assert value_of(found, "turnout_up") == 1
-        assert value_of(found, "turnout_store_bytes") == path.stat().st_size
-        assert value_of(found, "turnout_round", policy="rbcsf") == 30
-        assert value_of(found, "turnout_clients") == 12
-        assert value_of(found, "turnout_rounds_total") == 30
-        assert value_of(found, "turnout_round_seconds_total") == pytest.approx(told["total_time"], rel=1e-5)
-        assert value_of(found, "turnout_least_share") == pytest.approx(told["least_share"], rel=1e-5)
-        assert value_of(found, "turnout_worst_debt_turns") == pytest.approx(told["worst"]["owed"], rel=1e-5)
-        assert value_of(found, "turnout_promise_holds") == 1
-        outcomes = {dict(one.labels)["outcome"]: count for one, count in found.items() if "outcomes" in one.name}
-        assert outcomes == told["outcomes"]
+    with served(path) as server:
+        server.wait_read()
+        samples, data = metrics_of(server), server.json("/api/overview")
+        kinds, _ = parse_metrics(server.get("/metrics").body.decode())
+        assert value_of(samples, "turnout_up") == 1
+        assert value_of(samples, "turnout_store_bytes") == path.stat().st_size
+        assert value_of(samples, "turnout_round", policy="rbcsf") == 30
+        assert value_of(samples, "turnout_clients") == 12
+        assert value_of(samples, "turnout_rounds_total") == 30
+        assert value_of(samples, "turnout_round_seconds_total") == pytest.approx(data["total_time"], rel=1e-5)
+        assert value_of(samples, "turnout_least_share") == pytest.approx(data["least_share"], rel=1e-5)
+        assert value_of(samples, "turnout_worst_debt_turns") == pytest.approx(data["worst"]["owed"], rel=1e-5)
+        assert value_of(samples, "turnout_promise_holds") == 1
+        outcomes = {
+            dict(sample.labels)["outcome"]: count for sample, count in samples.items() if "outcomes" in sample.name
+        }
+        assert outcomes == data["outcomes"]
         assert kinds["turnout_rounds_total"] == "counter"
-        last = there.json("/api/rounds")["rows"][0]
-        assert value_of(found, "turnout_last_round_seconds") == pytest.approx(last["seconds"], rel=1e-5)
+        last = server.json("/api/rounds")["rows"][0]
+        assert value_of(samples, "turnout_last_round_seconds") == pytest.approx(last["seconds"], rel=1e-5)
 
 
-def test_an_answer_about_a_run_that_is_still_being_read_says_so(folder: Path) -> None:
-    """The state belongs to the run that was asked for: what another run lacks is not said of it."""
+def test_responses_about_a_partly_read_run_contain_its_progress(folder: Path) -> None:
+    """The progress belongs to the requested run, not to another run that is being read."""
     stored = run_store(folder / "runs.turnout", rounds=60)
-    newest, other = stored.unfinished, stored.fast[0]  # in chunks of 15 and of 25 rounds
-    with first_chunk_only() as read_the_rest, served(folder / "runs.turnout") as there:
+    newest, other = stored.unfinished, stored.fast[0]  # stored in chunks of 15 and 25 rounds
+    with first_chunk_only() as read_the_rest, served(folder / "runs.turnout") as server:
         for run, reading in ((other, {"done": 25, "of": 60}), (newest, {"done": 15, "of": 30})):
             for route in ("overview", "fairness", "clients", "queues", "turns", "speed", "rounds", "round", "system"):
-                about = there.json_now(f"/api/{route}?run={run}")["about"]
+                about = server.json_now(f"/api/{route}?run={run}")["about"]
                 assert (about["rounds"], about["reading"]) == (reading["done"], reading), route
-        assert there.get(f"/api/round?run={other}&number=26").body.startswith(b'{"error":"there is no round 26 yet')
-        found = metrics_of(there)
-        assert value_of(found, "turnout_read_ratio", run=str(newest)) == 0.5
-        assert value_of(found, "turnout_rounds_total", run=str(newest)) == 15
+        assert server.get(f"/api/round?run={other}&number=26").body.startswith(b'{"error":"there is no round 26 yet')
+        samples = metrics_of(server)
+        assert value_of(samples, "turnout_read_ratio", run=str(newest)) == 0.5
+        assert value_of(samples, "turnout_rounds_total", run=str(newest)) == 15
         read_the_rest()
-        there.wait_read(newest)
-        assert there.json_now(f"/api/overview?run={newest}")["about"]["reading"] is None
-        assert value_of(metrics_of(there), "turnout_read_ratio", run=str(newest)) == 1
-        assert there.json(f"/api/overview?run={other}")["about"]["rounds"] == 60
+        server.wait_read(newest)
+        assert server.json_now(f"/api/overview?run={newest}")["about"]["reading"] is None
+        assert value_of(metrics_of(server), "turnout_read_ratio", run=str(newest)) == 1
+        assert server.json(f"/api/overview?run={other}")["about"]["rounds"] == 60
 
 
-def test_counters_rise(folder: Path) -> None:
+def test_counters_increase(folder: Path) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=5, is_open=False)
-    with served(path) as there, Scheduler.open(path) as scheduler:
-        there.wait_read()
-        kinds, before = parsed(there.get("/metrics").body.decode())
+    with served(path) as server, Scheduler.open(path) as scheduler:
+        server.wait_read()
+        kinds, before = parse_metrics(server.get("/metrics").body.decode())
         for rounds in (6, 8):
             play_rounds(scheduler, rounds - scheduler.round, scheduler.clients)
-            there.wait_rounds(rounds)
-            after = metrics_of(there)
+            server.wait_rounds(rounds)
+            after = metrics_of(server)
             counters = [sample for sample in before if kinds[sample.name] == "counter"]
             assert len(counters) >= 3
             assert all(after[sample] >= before[sample] for sample in counters)
@@ -153,75 +155,75 @@ def test_counters_rise(folder: Path) -> None:
             before = after
 
 
-def test_metrics_of_a_store_with_nothing_in_it_and_of_runs(folder: Path) -> None:
+def test_metrics_of_an_empty_store_and_of_runs(folder: Path) -> None:
     RunStore(folder / "empty.turnout").close()
-    with served(folder / "empty.turnout") as there:
-        assert {sample.name for sample in metrics_of(there)} == {"turnout_up", "turnout_store_bytes"}
+    with served(folder / "empty.turnout") as server:
+        assert {sample.name for sample in metrics_of(server)} == {"turnout_up", "turnout_store_bytes"}
     stored = run_store(folder / "runs.turnout", rounds=12)
-    with served(folder / "runs.turnout") as there:
-        found = metrics_of(there)
-        assert value_of(found, "turnout_rounds_total", run=str(stored.unfinished), policy="rbcsf") == 6
+    with served(folder / "runs.turnout") as server:
+        samples = metrics_of(server)
+        assert value_of(samples, "turnout_rounds_total", run=str(stored.unfinished), policy="rbcsf") == 6
 
 
 @pytest.mark.parametrize(
     "policy", ['quo"te', "back\\slash", "new\nline", 'all "of\\\n them\\n', "<b>é\u202e</b>", "x" * 300]
 )
-def test_odd_names_are_escaped_in_labels(folder: Path, policy: str) -> None:
+def test_special_characters_are_escaped_in_labels(folder: Path, policy: str) -> None:
     with RunStore(folder / "runs.turnout") as store:
-        write_made_up(store, policy, {}, made_up(5, 10))
-    with served(folder / "runs.turnout") as there:
-        assert value_of(metrics_of(there), "turnout_rounds_total", policy=policy, run="1") == 5
-        assert there.json("/api/overview")["about"]["policy"] == policy
+        write_random_run(store, policy, {}, random_columns(5, 10))
+    with served(folder / "runs.turnout") as server:
+        assert value_of(metrics_of(server), "turnout_rounds_total", policy=policy, run="1") == 5
+        assert server.json("/api/overview")["about"]["policy"] == policy
 
 
-def test_large_numbers_are_told_to_the_last_digit(folder: Path) -> None:
+def test_large_metric_values_are_exact(folder: Path) -> None:
     path = folder / "fleet.turnout"
-    small_fleet(path, rounds=2, is_open=False, ids=[f"client-{place:05}" for place in range(3000)])
-    with served(path) as there:
-        there.wait_read()
+    small_fleet(path, rounds=2, is_open=False, ids=[f"client-{index:05}" for index in range(3000)])
+    with served(path) as server:
+        server.wait_read()
         assert path.stat().st_size > 100_000
-        assert value_of(metrics_of(there), "turnout_store_bytes") == path.stat().st_size
+        assert value_of(metrics_of(server), "turnout_store_bytes") == path.stat().st_size
 
 
-def test_healthz_says_ok(folder: Path) -> None:
+def test_healthz_returns_ok(folder: Path) -> None:
     small_fleet(folder / "fleet.turnout", rounds=1, is_open=False)
-    with served(folder / "fleet.turnout") as there:
-        there.wait_read()
-        told = json.loads(there.get("/healthz").body)
-        assert told == {"status": "ok", "trouble": None, "version": there.watch.version}
+    with served(folder / "fleet.turnout") as server:
+        server.wait_read()
+        data = json.loads(server.get("/healthz").body)
+        assert data == {"status": "ok", "trouble": None, "version": server.watch.version}
 
 
 # The stream
 
 
 class Stream:
-    """What /api/live sends."""
+    """Reads the events of /api/live."""
 
     def __init__(self, answer: HTTPResponse) -> None:
         self.answer = answer
 
     def next(self) -> dict[str, Any] | None:
-        """The next event; None at the end."""
-        words: list[str] = []
+        """Returns the next event; None at the end of the stream."""
+        lines: list[str] = []
         while line := self.answer.readline().decode():
             if line == "\n":
-                if words:
+                if lines:
                     break
                 continue
             if not line.startswith(":"):
-                words.append(line.rstrip("\n"))
-        if not words:
+                lines.append(line.rstrip("\n"))
+        if not lines:
             return None
-        assert words[0] == "event: change"
-        assert len(words) == 2
-        told = json.loads(words[1].removeprefix("data: "))
-        assert set(told) == {"version", "reading", "trouble", "live"}
-        return dict(told)
+        assert lines[0] == "event: change"
+        assert len(lines) == 2
+        data = json.loads(lines[1].removeprefix("data: "))
+        assert set(data) == {"version", "reading", "trouble", "live"}
+        return dict(data)
 
 
 @contextmanager
-def listening(there: Served) -> Iterator[Stream]:
-    connection = HTTPConnection("127.0.0.1", there.port, timeout=LONGEST_WAIT)
+def listening(server: Served) -> Iterator[Stream]:
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=LONGEST_WAIT)
     try:
         connection.request("GET", "/api/live")
         answer = connection.getresponse()
@@ -234,69 +236,69 @@ def listening(there: Served) -> Iterator[Stream]:
         connection.close()
 
 
-def test_the_stream_says_how_things_stand_at_once_and_after_every_change(folder: Path) -> None:
+def test_the_stream_sends_the_state_at_once_and_after_every_change(folder: Path) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=5, is_open=False)
-    with served(path) as there:
-        there.wait_read()
-        with listening(there) as stream, listening(there) as other:
+    with served(path) as server:
+        server.wait_read()
+        with listening(server) as stream, listening(server) as other:
             first = stream.next()
-            assert first == {"version": there.watch.version, "reading": None, "trouble": None, "live": False}
+            assert first == {"version": server.watch.version, "reading": None, "trouble": None, "live": False}
             assert other.next() == first
             with Scheduler.open(path) as scheduler:
                 play_rounds(scheduler, 1, scheduler.clients)
-                for one in (stream, other):
-                    told = first
-                    while there.watch.version > told["version"] or told is first:
-                        found = one.next()
-                        assert found is not None
-                        assert found["version"] > told["version"]
-                        told = found
-                    assert told["live"]
-        there.wait_rounds(6)
+                for listener in (stream, other):
+                    data = first
+                    while server.watch.version > data["version"] or data is first:
+                        event = listener.next()
+                        assert event is not None
+                        assert event["version"] > data["version"]
+                        data = event
+                    assert data["live"]
+        server.wait_rounds(6)
 
 
-def test_the_stream_tells_trouble(folder: Path) -> None:
+def test_the_stream_reports_a_missing_file(folder: Path) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=2, is_open=False)
-    with served(path) as there:
-        there.wait_read()
-        with listening(there) as stream:
+    with served(path) as server:
+        server.wait_read()
+        with listening(server) as stream:
             stream.next()
             path.rename(folder / "away")
-            told = stream.next()
-            assert told is not None
-            assert "is gone" in told["trouble"]
+            data = stream.next()
+            assert data is not None
+            assert "is missing" in data["trouble"]
             (folder / "away").rename(path)
-            told = stream.next()
-            assert told is not None
-            assert told["trouble"] is None
+            data = stream.next()
+            assert data is not None
+            assert data["trouble"] is None
 
 
-def test_the_stream_says_when_it_is_no_longer_live(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stream_reports_that_the_file_is_no_longer_live(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=2, is_open=False)
-    with served(path) as there:
-        there.wait_read()
-        with listening(there) as stream:
+    with served(path) as server:
+        server.wait_read()
+        with listening(server) as stream:
             stream.next()
             Scheduler.open(path).close()
-            while not (told := stream.next() or {})["live"]:
+            while not (data := stream.next() or {})["live"]:
                 pass
             monkeypatch.setattr(watch_module, "LIVE_SECONDS", 0.0)
-            told = stream.next() or {}
-            while told["live"]:
-                told = stream.next() or {}
-            assert told["version"] == there.watch.version
+            data = stream.next() or {}
+            while data["live"]:
+                data = stream.next() or {}
+            assert data["version"] == server.watch.version
 
 
-def test_a_silent_stream_says_that_it_is_still_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_stream_sends_keep_alive_comments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=2, is_open=False)
-    monkeypatch.setattr(app_module, "SAY_SOMETHING", 0.05)
-    with served(path) as there:
-        there.wait_read()
-        with listening(there) as stream:
+    monkeypatch.setattr(app_module, "KEEPALIVE_SECONDS", 0.05)
+    with served(path) as server:
+        server.wait_read()
+        with listening(server) as stream:
             stream.next()
             assert stream.answer.readline().startswith(b": ")
 
@@ -304,23 +306,23 @@ def test_a_silent_stream_says_that_it_is_still_there(folder: Path, monkeypatch: 
 def test_the_stream_ends_when_the_watch_stops(folder: Path) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=2, is_open=False)
-    with served(path) as there:
-        there.wait_read()
-        with listening(there) as stream:
+    with served(path) as server:
+        server.wait_read()
+        with listening(server) as stream:
             assert stream.next() is not None
-            there.watch.end()
+            server.watch.request_stop()
             assert stream.next() is None
 
 
-def test_whoever_hangs_up_is_no_longer_served(folder: Path) -> None:
-    """A page that was closed leaves nothing behind: the server can end at once."""
+def test_closed_streams_leave_no_threads_behind(folder: Path) -> None:
+    """Closed connections must not keep the server from ending."""
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=2, is_open=False)
     before = threading.active_count()
-    with served(path) as there:
-        there.wait_read()
+    with served(path) as server:
+        server.wait_read()
         for _ in range(5):
-            with listening(there) as stream:
+            with listening(server) as stream:
                 stream.next()
-        assert there.json("/api/overview")["round"] == 2
-    there.until(lambda: threading.active_count() <= before)
+        assert server.json("/api/overview")["round"] == 2
+    server.until(lambda: threading.active_count() <= before)

@@ -1,4 +1,4 @@
-"""Every route, by every method; and that none of them changes anything."""
+"""Routes, methods, headers and static files; no request changes the store."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from turnout.store import RunStore
 from waiting import LONGEST_WAIT
 
 READ = {"GET": 200, "HEAD": 200}
-NEVER = dict.fromkeys(("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"), 405)
-#: Each route: how it is asked for here, and what it answers to each method. A new route needs a line.
+REFUSED = dict.fromkeys(("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"), 405)
+#: For each route a request path and the expected status by method. A new route needs an entry.
 ROUTES: dict[str, tuple[str, dict[str, int]]] = {
     "/": ("/", READ),
     "/static/{name}": ("/static/index.html", READ),
@@ -55,56 +55,56 @@ ROUTES: dict[str, tuple[str, dict[str, int]]] = {
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
+def directory() -> Iterator[Path]:
     with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
         yield Path(name)
 
 
 @pytest.fixture(scope="module")
-def fleet(place: Path) -> Iterator[Served]:
-    small_fleet(place / "fleet.turnout", rounds=12)
-    with served(place / "fleet.turnout") as there:
-        there.wait_read()
-        yield there
+def fleet(directory: Path) -> Iterator[Served]:
+    small_fleet(directory / "fleet.turnout", rounds=12)
+    with served(directory / "fleet.turnout") as server:
+        server.wait_read()
+        yield server
 
 
 @pytest.fixture(scope="module")
-def runs(place: Path) -> Iterator[Served]:
-    run_store(place / "runs.turnout", rounds=12)
-    with served(place / "runs.turnout") as there:
-        yield there
+def runs(directory: Path) -> Iterator[Served]:
+    run_store(directory / "runs.turnout", rounds=12)
+    with served(directory / "runs.turnout") as server:
+        yield server
 
 
-def test_the_table_above_is_all_there_is(place: Path) -> None:
-    small_fleet(place / "listed.turnout", rounds=1, is_open=False)
-    watch = Watch(place / "listed.turnout")
+def test_the_application_has_exactly_the_listed_routes(directory: Path) -> None:
+    small_fleet(directory / "listed.turnout", rounds=1, is_open=False)
+    watch = Watch(directory / "listed.turnout")
     try:
         app = make_app(watch)
         found = {route.path: route.methods for route in app.routes if isinstance(route, Route)}
         others = [route for route in app.routes if not isinstance(route, Route)]
     finally:
         watch.stop()
-    assert others == [], "nothing is mounted, no sockets"
+    assert others == [], "no mounted applications and no sockets"
     assert set(found) == set(ROUTES)
     assert {frozenset(methods or ()) for methods in found.values()} == {frozenset({"GET", "HEAD"})}
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_each_route_answers_to_looking_and_to_nothing_else(fleet: Served, runs: Served, route: str) -> None:
-    asked, expected = ROUTES[route]
-    for there in (fleet, runs):
-        for method, status in {**expected, **NEVER}.items():
-            answer = there.ask(method, asked)
-            assert answer.status == status, (method, asked)
+def test_each_route_accepts_only_get_and_head(fleet: Served, runs: Served, route: str) -> None:
+    request_path, expected = ROUTES[route]
+    for server in (fleet, runs):
+        for method, status in {**expected, **REFUSED}.items():
+            answer = server.ask(method, request_path)
+            assert answer.status == status, (method, request_path)
             assert_guarded(answer.headers)
             if method == "HEAD":
                 assert answer.body == b""
                 if route != "/api/live":
-                    same = there.get(asked)
+                    same = server.get(request_path)
                     assert answer.headers["content-type"] == same.headers["content-type"]
             if status == 405:
                 assert answer.headers["allow"] == "GET, HEAD"
-                assert json.loads(answer.body) == {"error": "this page can only be looked at"}
+                assert json.loads(answer.body) == {"error": "this dashboard is read-only: use GET or HEAD"}
 
 
 def assert_guarded(headers: dict[str, str]) -> None:
@@ -115,11 +115,11 @@ def assert_guarded(headers: dict[str, str]) -> None:
     assert "access-control-allow-origin" not in headers
 
 
-def test_what_the_headers_forbid() -> None:
-    """In words of their own, so that nobody loosens them unawares."""
+def test_the_security_headers() -> None:
+    """Repeats the headers literally, so that they cannot be relaxed by accident."""
     policy = dict(part.strip().split(" ", 1) for part in HEADERS["content-security-policy"].split(";"))
     assert policy["default-src"] == "'none'"
-    assert policy["script-src"] == "'self'", "no inline scripts, no eval, nobody else's"
+    assert policy["script-src"] == "'self'", "no inline scripts, no eval, no foreign scripts"
     assert policy["connect-src"] == "'self'"
     assert policy["frame-ancestors"] == policy["form-action"] == policy["base-uri"] == "'none'"
     assert HEADERS["x-content-type-options"] == "nosniff"
@@ -168,14 +168,14 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize("path", [*UNKNOWN, *OUTSIDE], ids=lambda path: path[:40])
-def test_what_is_not_there_is_a_404_in_json(fleet: Served, path: str) -> None:
+def test_unknown_paths_return_404_as_json(fleet: Served, path: str) -> None:
     answer = fleet.get(path)
     assert answer.status == 404, answer
     assert list(json.loads(answer.body)) == ["error"]
     assert_guarded(answer.headers)
 
 
-def test_raw_paths_that_no_client_library_would_send(fleet: Served) -> None:
+def test_raw_paths_with_traversal_are_refused(fleet: Served) -> None:
     for line in (b"GET /static/../../app.py HTTP/1.1", b"GET ../etc/passwd HTTP/1.1", b"GET * HTTP/1.1"):
         with socket.create_connection(("127.0.0.1", fleet.port), timeout=LONGEST_WAIT) as raw:
             raw.sendall(line + b"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -187,11 +187,11 @@ def test_raw_paths_that_no_client_library_would_send(fleet: Served) -> None:
         assert b"passwd" not in answer.split(b"\r\n\r\n", 1)[1] or b"there is no" in answer
 
 
-def test_the_files_of_the_page(fleet: Served) -> None:
-    every = page_files()
-    assert "index.html" in every
-    assert "plotly.min.js" in every
-    for name, file in every.items():
+def test_static_files_and_their_cache_headers(fleet: Served) -> None:
+    files = page_files()
+    assert "index.html" in files
+    assert "plotly.min.js" in files
+    for name, file in files.items():
         answer = fleet.get(f"/static/{quote(name)}")
         assert (answer.status, answer.body) == (200, file.data)
         assert answer.headers["content-type"] == file.media_type
@@ -200,18 +200,18 @@ def test_the_files_of_the_page(fleet: Served) -> None:
         assert (again.status, again.body) == (304, b"")
         assert_guarded(again.headers)
         assert fleet.get(f"/static/{quote(name)}", {"If-None-Match": '"other"'}).status == 200
-    assert len({file.mark for file in every.values()}) == len(every)
-    assert fleet.get("/").body == every["index.html"].data
+    assert len({file.etag for file in files.values()}) == len(files)
+    assert fleet.get("/").body == files["index.html"].data
 
 
-def test_the_page_asks_nobody_else(fleet: Served) -> None:
-    """No address of another machine stands in what a browser would load."""
+def test_the_page_contains_no_foreign_addresses(fleet: Served) -> None:
+    """The page must not load anything from other machines."""
     page = fleet.get("/").body.decode()
     assert "http://" not in page.replace("http://www.w3.org/", "")
     assert "https://" not in page
 
 
-def test_a_missing_script_of_the_charts_is_said_before_anything_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_plotly_script_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     real = resources.files
 
     def without_plotly(name: str) -> Any:
@@ -229,10 +229,10 @@ def test_a_missing_script_of_the_charts_is_said_before_anything_is_opened(monkey
         page_files.cache_clear()
 
 
-# Nothing is changed
+# Requests change nothing
 
 
-ODD = [
+ODD_VALUES = [
     *("", "0", "-1", "1e400", "NaN", "Infinity", "null", "[]", "{}", "' OR 1=1 --", "'; DROP TABLE runs; --", "\x00"),
     *("9" * 900, "x" * 999, "é\u202e\n", "%", "../..", "<script>", "true", "1.0", "١٢"),
 ]
@@ -240,84 +240,84 @@ NAMES = ("run", "sort", "order", "page", "size", "search", "number", "id", "roun
 
 
 def contents_of(path: Path) -> dict[str, bytes]:
-    """The file and its log, byte by byte; the index of the log is SQLite's own affair, and no log is an empty log."""
-    beside = [file for file in sorted(path.parent.glob(f"{path.name}*")) if not file.name.endswith("-shm")]
-    return {file.name: file.read_bytes() for file in beside if file.stat().st_size}
+    """Returns the non-empty files of a store, without the shared-memory index of the write-ahead log."""
+    files = [file for file in sorted(path.parent.glob(f"{path.name}*")) if not file.name.endswith("-shm")]
+    return {file.name: file.read_bytes() for file in files if file.stat().st_size}
 
 
 @pytest.mark.parametrize("kind", ["fleet", "runs"])
-def test_whatever_is_asked_nothing_is_changed_and_nothing_breaks(folder: Path, kind: str) -> None:
+def test_no_request_changes_the_file_or_causes_a_server_error(folder: Path, kind: str) -> None:
     path = folder / "it.turnout"
     if kind == "fleet":
         small_fleet(path, rounds=12)
     else:
         run_store(path, rounds=12)
-    before, state = contents_of(path), whole_state(path, kind)
+    before, state = contents_of(path), state_of(path, kind)
     statuses = set()
-    with served(path) as there:
-        there.wait_read()
-        for route, (asked, _) in ROUTES.items():
+    with served(path) as server:
+        server.wait_read()
+        for route, (request_path, _) in ROUTES.items():
             if route == "/api/live":
                 continue
-            plain = asked.partition("?")[0]
-            there.get(asked)
+            plain = request_path.partition("?")[0]
+            server.get(request_path)
             for name in NAMES:
-                for value in ODD[:: 2 if name in ("id", "search", "run") else 5]:
-                    answer = there.get(f"{plain}?{name}={quote(value, safe='')}")
+                for value in ODD_VALUES[:: 2 if name in ("id", "search", "run") else 5]:
+                    answer = server.get(f"{plain}?{name}={quote(value, safe='')}")
                     statuses.add(answer.status)
                     assert answer.status < 500, (plain, name, value, answer.body)
-            there.get(f"{plain}?" + "&".join(f"{name}=1" for name in NAMES) * 20)
-            there.get(f"{plain}?id=c1&id=c2&id=c3")
-            there.get(f"{plain}?%=%&&&==&;")
-        assert there.get("/healthz").status == 200
+            server.get(f"{plain}?" + "&".join(f"{name}=1" for name in NAMES) * 20)
+            server.get(f"{plain}?id=c1&id=c2&id=c3")
+            server.get(f"{plain}?%=%&&&==&;")
+        assert server.get("/healthz").status == 200
         assert contents_of(path) == before
     assert statuses == {200, 400, 404}
     assert contents_of(path) == before
-    assert whole_state(path, kind) == state
+    assert state_of(path, kind) == state
 
 
-def whole_state(path: Path, kind: str) -> Any:
+def state_of(path: Path, kind: str) -> Any:
     if kind == "fleet":
         return packed_from_disk(path)
     with RunStore(path, read_only=True) as store:
-        return [(one, store.columns(one.id).to_bytes()) for one in store.runs()]
+        return [(info, store.columns(info.id).to_bytes()) for info in store.runs()]
 
 
-def test_a_file_that_may_not_be_written_to_can_be_looked_at(folder: Path) -> None:
-    """As a copy is: without a log beside it, and read-only."""
+def test_a_read_only_copy_can_be_served(folder: Path) -> None:
+    """Serves a read-only copy without a write-ahead log."""
     path, copy = folder / "fleet.turnout", folder / "copy.turnout"
     small_fleet(path, rounds=5, is_open=False)
     with closing(sqlite3.connect(path)) as db:
         db.execute("VACUUM INTO ?", (str(copy),))
     copy.chmod(0o400)
-    with served(copy) as there:
-        there.wait_read()
-        assert there.json("/api/overview")["round"] == 5
+    with served(copy) as server:
+        server.wait_read()
+        assert server.json("/api/overview")["round"] == 5
     assert [file.name for file in sorted(folder.glob("copy*"))] == ["copy.turnout"]
 
 
-# When something breaks
+# Unexpected errors
 
 
-def test_an_error_nobody_thought_of_is_a_500_in_json_and_a_word_in_the_log(
+def test_an_unexpected_error_is_a_500_and_is_logged(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The reader is told that it failed, not how: what failed stands in the terminal."""
+    """The response contains no details of the error; the log does."""
     small_fleet(folder / "fleet.turnout", rounds=2, is_open=False)
 
     def break_down(*_: Any) -> None:
-        raise ZeroDivisionError("a secret of the house")
+        raise ZeroDivisionError("a secret")
 
-    monkeypatch.setattr(overview, "_open", break_down)
-    with served(folder / "fleet.turnout") as there, caplog.at_level(logging.ERROR):
-        there.wait_read()
+    monkeypatch.setattr(overview, "_open_round", break_down)
+    with served(folder / "fleet.turnout") as server, caplog.at_level(logging.ERROR):
+        server.wait_read()
         for _ in range(2):
-            answer = there.get("/api/overview")
+            answer = server.get("/api/overview")
             assert answer.status == 500
             assert list(json.loads(answer.body)) == ["error"]
             assert b"secret" not in answer.body
             assert_guarded(answer.headers)
-        assert there.get("/api/fairness").status == 200
+        assert server.get("/api/fairness").status == 200
     failed = [record for record in caplog.records if record.name == "turnout.dashboard"]
     assert [record.getMessage() for record in failed] == ["/api/overview failed"] * 2
     assert all(record.exc_info for record in failed)

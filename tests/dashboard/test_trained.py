@@ -1,4 +1,4 @@
-"""What a Flower run measured is shown while it goes on and when it is over."""
+"""Metrics of a Flower run during and after training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from adapters.flower.in_process import model
 from turnout.adapters.flower.saved_run import RunFiles, SavedRun
 from turnout.store.training_log import Metrics
 
-BEFORE = 4  # rounds of the fleet before this run began
+ROUNDS_BEFORE = 4  # rounds of the fleet before this run
 METRICS: dict[str, Metrics] = {
     "train": {number: {"train_loss": 1 / number, "waited": number, "turnout-asked": 8} for number in range(1, 7)},
     "evaluate": {2: {"accuracy": 0.5, "per_class": [0.1, 0.9]}, 4: {"accuracy": 0.75}},
@@ -27,64 +27,64 @@ METRICS: dict[str, Metrics] = {
 
 
 def saved(number: int) -> SavedRun:
-    return SavedRun(number, number + BEFORE, 10, 1.0, {"weights": [2]}, model(1.0, 2.0))
+    return SavedRun(number, number + ROUNDS_BEFORE, 10, 1.0, {"weights": [2]}, model(1.0, 2.0))
 
 
-def test_metrics_of_a_flower_run_stand_at_their_rounds_and_times(folder: Path) -> None:
+def test_metrics_of_a_flower_run_have_rounds_and_times(folder: Path) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=10, is_open=False)
-    files, passed = RunFiles(path), np.cumsum(audit_of(path, Fraction(1, 6)).durations)
-    with served(path) as there:
-        there.wait_read()
-        assert there.json("/api/training")["groups"] == []
+    files, elapsed = RunFiles(path), np.cumsum(audit_of(path, Fraction(1, 6)).durations)
+    with served(path) as server:
+        server.wait_read()
+        assert server.json("/api/training")["groups"] == []
         files.write(saved(6))
         files.write_metrics(METRICS)
-        there.until(lambda: there.json("/api/training")["groups"])
-        told = there.json("/api/training")
-        assert told["metric"] == "accuracy"
-        assert told["metrics"] == ["accuracy", "clients' accuracy", "training train_loss", "training waited"]
-        (group,) = told["groups"]
+        server.until(lambda: server.json("/api/training")["groups"])
+        data = server.json("/api/training")
+        assert data["metric"] == "accuracy"
+        assert data["metrics"] == ["accuracy", "clients' accuracy", "training train_loss", "training waited"]
+        (group,) = data["groups"]
         assert (group["rounds"], group["mean"]) == ([4, 7, 10], [0.1, 0.6, 0.9])
-        assert group["seconds"] == pytest.approx([passed[3], passed[6], passed[9]], rel=1e-5)
-        (group,) = there.json("/api/training?metric=clients%27%20accuracy")["groups"]
+        assert group["seconds"] == pytest.approx([elapsed[3], elapsed[6], elapsed[9]], rel=1e-5)
+        (group,) = server.json("/api/training?metric=clients%27%20accuracy")["groups"]
         assert (group["rounds"], group["mean"]) == ([6, 8], [0.5, 0.75])
-        assert there.get("/api/training?metric=nonsense").status == 400
+        assert server.get("/api/training?metric=nonsense").status == 400
         files.finish()
         assert not files.metrics.exists()
-        there.until(lambda: there.json("/api/training")["groups"])
-        assert there.json("/api/training")["groups"][0]["mean"] == [0.1, 0.6, 0.9]
+        server.until(lambda: server.json("/api/training")["groups"])
+        assert server.json("/api/training")["groups"][0]["mean"] == [0.1, 0.6, 0.9]
 
 
-def test_rounds_that_the_fleet_has_not_closed_are_not_shown_yet(folder: Path) -> None:
+def test_metrics_of_rounds_that_are_not_closed_are_hidden(folder: Path) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=8, is_open=False)
     files = RunFiles(path)
     files.write(saved(6))
     files.write_metrics(METRICS)
-    with served(path) as there:
-        there.wait_rounds(8)
-        assert there.json("/api/training")["groups"][0]["rounds"] == [4, 7]
+    with served(path) as server:
+        server.wait_rounds(8)
+        assert server.json("/api/training")["groups"][0]["rounds"] == [4, 7]
 
 
-def test_a_fleet_that_began_with_the_run_is_measured_from_nothing(folder: Path) -> None:
+def test_metrics_of_a_new_fleet_start_at_round_zero(folder: Path) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=6, is_open=False)
-    RunFiles(path).write_metrics(METRICS)  # without a model that says otherwise
-    with served(path) as there:
-        there.wait_rounds(6)
-        (group,) = there.json("/api/training")["groups"]
+    RunFiles(path).write_metrics(METRICS)  # without a saved model the run starts at round 0
+    with served(path) as server:
+        server.wait_rounds(6)
+        (group,) = server.json("/api/training")["groups"]
         assert group["rounds"] == [0, 3, 6]
         assert group["seconds"][0] == 0
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"server": 3}', b'{"server": {"x": {"accuracy": 1}}}', b"\xff"])
-def test_damaged_metrics_are_said_and_spoil_nothing_else(folder: Path, damage: bytes) -> None:
+def test_damaged_metrics_are_reported_only_on_the_training_page(folder: Path, damage: bytes) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=3, is_open=False)
     RunFiles(path).metrics.write_bytes(damage)
-    with served(path) as there:
-        there.wait_rounds(3)
-        answer = there.get("/api/training")
+    with served(path) as server:
+        server.wait_rounds(3)
+        answer = server.get("/api/training")
         assert answer.status == 503
         assert b"cannot be read from fleet.turnout.run.json" in answer.body
-        assert there.get("/healthz").status == 200
+        assert server.get("/healthz").status == 200

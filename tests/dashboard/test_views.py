@@ -1,4 +1,4 @@
-"""What the pages say in numbers, against other readings of the same record."""
+"""The data of the pages compared with independent computations from the same record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dashboard.readings import Audit, audit_of, close_to, fleet_ledger, made_up, run_source, write_made_up
+from dashboard.readings import Audit, audit_of, close_to, fleet_ledger, random_columns, run_source, write_random_run
 from dashboard.served import Served, Stored, run_store, served, small_fleet
 from scheduler.fleets import named, offered
 from turnout.analysis.metrics import (
@@ -42,82 +42,84 @@ RATE = Fraction(1, 6)
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
+def directory() -> Iterator[Path]:
     with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
         yield Path(name)
 
 
 @pytest.fixture(scope="module")
-def stored(place: Path) -> Stored:
-    return run_store(place / "runs.turnout")
+def stored(directory: Path) -> Stored:
+    return run_store(directory / "runs.turnout")
 
 
 @pytest.fixture(scope="module")
-def runs(place: Path, stored: Stored) -> Iterator[Served]:
+def runs(directory: Path, stored: Stored) -> Iterator[Served]:
     assert stored
-    with served(place / "runs.turnout") as there:
-        yield there
+    with served(directory / "runs.turnout") as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def fleet(place: Path) -> Iterator[Served]:
-    small_fleet(place / "fleet.turnout", rounds=60)
-    with served(place / "fleet.turnout") as there:
-        there.wait_read()
-        yield there
+def fleet(directory: Path) -> Iterator[Served]:
+    small_fleet(directory / "fleet.turnout", rounds=60)
+    with served(directory / "fleet.turnout") as server:
+        server.wait_read()
+        yield server
 
 
 @pytest.fixture(scope="module")
-def audit(place: Path, fleet: Served) -> Audit:
+def audit(directory: Path, fleet: Served) -> Audit:
     assert fleet
-    return audit_of(place / "fleet.turnout", RATE, cap=210)
+    return audit_of(directory / "fleet.turnout", RATE, cap=210)
 
 
-def columns_of(place: Path, run: int) -> RoundColumns:
-    with RunStore(place / "runs.turnout", read_only=True) as store:
+def columns_of(directory: Path, run: int) -> RoundColumns:
+    with RunStore(directory / "runs.turnout", read_only=True) as store:
         return store.columns(run)
 
 
 # Overview
 
 
-def test_the_overview_of_a_run_in_numbers(place: Path, runs: Served, stored: Stored) -> None:
+def test_overview_of_a_run(directory: Path, runs: Served, stored: Stored) -> None:
     for run in (stored.fast[0], stored.fair[1], stored.unfinished):
-        told, columns = runs.json(f"/api/overview?run={run}"), columns_of(place, run)
+        data, columns = runs.json(f"/api/overview?run={run}"), columns_of(directory, run)
         expected = summarise(columns, guaranteed_rate=0.15)
         seconds = columns.durations
         assert close_to(
-            [told[word] for word in ("mean_round", "p95_round", "total_time", "least_share", "jain", "cohort")],
+            [data[name] for name in ("mean_round", "p95_round", "total_time", "least_share", "jain", "cohort")],
             [
                 *(expected.mean_round, expected.p95_round, expected.total_time, expected.least_share, expected.jain),
                 expected.mean_cohort,
             ],
         )
-        assert close_to([told["recent_round"]], [seconds[-50:].mean()])
-        assert told["recent_of"] == min(50, len(seconds))
-        assert told["round"] == told["about"]["rounds"] == len(seconds)
+        assert close_to([data["recent_round"]], [seconds[-50:].mean()])
+        assert data["recent_of"] == min(50, len(seconds))
+        assert data["round"] == data["about"]["rounds"] == len(seconds)
         assert columns.available is not None
-        assert close_to([told["volunteers"]], [columns.available.sum(axis=1).mean()])
-        assert told["rounds"]["x"] == columns.rounds.tolist()
-        for word in ("mean", "low", "high"):
-            assert close_to(told["rounds"][word], seconds)
+        assert close_to([data["volunteers"]], [columns.available.sum(axis=1).mean()])
+        assert data["rounds"]["x"] == columns.rounds.tolist()
+        for name in ("mean", "low", "high"):
+            assert close_to(data["rounds"][name], seconds)
         debts = owed_after_each_round(columns, 0.15)
-        assert close_to([told["worst"]["owed"]], [expected.worst_debt])
-        assert debts[-1, int(told["worst"]["id"])] == debts[-1].max()
-        assert close_to(told["debts"]["worst"], debts.max(axis=1))
-        assert close_to(told["debts"]["mean"], debts.mean(axis=1))
-        assert told["outcomes"] == {"arrived": len(columns.chosen)}
-        assert columns.turns[int(told["least"]["id"])] == columns.turns.min()
-        behind = told["behind"]
-        assert close_to([one["owed"] for one in behind], np.sort(debts[-1])[::-1][: len(behind)])
-        for one in behind:
-            assert close_to([one["owed"], one["turns"]], [debts[-1, int(one["id"])], columns.turns[int(one["id"])]])
+        assert close_to([data["worst"]["owed"]], [expected.worst_debt])
+        assert debts[-1, int(data["worst"]["id"])] == debts[-1].max()
+        assert close_to(data["debts"]["worst"], debts.max(axis=1))
+        assert close_to(data["debts"]["mean"], debts.mean(axis=1))
+        assert data["outcomes"] == {"arrived": len(columns.chosen)}
+        assert columns.turns[int(data["least"]["id"])] == columns.turns.min()
+        behind = data["behind"]
+        assert close_to([entry["owed"] for entry in behind], np.sort(debts[-1])[::-1][: len(behind)])
+        for entry in behind:
+            assert close_to(
+                [entry["owed"], entry["turns"]], [debts[-1, int(entry["id"])], columns.turns[int(entry["id"])]]
+            )
         assert len(behind) == min(8, int((debts[-1] > 0).sum()))
-        assert told["certificate"]["holds"] is True
-        assert f"at most {debts[-1].max():.2f} turns" in told["certificate"]["words"]
+        assert data["certificate"]["holds"] is True
+        assert f"at most {debts[-1].max():.2f} turns" in data["certificate"]["text"]
 
 
-def test_a_promise_is_told_by_its_terms(runs: Served, stored: Stored, fleet: Served) -> None:
+def test_the_terms_of_the_guarantee(runs: Served, stored: Stored, fleet: Served) -> None:
     assert runs.json(f"/api/overview?run={stored.fast[0]}")["about"]["promise"] == {
         "least": 0.15,
         "most": 0.15,
@@ -131,122 +133,122 @@ def test_a_promise_is_told_by_its_terms(runs: Served, stored: Stored, fleet: Ser
     assert runs.json(f"/api/overview?run={stored.random[0]}")["about"]["promise"] is None
 
 
-def test_random_choice_is_a_run_of_it_where_the_store_has_one(place: Path, runs: Served, stored: Stored) -> None:
-    """Of the same seed, over as many rounds; where that seed was not played, the mean of those that were."""
-    for place_, run in enumerate(stored.fast):
-        told = runs.json(f"/api/overview?run={run}")
-        expected = columns_of(place, stored.random[place_]).durations.mean()
-        assert close_to([told["random"]["mean_round"]], [expected])
-        assert close_to([told["random"]["saved"]], [1 - told["mean_round"] / expected])
-        assert told["random"]["how"] == "1 run of random choice in this store, over as many rounds"
-    told = runs.json(f"/api/overview?run={stored.unfinished}")  # 30 rounds, of a seed that random was not played with
-    both = [columns_of(place, run).durations[:30].mean() for run in stored.random]
-    assert close_to([told["random"]["mean_round"]], [np.mean(both)])
-    assert told["random"]["how"].startswith("2 runs")
+def test_the_random_baseline_comes_from_runs_of_the_store(directory: Path, runs: Served, stored: Stored) -> None:
+    """Uses the run with the same seed, or the mean of all runs if there is none, over the same number of rounds."""
+    for seed, run in enumerate(stored.fast):
+        data = runs.json(f"/api/overview?run={run}")
+        expected = columns_of(directory, stored.random[seed]).durations.mean()
+        assert close_to([data["random"]["mean_round"]], [expected])
+        assert close_to([data["random"]["saved"]], [1 - data["mean_round"] / expected])
+        assert (
+            data["random"]["how"] == "mean of 1 run with random selection in this store, over the same number of rounds"
+        )
+    data = runs.json(f"/api/overview?run={stored.unfinished}")  # 30 rounds; there is no random run with its seed
+    both = [columns_of(directory, run).durations[:30].mean() for run in stored.random]
+    assert close_to([data["random"]["mean_round"]], [np.mean(both)])
+    assert data["random"]["how"].startswith("mean of 2 runs")
     assert runs.json(f"/api/overview?run={stored.random[0]}")["random"] is None
 
 
-def test_random_choice_is_estimated_from_the_times_that_are_known(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Against the mean over every cohort and every time of its clients, within the error of the drawing."""
+def test_the_random_baseline_is_estimated_from_known_times(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compares the estimate with the exact mean over all cohorts and times, within its standard error."""
     path = folder / "fleet.turnout"
     with Scheduler.open(path, settings={"cohort_size": 2, "speed_weight": 0.0}, allow_infeasible=True) as scheduler:
         for round_ in range(1, 13):
             chosen = scheduler.choose(offered(*named(6)))
-            scheduler.report_many({one: 1.0 + 2.0 * int(one[1:]) + (round_ % 3) for one in chosen})
+            scheduler.report_many({client: 1.0 + 2.0 * int(client[1:]) + (round_ % 3) for client in chosen})
             scheduler.close_round()
         times: dict[str, list[float]] = {}
         for event in scheduler.export():
             for client, seconds in zip(event.get("clients", []), event.get("seconds", []), strict=False):
                 times.setdefault(client, []).append(seconds)
     assert len(times) == 6
-    slowest: list[tuple[float, float]] = []  # with how likely each is
-    for one, other in itertools.combinations(times.values(), 2):
-        slowest += [(max(a, b), 1 / (len(one) * len(other))) for a in one for b in other]
+    slowest: list[tuple[float, float]] = []  # value and weight
+    for times_a, times_b in itertools.combinations(times.values(), 2):
+        slowest += [(max(a, b), 1 / (len(times_a) * len(times_b))) for a in times_a for b in times_b]
     total = sum(weight for _, weight in slowest)
     mean = sum(value * weight for value, weight in slowest) / total
     spread = math.sqrt(sum(weight * (value - mean) ** 2 for value, weight in slowest) / total)
-    monkeypatch.setattr(overview, "DRAWS", 10_000)  # so that little is left to chance
-    with served(path) as there:
-        there.wait_read()
-        told = there.json("/api/overview")
-    assert abs(told["random"]["mean_round"] - mean) < 4 * spread / math.sqrt(10_000)
-    assert told["random"]["how"] == "estimated: 10000 random cohorts of the 6 clients whose times are known"
-    assert close_to([told["random"]["saved"]], [1 - told["mean_round"] / told["random"]["mean_round"]])
+    monkeypatch.setattr(overview, "DRAWS", 10_000)  # reduces the standard error
+    with served(path) as server:
+        server.wait_read()
+        data = server.json("/api/overview")
+    assert abs(data["random"]["mean_round"] - mean) < 4 * spread / math.sqrt(10_000)
+    assert data["random"]["how"] == "estimated from 10000 random cohorts of the 6 clients with known times"
+    assert close_to([data["random"]["saved"]], [1 - data["mean_round"] / data["random"]["mean_round"]])
 
 
-def test_the_overview_of_a_fleet_in_numbers(fleet: Served, audit: Audit) -> None:
-    told = fleet.json("/api/overview")
+def test_overview_of_a_fleet(fleet: Served, audit: Audit) -> None:
+    data = fleet.json("/api/overview")
     durations = np.array(audit.durations)
     assert close_to(
-        [told["mean_round"], told["p95_round"], told["total_time"], told["jain"]],
+        [data["mean_round"], data["p95_round"], data["total_time"], data["jain"]],
         [durations.mean(), np.percentile(durations, 95), durations.sum(), jain_index(list(audit.turns.values()))],
     )
-    assert told["outcomes"] == audit.outcomes
+    assert data["outcomes"] == audit.outcomes
     assert set(audit.outcomes) == {"arrived", "surplus", "outrun", "late", "failed"}
-    gone = "c9"
-    shares = {one: audit.turns[one] / audit.volunteered[one] for one in audit.ids if one != gone}
-    assert close_to([told["least_share"]], [min(shares.values())])
-    assert shares[told["least"]["id"]] == min(shares.values())
-    left_in = audit.left_in[gone]
+    retired = "c9"
+    shares = {client: audit.turns[client] / audit.volunteered[client] for client in audit.ids if client != retired}
+    assert close_to([data["least_share"]], [min(shares.values())])
+    assert shares[data["least"]["id"]] == min(shares.values())
+    left_in = audit.left_in[retired]
     worst = [
-        max(float(owed) for client, owed in debts.items() if client != gone or number <= left_in)
+        max(float(owed) for client, owed in debts.items() if client != retired or number <= left_in)
         for number, debts in enumerate(audit.debts, start=1)
     ]
-    assert told["worst"]["id"] != gone
-    assert close_to(told["debts"]["worst"], worst)
-    assert close_to([told["volunteers"]], [np.mean([len(one) for one in audit.present])])
-    assert close_to([told["cohort"]], [np.mean([len(one) for one in audit.cohorts])])
+    assert data["worst"]["id"] != retired
+    assert close_to(data["debts"]["worst"], worst)
+    assert close_to([data["volunteers"]], [np.mean([len(present) for present in audit.present])])
+    assert close_to([data["cohort"]], [np.mean([len(cohort) for cohort in audit.cohorts])])
 
 
-def test_the_open_round_is_told_as_it_stands(fleet: Served) -> None:
-    told = fleet.json("/api/overview")["open"]
-    assert (told["round"], told["deadline"], told["wanted"]) == (61, 10, 4)
+def test_the_open_round_on_overview_and_rounds(fleet: Served) -> None:
+    data = fleet.json("/api/overview")["open"]
+    assert (data["round"], data["deadline"], data["target_size"]) == (61, 10, 4)
     detail = fleet.json("/api/round")
     outcomes = Counter(row["outcome"] for row in detail["rows"])
-    assert outcomes == {"arrived": 1, "failed": 1, "out": told["out"]}
-    assert (told["back"], told["failed"]) == (1, 1)
+    assert outcomes == {"arrived": 1, "failed": 1, "out": data["out"]}
+    assert (data["back"], data["failed"]) == (1, 1)
     assert detail["is_open"]
     assert detail["number"] == detail["last"] == 61
     assert {row["why"] for row in detail["rows"]} == {None, "the battery ran out"}
     assert [row["loss"] for row in detail["rows"] if row["outcome"] == "arrived"] == [0.75]
     later = fleet.json("/api/overview")["open"]["elapsed"]
-    assert later > told["elapsed"], "time goes on while a round is open"
+    assert later > data["elapsed"], "elapsed time must increase while a round is open"
 
 
 # Fairness
 
 
-def test_fairness_in_numbers(place: Path, runs: Served, stored: Stored) -> None:
+def test_fairness_figures(directory: Path, runs: Served, stored: Stored) -> None:
     run = stored.fair[0]
-    told, columns = runs.json(f"/api/fairness?run={run}"), columns_of(place, run)
+    data, columns = runs.json(f"/api/fairness?run={run}"), columns_of(directory, run)
     turns, rounds = columns.turns, len(columns)
-    counted = sum(abs(one - other) for one in turns.tolist() for other in turns.tolist())
-    assert close_to([told["gini"]], [counted / (2 * len(turns) ** 2 * turns.mean())])
-    assert close_to([told["least_share"], told["jain"]], [turns.min() / rounds, jain_index(turns)])
+    differences = sum(abs(first - other) for first in turns.tolist() for other in turns.tolist())
+    assert close_to([data["gini"]], [differences / (2 * len(turns) ** 2 * turns.mean())])
+    assert close_to([data["least_share"], data["jain"]], [turns.min() / rounds, jain_index(turns)])
     curve = lorenz_curve(turns)
-    assert close_to(told["lorenz"]["x"], curve[:, 0])
-    assert close_to(told["lorenz"]["y"], curve[:, 1])
+    assert close_to(data["lorenz"]["x"], curve[:, 0])
+    assert close_to(data["lorenz"]["y"], curve[:, 1])
     shares = turns / rounds
-    edges, counts = told["shares"]["edges"], told["shares"]["counts"]
+    edges, counts = data["shares"]["edges"], data["shares"]["counts"]
     assert sum(counts) == len(turns)
     assert close_to([edges[0], edges[-1]], [shares.min(), shares.max()])
-    against = told["against"]
-    assert against["ids"] == [str(row) for row in range(len(turns))]
-    assert against["turns"] == turns.tolist()
-    assert close_to(against["promised"], np.full(len(turns), 0.15 * rounds))
-    assert close_to(against["owed"], owed_after_each_round(columns, 0.15)[-1])
-    over_time = told["worst_over_time"]
+    comparison = data["taken_vs_promised"]
+    assert comparison["ids"] == [str(row) for row in range(len(turns))]
+    assert comparison["turns"] == turns.tolist()
+    assert close_to(comparison["promised"], np.full(len(turns), 0.15 * rounds))
+    assert close_to(comparison["owed"], owed_after_each_round(columns, 0.15)[-1])
+    over_time = data["worst_over_time"]
     least = (np.cumsum(columns.chosen_mask, axis=0) / columns.rounds[:, None]).min(axis=1)
     assert close_to(over_time["least_share"], least)
     assert over_time["promised"] == 0.15
-    assert told["groups"] == []
+    assert data["groups"] == []
 
 
-def test_groups_stand_beside_what_they_were_promised(folder: Path) -> None:
-    path, who = folder / "runs.turnout", list("aabbccaabbcc")
-    settings = {"cohort_size": 4, "guaranteed_rate": 0.1, "groups": who, "group_rates": {"a": 1, "b": "1/2"}}
+def test_groups_with_promised_and_taken_turns(folder: Path) -> None:
+    path, group_of = folder / "runs.turnout", list("aabbccaabbcc")
+    settings = {"cohort_size": 4, "guaranteed_rate": 0.1, "groups": group_of, "group_rates": {"a": 1, "b": "1/2"}}
     plan = RunPlan("rbcsf", 40, settings=settings, world_settings={"clients": 12})
     with RunStore(path) as store:
         run = play_into(store, plan)
@@ -255,88 +257,88 @@ def test_groups_stand_beside_what_they_were_promised(folder: Path) -> None:
     list(play(policy, world, 40))
     assert isinstance(policy, RBCSF)
     expected = policy.group_certificate()
-    with served(path) as there:
-        told = there.json("/api/fairness")["groups"]
-    assert [one["name"] for one in told] == ["a", "b"]
-    assert [one["clients"] for one in told] == [4, 4]
-    mine = [sum(int(columns.turns[row]) for row in range(12) if who[row] == name) for name in "ab"]
-    assert [one["turns"] for one in told] == mine == expected.turns.tolist()
-    assert close_to([one["promised"] for one in told], [40, 20])
-    assert close_to([one["owed"] for one in told], expected.owed)
-    assert close_to([one["share"] for one in told], np.array(mine) / 40)
+    with served(path) as server:
+        data = server.json("/api/fairness")["groups"]
+    assert [group["name"] for group in data] == ["a", "b"]
+    assert [group["clients"] for group in data] == [4, 4]
+    turns = [sum(int(columns.turns[row]) for row in range(12) if group_of[row] == name) for name in "ab"]
+    assert [group["turns"] for group in data] == turns == expected.turns.tolist()
+    assert close_to([group["promised"] for group in data], [40, 20])
+    assert close_to([group["owed"] for group in data], expected.owed)
+    assert close_to([group["share"] for group in data], np.array(turns) / 40)
 
 
 # Queues, turns
 
 
-def test_queues_in_numbers(place: Path, runs: Served, stored: Stored) -> None:
+def test_queues_of_a_run(directory: Path, runs: Served, stored: Stored) -> None:
     run = stored.fast[0]
-    debts = owed_after_each_round(columns_of(place, run), 0.15)
+    debts = owed_after_each_round(columns_of(directory, run), 0.15)
     for order in ("owed", "id", "turns"):
-        told = runs.json(f"/api/queues?run={run}&order={order}")
-        rows = [int(one) for one in told["ids"]]
+        data = runs.json(f"/api/queues?run={run}&order={order}")
+        rows = [int(client) for client in data["ids"]]
         assert sorted(rows) == list(range(40))
-        assert told["x"] == list(range(1, 61))
-        for row, line in zip(rows, told["owed"], strict=True):
+        assert data["x"] == list(range(1, 61))
+        for row, line in zip(rows, data["owed"], strict=True):
             assert close_to(line, debts[:, row])
         now = [debts[-1, row] for row in rows]
         if order == "owed":
             assert now == sorted(now, reverse=True)
         if order == "id":
             assert rows == list(range(40))
-    assert close_to(told["curve"]["p95"], np.percentile(debts, 95, axis=1, method="lower"))
-    assert sum(told["now"]["counts"]) == 40
-    assert close_to([told["now"]["edges"][0], told["now"]["edges"][-1]], [debts[-1].min(), debts[-1].max()])
+    assert close_to(data["curve"]["p95"], np.percentile(debts, 95, axis=1, method="lower"))
+    assert sum(data["now"]["counts"]) == 40
+    assert close_to([data["now"]["edges"][0], data["now"]["edges"][-1]], [debts[-1].min(), debts[-1].max()])
 
 
-def test_queues_of_a_fleet_in_numbers(fleet: Served, audit: Audit) -> None:
-    told = fleet.json("/api/queues?order=id")
-    assert told["ids"] == audit.ids
-    assert told["cap"] == 210
-    for client, line in zip(told["ids"], told["owed"], strict=True):
+def test_queues_of_a_fleet(fleet: Served, audit: Audit) -> None:
+    data = fleet.json("/api/queues?order=id")
+    assert data["ids"] == audit.ids
+    assert data["cap"] == 210
+    for client, line in zip(data["ids"], data["owed"], strict=True):
         assert close_to(line, [float(debts.get(client, 0)) for debts in audit.debts])
 
 
-def test_turns_in_numbers(fleet: Served, audit: Audit) -> None:
-    told = fleet.json("/api/turns?order=turns")
-    assert (told["width"], told["x"]) == (1, list(range(1, 61)))
-    sums = [sum(line) for line in told["counts"]]
+def test_turns_of_a_fleet(fleet: Served, audit: Audit) -> None:
+    data = fleet.json("/api/turns?order=turns")
+    assert (data["width"], data["x"]) == (1, list(range(1, 61)))
+    sums = [sum(line) for line in data["counts"]]
     assert sums == sorted(audit.turns.values(), reverse=True)
-    for client, taken, there in zip(told["ids"], told["counts"], told["available"], strict=True):
+    for client, taken, available in zip(data["ids"], data["counts"], data["available"], strict=True):
         assert taken == [int(client in cohort) for cohort in audit.cohorts]
-        assert there == [int(client in present) for present in audit.present]
+        assert available == [int(client in present) for present in audit.present]
 
 
-def test_many_rounds_are_told_in_few_bins(folder: Path) -> None:
-    """Nothing is lost in them: the turns add up, the extremes stay."""
-    columns, path = made_up(1001, 7, seed=2, failures=0.1), folder / "runs.turnout"
+def test_many_rounds_are_binned_without_losing_turns_or_extremes(folder: Path) -> None:
+    """The turns of the bins add up, and the extremes are preserved."""
+    columns, path = random_columns(1001, 7, seed=2, failures=0.1), folder / "runs.turnout"
     with RunStore(path) as store:
-        write_made_up(store, "rbcsf", {"cohort_size": 3}, columns)
+        write_random_run(store, "rbcsf", {"cohort_size": 3}, columns)
     debts = owed_after_each_round(columns, 0.15)
     assert columns.available is not None
-    with served(path) as there:
-        there.wait_read()
-        told = there.json("/api/turns?order=id")
-        assert len(told["x"]) <= 160
-        assert told["x"] == list(range(1, 1002, told["width"]))
-        assert [sum(line) for line in told["counts"]] == columns.turns.tolist()
-        width = told["width"]
-        for row, line in enumerate(told["available"]):
+    with served(path) as server:
+        server.wait_read()
+        data = server.json("/api/turns?order=id")
+        assert len(data["x"]) <= 160
+        assert data["x"] == list(range(1, 1002, data["width"]))
+        assert [sum(line) for line in data["counts"]] == columns.turns.tolist()
+        width = data["width"]
+        for row, line in enumerate(data["available"]):
             mine = columns.available[:, row]
             assert close_to(line, [mine[start : start + width].mean() for start in range(0, 1001, width)])
-        told = there.json("/api/queues?order=id")
-        assert len(told["x"]) <= 160
-        for row, line in enumerate(told["owed"]):
-            assert close_to(line, debts[np.array(told["x"]) - 1, row])
-        assert told["x"][-1] == 1001
-        told = there.json("/api/overview")["rounds"]
-        assert len(told["x"]) <= 300
-        assert close_to([min(told["low"]), max(told["high"])], [columns.durations.min(), columns.durations.max()])
-        ends = told["x"]
+        data = server.json("/api/queues?order=id")
+        assert len(data["x"]) <= 160
+        for row, line in enumerate(data["owed"]):
+            assert close_to(line, debts[np.array(data["x"]) - 1, row])
+        assert data["x"][-1] == 1001
+        data = server.json("/api/overview")["rounds"]
+        assert len(data["x"]) <= 300
+        assert close_to([min(data["low"]), max(data["high"])], [columns.durations.min(), columns.durations.max()])
+        ends = data["x"]
         starts = [0, *ends[:-1]]
         means = [columns.durations[start:end].mean() for start, end in zip(starts, ends, strict=True)]
-        assert close_to(told["mean"], means)
-        client = there.json("/api/client?id=3")
+        assert close_to(data["mean"], means)
+        client = server.json("/api/client?id=3")
         assert sum(client["strip"]["chosen"]) == columns.turns[3]
         assert client["debts"]["owed"][-1] == pytest.approx(debts[-1, 3], rel=1e-5)
 
@@ -344,12 +346,12 @@ def test_many_rounds_are_told_in_few_bins(folder: Path) -> None:
 # Rounds
 
 
-def test_rounds_in_numbers_newest_first(place: Path, runs: Served, stored: Stored) -> None:
+def test_the_list_of_rounds_is_newest_first(directory: Path, runs: Served, stored: Stored) -> None:
     run = stored.fast[0]
-    columns, told = columns_of(place, run), runs.json(f"/api/rounds?run={run}&size=500")
-    assert [row["round"] for row in told["rows"]] == list(range(60, 0, -1))
+    columns, data = columns_of(directory, run), runs.json(f"/api/rounds?run={run}&size=500")
+    assert [row["round"] for row in data["rows"]] == list(range(60, 0, -1))
     assert columns.available is not None
-    for row in told["rows"]:
+    for row in data["rows"]:
         at = row["round"] - 1
         mine = slice(columns.starts[at], columns.starts[at + 1])
         times = columns.exchange_times[mine]
@@ -359,81 +361,81 @@ def test_rounds_in_numbers_newest_first(place: Path, runs: Served, stored: Store
         assert row["volunteers"] == columns.available[at].sum()
         assert close_to(
             [row["threshold"], row["objective"]],
-            [columns.cohort_reasons[word][at] for word in ("threshold", "objective")],
+            [columns.cohort_reasons[name][at] for name in ("threshold", "objective")],
         )
 
 
-def test_one_round_in_numbers(place: Path, runs: Served, stored: Stored) -> None:
+def test_details_of_a_round(directory: Path, runs: Served, stored: Stored) -> None:
     run = stored.fast[0]
-    columns = columns_of(place, run)
+    columns = columns_of(directory, run)
     expected, known = replayed_estimates(columns), set[int]()
     for number in range(1, 61):
-        told = runs.json(f"/api/round?run={run}&number={number}")
+        data = runs.json(f"/api/round?run={run}&number={number}")
         mine = slice(columns.starts[number - 1], columns.starts[number])
-        assert [int(row["id"]) for row in told["rows"]] == columns.chosen[mine].tolist()
-        assert close_to([row["seconds"] for row in told["rows"]], columns.exchange_times[mine])
-        assert close_to([row["optimistic"] for row in told["rows"]], columns.client_reasons["optimistic"][mine])
-        assert close_to([row["owed"] for row in told["rows"]], columns.client_reasons["owed"][mine])
+        assert [int(row["id"]) for row in data["rows"]] == columns.chosen[mine].tolist()
+        assert close_to([row["seconds"] for row in data["rows"]], columns.exchange_times[mine])
+        assert close_to([row["optimistic"] for row in data["rows"]], columns.client_reasons["optimistic"][mine])
+        assert close_to([row["owed"] for row in data["rows"]], columns.client_reasons["owed"][mine])
         predicted = [
             seconds if row in known else None
             for row, seconds in zip(columns.chosen[mine].tolist(), expected.predicted[mine].tolist(), strict=True)
         ]
-        assert close_to([row["predicted"] for row in told["rows"]], np.array(predicted, dtype=float))
-        for row in told["rows"]:
+        assert close_to([row["predicted"] for row in data["rows"]], np.array(predicted, dtype=float))
+        for row in data["rows"]:
             if row["predicted"] is not None:
                 assert row["low"] <= row["predicted"] <= row["high"]
         known |= set(columns.chosen[mine].tolist())
-        slowest = [row["id"] for row in told["rows"] if row["bottleneck"]]
+        slowest = [row["id"] for row in data["rows"] if row["bottleneck"]]
         assert slowest == [str(columns.chosen[mine][columns.exchange_times[mine].argmax()])]
-        assert (told["first"], told["last"], told["number"]) == (1, 60, number)
+        assert (data["first"], data["last"], data["number"]) == (1, 60, number)
 
 
-def test_rounds_of_a_fleet_are_told_as_they_were(place: Path, fleet: Served, audit: Audit) -> None:
-    with Scheduler.open(place / "fleet.turnout", read_only=True) as scheduler:
+def test_rounds_of_a_fleet_equal_the_exported_events(directory: Path, fleet: Served, audit: Audit) -> None:
+    with Scheduler.open(directory / "fleet.turnout", read_only=True) as scheduler:
         events = {event["round"]: event for event in scheduler.export() if event["kind"] == "round"}
         turns = {number: {turn.id: turn for turn in scheduler.turns(number)} for number in events}
     listed = {row["round"]: row for row in fleet.json("/api/rounds?size=100")["rows"]}
     assert set(listed) == set(events)
     reasons = set()
     for number, event in events.items():
-        told, row = fleet.json(f"/api/round?number={number}"), listed[number]
+        data, row = fleet.json(f"/api/round?number={number}"), listed[number]
         outcomes = Counter(event["outcomes"])
-        assert {one["id"]: one["outcome"] for one in told["rows"]} == dict(
+        assert {entry["id"]: entry["outcome"] for entry in data["rows"]} == dict(
             zip(event["clients"], event["outcomes"], strict=True)
         )
         assert row["back"] == outcomes["arrived"] + outcomes["surplus"]
         assert row["late"] == outcomes["late"] + outcomes["outrun"]
         assert row["failed"] == outcomes["failed"]
-        assert close_to([told["seconds"], row["seconds"]], [audit.durations[number - 1]] * 2)
-        assert row["volunteers"] == told["volunteers"] == event["available"]
-        for one in told["rows"]:
-            turn = turns[number][one["id"]]
-            assert one["why"] == turn.why
-            assert close_to([one["loss"]], [np.nan if turn.loss is None else turn.loss])
-            reasons.add(one["why"])
-            if one["bottleneck"]:
-                assert close_to([one["seconds"]], [told["seconds"]])
-                assert one["id"] == row["bottleneck"]
-                assert one["outcome"] != "failed"
-        assert told["opened"][:19] == event["opened"][:19]
-        assert told["closed"][:19] == event["closed"][:19]
-    assert reasons == {None, "no room on the disk"}
+        assert close_to([data["seconds"], row["seconds"]], [audit.durations[number - 1]] * 2)
+        assert row["volunteers"] == data["volunteers"] == event["available"]
+        for entry in data["rows"]:
+            turn = turns[number][entry["id"]]
+            assert entry["why"] == turn.why
+            assert close_to([entry["loss"]], [np.nan if turn.loss is None else turn.loss])
+            reasons.add(entry["why"])
+            if entry["bottleneck"]:
+                assert close_to([entry["seconds"]], [data["seconds"]])
+                assert entry["id"] == row["bottleneck"]
+                assert entry["outcome"] != "failed"
+        assert data["opened"][:19] == event["opened"][:19]
+        assert data["closed"][:19] == event["closed"][:19]
+    assert reasons == {None, "disk full"}
 
 
 # Client
 
 
-def test_one_client_in_numbers(place: Path, fleet: Served, audit: Audit) -> None:
+def test_the_client_page_equals_the_scheduler(directory: Path, fleet: Served, audit: Audit) -> None:
     rows = {row["id"]: row for row in fleet.json("/api/clients?size=500")["rows"]}
-    with Scheduler.open(place / "fleet.turnout", read_only=True) as scheduler:
+    with Scheduler.open(directory / "fleet.turnout", read_only=True) as scheduler:
         certificate, ids = scheduler.certificate(), scheduler.clients
         for row, client in enumerate(ids):
-            told = fleet.json(f"/api/client?id={client}")
-            assert (told["turns"], told["volunteered"]) == (audit.turns[client], audit.volunteered[client])
-            assert told["last_round"] == (audit.last_round[client] or None)
-            assert told["joined"] == audit.joined[client]
+            data = fleet.json(f"/api/client?id={client}")
+            assert (data["turns"], data["volunteered"]) == (audit.turns[client], audit.volunteered[client])
+            assert data["last_round"] == (audit.last_round[client] or None)
+            assert data["joined"] == audit.joined[client]
             assert close_to(
-                [told["promised"], told["owed"], told["forfeited"], told["reliability"]],
+                [data["promised"], data["owed"], data["forfeited"], data["reliability"]],
                 [
                     certificate.promised[row],
                     certificate.owed[row],
@@ -441,69 +443,70 @@ def test_one_client_in_numbers(place: Path, fleet: Served, audit: Audit) -> None
                     scheduler.reliability(client),
                 ],
             )
-            assert told["rank"] == 1 + int((certificate.owed > certificate.owed[row]).sum())
+            assert data["rank"] == 1 + int((certificate.owed > certificate.owed[row]).sum())
             history = [turn for turn in scheduler.history(client) if turn.round <= 60]
-            assert told["times"]["round"] == [turn.round for turn in history]
-            assert told["times"]["outcome"] == [turn.kind for turn in history]
+            assert data["times"]["round"] == [turn.round for turn in history]
+            assert data["times"]["outcome"] == [turn.kind for turn in history]
             known = [np.nan if turn.kind == "failed" else turn.seconds for turn in history]
-            assert close_to(told["times"]["seconds"], np.array(known, dtype=float))
+            assert close_to(data["times"]["seconds"], np.array(known, dtype=float))
             back = [turn.seconds for turn in history if turn.kind in ("arrived", "surplus")]
-            assert close_to([told["mean_seconds"]], [float(np.mean([one or 0.0 for one in back])) if back else np.nan])
-            assert told["strip"]["chosen"] == [int(client in cohort) for cohort in audit.cohorts]
-            assert told["strip"]["available"] == [int(client in present) for present in audit.present]
-            assert close_to(told["debts"]["owed"], [float(debts.get(client, 0)) for debts in audit.debts])
-            assert ("retired" in told["flags"]) == (client == "c9")
-            assert rows[client]["share"] == told["share"]
-    assert "no turn is to come" in fleet.json("/api/client?id=c9")["next"]
-    assert "one in 6.0 of the rounds it volunteers for" in fleet.json("/api/client?id=c0")["next"]
+            assert close_to(
+                [data["mean_seconds"]], [float(np.mean([seconds or 0.0 for seconds in back])) if back else np.nan]
+            )
+            assert data["strip"]["chosen"] == [int(client in cohort) for cohort in audit.cohorts]
+            assert data["strip"]["available"] == [int(client in present) for present in audit.present]
+            assert close_to(data["debts"]["owed"], [float(debts.get(client, 0)) for debts in audit.debts])
+            assert ("retired" in data["flags"]) == (client == "c9")
+            assert rows[client]["share"] == data["share"]
+    assert "gets no more turns" in fleet.json("/api/client?id=c9")["next"]
+    assert "one turn every 6.0 rounds in which it is available" in fleet.json("/api/client?id=c0")["next"]
 
 
-def test_flags_are_the_schedulers(folder: Path) -> None:
-    """Who rests after misses, who is seldom there, and whose word has stopped to explain its times."""
+def test_flags_agree_with_the_scheduler(folder: Path) -> None:
+    """Covers clients that back off, are rarely available, and whose context does not explain their times."""
     path = folder / "fleet.turnout"
     rules = {"cohort_size": 3, "guaranteed_rate": 0.3, "accrual": "always", "paid": "chosen"}
     with Scheduler.open(path, settings=rules, deadline=50.0, allow_infeasible=True, rest_after=2) as scheduler:
         for round_ in range(1, 43):
             factor = float(np.exp(np.random.default_rng(round_).uniform(-2.3, 2.3)))
-            there = {**offered("a", "b"), **offered("liar", free_cpu=factor, bandwidth=2.0 * factor)}
-            there |= offered("rare") if round_ < 5 else {}
-            there |= offered("shaky") if round_ > 38 else {}
-            for client in scheduler.choose(there):
+            statuses = {**offered("a", "b"), **offered("liar", free_cpu=factor, bandwidth=2.0 * factor)}
+            statuses |= offered("rare") if round_ < 5 else {}
+            statuses |= offered("shaky") if round_ > 38 else {}
+            for client in scheduler.choose(statuses):
                 if client == "shaky":
-                    scheduler.failed(client, "no")
+                    scheduler.report_failure(client, "no")
                 else:
                     scheduler.report(client, 5.0)
             scheduler.close_round()
-        status, doubted = scheduler.status(), scheduler.doubted()
-        resting = set(status.resting)
-        assert (resting, doubted) == ({"shaky"}, ["liar"]), "or the fleet shows too little"
-    with served(path) as there_:
-        there_.wait_read()
-        rows = {row["id"]: set(row["flags"]) for row in there_.json("/api/clients")["rows"]}
-        warnings = there_.json("/api/overview")["warnings"]
-        flagged = there_.json("/api/speed")["flags"]
-    assert {one for one, flags in rows.items() if "resting" in flags} == resting
-    assert {one for one, flags in rows.items() if "context" in flags} == set(doubted)
-    assert {one for one, flags in rows.items() if "seldom" in flags} == {"rare"}
-    assert [one["id"] for one in warnings if "no longer explains" in one["text"]] == ["liar"]
-    assert [one["id"] for one in warnings if "volunteered for fewer" in one["text"]] == ["rare"]
-    assert [one["id"] for one in flagged if one["kind"] == "context"] == ["liar"]
+        backing_off, suspects = set(scheduler.status().resting), scheduler.suspect_clients()
+        assert (backing_off, suspects) == ({"shaky"}, ["liar"]), "the fleet must show both flags"
+    with served(path) as server:
+        server.wait_read()
+        rows = {row["id"]: set(row["flags"]) for row in server.json("/api/clients")["rows"]}
+        warnings = server.json("/api/overview")["warnings"]
+        flagged = server.json("/api/speed")["flags"]
+    assert {client for client, flags in rows.items() if "backing_off" in flags} == backing_off
+    assert {client for client, flags in rows.items() if "context" in flags} == set(suspects)
+    assert {client for client, flags in rows.items() if "rarely_available" in flags} == {"rare"}
+    assert [warning["id"] for warning in warnings if "does not explain" in warning["text"]] == ["liar"]
+    assert [warning["id"] for warning in warnings if "available too rarely" in warning["text"]] == ["rare"]
+    assert [flag["id"] for flag in flagged if flag["kind"] == "context"] == ["liar"]
 
 
-def test_a_client_that_has_changed_is_flagged_for_a_while(folder: Path) -> None:
+def test_a_client_with_changed_times_is_flagged(folder: Path) -> None:
     path = folder / "fleet.turnout"
     with Scheduler.open(path, settings={"cohort_size": 3, "speed_weight": 0.0}, allow_infeasible=True) as scheduler:
         for round_ in range(1, 61):
             rng = np.random.default_rng(round_)
             chosen = scheduler.choose(offered("a", "b", "c", free_cpu=float(rng.uniform(0.5, 2.0))))
-            usual = {one: float(rng.uniform(4.9, 5.1)) for one in chosen}
-            scheduler.report_many({**usual, **({"b": 25.0} if round_ > 30 and "b" in chosen else {})})
+            times = {client: float(rng.uniform(4.9, 5.1)) for client in chosen}
+            scheduler.report_many({**times, **({"b": 25.0} if round_ > 30 and "b" in chosen else {})})
             scheduler.close_round()
-    with served(path) as there:
-        there.wait_read()
-        rows = {row["id"]: row["flags"] for row in there.json("/api/clients")["rows"]}
-        (flag,) = (one for one in there.json("/api/speed")["flags"] if one["kind"] == "changed")
-    assert {one for one, flags in rows.items() if "changed" in flags} == {"b"}
+    with served(path) as server:
+        server.wait_read()
+        rows = {row["id"]: row["flags"] for row in server.json("/api/clients")["rows"]}
+        (flag,) = (flag for flag in server.json("/api/speed")["flags"] if flag["kind"] == "changed")
+    assert {client for client, flags in rows.items() if "changed" in flags} == {"b"}
     assert flag["id"] == "b"
     assert 31 <= int(flag["text"].split()[-1]) <= 60
 
@@ -511,65 +514,67 @@ def test_a_client_that_has_changed_is_flagged_for_a_while(folder: Path) -> None:
 # Speed
 
 
-def test_the_speed_model_in_numbers(place: Path, runs: Served, stored: Stored) -> None:
+def test_the_speed_model_equals_a_replay(directory: Path, runs: Served, stored: Stored) -> None:
     for run in (stored.fast[0], stored.random[0]):
-        told, columns = runs.json(f"/api/speed?run={run}"), columns_of(place, run)
+        data, columns = runs.json(f"/api/speed?run={run}"), columns_of(directory, run)
         expected = replayed_estimates(columns)
         first = np.unique(columns.chosen, return_index=True)[1]
         known = np.setdiff1d(np.arange(len(columns.chosen)), first)
         error = (columns.exchange_times - expected.predicted)[known]
-        assert told["known"] == len(first)
-        assert close_to([told["mean_abs"], told["bias"]], [np.abs(error).mean(), error.mean()])
-        assert close_to(told["points"]["actual"], columns.exchange_times[known])
-        assert close_to(told["points"]["predicted"], expected.predicted[known])
-        assert [int(one) for one in told["points"]["id"]] == columns.chosen[known].tolist()
-        assert sum(told["residuals"]["counts"]) == len(known)
+        assert data["known"] == len(first)
+        assert close_to([data["mean_abs"], data["bias"]], [np.abs(error).mean(), error.mean()])
+        assert close_to(data["points"]["actual"], columns.exchange_times[known])
+        assert close_to(data["points"]["predicted"], expected.predicted[known])
+        assert [int(client) for client in data["points"]["id"]] == columns.chosen[known].tolist()
+        assert sum(data["residuals"]["counts"]) == len(known)
         rounds = np.repeat(columns.rounds, np.diff(columns.starts))[known]
-        assert told["error"]["x"] == np.unique(rounds).tolist()
-        assert close_to(told["error"]["mean_abs"], [np.abs(error[rounds == one]).mean() for one in np.unique(rounds)])
-        assert 0.8 < told["inside"] < 1, "about nine in ten, in a world that does not change"
-        band = told["band"]
+        assert data["error"]["x"] == np.unique(rounds).tolist()
+        assert close_to(
+            data["error"]["mean_abs"], [np.abs(error[rounds == number]).mean() for number in np.unique(rounds)]
+        )
+        assert 0.8 < data["inside"] < 1, "close to 90 % in a stationary world"
+        band = data["band"]
         assert band["predicted"] == sorted(band["predicted"])
         assert all(low <= high for low, high in zip(band["low"], band["high"], strict=True))
 
 
-def test_a_run_without_contexts_says_why_nothing_is_foretold(folder: Path) -> None:
+def test_a_run_without_contexts_has_debts_but_no_predictions(folder: Path) -> None:
     path = folder / "runs.turnout"
     with RunStore(path) as store:
         plan = RunPlan("rbcsf", 30, settings={"cohort_size": 3}, world_settings={"clients": 12}, keep="choices")
         columns = store.columns(play_into(store, plan))
-    with served(path) as there:
-        assert "without contexts" in there.json("/api/speed")["why_not"]
-        told = there.json("/api/queues?order=id")
+    with served(path) as server:
+        assert "without contexts" in server.json("/api/speed")["empty_reason"]
+        data = server.json("/api/queues?order=id")
         debts = owed_after_each_round(columns, 0.15)
-        for row, line in enumerate(told["owed"]):
+        for row, line in enumerate(data["owed"]):
             assert close_to(line, debts[:, row])
-        assert there.json("/api/overview")["certificate"]["holds"] is True
-        assert there.json("/api/overview")["warnings"] == []
+        assert server.json("/api/overview")["certificate"]["holds"] is True
+        assert server.json("/api/overview")["warnings"] == []
 
 
-def test_a_promise_that_cannot_be_counted_again_is_not_told_and_that_is_said(folder: Path) -> None:
+def test_a_guarantee_that_cannot_be_recomputed_is_hidden_with_a_note(folder: Path) -> None:
     path = folder / "runs.turnout"
     settings = {"cohort_size": 3, "accrual": "available"}
     with RunStore(path) as store:
         play_into(store, RunPlan("rbcsf", 30, 0, settings, world_settings={"clients": 12}, keep="choices"))
-    with served(path) as there:
-        told = there.json("/api/overview")
-        assert told["about"]["promise"] is None
-        assert told["certificate"]["holds"] is None
-        (warning,) = told["warnings"]
-        assert "is not shown, as the record says too little" in warning["text"]
+    with served(path) as server:
+        data = server.json("/api/overview")
+        assert data["about"]["promise"] is None
+        assert data["certificate"]["holds"] is None
+        (warning,) = data["warnings"]
+        assert "is not shown because its record is incomplete" in warning["text"]
 
 
 # Training, compare
 
 
-def test_training_curves_are_what_was_measured(place: Path, runs: Served, stored: Stored) -> None:
-    rbcsf, random = (columns_of(place, run) for run in stored.training)
-    told = runs.json(f"/api/training?run={stored.training[0]}")
-    assert told["metric"] == "accuracy"
-    assert set(told["metrics"]) == set(rbcsf.metrics)
-    groups = {group["name"].split()[0]: group for group in told["groups"]}
+def test_training_curves_equal_the_recorded_metrics(directory: Path, runs: Served, stored: Stored) -> None:
+    rbcsf, random = (columns_of(directory, run) for run in stored.training)
+    data = runs.json(f"/api/training?run={stored.training[0]}")
+    assert data["metric"] == "accuracy"
+    assert set(data["metrics"]) == set(rbcsf.metrics)
+    groups = {group["name"].split()[0]: group for group in data["groups"]}
     assert {name: group["is_current"] for name, group in groups.items()} == {"rbcsf": True, "random": False}
     for name, columns in (("rbcsf", rbcsf), ("random", random)):
         assert groups[name]["rounds"] == columns.rounds.tolist()
@@ -578,151 +583,153 @@ def test_training_curves_are_what_was_measured(place: Path, runs: Served, stored
         assert (groups[name]["runs"], groups[name]["half_width"]) == (1, None)
     assert rbcsf.losses is not None
     means = [np.nanmean(rbcsf.losses[start:end]) for start, end in itertools.pairwise(rbcsf.starts.tolist())]
-    assert close_to(told["losses"]["mean"], means)
-    other = next(name for name in told["metrics"] if name != "accuracy")
-    told = runs.json(f"/api/training?run={stored.training[0]}&metric={other}")
-    assert close_to(told["groups"][0]["mean"], rbcsf.metrics[other])
+    assert close_to(data["losses"]["mean"], means)
+    other = next(name for name in data["metrics"] if name != "accuracy")
+    data = runs.json(f"/api/training?run={stored.training[0]}&metric={other}")
+    assert close_to(data["groups"][0]["mean"], rbcsf.metrics[other])
     refused = runs.get(f"/api/training?run={stored.training[0]}&metric=beauty")
     assert refused.status == 400
-    assert b"nothing called 'beauty' was measured" in refused.body
+    assert b"metric must be one of accuracy, diverged, got 'beauty'" in refused.body
     assert runs.json(f"/api/training?run={stored.fast[0]}")["groups"] == []
 
 
-def test_training_of_several_seeds_is_their_mean_and_band(folder: Path) -> None:
+def test_training_curves_of_several_seeds_are_averaged(folder: Path) -> None:
     path, small = folder / "runs.turnout", {"items": 50, "hidden": 8, "evaluate_every": 4, "world": {"clients": 12}}
     with RunStore(path) as store:
         for seed in range(3):
             plan = RunPlan("random", 20, seed, {"cohort_size": 3}, world="training", world_settings=small)
             play_into(store, plan)
-        every = [store.columns(one.id) for one in store.runs()]
-    with served(path) as there:
-        (group,) = there.json("/api/training")["groups"]
-    measured = [np.flatnonzero(np.isfinite(columns.metrics["accuracy"])) for columns in every]
+        recorded = [store.columns(info.id) for info in store.runs()]
+    with served(path) as server:
+        (group,) = server.json("/api/training")["groups"]
+    measured = [np.flatnonzero(np.isfinite(columns.metrics["accuracy"])) for columns in recorded]
     assert group["rounds"] == (measured[0] + 1).tolist()
-    values = np.array([one.metrics["accuracy"][where] for one, where in zip(every, measured, strict=True)])
+    values = np.array(
+        [columns.metrics["accuracy"][indices] for columns, indices in zip(recorded, measured, strict=True)]
+    )
     mean, half = mean_confidence_interval(values)
     assert close_to(group["mean"], mean)
     assert close_to(group["half_width"], half)
     assert (group["runs"], group["is_current"]) == (3, True)
 
 
-def test_compare_is_summarise_over_the_seeds(place: Path, runs: Served, stored: Stored) -> None:
-    told = runs.json(f"/api/compare?run={stored.fair[0]}")
-    assert told["yardstick"] == 0.15
-    groups = {tuple(group["runs"]): group for group in told["groups"]}
+def test_compare_averages_the_summaries_over_seeds(directory: Path, runs: Served, stored: Stored) -> None:
+    data = runs.json(f"/api/compare?run={stored.fair[0]}")
+    assert data["reference_rate"] == 0.15
+    groups = {tuple(group["runs"]): group for group in data["groups"]}
     assert set(groups) == {
         tuple(stored.fast),
-        (stored.unfinished,),  # apart, as it has fewer rounds
+        (stored.unfinished,),  # a group of its own, because it has fewer rounds
         tuple(stored.fair),
         tuple(stored.random),
         tuple(stored.fedcs),
     }
-    for mine in (stored.fair, stored.random, stored.fedcs):
-        group = groups[tuple(mine)]
-        found = [summarise(columns_of(place, run), guaranteed_rate=0.15) for run in mine]
-        for word in ("mean_round", "p95_round", "total_time", "least_share", "jain", "worst_debt"):
-            mean, half = mean_confidence_interval([getattr(one, word) for one in found])
-            assert close_to([group[word]["mean"], group[word]["half"]], [float(mean), float(half)]), word
+    for group_runs in (stored.fair, stored.random, stored.fedcs):
+        group = groups[tuple(group_runs)]
+        summaries = [summarise(columns_of(directory, run), guaranteed_rate=0.15) for run in group_runs]
+        for name in ("mean_round", "p95_round", "total_time", "least_share", "jain", "worst_debt"):
+            mean, half = mean_confidence_interval([getattr(summary, name) for summary in summaries])
+            assert close_to([group[name]["mean"], group[name]["half"]], [float(mean), float(half)]), name
         assert group["accuracy"] is None
         assert group["rounds"] == 60
-        (curve,) = (one for one in told["curves"] if one["name"] == group["name"])
-        seconds = np.mean([np.cumsum(columns_of(place, run).durations) for run in mine], axis=0)
+        (curve,) = (curve for curve in data["curves"] if curve["name"] == group["name"])
+        seconds = np.mean([np.cumsum(columns_of(directory, run).durations) for run in group_runs], axis=0)
         assert close_to(curve["seconds"], seconds)
-    order = [group["mean_round"]["mean"] for group in told["groups"]]
+    order = [group["mean_round"]["mean"] for group in data["groups"]]
     assert order == sorted(order)
-    assert told["front"] == [
+    assert data["front"] == [
         {
             "name": group["name"],
             "mean_round": group["mean_round"]["mean"],
             "least_share": group["least_share"]["mean"],
         }
-        for group in told["groups"]
+        for group in data["groups"]
     ]
-    assert told["why_not"] is None
+    assert data["empty_reason"] is None
 
 
 def test_runs_of_other_worlds_are_not_compared(runs: Served, stored: Stored) -> None:
-    told = runs.json(f"/api/compare?run={stored.training[0]}")
-    assert sorted(run for group in told["groups"] for run in group["runs"]) == stored.training
-    assert all(group["accuracy"] is not None for group in told["groups"])
+    data = runs.json(f"/api/compare?run={stored.training[0]}")
+    assert sorted(run for group in data["groups"] for run in group["runs"]) == stored.training
+    assert all(group["accuracy"] is not None for group in data["groups"])
 
 
-def test_a_run_that_has_just_begun_is_not_counted_among_its_like(folder: Path) -> None:
+def test_a_run_without_rounds_is_not_compared(folder: Path) -> None:
     path, plan = folder / "runs.turnout", RunPlan("random", 20, 7, world_settings={"clients": 12})
     with RunStore(path) as store:
         done = [play_into(store, RunPlan("random", 20, seed, world_settings={"clients": 12})) for seed in range(2)]
         store.begin(plan.key, plan.as_dict(), clients=12, code_version="test")
-    with served(path) as there:
-        (group,) = there.json("/api/compare")["groups"]
+    with served(path) as server:
+        (group,) = server.json("/api/compare")["groups"]
     assert group["runs"] == done
 
 
 # System
 
 
-def test_the_system_page_tells_what_is_there(place: Path, fleet: Served, runs: Served) -> None:
-    told = fleet.json("/api/system")
-    path = place / "fleet.turnout"
-    assert told["store"]["name"] == "fleet.turnout"
-    assert told["store"]["bytes"] == path.stat().st_size
-    assert told["store"]["writer"] is None
-    assert told["reading"]["rounds"] == 60
+def test_the_system_page(directory: Path, fleet: Served, runs: Served) -> None:
+    data = fleet.json("/api/system")
+    path = directory / "fleet.turnout"
+    assert data["store"]["name"] == "fleet.turnout"
+    assert data["store"]["bytes"] == path.stat().st_size
+    assert data["store"]["writer"] is None
+    assert data["reading"]["rounds"] == 60
     with Scheduler.open(path, read_only=True) as scheduler:
         events = [event for event in scheduler.export() if event["kind"] == "round"]
-    moments = [(np.datetime64(one["opened"][:23]), np.datetime64(one["closed"][:23])) for one in events]
+    timestamps = [(np.datetime64(event["opened"][:23]), np.datetime64(event["closed"][:23])) for event in events]
     second = np.timedelta64(1000, "ms")
-    lasted = [(closed - opened) / second for opened, closed in moments]
-    between = [(after[0] - before[1]) / second for before, after in itertools.pairwise(moments)]
-    assert told["gaps"]["round_median"] == pytest.approx(np.median(lasted), abs=1e-5)
-    assert told["gaps"]["between_median"] == pytest.approx(np.median(between), abs=1e-5)
-    before = {one["route"]: one["count"] for one in told["requests"]}
+    durations = [(closed - opened) / second for opened, closed in timestamps]
+    between = [(after[0] - before[1]) / second for before, after in itertools.pairwise(timestamps)]
+    assert data["gaps"]["round_median"] == pytest.approx(np.median(durations), abs=1e-5)
+    assert data["gaps"]["between_median"] == pytest.approx(np.median(between), abs=1e-5)
+    before = {request["route"]: request["count"] for request in data["requests"]}
     fleet.json("/api/fairness")
-    after = {one["route"]: one["count"] for one in fleet.json("/api/system")["requests"]}
+    after = {request["route"]: request["count"] for request in fleet.json("/api/system")["requests"]}
     assert after["/api/fairness"] == before.get("/api/fairness", 0) + 1
     assert runs.json("/api/system")["gaps"] is None
 
 
-# The parts
+# Helpers
 
 
 @given(hnp.arrays(np.float64, st.integers(0, 200), elements=st.floats(-1e6, 1e6)))
-def test_a_histogram_counts_everything_once(values: Any) -> None:
-    told = common.histogram(values)
-    assert sum(told["counts"]) == len(values)
-    assert len(told["edges"]) == (len(told["counts"]) + 1 if len(values) else 0)
-    assert told["edges"] == sorted(told["edges"])
+def test_a_histogram_counts_every_value_once(values: Any) -> None:
+    data = common.histogram(values)
+    assert sum(data["counts"]) == len(values)
+    assert len(data["edges"]) == (len(data["counts"]) + 1 if len(values) else 0)
+    assert data["edges"] == sorted(data["edges"])
 
 
 @pytest.mark.parametrize("value", [0.0, 0.3, 1.0, 1e6])
-def test_values_that_differ_in_the_last_bit_are_counted_together(value: float) -> None:
-    told = common.histogram(np.array([value, np.nextafter(value, 2e6), value]))
-    assert sum(told["counts"]) == 3
+def test_values_that_differ_by_one_bit_share_a_bin(value: float) -> None:
+    data = common.histogram(np.array([value, np.nextafter(value, 2e6), value]))
+    assert sum(data["counts"]) == 3
 
 
 @given(st.lists(st.one_of(st.floats(-1e6, 1e6), st.just(math.nan)), max_size=700), st.integers(1, 60))
-def test_bins_keep_the_extremes_and_all_rounds(values: list[float], most: int) -> None:
+def test_bins_keep_means_extremes_and_the_last_round(values: list[float], limit: int) -> None:
     rounds = np.arange(1, len(values) + 1)
-    x, (mean, low, high) = common.binned(rounds, values, most)
+    x, (mean, low, high) = common.bin_series(rounds, values, limit)
     assert len(x) == len(mean) == len(low) == len(high)
-    assert len(x) <= most
+    assert len(x) <= limit
     if not values:
         return
     assert x[-1] == len(values)
-    for start, end, one, least, largest in zip([0, *x[:-1]], x, mean, low, high, strict=True):
+    for start, end, bin_mean, least, largest in zip([0, *x[:-1]], x, mean, low, high, strict=True):
         known = [value for value in values[start:end] if not math.isnan(value)]
         if not known:
-            assert not math.isfinite(one)
-            assert common.number(least) is None
-            assert common.number(largest) is None
+            assert not math.isfinite(bin_mean)
+            assert common.json_number(least) is None
+            assert common.json_number(largest) is None
             continue
-        assert one == pytest.approx(sum(known) / len(known), abs=1e-6)
+        assert bin_mean == pytest.approx(sum(known) / len(known), abs=1e-6)
         assert (least, largest) == (min(known), max(known))
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=40))
-def test_gini_is_the_mean_difference(turns: list[int]) -> None:
-    apart = sum(abs(one - other) for one in turns for other in turns)
-    expected = apart / (2 * len(turns) * sum(turns)) if any(turns) else 0.0
+def test_gini_equals_the_mean_absolute_difference(turns: list[int]) -> None:
+    differences = sum(abs(first - other) for first in turns for other in turns)
+    expected = differences / (2 * len(turns) * sum(turns)) if any(turns) else 0.0
     assert gini_coefficient(turns) == pytest.approx(expected, abs=1e-9)
 
 
@@ -730,10 +737,10 @@ def test_gini_is_the_mean_difference(turns: list[int]) -> None:
     ("value", "expected"),
     [(math.nan, None), (math.inf, None), (None, None), (3.0, 3), (1 / 3, 0.333333), (1234567.8, 1234570.0), (0, 0)],
 )
-def test_numbers_for_json(value: Any, expected: Any) -> None:
-    found = common.number(value)
-    assert found == expected
-    assert type(found) is type(expected)
+def test_json_number(value: Any, expected: Any) -> None:
+    result = common.json_number(value)
+    assert result == expected
+    assert type(result) is type(expected)
 
 
 def test_a_page_beyond_the_last_is_the_last() -> None:
@@ -744,8 +751,8 @@ def test_a_page_beyond_the_last_is_the_last() -> None:
             common.page_of(10, page, size)
 
 
-def test_a_promise_that_is_broken_is_an_error_in_words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It cannot be broken by honest queues; so one that lies."""
+def test_a_broken_guarantee_is_an_error_on_the_overview(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replaces the certificate, because correct queues never break the guarantee."""
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=20, is_open=False, eventful=False)
     source, ledger = fleet_ledger(path)
@@ -760,34 +767,37 @@ def test_a_promise_that_is_broken_is_an_error_in_words(folder: Path, monkeypatch
             certificate.forfeited_units,
         )
         monkeypatch.setattr(type(ledger.policy), "certificate", lambda _: worse)
-        told = common.certificate(ledger)
-        assert told == {"holds": False, "words": "3 clients have had less than was promised and is owed."}
+        data = common.certificate(ledger)
+        assert data == {
+            "holds": False,
+            "text": "3 clients got fewer turns than promised, beyond the turns owed and forfeited.",
+        }
         watch = Watch(path)
         try:
             warnings = overview.overview(watch, source)["warnings"]
         finally:
             watch.stop()
-        assert warnings[0] == {"level": "error", "text": told["words"], "id": None}
+        assert warnings[0] == {"level": "error", "text": data["text"], "id": None}
 
 
-def test_a_large_fleet_is_shown_by_a_sample_that_has_the_most_owed(folder: Path) -> None:
-    path, columns = folder / "runs.turnout", made_up(30, 2600, seed=1, cohort=40)
+def test_a_large_fleet_is_sampled_with_its_largest_debt(folder: Path) -> None:
+    path, columns = folder / "runs.turnout", random_columns(30, 2600, seed=1, cohort=40)
     with RunStore(path) as store:
-        run = write_made_up(store, "rbcsf", {"cohort_size": 40, "guaranteed_rate": 0.01}, columns)
+        run = write_random_run(store, "rbcsf", {"cohort_size": 40, "guaranteed_rate": 0.01}, columns)
         ledger = run_source(store, run).ledger
     assert ledger.queues is not None
     debts = ledger.queues.owed
-    with served(path) as there:
-        there.wait_read()
-        told = there.json("/api/fairness")["against"]
-        assert told["of"] == 2600
-        assert len(told["ids"]) <= 2000
-        assert len(set(told["ids"])) == len(told["ids"])
-        shown = [int(one) for one in told["ids"]]
-        assert close_to(told["owed"], debts[shown])
-        assert max(told["owed"]) == pytest.approx(debts.max(), rel=1e-5)
-        pages = there.json("/api/turns?order=id")["pages"]
+    with served(path) as server:
+        server.wait_read()
+        data = server.json("/api/fairness")["taken_vs_promised"]
+        assert data["of"] == 2600
+        assert len(data["ids"]) <= 2000
+        assert len(set(data["ids"])) == len(data["ids"])
+        shown = [int(client) for client in data["ids"]]
+        assert close_to(data["owed"], debts[shown])
+        assert max(data["owed"]) == pytest.approx(debts.max(), rel=1e-5)
+        pages = server.json("/api/turns?order=id")["pages"]
         assert pages == math.ceil(2600 / common.SHOWN_ROWS)
-        seen = [one for page in (1, 2, pages) for one in there.json(f"/api/turns?order=id&page={page}")["ids"]]
+        seen = [client for page in (1, 2, pages) for client in server.json(f"/api/turns?order=id&page={page}")["ids"]]
         assert seen[0] == "0"
         assert seen[-1] == "2599"

@@ -1,4 +1,4 @@
-"""What is written shows; what is gone is gone; nobody is kept from writing."""
+"""The watch follows every change of a file, reports errors, and never blocks a writer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from urllib.parse import quote
 import pytest
 
 from dashboard.contract import SHAPES
-from dashboard.readings import made_up, write_made_up
+from dashboard.readings import random_columns, write_random_run
 from dashboard.served import Served, play_rounds, run_store, served, small_fleet
 from scheduler.fleets import named, offered
 from turnout.dashboard import watch as watch_module
@@ -43,71 +43,71 @@ def watching(path: Path) -> Iterator[Watch]:
         watch.stop()
 
 
-def everything(there: Served) -> dict[str, Any]:
-    """All that any route tells, of all clients and rounds."""
-    told: dict[str, Any] = {}
-    runs = [one["id"] for one in there.json("/api/store")["runs"]] or [None]
+def everything(server: Served) -> dict[str, Any]:
+    """Returns the responses of all routes, for all clients and rounds."""
+    data: dict[str, Any] = {}
+    runs = [run["id"] for run in server.json("/api/store")["runs"]] or [None]
     for run in runs:
-        which = "" if run is None else f"run={run}&"
-        asked = [f"/api/{route}?{which}" for route in SHAPES if route not in ("client", "explain")]
-        rows = there.json(f"/api/clients?{which}size=500")["rows"]
+        query = "" if run is None else f"run={run}&"
+        paths = [f"/api/{route}?{query}" for route in SHAPES if route not in ("client", "explain")]
+        rows = server.json(f"/api/clients?{query}size=500")["rows"]
         for row in rows:
-            asked += [f"/api/client?{which}id={quote(row['id'], safe='')}"]
+            paths += [f"/api/client?{query}id={quote(row['id'], safe='')}"]
         for row in rows[:3]:
-            asked += [f"/api/explain?{which}id={quote(row['id'], safe='')}"]
-        asked += [f"/api/queues?{which}order={order}" for order in ("id", "turns")]
-        for number in range(1, (there.json(f"/api/round?{which}")["last"] or 0) + 1):
-            asked += [f"/api/round?{which}number={number}"]
-        for one in asked:
-            answer = there.get(one)
-            told[one] = json.loads(answer.body)
-    told["/metrics"] = there.get("/metrics").body.decode()
-    return told
+            paths += [f"/api/explain?{query}id={quote(row['id'], safe='')}"]
+        paths += [f"/api/queues?{query}order={order}" for order in ("id", "turns")]
+        for number in range(1, (server.json(f"/api/round?{query}")["last"] or 0) + 1):
+            paths += [f"/api/round?{query}number={number}"]
+        for path in paths:
+            answer = server.get(path)
+            data[path] = json.loads(answer.body)
+    data["/metrics"] = server.get("/metrics").body.decode()
+    return data
 
 
 # A fleet
 
 
-def test_new_rounds_appear_and_the_version_rises(folder: Path) -> None:
+def test_new_rounds_appear_and_increase_the_version(folder: Path) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=5, is_open=False)
-    with served(path) as there:
-        there.wait_read()
-        assert not there.json("/api/store")["live"]
+    with served(path) as server:
+        server.wait_read()
+        assert not server.json("/api/store")["live"]
         with Scheduler.open(path) as scheduler:
-            versions = [there.json("/api/store")["version"]]
+            versions = [server.json("/api/store")["version"]]
             for rounds in (6, 7, 9):
                 play_rounds(scheduler, rounds - scheduler.round, scheduler.clients)
-                there.wait_rounds(rounds)
-                told = there.json("/api/overview")
-                assert told["about"]["rounds"] == told["round"] == rounds
-                assert there.json("/api/rounds")["rows"][0]["round"] == rounds
-                versions.append(told["about"]["version"])
+                server.wait_rounds(rounds)
+                data = server.json("/api/overview")
+                assert data["about"]["rounds"] == data["round"] == rounds
+                assert server.json("/api/rounds")["rows"][0]["round"] == rounds
+                versions.append(data["about"]["version"])
             assert versions == sorted(set(versions))
-            store = there.json("/api/store")
+            store = server.json("/api/store")
             assert store["live"]
             assert store["trouble"] is None
             scheduler.register(["newcomer"])
-            there.until(lambda: there.json("/api/overview")["about"]["clients"] == len(scheduler.clients))
-            assert there.json("/api/client?id=newcomer")["turns"] == 0
+            server.until(lambda: server.json("/api/overview")["about"]["clients"] == len(scheduler.clients))
+            assert server.json("/api/client?id=newcomer")["turns"] == 0
             scheduler.retire("newcomer")
-            there.until(lambda: "retired" in there.json("/api/client?id=newcomer")["flags"])
+            server.until(lambda: "retired" in server.json("/api/client?id=newcomer")["flags"])
 
 
 def read_all(watch: Watch) -> None:
-    """Look until a watch that nobody has started has read everything."""
-    while watch.look():
+    """Polls a watch without a thread until it has read everything."""
+    while watch.poll():
         pass
 
 
-def test_a_version_stands_for_one_state(folder: Path) -> None:
-    """While nothing is written, looking at the file changes neither the state nor the numbers."""
+def test_polling_an_unchanged_file_keeps_the_state(folder: Path) -> None:
+    """Polling changes neither the state nor the data while nothing is written."""
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=8, is_open=False)
-    with watching(path) as watch:  # not started: it looks only when this test tells it to
+    with watching(path) as watch:  # not started: only this test polls
 
         def pages() -> list[dict[str, Any]]:
-            with watch.looking() as source:
+            with watch.locked_source() as source:
                 return [
                     overview(watch, source),
                     rounds(watch, source, page=1, size=50),
@@ -118,7 +118,7 @@ def test_a_version_stands_for_one_state(folder: Path) -> None:
         state, before = watch.state, pages()
         assert before[0]["round"] == 8
         for _ in range(50):
-            assert watch.look() is False
+            assert watch.poll() is False
             assert watch.state == state
         assert pages() == before
         with Scheduler.open(path) as scheduler:
@@ -128,126 +128,126 @@ def test_a_version_stands_for_one_state(folder: Path) -> None:
         assert pages()[0]["round"] == 9
 
 
-def test_every_change_of_the_state_has_a_version_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading, being live, trouble and their ends: no two different states share a version."""
-    monkeypatch.setattr(watch_module, "SLICE", -1.0)
+def test_every_state_has_its_own_version(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No two states share a version: while reading, live, with an error, and after each of these."""
+    monkeypatch.setattr(watch_module, "READ_SECONDS", -1.0)
     path, away = folder / "fleet.turnout", folder / "away"
     small_fleet(path, rounds=30, is_open=False)
     with watching(path) as watch:
         states = [watch.state]
 
-        def look() -> None:
-            watch.look()
+        def poll() -> None:
+            watch.poll()
             if watch.state != states[-1]:
                 states.append(watch.state)
 
-        look()
+        poll()
         assert watch.reading is not None
         while watch.reading is not None:
-            watch_module.SLICE = 1.0
-            look()
+            watch_module.READ_SECONDS = 1.0
+            poll()
         with Scheduler.open(path) as scheduler:
             play_rounds(scheduler, 1, scheduler.clients)
-        look()
+        poll()
         assert watch.live
         monkeypatch.setattr(watch_module, "LIVE_SECONDS", 0.0)
-        look()
+        poll()
         assert not watch.live
         path.rename(away)
-        look()
+        poll()
         assert watch.trouble is not None
         away.rename(path)
-        look()
+        poll()
         assert watch.trouble is None
         versions = [state.version for state in states]
         assert versions == sorted(set(versions))
         assert len(states) >= 6
 
 
-def test_reports_of_the_open_round_show(folder: Path) -> None:
+def test_reports_of_the_open_round_appear(folder: Path) -> None:
     path = folder / "fleet.turnout"
     small: dict[str, Any] = {"settings": {"cohort_size": 3}, "deadline": 30.0, "allow_infeasible": True}
     with ExitStack() as opened:
         scheduler = opened.enter_context(Scheduler.open(path, **small))
-        there = opened.enter_context(served(path))
+        server = opened.enter_context(served(path))
         chosen = scheduler.choose(offered(*named(6)))
-        there.until(lambda: there.json("/api/overview")["open"])
-        assert there.json("/api/overview")["open"]["out"] == 3
+        server.until(lambda: server.json("/api/overview")["open"])
+        assert server.json("/api/overview")["open"]["out"] == 3
         with Reporter(path) as reporter:
             reporter.report(chosen[1], 2.25, loss=0.5)
-            there.until(lambda: there.json("/api/overview")["open"]["back"] == 1)
+            server.until(lambda: server.json("/api/overview")["open"]["back"] == 1)
             reporter.failed(chosen[2], "no battery")
-            there.until(lambda: there.json("/api/overview")["open"]["failed"] == 1)
-        told = there.json("/api/round")
-        rows = {row["id"]: row for row in told["rows"]}
-        assert told["is_open"]
-        assert [rows[one]["outcome"] for one in chosen] == ["out", "arrived", "failed"]
+            server.until(lambda: server.json("/api/overview")["open"]["failed"] == 1)
+        data = server.json("/api/round")
+        rows = {row["id"]: row for row in data["rows"]}
+        assert data["is_open"]
+        assert [rows[client]["outcome"] for client in chosen] == ["out", "arrived", "failed"]
         assert (rows[chosen[1]]["seconds"], rows[chosen[1]]["loss"]) == (2.25, 0.5)
         assert rows[chosen[2]]["why"] == "no battery"
         scheduler.close_round()
-        there.until(lambda: there.json("/api/overview")["open"] is None)
-        assert not there.json("/api/round")["is_open"]
+        server.until(lambda: server.json("/api/overview")["open"] is None)
+        assert not server.json("/api/round")["is_open"]
 
 
-def test_an_abandoned_round_is_no_round(folder: Path) -> None:
+def test_an_abandoned_round_disappears(folder: Path) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=4, is_open=False)
-    with served(path) as there, Scheduler.open(path) as scheduler:
+    with served(path) as server, Scheduler.open(path) as scheduler:
         scheduler.choose(offered(*scheduler.clients[:6]))
-        there.until(lambda: there.json("/api/overview")["open"])
+        server.until(lambda: server.json("/api/overview")["open"])
         scheduler.abandon_round()
-        there.until(lambda: there.json("/api/overview")["open"] is None)
-        assert there.json("/api/round")["number"] == 4
+        server.until(lambda: server.json("/api/overview")["open"] is None)
+        assert server.json("/api/round")["number"] == 4
 
 
-def test_a_forgotten_client_is_nowhere_any_more(folder: Path) -> None:
+def test_a_forgotten_client_disappears_from_every_page(folder: Path) -> None:
     path, secret = folder / "fleet.turnout", "patient-Zoë-17"
     small_fleet(path, rounds=25, ids=[secret, *named(11)], is_open=False)
-    with served(path) as there, Scheduler.open(path) as scheduler:
-        there.wait_read()
-        before = json.dumps(everything(there), ensure_ascii=False)
-        assert before.count(secret) > 20, "or nothing is shown"
-        total = there.json("/api/overview")["outcomes"]
-        known = there.json(f"/api/client?id={quote(secret)}")
+    with served(path) as server, Scheduler.open(path) as scheduler:
+        server.wait_read()
+        before = json.dumps(everything(server), ensure_ascii=False)
+        assert before.count(secret) > 20, "the pages must show the client before"
+        total = server.json("/api/overview")["outcomes"]
+        known = server.json(f"/api/client?id={quote(secret)}")
         assert known["mean_seconds"] > 0
         turns = known["turns"]
         scheduler.forget(secret)
-        there.until(lambda: there.get(f"/api/client?id={quote(secret)}").status == 404)
-        there.wait_read()
-        told = everything(there)
-        after = json.dumps(told, ensure_ascii=False)
+        server.until(lambda: server.get(f"/api/client?id={quote(secret)}").status == 404)
+        server.wait_read()
+        data = everything(server)
+        after = json.dumps(data, ensure_ascii=False)
         assert secret not in after
         assert "Zoë" not in after
-        assert there.json(f"/api/clients?search={quote('Zoë')}")["rows"] == []
+        assert server.json(f"/api/clients?search={quote('Zoë')}")["rows"] == []
         assert "forgotten-0" in after
-        left = there.json("/api/client?id=forgotten-0")
-        assert set(left["times"]["seconds"]) <= {0, None}, "nor is what it told"
+        left = server.json("/api/client?id=forgotten-0")
+        assert set(left["times"]["seconds"]) <= {0, None}, "its times must be erased"
         assert (left["mean_seconds"], left["turns"]) == (None, turns)
-        mine = [row for number in left["times"]["round"] for row in there.json(f"/api/round?number={number}")["rows"]]
+        mine = [row for number in left["times"]["round"] for row in server.json(f"/api/round?number={number}")["rows"]]
         assert {row["loss"] for row in mine if row["id"] == "forgotten-0"} == {None}
-        assert there.json("/api/overview")["outcomes"] == total, "its turns stay, they are the others' too"
-        assert there.json("/api/overview")["about"]["rounds"] == 25
+        assert server.json("/api/overview")["outcomes"] == total, "the totals must keep its turns"
+        assert server.json("/api/overview")["about"]["rounds"] == 25
         play_rounds(scheduler, 2, named(8), eventful=False)
-        there.wait_rounds(27)
+        server.wait_rounds(27)
 
 
-def test_a_fleet_that_drops_its_masks_meanwhile_is_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fleet_that_drops_its_masks_is_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=10, is_open=False)
-    with served(path) as there, Scheduler.open(path) as scheduler:
-        there.wait_read()
+    with served(path) as server, Scheduler.open(path) as scheduler:
+        server.wait_read()
         monkeypatch.setattr(journal, "KEEP_MASKS", 3)
-        with there.watch.looking():  # so that nothing is read in between
+        with server.watch.locked_source():  # prevents reads in between
             play_rounds(scheduler, 3, scheduler.clients)
             scheduler.snapshot()
-        there.wait_rounds(13)
-        there.wait_read()
-        assert there.get("/healthz").status == 200
-        notes = [one["text"] for one in there.json("/api/overview")["warnings"] if one["level"] == "note"]
-        assert any("up to round 13 is no longer on record" in note for note in notes)
+        server.wait_rounds(13)
+        server.wait_read()
+        assert server.get("/healthz").status == 200
+        notes = [warning["text"] for warning in server.json("/api/overview")["warnings"] if warning["level"] == "note"]
+        assert any("up to round 13 is no longer stored" in note for note in notes)
 
 
-def test_who_writes_is_told_and_who_died_is_not(folder: Path) -> None:
+def test_the_writer_is_shown_unless_its_process_is_dead(folder: Path) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=3, is_open=False)
     with watching(path) as watch:
@@ -265,112 +265,112 @@ def test_who_writes_is_told_and_who_died_is_not(folder: Path) -> None:
         assert watch.writer is None
 
 
-# The file
+# Missing, replaced and damaged files
 
 
-def test_a_file_that_is_gone_is_trouble_until_it_is_back(folder: Path) -> None:
+def test_a_missing_file_is_reported_until_it_is_restored(folder: Path) -> None:
     path, away = folder / "fleet.turnout", folder / "elsewhere"
     small_fleet(path, rounds=6, is_open=False)
-    with served(path) as there:
-        there.wait_read()
+    with served(path) as server:
+        server.wait_read()
         away.mkdir()
         moved = [file.name for file in folder.glob("fleet.turnout*")]
         for name in moved:
             (folder / name).rename(away / name)
-        answer = there.until(lambda: one if (one := there.get("/healthz")).status == 503 else None)
-        told = json.loads(answer.body)
-        assert told["status"] == "trouble"
-        assert "is gone" in told["trouble"]
-        assert "is gone" in there.json("/api/store")["trouble"]
-        assert there.json("/api/overview")["about"]["rounds"] == 6, "what was read is still shown"
-        assert there.json("/api/system")["store"]["bytes"] is None
-        assert b"turnout_up 0\n" in there.get("/metrics").body
+        answer = server.until(lambda: answer if (answer := server.get("/healthz")).status == 503 else None)
+        data = json.loads(answer.body)
+        assert data["status"] == "trouble"
+        assert "is missing" in data["trouble"]
+        assert "is missing" in server.json("/api/store")["trouble"]
+        assert server.json("/api/overview")["about"]["rounds"] == 6, "the data read so far must still be shown"
+        assert server.json("/api/system")["store"]["bytes"] is None
+        assert b"turnout_up 0\n" in server.get("/metrics").body
         for name in moved:
             (away / name).rename(folder / name)
-        there.until(lambda: there.get("/healthz").status == 200)
-        assert there.json("/api/store")["trouble"] is None
+        server.until(lambda: server.get("/healthz").status == 200)
+        assert server.json("/api/store")["trouble"] is None
         with Scheduler.open(path) as scheduler:
             play_rounds(scheduler, 1, scheduler.clients)
-        there.wait_rounds(7)
+        server.wait_rounds(7)
 
 
-def put(made: Path, path: Path) -> None:
-    """Another file in its place, at once."""
-    for beside in ("-wal", "-shm", ".lock"):
-        path.with_name(path.name + beside).unlink(missing_ok=True)
-    made.replace(path)
+def replace_store(new: Path, path: Path) -> None:
+    """Replaces a store atomically."""
+    for suffix in ("-wal", "-shm", ".lock"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    new.replace(path)
 
 
-def test_another_file_in_its_place_is_read(folder: Path) -> None:
-    """Another fleet, then a store of runs, then a fleet again."""
+def test_a_replaced_file_is_read(folder: Path) -> None:
+    """Replaces a fleet by another fleet, by a store of runs, and by a fleet."""
     path = folder / "it.turnout"
     small_fleet(path, rounds=4, is_open=False)
-    with served(path) as there:
-        there.wait_read()
-        small_fleet(folder / "other.turnout", rounds=7, ids=[f"new-{place}" for place in range(8)], is_open=False)
-        put(folder / "other.turnout", path)
-        there.wait_rounds(7)
-        assert there.json("/api/clients?sort=id&order=asc")["rows"][0]["id"] == "new-0"
+    with served(path) as server:
+        server.wait_read()
+        small_fleet(folder / "other.turnout", rounds=7, ids=[f"new-{index}" for index in range(8)], is_open=False)
+        replace_store(folder / "other.turnout", path)
+        server.wait_rounds(7)
+        assert server.json("/api/clients?sort=id&order=asc")["rows"][0]["id"] == "new-0"
         with RunStore(folder / "runs.turnout") as store:
-            write_made_up(store, "rbcsf", {"cohort_size": 3}, made_up(9, 10))
-        put(folder / "runs.turnout", path)
-        there.until(lambda: there.json("/api/store")["kind"] == "runs")
-        there.wait_rounds(9)
-        assert there.json("/api/overview")["about"]["run"] == 1
+            write_random_run(store, "rbcsf", {"cohort_size": 3}, random_columns(9, 10))
+        replace_store(folder / "runs.turnout", path)
+        server.until(lambda: server.json("/api/store")["kind"] == "runs")
+        server.wait_rounds(9)
+        assert server.json("/api/overview")["about"]["run"] == 1
         small_fleet(folder / "third.turnout", rounds=2, is_open=False)
-        put(folder / "third.turnout", path)
-        there.until(lambda: there.json("/api/store")["kind"] == "fleet")
-        there.wait_rounds(2)
-        assert there.json("/api/store")["runs"] == []
-        assert there.get("/healthz").status == 200
+        replace_store(folder / "third.turnout", path)
+        server.until(lambda: server.json("/api/store")["kind"] == "fleet")
+        server.wait_rounds(2)
+        assert server.json("/api/store")["runs"] == []
+        assert server.get("/healthz").status == 200
 
 
 @pytest.mark.parametrize("kind", ["fleet", "runs"])
-def test_rubbish_in_its_place_is_trouble_in_words(folder: Path, kind: str) -> None:
+def test_a_file_replaced_by_garbage_is_reported(folder: Path, kind: str) -> None:
     path, good = folder / "it.turnout", folder / "good.turnout"
     if kind == "fleet":
         small_fleet(path, rounds=4, is_open=False)
         small_fleet(good, rounds=5, is_open=False)
     else:
-        for place, rounds in ((path, 4), (good, 5)):
-            with RunStore(place) as store:
-                write_made_up(store, "rbcsf", {"cohort_size": 3}, made_up(rounds, 10))
-    rubbish = folder / "rubbish"
-    rubbish.write_bytes(b"this is no store at all" * 1000)
-    with served(path) as there:
-        there.wait_rounds(4)
-        put(rubbish, path)
-        there.until(lambda: there.get("/healthz").status == 503)
+        for file, rounds in ((path, 4), (good, 5)):
+            with RunStore(file) as store:
+                write_random_run(store, "rbcsf", {"cohort_size": 3}, random_columns(rounds, 10))
+    garbage = folder / "garbage"
+    garbage.write_bytes(b"this is not a store" * 1000)
+    with served(path) as server:
+        server.wait_rounds(4)
+        replace_store(garbage, path)
+        server.until(lambda: server.get("/healthz").status == 503)
         for route in ("overview", "clients", "system", "round", "compare", "training"):
-            answer = there.get(f"/api/{route}")
+            answer = server.get(f"/api/{route}")
             assert answer.status == 503, route
             assert str(path) in json.loads(answer.body)["error"]
-        assert there.get("/api/explain?id=0").status == 503
-        assert there.json("/api/store")["trouble"]
-        assert b"turnout_up 0\n" in there.get("/metrics").body
-        put(good, path)
-        there.until(lambda: there.get("/healthz").status == 200)
-        there.wait_rounds(5)
+        assert server.get("/api/explain?id=0").status == 503
+        assert server.json("/api/store")["trouble"]
+        assert b"turnout_up 0\n" in server.get("/metrics").body
+        replace_store(good, path)
+        server.until(lambda: server.get("/healthz").status == 200)
+        server.wait_rounds(5)
 
 
-def test_damage_that_is_met_later_is_trouble_that_stays(folder: Path) -> None:
+def test_later_damage_is_reported_and_reading_stops_before_it(folder: Path) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=4, is_open=False)
-    with served(path) as there:
-        there.wait_read()
+    with served(path) as server:
+        server.wait_read()
         with Scheduler.open(path) as scheduler:
             play_rounds(scheduler, 2, scheduler.clients)
-            with there.watch.looking(), closing(sqlite3.connect(path)) as db, db:
+            with server.watch.locked_source(), closing(sqlite3.connect(path)) as db, db:
                 play_rounds(scheduler, 1, scheduler.clients)
                 db.execute("UPDATE events SET data = zeroblob(10) WHERE seq = (SELECT MAX(seq) FROM events)")
-        there.until(lambda: there.get("/healthz").status == 503)
-        assert "damaged" in there.json("/api/store")["trouble"]
-        told = there.json_now("/api/overview")["about"]
-        assert told["rounds"] >= 4
-        assert told["reading"]["done"] < told["reading"]["of"], "what is damaged was not read, and the page says so"
+        server.until(lambda: server.get("/healthz").status == 503)
+        assert "damaged" in server.json("/api/store")["trouble"]
+        data = server.json_now("/api/overview")["about"]
+        assert data["rounds"] >= 4
+        assert data["reading"]["done"] < data["reading"]["of"], "the damaged event counts as unread"
 
 
-def test_trouble_that_stays_is_published_once(folder: Path) -> None:
+def test_a_persistent_error_is_published_once(folder: Path) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=4, is_open=False)
     with watching(path) as watch:
@@ -378,49 +378,49 @@ def test_trouble_that_stays_is_published_once(folder: Path) -> None:
         with Scheduler.open(path) as scheduler, closing(sqlite3.connect(path)) as db, db:
             play_rounds(scheduler, 1, scheduler.clients)
             db.execute("UPDATE events SET data = zeroblob(10) WHERE seq = (SELECT MAX(seq) FROM events)")
-        watch.look()
+        watch.poll()
         state = watch.state
         assert "damaged" in str(state.trouble)
         for _ in range(20):
-            watch.look()
+            watch.poll()
             assert watch.state == state
 
 
-def test_a_run_that_is_damaged_is_said_to_be_every_time(folder: Path) -> None:
+def test_a_damaged_run_is_reported_at_every_request(folder: Path) -> None:
     path = folder / "runs.turnout"
     with RunStore(path) as store:
-        write_made_up(store, "rbcsf", {"cohort_size": 3}, made_up(5, 10), key="whole")
-        write_made_up(store, "rbcsf", {"cohort_size": 3}, made_up(6, 10), key="damaged")
+        write_random_run(store, "rbcsf", {"cohort_size": 3}, random_columns(5, 10), key="whole")
+        write_random_run(store, "rbcsf", {"cohort_size": 3}, random_columns(6, 10), key="damaged")
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE chunks SET data = zeroblob(100) WHERE run = 2")
-    with served(path) as there:
+    with served(path) as server:
         for _ in range(3):
-            answer = there.get("/api/overview?run=2")
+            answer = server.get("/api/overview?run=2")
             assert answer.status == 503
             assert "of run 2" in json.loads(answer.body)["error"]
-        assert there.json("/api/overview?run=1")["about"]["rounds"] == 5
+        assert server.json("/api/overview?run=1")["about"]["rounds"] == 5
 
 
-def test_an_error_nobody_thought_of_is_trouble_and_not_silence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=4, is_open=False)
 
     def break_down(*_: Any) -> None:
-        raise ZeroDivisionError("nobody thought of it")
+        raise ZeroDivisionError("unexpected")
 
-    with served(path) as there, monkeypatch.context() as broken:
-        there.wait_read()
+    with served(path) as server, monkeypatch.context() as broken:
+        server.wait_read()
         broken.setattr(FleetSource, "catch_up", break_down)
         with Scheduler.open(path) as scheduler:
             play_rounds(scheduler, 1, scheduler.clients)
-        there.until(lambda: there.get("/healthz").status == 503)
-        assert "nobody thought of it" in there.json("/api/store")["trouble"]
+        server.until(lambda: server.get("/healthz").status == 503)
+        assert "unexpected" in server.json("/api/store")["trouble"]
         broken.undo()
-        there.until(lambda: there.get("/healthz").status == 200)
-        there.wait_rounds(5)
+        server.until(lambda: server.get("/healthz").status == 200)
+        server.wait_rounds(5)
 
 
-def test_what_is_no_store_is_refused_before_anything_is_served(folder: Path) -> None:
+def test_files_that_are_no_store_are_refused(folder: Path) -> None:
     with pytest.raises(StoreError, match="there is no file"):
         Watch(folder / "nothing.turnout")
     (folder / "text.turnout").write_text("hello")
@@ -437,203 +437,212 @@ def test_what_is_no_store_is_refused_before_anything_is_served(folder: Path) -> 
 # A store of runs
 
 
-def test_a_store_of_runs_that_grows(folder: Path) -> None:
+def test_a_growing_store_of_runs(folder: Path) -> None:
     path, plan = (
         folder / "runs.turnout",
         RunPlan("rbcsf", 30, settings={"cohort_size": 3}, world_settings={"clients": 12}),
     )
-    with RunStore(path) as store, served(path) as there:
-        assert there.json("/api/store")["runs"] == []
-        assert there.json("/api/overview")["about"]["run"] is None
+    with RunStore(path) as store, served(path) as server:
+        assert server.json("/api/store")["runs"] == []
+        assert server.json("/api/overview")["about"]["run"] is None
         seen: list[int] = []
 
-        def look(done: int) -> None:
-            there.wait_rounds(done)
-            told = there.json("/api/overview")
-            assert (told["about"]["run"], told["round"], told["about"]["finished"]) == (1, done, False)
-            assert (told["about"]["planned"], len(told["rounds"]["x"])) == (30, done)
+        def check_progress(done: int) -> None:
+            server.wait_rounds(done)
+            data = server.json("/api/overview")
+            assert (data["about"]["run"], data["round"], data["about"]["finished"]) == (1, done, False)
+            assert (data["about"]["planned"], len(data["rounds"]["x"])) == (30, done)
             seen.append(done)
 
-        play_into(store, plan, every=10, watch=look)
+        play_into(store, plan, every=10, watch=check_progress)
         assert seen == [10, 20, 30]
-        there.until(lambda: there.json("/api/overview")["about"]["finished"])
+        server.until(lambda: server.json("/api/overview")["about"]["finished"])
         play_into(store, RunPlan("random", 5, world_settings={"clients": 12}))
-        there.until(lambda: there.json("/api/store")["runs_total"] == 2)
-        assert there.json("/api/overview")["about"]["run"] == 2, "the newest, unless one is chosen"
-        assert there.json("/api/overview?run=1")["about"]["rounds"] == 30
+        server.until(lambda: server.json("/api/store")["runs_total"] == 2)
+        assert server.json("/api/overview")["about"]["run"] == 2, "the newest run is the default"
+        assert server.json("/api/overview?run=1")["about"]["rounds"] == 30
 
 
-def test_a_run_that_is_deleted_disappears(folder: Path) -> None:
+def test_a_deleted_run_disappears(folder: Path) -> None:
     path = folder / "runs.turnout"
     stored = run_store(path, rounds=20)
-    with served(path) as there, RunStore(path) as store:
+    with served(path) as server, RunStore(path) as store:
         gone = stored.fast[0]
-        assert there.json(f"/api/overview?run={gone}")["about"]["run"] == gone
+        assert server.json(f"/api/overview?run={gone}")["about"]["run"] == gone
         store.delete(gone)
-        there.until(lambda: there.get(f"/api/overview?run={gone}").status == 404)
-        assert gone not in [one["id"] for one in there.json("/api/store")["runs"]]
-        told = there.json(f"/api/compare?run={stored.fair[0]}")
-        assert gone not in [run for group in told["groups"] for run in group["runs"]]
-        assert there.get("/healthz").status == 200
+        server.until(lambda: server.get(f"/api/overview?run={gone}").status == 404)
+        assert gone not in [run["id"] for run in server.json("/api/store")["runs"]]
+        data = server.json(f"/api/compare?run={stored.fair[0]}")
+        assert gone not in [run for group in data["groups"] for run in group["runs"]]
+        assert server.get("/healthz").status == 200
         store.compact()
-        there.until(lambda: there.get("/healthz").status == 200)
-        assert there.json(f"/api/overview?run={stored.fair[0]}")["round"] == 20
+        server.until(lambda: server.get("/healthz").status == 200)
+        assert server.json(f"/api/overview?run={stored.fair[0]}")["round"] == 20
 
 
-def test_only_a_few_runs_are_kept_in_memory_and_all_can_be_looked_at(folder: Path) -> None:
+def test_few_runs_are_cached_and_all_are_served(folder: Path) -> None:
     path = folder / "runs.turnout"
     with RunStore(path) as store:
-        for place in range(9):
-            columns: RoundColumns = made_up(5 + place, 10, seed=place)
-            write_made_up(store, "rbcsf", {"cohort_size": 3}, columns, key=str(place))
-    with served(path) as there:
+        for seed in range(9):
+            columns: RoundColumns = random_columns(5 + seed, 10, seed=seed)
+            write_random_run(store, "rbcsf", {"cohort_size": 3}, columns, key=str(seed))
+    with served(path) as server:
         for _ in range(2):
             for run in (1, 9, 3, 7, 5, 2, 8, 4, 6, 1):
-                assert there.json(f"/api/overview?run={run}")["round"] == 4 + run
-        assert len(there.watch._runs) <= watch_module.KEPT
+                assert server.json(f"/api/overview?run={run}")["round"] == 4 + run
+        assert len(server.watch._runs) <= watch_module.CACHED_RUNS
 
 
-def test_a_long_run_is_read_bit_by_bit_and_says_how_far(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_module, "AT_ONCE", -1.0)
-    monkeypatch.setattr(watch_module, "SLICE", -1.0)
-    path, columns = folder / "runs.turnout", made_up(50, 10)
+def test_a_long_run_is_read_in_steps_with_progress(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_module, "FIRST_READ_SECONDS", -1.0)
+    monkeypatch.setattr(watch_module, "READ_SECONDS", -1.0)
+    path, columns = folder / "runs.turnout", random_columns(50, 10)
     with RunStore(path) as store:
         run = store.begin("long", {"policy": "rbcsf", "settings": {"cohort_size": 3}}, clients=10, code_version="test")
         for start in range(0, 50, 5):
             records = list(columns.records())[start : start + 5]
             store.append(run, RoundColumns.from_records(records, clients=10))
-    with watching(path) as watch:  # which nobody has started: it reads when it is told to
-        with watch.looking() as source:
+    with watching(path) as watch:  # not started: only this test polls
+        with watch.locked_source() as source:
             assert source is not None
             assert len(source.ledger) == 5
-        told = []
+        progress = []
         while watch.reading is not None:
-            told.append(watch.reading)
+            progress.append(watch.reading)
             before = watch.version
-            watch.look()
+            watch.poll()
             assert watch.version > before
-        assert told == [(done, 50) for done in range(5, 50, 5)]
-        with watch.looking() as source:
+        assert progress == [(done, 50) for done in range(5, 50, 5)]
+        with watch.locked_source() as source:
             assert source is not None
             assert len(source.ledger) == 50
 
 
-# Many at once
+# Concurrent requests
 
 
-def test_many_ask_while_it_is_written(folder: Path) -> None:
-    """No answer is torn: what is told of one moment fits together, and the writer is never kept waiting for long."""
+def test_concurrent_requests_while_a_fleet_is_written(folder: Path) -> None:
+    """Every response is consistent in itself while the fleet changes."""
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=6, is_open=False)
     done, answered = threading.Event(), Counter[int]()
 
-    def keep_asking(there: Served, number: int, check: Callable[[Served], None]) -> None:
+    def keep_requesting(server: Served, number: int, check: Callable[[Served], None]) -> None:
         while not done.is_set():
-            check(there)
+            check(server)
             answered[number] += 1
 
-    with served(path) as there, Scheduler.open(path) as scheduler, ThreadPoolExecutor(6) as pool:
-        there.wait_read()
-        checks = [turns_fit, clients_fit, rounds_fit, queues_fit, turns_fit, overview_fits]
-        asking = [pool.submit(keep_asking, there, number, check) for number, check in enumerate(checks)]
+    with served(path) as server, Scheduler.open(path) as scheduler, ThreadPoolExecutor(6) as pool:
+        server.wait_read()
+        checks = [
+            turns_are_consistent,
+            clients_are_consistent,
+            rounds_are_consistent,
+            queues_are_consistent,
+            turns_are_consistent,
+            overview_is_consistent,
+        ]
+        tasks = [pool.submit(keep_requesting, server, number, check) for number, check in enumerate(checks)]
 
-        def all_have_asked(times: int) -> bool:
-            return any(one.done() for one in asking) or all(answered[number] >= times for number in range(len(checks)))
+        def all_have_requested(times: int) -> bool:
+            return any(task.done() for task in tasks) or all(answered[number] >= times for number in range(len(checks)))
 
         try:
-            there.until(lambda: all_have_asked(1))
+            server.until(lambda: all_have_requested(1))
             for round_ in range(30):
                 play_rounds(scheduler, 1, scheduler.clients)
                 if round_ % 10 == 4:
                     scheduler.register([f"more-{round_}"])
                 if round_ == 20:
                     scheduler.forget("c3")
-            there.wait_rounds(36)
+            server.wait_rounds(36)
             before = max(answered.values())
-            there.until(lambda: all_have_asked(before + 1))
+            server.until(lambda: all_have_requested(before + 1))
         finally:
             done.set()
-        for one in asking:
-            one.result()
+        for task in tasks:
+            task.result()
 
 
-def turns_fit(there: Served) -> None:
-    told = there.json("/api/turns?order=id")
-    assert len(told["ids"]) == told["about"]["clients"]
-    rounds = told["about"]["rounds"]
-    assert all(len(line) == rounds for line in told["counts"])
-    by_round = [sum(column) for column in zip(*told["counts"], strict=True)]
-    listed = there.json("/api/rounds?size=500")
+def turns_are_consistent(server: Served) -> None:
+    data = server.json("/api/turns?order=id")
+    assert len(data["ids"]) == data["about"]["clients"]
+    rounds = data["about"]["rounds"]
+    assert all(len(line) == rounds for line in data["counts"])
+    by_round = [sum(column) for column in zip(*data["counts"], strict=True)]
+    listed = server.json("/api/rounds?size=500")
     sizes = {row["round"]: row["cohort"] for row in listed["rows"]}
-    assert all(sizes.get(place + 1, count) == count for place, count in enumerate(by_round))
+    assert all(sizes.get(index + 1, count) == count for index, count in enumerate(by_round))
 
 
-def clients_fit(there: Served) -> None:
-    told = there.json("/api/clients?size=500")
-    assert told["total"] == len(told["rows"]) == told["about"]["clients"]
-    for row in told["rows"]:
+def clients_are_consistent(server: Served) -> None:
+    data = server.json("/api/clients?size=500")
+    assert data["total"] == len(data["rows"]) == data["about"]["clients"]
+    for row in data["rows"]:
         if row["promised"] is not None:
             assert row["turns"] >= row["promised"] - row["owed"] - row["forfeited"] - 1e-6
 
 
-def rounds_fit(there: Served) -> None:
-    told = there.json("/api/rounds?size=500")
-    assert [row["round"] for row in told["rows"]] == list(range(told["about"]["rounds"], 0, -1))
+def rounds_are_consistent(server: Served) -> None:
+    data = server.json("/api/rounds?size=500")
+    assert [row["round"] for row in data["rows"]] == list(range(data["about"]["rounds"], 0, -1))
 
 
-def queues_fit(there: Served) -> None:
-    told = there.json("/api/queues?order=id")
-    if not told["about"]["clients"]:  # read anew from its beginning, as somebody was forgotten
+def queues_are_consistent(server: Served) -> None:
+    data = server.json("/api/queues?order=id")
+    if not data["about"]["clients"]:  # forgetting a client makes the watch read the fleet again
         return
-    assert told["x"] == list(range(1, told["about"]["rounds"] + 1))
-    assert told["owed"] is not None, told["why_not"]
-    worst = [max(column) for column in zip(*told["owed"], strict=True)]
-    assert worst == pytest.approx(told["curve"]["worst"], rel=1e-5)
+    assert data["x"] == list(range(1, data["about"]["rounds"] + 1))
+    assert data["owed"] is not None, data["empty_reason"]
+    worst = [max(column) for column in zip(*data["owed"], strict=True)]
+    assert worst == pytest.approx(data["curve"]["worst"], rel=1e-5)
 
 
-def overview_fits(there: Served) -> None:
-    told = there.json("/api/overview")
-    assert told["round"] == told["about"]["rounds"] == len(told["rounds"]["x"])
-    turns = sum(told["outcomes"].values())
-    assert told["round"] == 0 or told["cohort"] == pytest.approx(turns / told["round"], rel=1e-5)
+def overview_is_consistent(server: Served) -> None:
+    data = server.json("/api/overview")
+    assert data["round"] == data["about"]["rounds"] == len(data["rounds"]["x"])
+    turns = sum(data["outcomes"].values())
+    assert data["round"] == 0 or data["cohort"] == pytest.approx(turns / data["round"], rel=1e-5)
 
 
-def test_a_store_is_written_to_while_many_look(folder: Path) -> None:
+def test_concurrent_requests_while_a_store_is_written(folder: Path) -> None:
     path = folder / "runs.turnout"
     with RunStore(path) as store:
-        write_made_up(store, "rbcsf", {"cohort_size": 3}, made_up(20, 10), key="first")
+        write_random_run(store, "rbcsf", {"cohort_size": 3}, random_columns(20, 10), key="first")
     done = threading.Event()
     seen: list[set[int]] = [set() for _ in range(4)]
 
-    def keep_asking(there: Served, own: set[int]) -> None:
+    def keep_requesting(server: Served, own: set[int]) -> None:
         while not done.is_set():
             for route in ("overview", "compare", "training", "turns"):
-                told = there.json(f"/api/{route}")
-                assert told["about"]["rounds"] == 20
-                own.add(told["about"]["run"])
+                data = server.json(f"/api/{route}")
+                assert data["about"]["rounds"] == 20
+                own.add(data["about"]["run"])
 
-    with served(path) as there, RunStore(path) as store, ThreadPoolExecutor(4) as pool:
-        asking = [pool.submit(keep_asking, there, own) for own in seen]
+    with served(path) as server, RunStore(path) as store, ThreadPoolExecutor(4) as pool:
+        tasks = [pool.submit(keep_requesting, server, own) for own in seen]
 
         def all_have_seen(run: int) -> bool:
-            return any(one.done() for one in asking) or all(run in own for own in seen)
+            return any(task.done() for task in tasks) or all(run in own for own in seen)
 
         try:
-            there.until(lambda: all_have_seen(1))
-            for place in range(12):
-                write_made_up(store, "rbcsf", {"cohort_size": 3}, made_up(20, 10, seed=place), key=f"more {place}")
-            there.until(lambda: all_have_seen(13))
+            server.until(lambda: all_have_seen(1))
+            for seed in range(12):
+                write_random_run(
+                    store, "rbcsf", {"cohort_size": 3}, random_columns(20, 10, seed=seed), key=f"more {seed}"
+                )
+            server.until(lambda: all_have_seen(13))
         finally:
             done.set()
-        for one in asking:
-            one.result()
-        assert there.json("/api/store")["runs_total"] == 13
+        for task in tasks:
+            task.result()
+        assert server.json("/api/store")["runs_total"] == 13
 
 
-# The end
+# Shutdown
 
 
-def test_a_watch_that_is_stopped_lets_go_of_everything(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stopped_watch_releases_its_resources(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=3, is_open=False)
     with caplog.at_level(logging.DEBUG, "turnout.dashboard"):
@@ -643,6 +652,6 @@ def test_a_watch_that_is_stopped_lets_go_of_everything(folder: Path, caplog: pyt
         watch.stop()
         assert watch.stopped
         assert not any(thread.name == "turnout-dashboard" for thread in threading.enumerate())
-        with pytest.raises(StoreError), watch.looking():
+        with pytest.raises(StoreError), watch.locked_source():
             pass
     assert caplog.records == []

@@ -1,4 +1,4 @@
-"""A live page about any store: read-only, on this machine, without a build step.
+"""A read-only web dashboard of any store; the browser code needs no build step.
 
 This package is private: its interface is the command line.
 """

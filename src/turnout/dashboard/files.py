@@ -1,4 +1,4 @@
-"""The files of the page, read once; nothing else of the disk can be asked for."""
+"""The static files of the dashboard, read once; no other file can be requested."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ PLOTLY = "plotly.min.js"
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """Its bytes, what they are, and a mark that changes with them."""
+    """The content of a file, its media type, and an entity tag that changes with the content."""
 
     data: bytes
     media_type: str
-    mark: str
+    etag: str
 
 
 @cache
 def page_files() -> dict[str, PageFile]:
-    """By name: our own, and Plotly's script from its Python package."""
+    """Returns the files by name: those of this package, and Plotly's script from its Python package."""
     files = {
-        one.name: _file(one.name, one.read_bytes())
-        for one in resources.files("turnout.dashboard").joinpath("static").iterdir()
-        if Path(one.name).suffix in _TYPES
+        file.name: _page_file(file.name, file.read_bytes())
+        for file in resources.files("turnout.dashboard").joinpath("static").iterdir()
+        if Path(file.name).suffix in _TYPES
     }
     try:
         script = resources.files("plotly").joinpath("package_data", PLOTLY).read_bytes()
-    except (ModuleNotFoundError, OSError) as missing:
+    except (ModuleNotFoundError, OSError) as error:
         raise SettingError(
-            f"the charts need Plotly's script, which is not here ({missing}): pip install 'turnout[dashboard]'"
-        ) from missing
-    return {**files, PLOTLY: _file(PLOTLY, script)}
+            f"the charts need Plotly's script, which was not found ({error}): pip install 'turnout[dashboard]'"
+        ) from error
+    return {**files, PLOTLY: _page_file(PLOTLY, script)}
 
 
-def _file(name: str, data: bytes) -> PageFile:
-    kind = _TYPES[Path(name).suffix]
-    return PageFile(data, f"{kind}; charset=utf-8", f'"{hashlib.sha256(data).hexdigest()[:20]}"')
+def _page_file(name: str, data: bytes) -> PageFile:
+    media_type = _TYPES[Path(name).suffix]
+    return PageFile(data, f"{media_type}; charset=utf-8", f'"{hashlib.sha256(data).hexdigest()[:20]}"')

@@ -1,4 +1,4 @@
-"""Who may look: this machine's own browser, or whoever has the token; and the headers that keep a page harmless."""
+"""Access control (loopback or token) and security headers of the dashboard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from turnout.errors import SettingError
 log = logging.getLogger("turnout.dashboard")
 COOKIE = "turnout_token"
 SHORTEST_TOKEN = 12
-#: Styles may stand in elements, for the charts put them there; scripts may not.
+#: Plotly needs inline styles; inline scripts are forbidden.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -36,7 +36,7 @@ _HOST = re.compile(r"(\[[^\[\]]+\]|[^:\[\]]+)(?::\d+)?")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this address, or name, is this machine's own and nobody else's.
+    """Returns whether a host name or address is a loopback address, which only this machine can reach.
 
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
     (True, True, True, False)
@@ -50,31 +50,31 @@ def is_loopback(host: str) -> bool:
 
 
 def check_token(host: str, token: str | None) -> None:
-    """Refuse to be seen from elsewhere without one, and a short one anywhere."""
+    """Raises SettingError for a weak token, or for a missing token if other machines can reach the host."""
     if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
-        raise SettingError(f"the token must have at least {SHORTEST_TOKEN} plain characters")
+        raise SettingError(f"the token must have at least {SHORTEST_TOKEN} printable ASCII characters")
     if token is None and not is_loopback(host):
-        raise SettingError(f"{host} can be reached from elsewhere: give a token")
+        raise SettingError(f"other machines can reach {host}: pass a token")
 
 
 class Guard:
-    """Around the whole application: methods, the name it was called by, the token, and headers on every answer."""
+    """ASGI middleware: checks the method, the Host header and the token, and adds security headers to responses."""
 
     def __init__(self, app: ASGIApp, *, token: str | None) -> None:
         self._app = app
         self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or pass on."""
+        """Refuses the request or passes it to the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
 
-        begun = False
+        started = False
 
         async def with_headers(message: Message) -> None:
-            nonlocal begun
-            begun = True
+            nonlocal started
+            started = True
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
@@ -87,48 +87,50 @@ class Guard:
             await (self._app if refusal is None else refusal)(scope, receive, with_headers)
         except Exception as error:
             log.error("%s failed", scope["path"], exc_info=error)
-            if begun:
+            if started:
                 raise
-            words = "this could not be shown; the terminal of the dashboard says why"
-            await JSONResponse({"error": words}, 500)(scope, receive, with_headers)
+            message = "the server failed to answer this request: see the log in the terminal of the dashboard"
+            await JSONResponse({"error": message}, 500)(scope, receive, with_headers)
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if scope["method"] not in METHODS:
             allowed = {"allow": ", ".join(METHODS)}
-            return JSONResponse({"error": "this page can only be looked at"}, 405, headers=allowed)
+            return JSONResponse({"error": "this dashboard is read-only: use GET or HEAD"}, 405, headers=allowed)
         if self._token is None:
-            # A page elsewhere may point a name of its own at this machine; it cannot choose what the browser calls it.
+            # Prevents DNS rebinding: a foreign name may resolve to this machine, but the browser sends it as the Host.
             name = _HOST.fullmatch(headers.get("host", ""))
             if name is None or not is_loopback(name[1]):
-                return JSONResponse({"error": "this dashboard answers to localhost and 127.0.0.1 only"}, 421)
+                return JSONResponse(
+                    {"error": "this dashboard accepts only localhost or 127.0.0.1 as the host name"}, 421
+                )
             return None
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if scope["path"] == "/" and given and self._is_token(given):
-            answer = RedirectResponse("/", 303)
-            answer.set_cookie(
-                _cookie_of(scope), given, httponly=True, samesite="strict", path="/", secure=_is_encrypted(headers)
+        token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if scope["path"] == "/" and token and self._is_token(token):
+            response = RedirectResponse("/", 303)
+            response.set_cookie(
+                _cookie_of(scope), token, httponly=True, samesite="strict", path="/", secure=_is_encrypted(headers)
             )
-            return answer
-        scheme, _, word = headers.get("authorization", "").partition(" ")
-        shown = cookie_parser(headers.get("cookie", "")).get(_cookie_of(scope), "")
-        if (scheme.lower() == "bearer" and self._is_token(word.strip())) or self._is_token(shown):
+            return response
+        scheme, _, credentials = headers.get("authorization", "").partition(" ")
+        cookie = cookie_parser(headers.get("cookie", "")).get(_cookie_of(scope), "")
+        if (scheme.lower() == "bearer" and self._is_token(credentials.strip())) or self._is_token(cookie):
             return None
-        words = "this dashboard needs its token: open the address that was printed when it started, with ?token="
+        message = "this dashboard needs its token: open the address that was printed when it started, with ?token="
         if scope["path"] == "/":
-            return PlainTextResponse(f"{words}…\n", 401)
-        return JSONResponse({"error": f"{words}…, or send it as a bearer token"}, 401)
+            return PlainTextResponse(f"{message}…\n", 401)
+        return JSONResponse({"error": f"{message}…, or send it as a bearer token"}, 401)
 
-    def _is_token(self, given: str) -> bool:
+    def _is_token(self, token: str) -> bool:
         assert self._token is not None
-        return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token)
+        return hmac.compare_digest(token.encode("utf-8", "surrogateescape"), self._token)
 
 
 def _cookie_of(scope: Scope) -> str:
-    """A name for each port: browsers share cookies between all of a machine's."""
+    """Returns a cookie name that contains the port, because browsers share cookies between the ports of a host."""
     return f"{COOKIE}_{(scope.get('server') or ('', 0))[1]}"
 
 
 def _is_encrypted(headers: Headers) -> bool:
-    """As a server with TLS in front says."""
+    """Returns whether a reverse proxy received the request over TLS."""
     return headers.get("x-forwarded-proto", "") == "https"

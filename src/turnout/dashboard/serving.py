@@ -1,4 +1,4 @@
-"""Serves the dashboard until it is told to stop."""
+"""Serves the dashboard until the process is interrupted."""
 
 from __future__ import annotations
 
@@ -29,29 +29,33 @@ def serve(
     token: str | None = None,
     announce: Callable[[str], None] = print,
 ) -> None:
-    """Follow the store at `path` and serve its page; `announce` is given the address once it can be opened.
+    """Follows the store at `path` and serves its dashboard.
 
-    `port`: by default 8484, or any that is free. An address that others can reach needs a token; one is made if none
-    is given.
+    Args:
+        path: The file of a fleet or of a store of runs.
+        host: The address to listen on. An address that other machines can reach requires a token.
+        port: The port to listen on; by default 8484, or any free port if 8484 is in use.
+        token: The access token; generated if the host requires one and none is given.
+        announce: Called with the URL once the server listens.
     """
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
     check_token(host, token)
-    page_files()  # says what is missing before anything is opened
+    page_files()  # fails early if Plotly is missing
     watch = Watch(path)
     try:
-        with _listening(host, port) as listener:
+        with _listen(host, port) as listener:
             watch.start()
-            server = server_of(watch, token)
-            announce(_address(listener, token))
-            with suppress(KeyboardInterrupt):  # which is how it is ended
+            server = make_server(watch, token)
+            announce(_url(listener, token))
+            with suppress(KeyboardInterrupt):  # the normal way to end the dashboard
                 server.run(sockets=[listener])
     finally:
         watch.stop()
 
 
-def server_of(watch: Watch, token: str | None) -> uvicorn.Server:
-    """What answers: HTTP only, and it says nothing of itself."""
+def make_server(watch: Watch, token: str | None) -> uvicorn.Server:
+    """Returns an HTTP server without access log and without a server header."""
     config = uvicorn.Config(
         make_app(watch, token=token),
         ws="none",
@@ -64,41 +68,41 @@ def server_of(watch: Watch, token: str | None) -> uvicorn.Server:
 
 
 class _Server(uvicorn.Server):
-    """Ends at once: pages that listen for changes are let go first."""
+    """Ends the streams of changes before it shuts down, so that it need not wait for them."""
 
     def __init__(self, config: uvicorn.Config, watch: Watch) -> None:
         super().__init__(config)
         self._watch = watch
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Ctrl-C."""
-        self._watch.end()
+        """Handles SIGINT and SIGTERM."""
+        self._watch.request_stop()
         super().handle_exit(sig, frame)
 
 
-def _listening(host: str, port: int | None) -> socket.socket:
+def _listen(host: str, port: int | None) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    wanted = (PORT, 0) if port is None else (port,)
-    for place, one in enumerate(wanted):
+    candidates = (PORT, 0) if port is None else (port,)
+    for index, candidate in enumerate(candidates):
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((host.strip("[]"), one))
+            listener.bind((host.strip("[]"), candidate))
             listener.listen(128)
-        except OSError as refused:
+        except OSError as error:
             listener.close()
-            if place + 1 < len(wanted):
+            if index + 1 < len(candidates):
                 continue
             raise SettingError(
-                f"cannot listen on {host} port {one} ({refused.strerror or refused}): pass another host or port",
+                f"cannot listen on {host} port {candidate} ({error.strerror or error}): pass another host or port",
                 argument="port",
-            ) from refused
+            ) from error
         else:
             return listener
     raise AssertionError("unreachable")
 
 
-def _address(listener: socket.socket, token: str | None) -> str:
+def _url(listener: socket.socket, token: str | None) -> str:
     host, port = listener.getsockname()[:2]
     name = f"[{host}]" if ":" in host else host
     return f"http://{name}:{port}/{'' if token is None else f'?token={quote(token)}'}"

@@ -1,4 +1,4 @@
-"""Follows a store in a thread of its own, and says whenever something has changed."""
+"""Follows a store in a background thread and publishes a new version with every change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.digests import Digest, Digests, yardstick_of
+from turnout.dashboard.sources.digests import Digest, DigestCache, reference_rate_of
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.run import RunSource, name_of
 from turnout.errors import ReportError, StoreError, TurnoutError
@@ -24,20 +24,23 @@ from turnout.store import RunInfo, RunStore
 from turnout.store.lock import Writer, lock_line
 
 log = logging.getLogger("turnout.dashboard")
-EVERY = 0.5  # seconds between two looks at a file that does not change
-SLICE = 0.1  # seconds of reading at a time, so that pages are served meanwhile
-AT_ONCE = 0.3  # seconds a page waits for a run that nobody has looked at yet
-KEPT = 4  # runs in memory
+POLL_SECONDS = 0.5  # interval between two checks of an unchanged file
+READ_SECONDS = 0.1  # longest read at a time, because requests wait for the lock meanwhile
+FIRST_READ_SECONDS = 0.3  # longest read of a run when it is first requested
+CACHED_RUNS = 4  # runs kept in memory
 LIVE_SECONDS = 30.0
-RUNS_TOLD = 500
+LISTED_RUNS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class WatchState:
-    """What the stream of changes reports. Two states of one watch with the same version are equal.
+    """The state that the stream of changes reports. Two states of one watch with the same version are equal.
 
-    `reading`: how much of a source has been read, and of how much; None if every open source has been read to its end.
-    `live`: the file was written less than LIVE_SECONDS ago.
+    Attributes:
+        version: Increases with every change.
+        reading: The numbers of records read and stored of a source; None if all open sources have been read.
+        trouble: Why the file cannot be read at the moment; None if it can.
+        live: Whether the file was written less than LIVE_SECONDS ago.
     """
 
     version: int = 1
@@ -47,24 +50,24 @@ class WatchState:
 
 
 class Watch:
-    """One file. Sources are looked at under a lock; `version` rises with every change."""
+    """Follows one file. Views read its sources under a lock; `version` increases with every change."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.kind = ""
         self.rounds_read, self.seconds_read, self.last_ms = 0, 0.0, 0.0
-        self.begun = time.monotonic()
+        self.started_at = time.monotonic()
         self.infos: dict[int, RunInfo] = {}
         self._lock = threading.RLock()
         self._state = WatchState()
-        self._seen: Any = None
+        self._last_changes: Any = None
         self._inode: int | None = None
-        self._moved_at: float | None = None
+        self._changed_at: float | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._fleet: FleetSource | None = None
         self._store: RunStore | None = None
-        self._digests = Digests()
+        self._digests = DigestCache()
         self._runs: OrderedDict[int, RunSource] = OrderedDict()
         self._open()
 
@@ -75,17 +78,17 @@ class Watch:
 
     @property
     def version(self) -> int:
-        """Rises with every change."""
+        """The version of the data; increases with every change."""
         return self._state.version
 
     @property
     def reading(self) -> tuple[int, int] | None:
-        """How much of the first unfinished source has been read, and of how much; None if everything has been read."""
+        """The numbers of records read and stored of the first unfinished source; None if everything has been read."""
         return self._state.reading
 
     @property
     def trouble(self) -> str | None:
-        """Why the file cannot be followed at the moment."""
+        """Why the file cannot be read at the moment; None if it can."""
         return self._state.trouble
 
     @property
@@ -94,30 +97,30 @@ class Watch:
         return self._state.live
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Starts the background thread."""
         self._thread = threading.Thread(target=self._follow, name="turnout-dashboard", daemon=True)
         self._thread.start()
 
-    def end(self) -> None:
-        """Say nothing more; whoever listens for changes may go."""
+    def request_stop(self) -> None:
+        """Asks the background thread and the streams of changes to end."""
         self._stop.set()
 
     def stop(self) -> None:
-        """End the thread and let go of the file."""
-        self.end()
+        """Ends the background thread and closes the file."""
+        self.request_stop()
         if self._thread is not None:
             self._thread.join()
         with self._lock:
-            self._shut()
+            self._close()
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing more will be said."""
+        """Whether a stop was requested."""
         return self._stop.is_set()
 
     @contextmanager
-    def looking(self, run: int | None = None) -> Iterator[Source | None]:
-        """The fleet, or a run, by default the newest; None where there is none yet. Nobody reads on meanwhile."""
+    def locked_source(self, run: int | None = None) -> Iterator[Source | None]:
+        """Yields the fleet or a run, by default the newest, and keeps the lock; yields None if the store has no run."""
         with self._lock:
             if self.kind == "fleet":
                 if self._fleet is None:
@@ -127,42 +130,43 @@ class Watch:
                 yield self._run(run)
 
     def runs(self) -> list[RunInfo]:
-        """All runs, newest first."""
+        """Returns all runs, newest first."""
         with self._lock:
             return list(reversed(self.infos.values()))
 
     def random_rounds(self, source: Source) -> tuple[float, int] | None:
-        """The mean round of random choice in the same world over as many rounds, and of how many runs; if any is there.
+        """Returns the mean round duration of random selection in the same world, and the number of runs it comes from.
 
-        With the same seed, if there is such a run.
+        Uses the first rounds of these runs, as many as `source` has, and prefers runs with the same seed. Returns None
+        if the store has no such run.
         """
         if self._store is None or source.run is None:
             return None
         own, rounds = self.infos[source.run], len(source.ledger)
-        alike = [
-            one
-            for one in self.infos.values()
-            if one.plan.get("policy") == "random"
-            and one.rounds >= rounds
-            and all(one.plan.get(word) == own.plan.get(word) for word in ("world", "world_settings"))
-            and one.clients == own.clients
+        same_world = [
+            info
+            for info in self.infos.values()
+            if info.plan.get("policy") == "random"
+            and info.rounds >= rounds
+            and all(info.plan.get(key) == own.plan.get(key) for key in ("world", "world_settings"))
+            and info.clients == own.clients
         ]
-        twins = [one for one in alike if one.plan.get("seed") == own.plan.get("seed")]
-        means = [float(self.digest(one).seconds[:rounds].mean()) for one in twins or alike[:KEPT]]
+        same_seed = [info for info in same_world if info.plan.get("seed") == own.plan.get("seed")]
+        means = [float(self.digest(info).seconds[:rounds].mean()) for info in same_seed or same_world[:CACHED_RUNS]]
         return (sum(means) / len(means), len(means)) if means else None
 
     @property
     def reference_rate(self) -> float | None:
-        """The rate that most runs promise."""
-        return yardstick_of(self.infos.values())
+        """The guaranteed rate that most runs have in common; None if no run has a guarantee."""
+        return reference_rate_of(self.infos.values())
 
     def digest(self, info: RunInfo) -> Digest:
-        """A run in a few numbers."""
+        """Returns the summary of a run."""
         assert self._store is not None
-        return self._digests.of(self._store, info, self.reference_rate)
+        return self._digests.get(self._store, info, self.reference_rate)
 
-    def told(self) -> dict[str, Any]:
-        """What is there, in words."""
+    def describe(self) -> dict[str, Any]:
+        """Returns the description of the store that the page shows, with the newest runs."""
         runs, state = self.runs(), self.state
         return {
             "version": state.version,
@@ -173,37 +177,37 @@ class Watch:
             "runs_total": len(runs),
             "runs": [
                 {
-                    "id": one.id,
-                    "name": name_of(one),
-                    "policy": str(one.plan.get("policy", "")),
-                    "seed": _whole(one.plan.get("seed")),
-                    "world": str(one.plan.get("world", "")),
-                    "rounds": one.rounds,
-                    "planned": _whole(one.plan.get("rounds")),
-                    "clients": one.clients,
-                    "finished": one.finished,
-                    "started": one.started,
+                    "id": info.id,
+                    "name": name_of(info),
+                    "policy": str(info.plan.get("policy", "")),
+                    "seed": _int_or_none(info.plan.get("seed")),
+                    "world": str(info.plan.get("world", "")),
+                    "rounds": info.rounds,
+                    "planned": _int_or_none(info.plan.get("rounds")),
+                    "clients": info.clients,
+                    "finished": info.finished,
+                    "started": info.started,
                 }
-                for one in runs[:RUNS_TOLD]
+                for info in runs[:LISTED_RUNS]
             ],
         }
 
     @property
     def writer(self) -> str | None:
-        """Who holds the file to write, if anybody does; without asking for the lock, which could keep a writer out."""
+        """The process that holds the write lock; read from the lock file, because locking could block a writer."""
         try:
             holder = lock_line(self.path)
         except (OSError, UnicodeDecodeError):
             return None
         writer = Writer.parse(holder)
-        if writer is not None and writer.is_dead:  # killed before it could empty the lock file
+        if writer is not None and writer.is_dead:  # a killed process leaves its line in the lock file
             return None
         return holder or None
 
     def sizes(self) -> dict[str, Any]:
-        """Bytes of the file and of its log, and when it was last written to."""
-        file, wal = (_stat(one) for one in (self.path, self.path.with_name(f"{self.path.name}-wal")))
-        newest = max((one.st_mtime for one in (file, wal) if one is not None), default=None)
+        """Returns the sizes of the file and of its write-ahead log in bytes, and the time of the last write."""
+        file, wal = (_stat(path) for path in (self.path, self.path.with_name(f"{self.path.name}-wal")))
+        newest = max((stat.st_mtime for stat in (file, wal) if stat is not None), default=None)
         return {
             "bytes": None if file is None else file.st_size,
             "log_bytes": 0 if wal is None else wal.st_size,
@@ -218,13 +222,13 @@ class Watch:
                 return None
             run = max(self.infos)
         if run not in self.infos:
-            raise ReportError(f"there is no run {run} in {self.path.name}: choose one of the list")
+            raise ReportError(f"there is no run {run} in {self.path.name}: choose one of the runs in the list")
         source = self._runs.get(run)
         if source is None:
             source = RunSource(self._store, self.infos[run])
-            self._read(source, AT_ONCE)
+            self._read(source, FIRST_READ_SECONDS)
             self._runs[run] = source
-            while len(self._runs) > KEPT:
+            while len(self._runs) > CACHED_RUNS:
                 self._runs.popitem(last=False)
             if source.reading is not None:
                 self._publish(changed=True, reading=source.reading)
@@ -233,71 +237,71 @@ class Watch:
 
     def _follow(self) -> None:
         while not self._stop.is_set():
-            more = self.look()
-            self._stop.wait(0.01 if more else EVERY)
+            more = self.poll()
+            self._stop.wait(0.01 if more else POLL_SECONDS)
 
-    def look(self) -> bool:
-        """Read what is new, for about SLICE seconds, and publish the new state.
+    def poll(self) -> bool:
+        """Reads new records for about READ_SECONDS, publishes the new state, and returns whether there is more to read.
 
-        Returns whether there is more to read. Raises nothing: an error becomes `trouble`, which the pages show.
+        Raises no exception: an error becomes `trouble`, which the pages show.
         """
         try:
             with self._lock:
                 return self._step()
         except StaleError:
-            return self._try_again()
-        except TurnoutError as refused:
-            self._publish(trouble=str(refused))
-        except Exception as odd:  # whatever it is: pages must not go on as if all were well
-            words = f"{self.path} cannot be followed any more ({type(odd).__name__}: {odd})"
-            if words != self.trouble:
-                log.error("%s", self.path, exc_info=odd)
-            self._publish(trouble=words)
+            return self._reopen()
+        except TurnoutError as error:
+            self._publish(trouble=str(error))
+        except Exception as error:  # the thread must survive, and the pages must show that their data are outdated
+            message = f"{self.path} cannot be read ({type(error).__name__}: {error}): see the log of the dashboard"
+            if message != self.trouble:
+                log.error("%s", self.path, exc_info=error)
+            self._publish(trouble=message)
         return False
 
-    def _try_again(self) -> bool:
+    def _reopen(self) -> bool:
         try:
             with self._lock:
-                self._shut()
+                self._close()
                 self._open()
-        except TurnoutError as refused:
-            self._publish(trouble=str(refused))
+        except TurnoutError as error:
+            self._publish(trouble=str(error))
             return False
         self._publish(changed=True)
         return True
 
     def _step(self) -> bool:
-        """Look for what is new and read some of it; whether there is more."""
-        found = _stat(self.path)
-        if found is None:
-            raise StoreError(f"{self.path} is gone: bring it back, or end this dashboard")
-        if self._inode != found.st_ino:
-            raise StaleError(f"{self.path} is another file now")
+        """Reads some of the new records; returns whether there are more."""
+        stat = _stat(self.path)
+        if stat is None:
+            raise StoreError(f"{self.path} is missing: restore the file, or stop this dashboard")
+        if self._inode != stat.st_ino:
+            raise StaleError(f"{self.path} was replaced by another file")
         if self._fleet is None and self._store is None:
             raise StaleError(f"{self.path} is not open")
         changes = self._changes_now()
-        moved = changes != self._seen
-        if moved:
-            self._moved_at = time.monotonic()
+        changed = changes != self._last_changes
+        if changed:
+            self._changed_at = time.monotonic()
             self._list_runs()
         sources: list[Source] = [self._fleet] if self._fleet is not None else list(self._runs.values())
-        unfinished = moved or self.reading is not None
-        if unfinished:
+        has_new_records = changed or self.reading is not None
+        if has_new_records:
             for source in sources:
-                self._read(source, SLICE)
-        self._seen = changes  # only now: what could not be read is tried again
+                self._read(source, READ_SECONDS)
+        self._last_changes = changes  # set after reading, so that a failed read is repeated
         reading = next((source.reading for source in sources if source.reading is not None), None)
-        self._publish(changed=unfinished, reading=reading, trouble=None)
+        self._publish(changed=has_new_records, reading=reading, trouble=None)
         return reading is not None
 
     def _read(self, source: Source, seconds: float) -> None:
-        before, begun = len(source.ledger), time.monotonic()
+        before, started = len(source.ledger), time.monotonic()
         source.catch_up(seconds)
-        took = time.monotonic() - begun
-        if (fresh := len(source.ledger) - before) > 0:
-            self.rounds_read += fresh
-            self.seconds_read += took
-            self.last_ms = 1e3 * took
+        elapsed = time.monotonic() - started
+        if (new_rounds := len(source.ledger) - before) > 0:
+            self.rounds_read += new_rounds
+            self.seconds_read += elapsed
+            self.last_ms = 1e3 * elapsed
 
     def _open(self) -> None:
         self.kind = "fleet" if is_fleet(self.path) else "runs"
@@ -307,11 +311,11 @@ class Watch:
             self._fleet = FleetSource(self.path)
         else:
             self._store = RunStore(self.path, read_only=True)
-        self._seen = self._changes_now()
+        self._last_changes = self._changes_now()
         self._list_runs()
         self._publish(reading=None if self._fleet is None else self._fleet.reading)
 
-    def _shut(self) -> None:
+    def _close(self) -> None:
         self._runs.clear()
         with suppress(TurnoutError):
             if self._fleet is not None:
@@ -329,17 +333,17 @@ class Watch:
     def _list_runs(self) -> None:
         if self._store is None:
             return
-        self.infos = {one.id: one for one in self._store.runs()}
+        self.infos = {info.id: info for info in self._store.runs()}
         for run in [run for run in self._runs if run not in self.infos]:
             del self._runs[run]
         for run, source in self._runs.items():
             source.info = self.infos[run]
 
-    def _publish(self, *, changed: bool = False, **news: Any) -> None:
-        """Replace the state by one with these `news`; its version rises if it differs, or if the data have changed."""
+    def _publish(self, *, changed: bool = False, **fields: Any) -> None:
+        """Updates fields of the state; its version increases if a field differs, or if the data have `changed`."""
         with self._lock:
-            live = self._moved_at is not None and time.monotonic() - self._moved_at < LIVE_SECONDS
-            state = replace(self._state, live=live, **news)
+            live = self._changed_at is not None and time.monotonic() - self._changed_at < LIVE_SECONDS
+            state = replace(self._state, live=live, **fields)
             if changed or state != self._state:
                 self._state = replace(state, version=state.version + 1)
 
@@ -351,6 +355,6 @@ def _stat(file: Path) -> os.stat_result | None:
         return None
 
 
-def _whole(told: Any) -> int | None:
-    """A plan may say anything."""
-    return told if isinstance(told, int) else None
+def _int_or_none(value: Any) -> int | None:
+    """Returns `value` if it is an int; plans of other programs may contain other types."""
+    return value if isinstance(value, int) else None

@@ -1,1 +1,1 @@
-"""Where the dashboard gets its numbers from."""
+"""Readers of runs and fleets that supply the data of the dashboard."""

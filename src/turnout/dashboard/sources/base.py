@@ -1,4 +1,4 @@
-"""What a ledger comes from: one run of a store, or one fleet."""
+"""The interface that the views need from a run or a fleet."""
 
 from __future__ import annotations
 
@@ -13,70 +13,70 @@ from turnout.scheduler import OpenRound, Turn
 
 
 class Source(Protocol):
-    """One run or fleet: its ledger, and what only it can say."""
+    """A run of a store, or a fleet: its ledger, and the data that only this kind of source has."""
 
     ledger: Ledger
 
     @property
     def name(self) -> str:
-        """What pages call it."""
+        """The display name."""
 
     @property
     def policy(self) -> str:
-        """The policy's name."""
+        """The name of the policy."""
 
     @property
     def run(self) -> int | None:
-        """Its number in a store of runs."""
+        """The id of the run; None for a fleet."""
 
     @property
     def planned(self) -> int | None:
-        """How many rounds it should have, if that is known."""
+        """The planned number of rounds; None if unknown."""
 
     @property
     def finished(self) -> bool:
-        """Whether no more will come."""
+        """Whether no further rounds will be recorded."""
 
     @property
     def reading(self) -> tuple[int, int] | None:
-        """How much of what is known to be on record the ledger holds, and of how much; None if it holds all of it."""
+        """The numbers of records read and of records stored; None if all records have been read."""
 
     def catch_up(self, seconds: float) -> None:
-        """Read on for about so long, or to the end of the record."""
+        """Reads new records for about this many seconds, or until the last one."""
 
     def id_of(self, row: int) -> str:
-        """What the client of this row is called."""
+        """Returns the client id of this row."""
 
     def row_of(self, client: str) -> int:
-        """The row of a client; ReportError if there is none."""
+        """Returns the row of a client; raises ReportError if there is no such client."""
 
-    def found(self, words: str, most: int) -> IntArray:
-        """Rows of clients whose names contain these words, at most so many."""
+    def search(self, query: str, limit: int) -> IntArray:
+        """Returns the rows of at most `limit` clients whose ids contain `query`."""
 
     def explain(self, row: int, number: int) -> dict[str, Any]:
-        """Why this client was chosen in a round, or was not."""
+        """Explains why this client was chosen in a round, or why it was not."""
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
-        """The round that is open, if this is a fleet."""
+        """Returns the open round and its turns; None if no round is open."""
 
     def failures(self, number: int) -> dict[int, str]:
-        """Why clients failed in a round, by their rows, where they said so."""
+        """Returns the reported reasons of the failures in a round, by row."""
 
-    def measured(self) -> dict[str, tuple[IntArray, FloatArray]]:
-        """What was measured of the model after which rounds, by name."""
+    def training_metrics(self) -> dict[str, tuple[IntArray, FloatArray]]:
+        """Returns the metrics of the model by name, each as rounds and values."""
 
     def notices(self) -> list[str]:
-        """What a person should know."""
+        """Returns messages for the operator."""
 
-    def more_flags(self) -> dict[str, BoolArray]:
-        """What is to be said of clients, that only this source knows."""
+    def extra_flags(self) -> dict[str, BoolArray]:
+        """Returns client flags that only this kind of source can compute."""
 
 
-def aligned(selection: Selection, report: RoundReport) -> dict[str, Any]:
-    """Reasons in the order of the report; those of the whole cohort as they are."""
+def align_reasons(selection: Selection, report: RoundReport) -> dict[str, Any]:
+    """Reorders the per-client reasons of a selection to the order of the report; other reasons stay unchanged."""
     order = np.argsort(selection.clients, kind="stable")
-    place = order[np.searchsorted(selection.clients, report.clients, sorter=order)] if len(order) else order
+    indices = order[np.searchsorted(selection.clients, report.clients, sorter=order)] if len(order) else order
     return {
-        word: value[place] if np.ndim(value) == 1 and len(value) == len(order) else value
-        for word, value in selection.reasons.items()
+        name: value[indices] if np.ndim(value) == 1 and len(value) == len(order) else value
+        for name, value in selection.reasons.items()
     }

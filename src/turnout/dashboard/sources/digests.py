@@ -1,4 +1,4 @@
-"""Runs in a few numbers each, so that many of them can be held against each other."""
+"""Short summaries of runs, small enough to compare many runs at once."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.policies.registry import guarantee_of
 from turnout.store import RoundColumns, RunInfo, RunStore
 
-#: Debts are counted again only where clients × rounds are at most this.
-LARGEST = 10_000_000
+#: Debts are recomputed only for runs with at most this product of clients and rounds.
+MAX_DEBT_CELLS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Digest:
-    """A run: how long each round lasted, how often each client was chosen, and what was measured after which rounds.
+    """Summary of a run: durations of its rounds, turns of its clients, and metrics (rounds and values by name).
 
-    `worst_debt`: after the last round, as the paper counts it, against the rate the runs of this store are held to.
+    `worst_debt` is the largest debt after the last round, computed as in the paper for the reference rate of the store.
     """
 
     rounds: int
@@ -35,7 +35,7 @@ class Digest:
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """What a table shows."""
+        """The scalar figures of the comparison table."""
         return {
             "mean_round": float(self.seconds.mean()),
             "p95_round": float(np.percentile(self.seconds, 95)),
@@ -47,28 +47,28 @@ class Digest:
         }
 
 
-class Digests:
-    """Those of a store, made when they are asked for and kept as long as the run does not grow."""
+class DigestCache:
+    """Digests of the runs of a store, computed on demand and cached until the run has more rounds."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[float | None, Digest]] = {}
+        self._cache: dict[int, tuple[float | None, Digest]] = {}
 
-    def of(self, store: RunStore, info: RunInfo, reference_rate: float | None) -> Digest:
-        """The digest of a run with at least one round."""
-        rate, found = self._kept.get(info.id, (None, None))
-        if found is None or found.rounds != info.rounds or rate != reference_rate:
-            found = _digest(store.columns(info.id), reference_rate)
-            self._kept[info.id] = (reference_rate, found)
-        return found
+    def get(self, store: RunStore, info: RunInfo, reference_rate: float | None) -> Digest:
+        """Returns the digest of a run that has at least one round."""
+        rate, digest = self._cache.get(info.id, (None, None))
+        if digest is None or digest.rounds != info.rounds or rate != reference_rate:
+            digest = _make_digest(store.columns(info.id), reference_rate)
+            self._cache[info.id] = (reference_rate, digest)
+        return digest
 
 
-def yardstick_of(infos: Iterable[RunInfo]) -> float | None:
-    """The rate that most runs promise to everyone, to hold all of them against."""
-    rates = Counter(rate for info in infos if (rate := _promised(info)) is not None)
+def reference_rate_of(infos: Iterable[RunInfo]) -> float | None:
+    """Returns the guaranteed rate that most runs have in common; debts of all runs are computed for this rate."""
+    rates = Counter(rate for info in infos if (rate := _guaranteed_rate(info)) is not None)
     return rates.most_common(1)[0][0] if rates else None
 
 
-def _promised(info: RunInfo) -> float | None:
+def _guaranteed_rate(info: RunInfo) -> float | None:
     """Returns the common rate that a run guarantees; None if there is none, or its policy cannot be built here."""
     try:
         guarantee = guarantee_of(str(info.plan["policy"]), info.clients, dict(info.plan.get("settings") or {}))
@@ -78,19 +78,19 @@ def _promised(info: RunInfo) -> float | None:
     return float(Fraction(rate)) if isinstance(rate, str | int | float) else None
 
 
-def _digest(columns: RoundColumns, reference_rate: float | None) -> Digest:
-    worst = None
-    if reference_rate is not None and len(columns) * columns.clients <= LARGEST:
+def _make_digest(columns: RoundColumns, reference_rate: float | None) -> Digest:
+    worst_debt = None
+    if reference_rate is not None and len(columns) * columns.clients <= MAX_DEBT_CELLS:
         try:
-            units, a_turn = owed_units(columns, reference_rate)
-            worst = int(units[-1].max()) / a_turn
-        except TurnoutError:  # the debts of a run that was recorded without them are not known
-            worst = None
+            units, units_per_turn = owed_units(columns, reference_rate)
+            worst_debt = int(units[-1].max()) / units_per_turn
+        except TurnoutError:  # the record lacks data that the computation needs
+            worst_debt = None
     metrics: dict[str, Any] = {}
     for name, values in columns.metrics.items():
-        there = np.isfinite(values)
-        if (gone := columns.absent.get(f"metrics.{name}")) is not None:
-            there &= ~gone
-        if there.any():
-            metrics[name] = (columns.rounds[there], values[there])
-    return Digest(len(columns), columns.durations, columns.turns, metrics, worst)
+        known = np.isfinite(values)
+        if (absent := columns.absent.get(f"metrics.{name}")) is not None:
+            known &= ~absent
+        if known.any():
+            metrics[name] = (columns.rounds[known], values[known])
+    return Digest(len(columns), columns.durations, columns.turns, metrics, worst_debt)

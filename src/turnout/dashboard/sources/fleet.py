@@ -1,4 +1,4 @@
-"""The file of a live fleet, read into a ledger."""
+"""A live fleet, read from its file into a ledger."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from turnout.dashboard.sources.base import aligned
-from turnout.dashboard.sources.ledger import OFTEN_UP_TO, Ledger, Played
-from turnout.dashboard.sources.training import measured
+from turnout.dashboard.sources.base import align_reasons
+from turnout.dashboard.sources.ledger import EVERY_ROUND_UP_TO, Ledger, PlayedRound
+from turnout.dashboard.sources.training import read_training_metrics
 from turnout.errors import ReportError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
@@ -28,11 +28,11 @@ from turnout.scheduler import (
 )
 from turnout.store.training_log import TrainingLog
 
-EVENTS_AT_ONCE, OF_A_LARGE_FLEET = 20, 4
+EVENTS_PER_POLL, EVENTS_PER_POLL_LARGE = 20, 4
 
 
 class FleetSource:
-    """The file of a live fleet."""
+    """The source of a live fleet."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -47,71 +47,71 @@ class FleetSource:
 
     @property
     def name(self) -> str:
-        """That of its file."""
+        """The name of the file."""
         return self._path.name
 
     @property
     def policy(self) -> str:
-        """As its settings say."""
+        """The policy named in the settings of the fleet."""
         return str(self._reader.settings.policy)
 
     @property
     def run(self) -> int | None:
-        """A fleet has no runs."""
+        """None: a fleet has no runs."""
         return None
 
     @property
     def planned(self) -> int | None:
-        """Nobody knows."""
+        """None: the number of rounds of a fleet is not planned."""
         return None
 
     @property
     def finished(self) -> bool:
-        """Never for sure."""
+        """False: a scheduler can always add rounds."""
         return False
 
     @property
     def changes(self) -> tuple[int, float]:
-        """Something else whenever somebody has written."""
+        """A value that changes with every write to the fleet or its training log."""
         return self._reader.changes, TrainingLog(self._path).written_at
 
     @property
     def reading(self) -> tuple[int, int] | None:
-        """Events read, and events on record when it was last looked at."""
-        done = self._follower.position
-        return (done, self._events) if done < self._events else None
+        """The numbers of events read and of events stored at the last check; None if all events have been read."""
+        position = self._follower.position
+        return (position, self._events) if position < self._events else None
 
     def catch_up(self, seconds: float) -> None:
-        """A few events at a time."""
+        """Reads a few events at a time, so that it stops soon after `seconds`."""
         end = time.monotonic() + seconds
         self._events = self._reader.last_event
         while self._follower.position < self._events and time.monotonic() < end:
-            large = self.ledger.clients > OFTEN_UP_TO
-            for event in self._follower.poll(OF_A_LARGE_FLEET if large else EVENTS_AT_ONCE):
-                self._take(event)
+            is_large = self.ledger.clients > EVERY_ROUND_UP_TO
+            for event in self._follower.poll(EVENTS_PER_POLL_LARGE if is_large else EVENTS_PER_POLL):
+                self._apply(event)
         if self._follower.position >= self._follower.starts_after:
-            self._adopt()
+            self._adopt_policy()
 
     def id_of(self, row: int) -> str:
-        """As it called itself."""
+        """Returns the id under which the client joined."""
         return self._follower.fleet.ids[row]
 
     def row_of(self, client: str) -> int:
-        """By its id."""
+        """Returns the row of a client id."""
         row = self._follower.fleet.rows.get(client)
         if row is None or row >= self.ledger.clients:
             raise ReportError(f"there is no client {client!r} in {self.name}: check the id")
         return row
 
-    def found(self, words: str, most: int) -> IntArray:
-        """By any part of the id, whatever its case."""
-        part = words.casefold()
+    def search(self, query: str, limit: int) -> IntArray:
+        """Returns the rows of at most `limit` clients whose ids contain `query`, ignoring case."""
+        part = query.casefold()
         ids = self._follower.fleet.ids[: self.ledger.clients]
-        there = (row for row, client in enumerate(ids) if part in client.casefold())
-        return np.fromiter((row for row, _ in zip(there, range(most), strict=False)), dtype=np.int64)
+        matches = (row for row, client in enumerate(ids) if part in client.casefold())
+        return np.fromiter((row for row, _ in zip(matches, range(limit), strict=False)), dtype=np.int64)
 
     def explain(self, row: int, number: int) -> dict[str, Any]:
-        """A closed round by folding up to it again; one that is open by a scheduler that only reads."""
+        """Explains a closed round by replaying the journal up to it, an open round with a read-only scheduler."""
         fleet = self._follower.fleet
         if number > fleet.round:
             with Scheduler.open(self._path, read_only=True) as scheduler:
@@ -119,50 +119,53 @@ class FleetSource:
         return asdict(explain_closed_round(self._reader, fleet, row, number))
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
-        """What was handed out and is not closed yet."""
+        """Returns the open round and its turns; None if no round is open."""
         return self._reader.open_round()
 
     def failures(self, number: int) -> dict[int, str]:
-        """As they were reported."""
+        """Returns the reported reasons of the failures in a round, by row."""
         return {turn.row: turn.why for turn in self._reader.turns(number) if turn.why is not None}
 
-    def measured(self) -> dict[str, tuple[IntArray, FloatArray]]:
-        """As an adapter keeps it beside the fleet."""
-        found = measured(self._path)
-        last = self.ledger.last
-        return {name: (rounds[rounds <= last], values[rounds <= last]) for name, (rounds, values) in found.items()}
+    def training_metrics(self) -> dict[str, tuple[IntArray, FloatArray]]:
+        """Returns the metrics that an adapter recorded next to the fleet, up to the last closed round."""
+        metrics = read_training_metrics(self._path)
+        last = self.ledger.last_round
+        return {name: (rounds[rounds <= last], values[rounds <= last]) for name, (rounds, values) in metrics.items()}
 
     def notices(self) -> list[str]:
-        """Of the settings, and of the clients' ways."""
+        """Returns messages about the settings and about data that are not recorded."""
         notices = []
         if self._reader.settings.deadline is None:
-            notices.append("No deadline is set: a round in which a client never returns stays open until it is closed.")
+            notices.append(
+                "No deadline is set: a round stays open until every selected client replies or the round is closed."
+            )
         if self.ledger.debts_from:
             notices.append(
-                f"A large fleet: who volunteered up to round {self.ledger.debts_from:,} is no longer on record, so "
-                "debts are drawn from there on."
+                f"Availability up to round {self.ledger.debts_from:,} is no longer stored because this fleet is large. "
+                "Debts are shown from the next round on."
             )
         return notices
 
-    def more_flags(self) -> dict[str, BoolArray]:
-        """Who rests after misses, and who is seldom there."""
+    def extra_flags(self) -> dict[str, BoolArray]:
+        """Returns which clients back off after missed turns and which are rarely available."""
         fleet, clients = self._follower.fleet, self.ledger.clients
-        seldom = np.zeros(len(fleet.ids), dtype=np.bool_)
-        seldom[fleet.rarely_available()] = True
-        resting = fleet.numbers["rest_until"] > fleet.round
-        # As long as the ledger reads what lies before the snapshot, the fleet has more clients than the ledger.
-        return {"resting": resting[:clients], "seldom": seldom[:clients]}
+        rarely_available = np.zeros(len(fleet.ids), dtype=np.bool_)
+        rarely_available[fleet.rarely_available()] = True
+        backing_off = fleet.numbers["rest_until"] > fleet.round
+        # While the ledger reads events before the snapshot, the fleet has more clients than the ledger.
+        return {"backing_off": backing_off[:clients], "rarely_available": rarely_available[:clients]}
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Closes the file."""
         self._reader.close()
 
-    def _take(self, event: FleetEvent) -> None:
+    def _apply(self, event: FleetEvent) -> None:
         is_ahead = self._follower.is_ahead(event.number)
         if is_ahead:
-            self._adopt()
+            self._adopt_policy()
         if event.closed is not None:
-            self.ledger.add(self._played(event.closed), (lambda: self._follower.apply(event)) if is_ahead else None)
+            tell = (lambda: self._follower.apply(event)) if is_ahead else None
+            self.ledger.add(self._to_played_round(event.closed), tell)
             return
         self._follower.apply(event)
         if event.kind == "joined":
@@ -170,7 +173,7 @@ class FleetSource:
         else:
             self.ledger.leave(event.rows[0])
 
-    def _played(self, closed: RecordedRound) -> Played:
+    def _to_played_round(self, closed: RecordedRound) -> PlayedRound:
         report = RoundReport(
             closed.round,
             closed.rows,
@@ -183,24 +186,24 @@ class FleetSource:
         reasons: Mapping[str, Any] = {}
         offer = self._reader.offer(closed.round)
         if offer is not None:
-            reasons = aligned(Selection(closed.round, offer.rows, dict(offer.reasons)), report)
-        # It is not known when a client failed; the record puts it at the deadline.
+            reasons = align_reasons(Selection(closed.round, offer.rows, dict(offer.reasons)), report)
+        # The time of a failure is unknown; the journal records the deadline instead.
         times = np.where(closed.kinds == FAILED, np.nan, closed.seconds)
         opened, ended = closed.opened.timestamp(), closed.closed.timestamp()
-        before = self.ledger.round_column("closed")
-        between = opened - before[-1] if len(before) else np.nan
-        return Played(report, closed.kinds, times, reasons, opened=opened, closed=ended, between=between)
+        closed_before = self.ledger.round_column("closed")
+        between = opened - closed_before[-1] if len(closed_before) else np.nan
+        return PlayedRound(report, closed.kinds, times, reasons, opened=opened, closed=ended, between=between)
 
-    def _adopt(self) -> None:
-        """From here on memory goes along: its policy is the ledger's."""
+    def _adopt_policy(self) -> None:
+        """Lets the ledger use the policy of the replayed fleet, once both have reached the same event."""
         ledger, fleet = self.ledger, self._follower.fleet
         if ledger.policy is not None or not fleet.ids:
             return
         ledger.policy = fleet.policy
-        if fleet.model is not None:  # without a model of its own a fleet does not judge predictions; the ledger does
-            ledger.share_history(fleet.history)
+        if fleet.model is not None:  # a fleet without a time model keeps no prediction errors; the ledger does
+            ledger.use_history(fleet.history)
         if self._follower.starts_after:
-            ledger.numbers["volunteered"], ledger.knows_available = fleet.numbers["offered"].copy(), True
+            ledger.counters["volunteered"], ledger.knows_availability = fleet.numbers["offered"].copy(), True
             if ledger.queues is not None:
-                exactly = ledger.queues.owed_exactly()
-                ledger.start_units = exactly.units + exactly.credit
+                exact = ledger.queues.owed_exactly()
+                ledger.initial_units = exact.units + exact.credit

@@ -1,4 +1,4 @@
-"""All that the pages show of one run or fleet, kept up to date round by round."""
+"""The data of one run or fleet that the pages show, updated round by round."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.dashboard.sources.growing import Growing, Masks
+from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingArray
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import Certificate, FairnessQueues
@@ -17,11 +17,11 @@ from turnout.policies.base import SelectionPolicy
 from turnout.policies.rbcsf.change import ChangeDetector
 from turnout.scheduler import JUDGED_AFTER, OUTRUN, SURPLUS, ClientHistory
 
-#: How surprising a client's times must be, in its usual errors, before it counts as changed. With times that scatter
-#: like an exponential that is said wrongly of one time in 10,000; times that double are found after about ten.
+#: Threshold of Page's test for changed exchange times, in mean prediction errors of the client. With exponentially
+#: distributed times the false alarm rate is 1 in 10,000 turns; doubled times are detected after about ten turns.
 CHANGE_THRESHOLD = 16.0
-#: With more clients than this, debts of all of them are not added up after every round.
-OFTEN_UP_TO = 100_000
+#: In larger fleets the debts of all clients are not summarised after every round.
+EVERY_ROUND_UP_TO = 100_000
 _PER_ROUND = {
     "rounds": np.int64,
     "seconds": np.float64,
@@ -43,7 +43,7 @@ _PER_TURN = {
     "losses": np.float64,
 }
 UNKNOWN = -1
-_COURSE = ("rounds", "worst", "mean", "p95", "least_share")
+_FAIRNESS_SERIES = ("rounds", "worst", "mean", "p95", "least_share")
 _PER_CLIENT = {
     "turns": 0,
     "volunteered": 0,
@@ -55,11 +55,17 @@ _PER_CLIENT = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Played:
-    """A round that is over. `kinds`, `times` and `reasons` have one entry a client of the report, in its order.
+class PlayedRound:
+    """A closed round; `kinds`, `times` and per-client `reasons` follow the order of the clients in the report.
 
-    `times`: how long each was waited for; NaN where nobody knows. `opened`, `closed`: when, in seconds since 1970.
-    `between`: seconds from the end of the round before to the choice.
+    Attributes:
+        report: The report that the policy learned from.
+        kinds: The outcome of each client, as an index of `turnout.scheduler.KINDS`.
+        times: Seconds from the selection to the reply of each client; NaN if unknown.
+        reasons: The reasons that the policy recorded for its selection.
+        opened: Unix time of the selection.
+        closed: Unix time at which the round was closed.
+        between: Seconds from the end of the previous round to this selection.
     """
 
     report: RoundReport
@@ -71,160 +77,164 @@ class Played:
     between: float = np.nan
 
     @property
-    def waited(self) -> FloatArray:
-        """Times that the round had to wait for: enough others had come before those in surplus."""
+    def waited_seconds(self) -> FloatArray:
+        """Times that determined the end of the round: NaN for surplus clients, because the round was full before."""
         return np.where(self.kinds == SURPLUS, np.nan, self.times)
 
 
 class Ledger:
-    """Columns of rounds and turns, numbers of clients, and the course of the debts.
+    """Columns of rounds and turns, counters of clients, and fairness figures over time.
 
-    `policy` is whoever chose, as it stands after the last round that it was told of: what is owed is its word. Debts
-    are known from the round after `debts_from` on.
+    `policy` is the policy that selected the cohorts, in its state after the last report it learned from; debts and
+    certificates come from it. Debts are known for rounds after `debts_from`.
     """
 
     def __init__(self, *, debts_from: int = 0) -> None:
         self.policy: SelectionPolicy | None = None
         self.clients = 0
         self.debts_from = debts_from
-        self._rounds = {name: Growing(dtype) for name, dtype in _PER_ROUND.items()}
-        self._turns = {name: Growing(dtype) for name, dtype in _PER_TURN.items()}
-        self._course = {name: Growing(np.float64) for name in _COURSE}
-        self._ends = Growing(np.int64)
-        self.metrics: dict[str, tuple[Growing, Growing]] = {}
-        self.masks = Masks()
-        self.knows_available = True
-        self.numbers: dict[str, IntArray] = {name: np.empty(0, dtype=np.int64) for name in _PER_CLIENT}
+        self._rounds = {name: GrowingArray(dtype) for name, dtype in _PER_ROUND.items()}
+        self._turns = {name: GrowingArray(dtype) for name, dtype in _PER_TURN.items()}
+        self._fairness_series = {name: GrowingArray(np.float64) for name in _FAIRNESS_SERIES}
+        self._ends = GrowingArray(np.int64)
+        self.metrics: dict[str, tuple[GrowingArray, GrowingArray]] = {}
+        self.availability = AvailabilityMasks()
+        self.knows_availability = True
+        self.counters: dict[str, IntArray] = {name: np.empty(0, dtype=np.int64) for name in _PER_CLIENT}
         self.seconds: FloatArray = np.empty(0)
         self.history = ClientHistory()
-        self._counts_history = True
-        self.start_units: IntArray | None = None
-        self._changes: ChangeDetector | None = None
+        self._owns_history = True
+        self.initial_units: IntArray | None = None
+        self._change_detector: ChangeDetector | None = None
         self._model: ExchangeTimeModel | None = None
 
     def __len__(self) -> int:
         return len(self._rounds["rounds"])
 
     def round_column(self, name: str) -> Any:
-        """One number a round."""
-        return self._rounds[name].all
+        """Returns a column with one value per round."""
+        return self._rounds[name].values
 
     def turn_column(self, name: str) -> Any:
-        """One number a chosen client, round by round."""
-        return self._turns[name].all
+        """Returns a column with one value per turn, ordered by round."""
+        return self._turns[name].values
 
     @property
-    def course(self) -> dict[str, FloatArray]:
-        """Debts of all clients over the rounds: the worst, the mean, the 95th percentile; and the least share."""
-        return {name: column.all for name, column in self._course.items()}
+    def fairness_series(self) -> dict[str, FloatArray]:
+        """The worst debt, mean debt, 95th percentile of the debts and least share, by round."""
+        return {name: column.values for name, column in self._fairness_series.items()}
 
     @property
-    def last(self) -> int:
-        """The newest round."""
+    def last_round(self) -> int:
+        """The number of the last closed round; 0 before the first."""
         return int(self.round_column("rounds")[-1]) if len(self) else 0
 
     @property
     def starts(self) -> IntArray:
-        """Round i owns the turns starts[i]:starts[i+1]."""
-        return np.concatenate([np.zeros(1, dtype=np.int64), self._ends.all])
+        """Offsets of the rounds in the turn columns: round i has the turns starts[i]:starts[i+1]."""
+        return np.concatenate([np.zeros(1, dtype=np.int64), self._ends.values])
 
     @property
     def round_of_each_turn(self) -> IntArray:
-        """Its number."""
+        """The round number of each turn."""
         return np.repeat(self.round_column("rounds"), np.diff(self.starts))
 
     def turns_of_round(self, number: int) -> slice | None:
-        """Where its turns are; None if there is no such round."""
-        place = int(np.searchsorted(self.round_column("rounds"), number))
-        if place >= len(self) or self.round_column("rounds")[place] != number:
+        """Returns the slice of a round in the turn columns; None if there is no such round."""
+        index = int(np.searchsorted(self.round_column("rounds"), number))
+        if index >= len(self) or self.round_column("rounds")[index] != number:
             return None
         starts = self.starts
-        return slice(int(starts[place]), int(starts[place + 1]))
+        return slice(int(starts[index]), int(starts[index + 1]))
 
     @property
     def queues(self) -> FairnessQueues | None:
-        """What is owed, if anything was promised."""
+        """The debts of the policy; None if it guarantees nothing."""
         return None if self.policy is None else self.policy.debts
 
     @property
     def paid(self) -> str:
-        """What a turn is paid for: "chosen" or "contributed"."""
+        """What counts as a turn: "chosen" or "contributed"."""
         guarantee = None if self.policy is None else self.policy.guarantee
         return "chosen" if guarantee is None else guarantee.paid
 
     @property
     def model(self) -> ExchangeTimeModel | None:
-        """The policy's own, or one that learns beside it."""
-        own = None if self.policy is None else self.policy.time_model
-        return self._model if own is None else own
+        """The time model of the policy, or a model that the ledger trains if the policy has none."""
+        policy_model = None if self.policy is None else self.policy.time_model
+        return self._model if policy_model is None else policy_model
 
     @property
     def exploration(self) -> float:
-        """How many uncertainties the band is wide to each side."""
-        own = None if self.policy is None else self.policy.exploration_at(max(self.last, 1))
-        return 0.1 if own is None else own
+        """The half-width of the prediction band, in standard uncertainties of the model."""
+        exploration = None if self.policy is None else self.policy.exploration_at(max(self.last_round, 1))
+        return 0.1 if exploration is None else exploration
 
     @property
     def retired(self) -> BoolArray:
-        """Who has left for good."""
-        gone: BoolArray = self.numbers["left_in"] != UNKNOWN
-        return gone
+        """Whether each client has retired."""
+        retired: BoolArray = self.counters["left_in"] != UNKNOWN
+        return retired
 
     def certificate(self) -> Certificate | None:
-        """What every client was promised and what it got, if anything was promised."""
+        """Returns what every client was promised and got; None if the policy guarantees nothing."""
         return None if self.policy is None or not self.clients else self.policy.certificate()
 
     def shares(self) -> FloatArray:
-        """The share of turns of each client: of the rounds it is promised a share of; NaN before its first."""
+        """Returns each client's turns divided by the rounds in which it accrues turns; NaN before the first of them."""
         queues = self.queues
-        if queues is not None and queues.accrual == "available" and self.knows_available:
-            rounds = self.numbers["volunteered"]
+        if queues is not None and queues.accrual == "available" and self.knows_availability:
+            rounds = self.counters["volunteered"]
         else:
-            rounds = self.last - self.numbers["joined"]
+            rounds = self.last_round - self.counters["joined"]
         shares = np.full(self.clients, np.nan)
-        np.divide(self.numbers["turns"], rounds, out=shares, where=rounds > 0)
+        np.divide(self.counters["turns"], rounds, out=shares, where=rounds > 0)
         return shares
 
     def mean_seconds(self) -> FloatArray:
-        """How long each client takes; NaN where no time is known."""
+        """Returns the mean exchange time of each client; NaN if no time is known."""
         means = np.full(self.clients, np.nan)
         np.divide(self.seconds, self.history.arrived, out=means, where=self.history.arrived > 0)
         return means
 
-    def doubted(self) -> BoolArray:
-        """Whose context explains its times worse than habit would."""
+    def suspect_clients(self) -> BoolArray:
+        """Returns whether each client's context predicts its times worse than its own typical time does."""
         return self.history.suspects()
 
     def join(self, count: int) -> None:
-        """New clients, after the others."""
+        """Adds `count` clients in new rows."""
         self.clients += count
         for name, start in _PER_CLIENT.items():
-            fresh = np.full(count, self.last if name == "joined" else start, dtype=np.int64)
-            self.numbers[name] = np.concatenate([self.numbers[name], fresh])
+            new = np.full(count, self.last_round if name == "joined" else start, dtype=np.int64)
+            self.counters[name] = np.concatenate([self.counters[name], new])
         self.seconds = np.concatenate([self.seconds, np.zeros(count)])
-        if self._counts_history:
+        if self._owns_history:
             self.history.add(count)
-        if self._changes is None:
-            self._changes = ChangeDetector(self.clients, CHANGE_THRESHOLD)
+        if self._change_detector is None:
+            self._change_detector = ChangeDetector(self.clients, CHANGE_THRESHOLD)
         else:
-            self._changes.add(count)
+            self._change_detector.add(count)
         if self._model is not None:
             self._model.add(count)
 
-    def share_history(self, history: ClientHistory) -> None:
-        """Show what a fleet counts itself, from here on, instead of counting it here."""
-        self.history, self._counts_history = history, False
+    def use_history(self, history: ClientHistory) -> None:
+        """Replaces the ledger's own client history by one that a fleet maintains."""
+        self.history, self._owns_history = history, False
 
     def leave(self, row: int) -> None:
-        """It will not come back."""
-        self.numbers["left_in"][row] = self.last
+        """Marks a client as retired."""
+        self.counters["left_in"][row] = self.last_round
 
-    def add(self, played: Played, tell: Callable[[], None] | None) -> None:
-        """Take in a round; `tell` lets the policy take it in. Without it the policy has learned it before."""
+    def add(self, played: PlayedRound, tell: Callable[[], None] | None) -> None:
+        """Adds a closed round.
+
+        `tell` passes the report to the policy. It is None if the policy has already learned from this round; then the
+        ledger has no predictions for it.
+        """
         report = played.report
-        rows, round_ = report.clients, report.round
-        predicted, band = self._foretold(report) if tell is not None else (np.full(len(rows), np.nan),) * 2
-        before = self.history.arrived[rows]
+        rows, number = report.clients, report.round
+        predicted, band = self._predict(report) if tell is not None else (np.full(len(rows), np.nan),) * 2
+        arrived_before = self.history.arrived[rows]
         if tell is not None:
             tell()
             if self._model is not None:
@@ -235,12 +245,13 @@ class Ledger:
         losses = np.full(len(rows), np.nan) if report.losses is None else report.losses
         turns = {"chosen": rows, "times": played.times, "kinds": played.kinds, "losses": losses}
         for name, values in {**turns, "predicted": predicted, "band": band, **reasons}.items():
-            self._turns[name].add(values)
-        self._ends.add(len(self._turns["chosen"]))
+            self._turns[name].append(values)
+        self._ends.append(len(self._turns["chosen"]))
         available = report.available
-        of_round = {
-            "rounds": round_,
-            "seconds": report.duration if np.isnan(waited := played.waited).all() else np.nanmax(waited),
+        waited = played.waited_seconds
+        round_values = {
+            "rounds": number,
+            "seconds": report.duration if np.isnan(waited).all() else np.nanmax(waited),
             "volunteers": UNKNOWN if available is None else int(available.sum()),
             "threshold": float(played.reasons.get("threshold", np.nan)),
             "objective": float(played.reasons.get("objective", np.nan)),
@@ -248,63 +259,65 @@ class Ledger:
             "closed": played.closed,
             "between": played.between,
         }
-        for name, value in of_round.items():
-            self._rounds[name].add(value)
+        for name, value in round_values.items():
+            self._rounds[name].append(value)
         for name, value in report.metrics.items():
-            where, what = self.metrics.setdefault(name, (Growing(np.int64), Growing(np.float64)))
-            where.add(round_)
-            what.add(value)
-        self._count(played, predicted, before)
-        if tell is not None and round_ % max(1, self.clients // OFTEN_UP_TO) == 0:
-            self._take_course()
+            when, measured = self.metrics.setdefault(name, (GrowingArray(np.int64), GrowingArray(np.float64)))
+            when.append(number)
+            measured.append(value)
+        self._count(played, predicted, arrived_before)
+        if tell is not None and number % max(1, self.clients // EVERY_ROUND_UP_TO) == 0:
+            self._record_fairness()
 
-    def _foretold(self, report: RoundReport) -> tuple[FloatArray, FloatArray]:
-        width = report.contexts.shape[1]
-        if self.model is None and width and self.clients:
-            self._model = ExchangeTimeModel(self.clients, features=width)
+    def _predict(self, report: RoundReport) -> tuple[FloatArray, FloatArray]:
+        """Returns the predicted time and the half-width of the band of each client; NaN for unknown clients."""
+        features = report.contexts.shape[1]
+        if self.model is None and features and self.clients:
+            self._model = ExchangeTimeModel(self.clients, features=features)
         model = self.model
-        if model is None or model.features != width or not len(report.clients):
-            nothing = np.full(len(report.clients), np.nan)
-            return nothing, nothing
+        if model is None or model.features != features or not len(report.clients):
+            unknown = np.full(len(report.clients), np.nan)
+            return unknown, unknown
         known = self.history.arrived[report.clients] > 0
         predicted = model.predict(report.contexts, report.clients)
         band = self.exploration * model.uncertainty(report.contexts, report.clients)
         return np.where(known, predicted, np.nan), np.where(known, band, np.nan)
 
-    def _count(self, played: Played, predicted: FloatArray, before: IntArray) -> None:
-        """Count a round; `before`: from how many rounds each of its clients had come back before."""
-        report, numbers = played.report, self.numbers
-        numbers["turns"][report.clients] += 1
-        numbers["last_round"][report.clients] = report.round
+    def _count(self, played: PlayedRound, predicted: FloatArray, arrived_before: IntArray) -> None:
+        """Updates the counters of the clients; `arrived_before` counts the earlier replies of each client."""
+        report, counters = played.report, self.counters
+        counters["turns"][report.clients] += 1
+        counters["last_round"][report.clients] = report.round
         if report.available is None:
-            self.knows_available = False
+            self.knows_availability = False
         else:
-            numbers["volunteered"][: len(report.available)] += report.available
-            self.masks.add(report.round, report.available)
-        came = played.kinds < OUTRUN
-        timed = came & (report.exchange_times > 0)  # the times of forgotten clients are gone
-        if self._counts_history:
-            known = timed | ~came
+            counters["volunteered"][: len(report.available)] += report.available
+            self.availability.add(report.round, report.available)
+        returned = played.kinds < OUTRUN
+        timed = returned & (report.exchange_times > 0)  # the times of forgotten clients are erased
+        if self._owns_history:
+            known = timed | ~returned
             self.history.record(
                 report.clients[known], played.kinds[known], report.exchange_times[known], predicted[known]
             )
         self.seconds[report.clients[timed]] += report.exchange_times[timed]
-        judged = timed & (before >= JUDGED_AFTER) & np.isfinite(predicted)
-        if judged.any() and self._changes is not None:
+        judged = timed & (arrived_before >= JUDGED_AFTER) & np.isfinite(predicted)
+        if judged.any() and self._change_detector is not None:
             rows = report.clients[judged]
-            changed = self._changes.changed(rows, predicted[judged], report.exchange_times[judged])
-            numbers["changed_in"][rows[changed]] = report.round
+            changed = self._change_detector.changed(rows, predicted[judged], report.exchange_times[judged])
+            counters["changed_in"][rows[changed]] = report.round
 
-    def _take_course(self) -> None:
+    def _record_fairness(self) -> None:
         owed = np.full(1, np.nan) if self.queues is None else self.queues.owed[~self.retired]
         shares = self.shares()
         known = shares[np.isfinite(shares) & ~self.retired]
+        p95 = (95 * (len(owed) - 1)) // 100
         point = (
-            self.last,
+            self.last_round,
             owed.max(initial=0),
             owed.mean() if len(owed) else 0.0,
-            np.partition(owed, (95 * (len(owed) - 1)) // 100)[(95 * (len(owed) - 1)) // 100] if len(owed) else 0.0,
+            np.partition(owed, p95)[p95] if len(owed) else 0.0,
             known.min() if len(known) else np.nan,
         )
-        for name, value in zip(_COURSE, point, strict=True):
-            self._course[name].add(float(value))
+        for name, value in zip(_FAIRNESS_SERIES, point, strict=True):
+            self._fairness_series[name].append(float(value))

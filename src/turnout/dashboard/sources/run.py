@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from turnout.analysis.explain import explain_run
-from turnout.dashboard.sources.base import aligned
-from turnout.dashboard.sources.ledger import Ledger, Played
+from turnout.dashboard.sources.base import align_reasons
+from turnout.dashboard.sources.ledger import Ledger, PlayedRound
 from turnout.errors import ReportError, TurnoutError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import OUTCOMES, RoundRecord, RoundReport
@@ -26,95 +26,97 @@ _KIND_OF = {outcome: KINDS.index(outcome) for outcome in OUTCOMES}
 
 
 class RunSource:
-    """A run of a store. Its policy is built anew and told what is on record."""
+    """The source of a run: builds the policy of its plan again and passes the recorded reports to it."""
 
     def __init__(self, store: RunStore, info: RunInfo) -> None:
         self._store, self.info = store, info
         self.ledger = Ledger()
         self.trouble: str | None = None
-        self.ledger.policy, self.trouble = _policy_of(info)
+        self.ledger.policy, self.trouble = _make_policy(info)
         self.ledger.join(info.clients)
 
     @property
     def name(self) -> str:
-        """Its label, or its policy."""
+        """The label of the run, or its policy."""
         return name_of(self.info)
 
     @property
     def policy(self) -> str:
-        """As its plan says."""
+        """The policy named in the plan."""
         return str(self.info.plan.get("policy", ""))
 
     @property
     def run(self) -> int | None:
-        """Its number."""
+        """The id of the run."""
         return self.info.id
 
     @property
     def planned(self) -> int | None:
-        """As its plan says."""
+        """The number of rounds in the plan; None if the plan has none."""
         rounds = self.info.plan.get("rounds")
         return rounds if isinstance(rounds, int) else None
 
     @property
     def finished(self) -> bool:
-        """As the store says."""
+        """Whether the store marks the run as finished."""
         return self.info.finished
 
     @property
     def reading(self) -> tuple[int, int] | None:
-        """Rounds read, and rounds in the store."""
-        done = len(self.ledger)
-        return (done, self.info.rounds) if done < self.info.rounds else None
+        """The numbers of rounds read and of rounds stored; None if all rounds have been read."""
+        rounds = len(self.ledger)
+        return (rounds, self.info.rounds) if rounds < self.info.rounds else None
 
     def catch_up(self, seconds: float) -> None:
-        """A chunk at a time."""
+        """Reads one chunk of rounds at a time, so that it stops soon after `seconds`."""
         end = time.monotonic() + seconds
         while len(self.ledger) < self.info.rounds:
-            columns = self._store.columns(self.info.id, after=self.ledger.last, most=1)
+            columns = self._store.columns(self.info.id, after=self.ledger.last_round, most=1)
             for record in columns.records():
-                self.ledger.add(_played(record), partial(self._tell, record.report))
+                self.ledger.add(_to_played_round(record), partial(self._tell, record.report))
             if time.monotonic() > end:
                 break
 
     def id_of(self, row: int) -> str:
-        """Rows are all that a run knows of clients."""
+        """Returns the row as a string: clients of a run have no other id."""
         return str(row)
 
     def row_of(self, client: str) -> int:
-        """Also c17, or client 17."""
+        """Returns the row of a client; accepts "17", "c17" and "client 17"."""
         row = client.removeprefix("client ").removeprefix("c")
         if not row.isdecimal() or int(row) >= self.info.clients:
-            raise ReportError(f"there is no client {client!r}: those of a run are called 0 to {self.info.clients - 1}")
+            raise ReportError(
+                f"there is no client {client!r}: the clients of this run are 0 to {self.info.clients - 1}"
+            )
         return int(row)
 
-    def found(self, words: str, most: int) -> IntArray:
-        """By the digits."""
-        there = (row for row in range(self.info.clients) if words in str(row))
-        return np.fromiter((row for row, _ in zip(there, range(most), strict=False)), dtype=np.int64)
+    def search(self, query: str, limit: int) -> IntArray:
+        """Returns at most `limit` rows whose digits contain `query`."""
+        matches = (row for row in range(self.info.clients) if query in str(row))
+        return np.fromiter((row for row, _ in zip(matches, range(limit), strict=False)), dtype=np.int64)
 
     def explain(self, row: int, number: int) -> dict[str, Any]:
-        """By playing it again up to there."""
+        """Explains a round by replaying the run up to it."""
         return asdict(explain_run(self._store, self.info.id, row, number))
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
-        """Rounds of a run are written when they are over."""
+        """Returns None: a run records closed rounds only."""
         return None
 
     def failures(self, number: int) -> dict[int, str]:  # noqa: ARG002
-        """A run keeps no words."""
+        """Returns an empty dict: a run does not record reasons of failures."""
         return {}
 
-    def measured(self) -> dict[str, tuple[IntArray, FloatArray]]:
-        """As the rounds tell."""
-        return {name: (where.all, what.all) for name, (where, what) in self.ledger.metrics.items()}
+    def training_metrics(self) -> dict[str, tuple[IntArray, FloatArray]]:
+        """Returns the metrics recorded with the rounds."""
+        return {name: (rounds.values, values.values) for name, (rounds, values) in self.ledger.metrics.items()}
 
     def notices(self) -> list[str]:
-        """Only that what it promised cannot be counted again here."""
+        """Returns the reason why the guarantee of the run cannot be recomputed, if there is one."""
         return [] if self.trouble is None else [self.trouble]
 
-    def more_flags(self) -> dict[str, BoolArray]:
-        """Nothing."""
+    def extra_flags(self) -> dict[str, BoolArray]:
+        """Returns an empty dict: a run has no flags of its own."""
         return {}
 
     def _tell(self, report: RoundReport) -> None:
@@ -122,41 +124,39 @@ class RunSource:
             return
         try:
             self.ledger.policy.tell(report)
-        except TurnoutError as refused:
+        except TurnoutError as error:
             self.ledger.policy = None
-            self.trouble = (
-                f"What the policy of this run promised is not shown, as the record says too little: {refused}."
-            )
+            self.trouble = f"The guarantee of this run is not shown because its record is incomplete: {error}."
 
 
 def name_of(info: RunInfo) -> str:
-    """As its plan is called; a plan of another program by its key."""
+    """Returns the name of the plan; for plans of other programs the label, the policy or the key."""
     try:
         return RunPlan.from_dict(info.plan).name
     except (TurnoutError, TypeError):
         return str(info.plan.get("label") or info.plan.get("policy") or info.key)
 
 
-def _policy_of(info: RunInfo) -> tuple[SelectionPolicy | None, str | None]:
-    """A new one like that of the run, and what to say if it cannot be made here."""
+def _make_policy(info: RunInfo) -> tuple[SelectionPolicy | None, str | None]:
+    """Returns a new policy as in the plan of the run; or None and the reason why it cannot be built."""
     plan = info.plan
     try:
-        own = {"seed": plan.get("seed", 0), "allow_infeasible": True}
+        required = {"seed": plan.get("seed", 0), "allow_infeasible": True}
         name, settings = str(plan["policy"]), dict(plan.get("settings") or {})
-        policy = make_policy(name, info.clients, **with_defaults(name, settings, own))
-        return (_promise_of(policy) if plan.get("keep") == "choices" else policy), None
-    except (TurnoutError, LookupError, TypeError, ValueError) as cannot:
-        return None, f"The policy of this run cannot be built here ({cannot}): what it promised is not shown."
+        policy = make_policy(name, info.clients, **with_defaults(name, settings, required))
+        return (_counting_policy(policy) if plan.get("keep") == "choices" else policy), None
+    except (TurnoutError, LookupError, TypeError, ValueError) as error:
+        return None, f"The guarantee of this run is not shown because its policy cannot be built here: {error}."
 
 
-def _promise_of(policy: SelectionPolicy) -> SelectionPolicy | None:
-    """Of a run that keeps no contexts its promise can be counted again, but nothing can be learned."""
+def _counting_policy(policy: SelectionPolicy) -> SelectionPolicy | None:
+    """Returns a policy that counts the debts only, for runs recorded without contexts; None without a guarantee."""
     return None if policy.guarantee is None else MostOwed.counting(policy.guarantee, policy.clients)
 
 
-def _played(record: RoundRecord) -> Played:
+def _to_played_round(record: RoundRecord) -> PlayedRound:
     report = record.report
     kinds = np.zeros(len(report.clients), dtype=np.int64)
     if report.outcomes is not None:
-        kinds = np.array([_KIND_OF[str(word)] for word in report.outcomes], dtype=np.int64)
-    return Played(report, kinds, report.exchange_times, aligned(record.selection, report))
+        kinds = np.array([_KIND_OF[str(outcome)] for outcome in report.outcomes], dtype=np.int64)
+    return PlayedRound(report, kinds, report.exchange_times, align_reasons(record.selection, report))

@@ -1,4 +1,4 @@
-"""The metrics that an adapter wrote while a fleet trained, under the names that pages show."""
+"""The metrics that an adapter recorded while a fleet trained a model, under their display names."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.store.training_log import TrainingLog
 
-#: What pages put before the names of each kind of metrics, in the order in which they are shown.
+#: Prefixes of the display names by kind of metric, in display order.
 PREFIXES = {"server": "", "evaluate": "clients' ", "train": "training "}
 
 
-def measured(fleet: Path) -> dict[str, tuple[IntArray, FloatArray]]:
-    """By name: after which rounds of the fleet, and the values. Round 0 is before the first."""
+def read_training_metrics(fleet: Path) -> dict[str, tuple[IntArray, FloatArray]]:
+    """Returns the metrics by display name, each as rounds of the fleet and values; round 0 precedes the first round."""
     series = TrainingLog(fleet).series()
     return {
         f"{prefix}{name}": column for kind, prefix in PREFIXES.items() for name, column in series.get(kind, {}).items()

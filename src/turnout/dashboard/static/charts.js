@@ -1,6 +1,6 @@
-// Charts: a thin cover around Plotly, which is loaded after the first numbers are on the page.
+// Charts: a thin layer over Plotly, which is loaded after the page shows its first numbers.
 import { h } from './dom.js';
-import { plain } from './words.js';
+import { plain } from './format.js';
 
 const drawn = new Set();
 let library = null;
@@ -18,42 +18,42 @@ function load() {
   return library;
 }
 
-/** The colours of the theme that is on, from the style sheet. */
+/** The colours of the current theme, from the style sheet. */
 export function colours() {
   const style = getComputedStyle(document.documentElement);
   const value = (name) => style.getPropertyValue(`--${name}`).trim();
-  const scale = ['s0', 's1', 's2', 's3', 's4'].map((name, place) => [place / 4, value(name)]);
+  const scale = ['s0', 's1', 's2', 's3', 's4'].map((name, index) => [index / 4, value(name)]);
   return {
     ink: value('ink'), muted: value('muted'), line: value('line'), paper: value('paper'), accent: value('accent'),
-    band: value('band'), ok: value('ok'), warn: value('warn'), bad: value('bad'), away: value('away'),
-    there: value('there'), chosen: value('chosen'), scale,
-    series: [1, 2, 3, 4, 5, 6, 7].map((place) => value(`c${place}`)),
+    band: value('band'), ok: value('ok'), warn: value('warn'), bad: value('bad'), unavailable: value('unavailable'),
+    available: value('available'), chosen: value('chosen'), scale,
+    series: [1, 2, 3, 4, 5, 6, 7].map((number) => value(`c${number}`)),
   };
 }
 
 /**
- * A figure: a title that says what to look for, the chart, and how to read it. `from` is the data: the same data in the
- * same theme are not drawn twice. `traces` and `layout` are made of the colours; `click` gets the point's customdata.
+ * A figure with a title, a chart and a caption. `from` is the data: a chart is redrawn only if its data or the theme
+ * change. `traces` and `layout` are functions of the colours; `click` is called with the customdata of a point.
  */
-export function chart({ id, from, title, read, label, height = 280, wide, above, traces, layout, click }) {
+export function chart({ id, from, title, caption, label, height = 280, wide, above, traces, layout, click }) {
   const spec = { id, from, height, traces, layout, click };
   return h('figure', { class: wide ? 'card chart wide' : 'card chart' }, h('h2', null, title), above,
     h('div', {
       class: `plot ${height > 280 ? 'tall' : ''}`, 'data-chart': id, role: 'img',
-      'aria-label': label ?? `${title} ${read}`, spec,
+      'aria-label': label ?? `${title} ${caption}`, spec,
     }),
-    h('figcaption', null, read));
+    h('figcaption', null, caption));
 }
 
-const axis = (c, told = {}) => ({
+const axis = (c, options = {}) => ({
   gridcolor: c.line, linecolor: c.line, tickcolor: c.line, zeroline: false, automargin: true, ticks: 'outside',
   ticklen: 4, hoverformat: '.4~g', fixedrange: matchMedia('(pointer: coarse)').matches,
-  ...told,
-  title: { text: told.title ?? '', standoff: 8, font: { color: c.muted } },
+  ...options,
+  title: { text: options.title ?? '', standoff: 8, font: { color: c.muted } },
 });
 
-function finish(spec, c, width) {
-  const told = spec.layout?.(c, width) ?? {};
+function fullLayout(spec, c, width) {
+  const layout = spec.layout?.(c, width) ?? {};
   const hover = { bgcolor: c.paper, bordercolor: c.muted, font: { color: c.ink }, align: 'left' };
   return {
     height: spec.height, margin: { l: 52, r: 14, t: 18, b: 44 }, paper_bgcolor: 'rgba(0,0,0,0)',
@@ -64,87 +64,89 @@ function finish(spec, c, width) {
     },
     hoverlabel: hover, uirevision: spec.id,
     legend: { orientation: 'h', x: 0, y: 1.02, yanchor: 'bottom', traceorder: 'normal', itemclick: 'toggle' },
-    ...told,
-    xaxis: axis(c, told.xaxis), yaxis: axis(c, told.yaxis),
+    ...layout,
+    xaxis: axis(c, layout.xaxis), yaxis: axis(c, layout.yaxis),
   };
 }
 
-function nothing(spec, c) {
-  const words = { text: 'Nothing to draw yet.', xref: 'paper', yref: 'paper', x: 0.5, y: 0.5, showarrow: false };
+function emptyLayout(spec, c) {
+  const message = { text: 'No data yet.', xref: 'paper', yref: 'paper', x: 0.5, y: 0.5, showarrow: false };
   const hidden = { visible: false };
-  return { ...finish({ ...spec, layout: null }, c), xaxis: hidden, yaxis: hidden, annotations: [words] };
+  return { ...fullLayout({ ...spec, layout: null }, c), xaxis: hidden, yaxis: hidden, annotations: [message] };
 }
 
-async function draw(place) {
-  const { spec } = place;
+async function draw(element) {
+  const { spec } = element;
   const c = colours();
-  const theme = `${document.documentElement.dataset.theme} ${place.clientWidth}`;
-  if (place.shown === spec.from && place.theme === theme && place.shownId === spec.id) return;
-  Object.assign(place, { shown: spec.from, theme, shownId: spec.id });
-  if (!drawn.has(place)) place.replaceChildren();
-  const traces = spec.traces(c, place.clientWidth);
-  const layout = traces.some((trace) => trace.x?.length) ? finish(spec, c, place.clientWidth) : nothing(spec, c);
-  await window.Plotly.react(place, traces, layout, {
+  const theme = `${document.documentElement.dataset.theme} ${element.clientWidth}`;
+  if (element.shown === spec.from && element.theme === theme && element.shownId === spec.id) return;
+  Object.assign(element, { shown: spec.from, theme, shownId: spec.id });
+  if (!drawn.has(element)) element.replaceChildren();
+  const traces = spec.traces(c, element.clientWidth);
+  const hasData = traces.some((trace) => trace.x?.length);
+  const layout = hasData ? fullLayout(spec, c, element.clientWidth) : emptyLayout(spec, c);
+  await window.Plotly.react(element, traces, layout, {
     displaylogo: false, displayModeBar: false, responsive: true, showTips: false,
   });
-  if (!drawn.has(place)) {
-    drawn.add(place);
-    place.on('plotly_click', ({ points }) => {
+  if (!drawn.has(element)) {
+    drawn.add(element);
+    element.on('plotly_click', ({ points }) => {
       const data = points[0]?.customdata;
-      if (data != null) place.spec.click?.(data, points[0]);
+      if (data != null) element.spec.click?.(data, points[0]);
     });
   }
 }
 
 const pause = () => new Promise((resolve) => void setTimeout(resolve));
 let drawing = null;
-let wanted = false;
+let isOutdated = false;
 
-/** Draws every chart of the page that is not up to date, one at a time so that the page stays at hand. */
+/** Draws every chart of the page that is not up to date, one at a time so that the page stays responsive. */
 export function drawAll(root) {
-  for (const place of root.querySelectorAll('[data-chart]')) place.style.height = `${place.spec.height}px`;
-  wanted = true;
-  drawing ??= drawWanted(root).finally(() => {
+  for (const element of root.querySelectorAll('[data-chart]')) element.style.height = `${element.spec.height}px`;
+  isOutdated = true;
+  drawing ??= drawOutdated(root).finally(() => {
     drawing = null;
   });
 }
 
-async function drawWanted(root) {
-  while (wanted) {
-    wanted = false;
-    for (const place of [...drawn])
-      if (!place.isConnected) {
-        window.Plotly.purge(place);
-        drawn.delete(place);
+async function drawOutdated(root) {
+  while (isOutdated) {
+    isOutdated = false;
+    for (const element of [...drawn])
+      if (!element.isConnected) {
+        window.Plotly.purge(element);
+        drawn.delete(element);
       }
-    for (const place of root.querySelectorAll('[data-chart]')) {
+    for (const element of root.querySelectorAll('[data-chart]')) {
       await pause();
-      if (!place.isConnected) continue;
+      if (!element.isConnected) continue;
       try {
         await load();
-        await draw(place);
+        await draw(element);
       } catch (error) {
         if (window.Plotly) console.error(error);
         else
-          place.replaceChildren(
-            h('p', { class: 'muted' }, 'The charts could not be loaded; the numbers are complete without them.'),
+          element.replaceChildren(
+            h('p', { class: 'muted' },
+              'The charts could not be loaded. All numbers of the page are complete without them.'),
             h('button', { type: 'button', onclick: () => drawAll(root) }, 'Try again'));
       }
     }
   }
 }
 
-// ---- what charts are made of
+// ---- building blocks of charts
 
-const few = (x) => (x.length > 60 ? 'lines' : 'lines+markers');
+const modeFor = (x) => (x.length > 60 ? 'lines' : 'lines+markers');
 
 export const line = (x, y, name, color, { line: style, ...more } = {}) => ({
-  type: 'scatter', mode: few(x), x, y, name: plain(name, 36), line: { color, width: 2, ...style },
+  type: 'scatter', mode: modeFor(x), x, y, name: plain(name, 36), line: { color, width: 2, ...style },
   marker: { color, size: 4 },
   ...more,
 });
 
-/** The room between two curves. */
+/** The area between two curves. */
 export function band(x, low, high, color, more = {}) {
   const edge = {
     type: 'scatter', mode: 'lines', x, line: { width: 0, color }, hoverinfo: 'skip', showlegend: false,
@@ -161,19 +163,19 @@ export function band(x, low, high, color, more = {}) {
   ];
 }
 
-/** Bars of a histogram from its edges. */
-export function bars({ edges, counts }, name, color, write) {
-  const middle = counts.map((_, place) => (edges[place] + edges[place + 1]) / 2);
-  const width = counts.map((_, place) => (edges[place + 1] - edges[place]) * 0.94);
-  const text = counts.map((_, place) => `${write(edges[place])} to ${write(edges[place + 1])}`);
+/** Bars of a histogram; `format` formats the edges. */
+export function bars({ edges, counts }, name, color, format) {
+  const middle = counts.map((_, index) => (edges[index] + edges[index + 1]) / 2);
+  const width = counts.map((_, index) => (edges[index + 1] - edges[index]) * 0.94);
+  const text = counts.map((_, index) => `${format(edges[index])} to ${format(edges[index + 1])}`);
   return {
     type: 'bar', x: middle, y: counts, width, text, textposition: 'none', name, marker: { color },
     hovertemplate: '%{text}: %{y:,}<extra></extra>',
   };
 }
 
-/** A straight line across the whole plot, with its name. */
-export const rule = (c, along, value, words, { color = c.warn, right = false } = {}) => {
+/** A labelled straight line across the whole plot. */
+export const rule = (c, along, value, label, { color = c.warn, right = false } = {}) => {
   const across =
     along === 'x'
       ? { x0: value, x1: value, y0: 0, y1: 1, yref: 'paper', xref: 'x' }
@@ -185,23 +187,23 @@ export const rule = (c, along, value, words, { color = c.warn, right = false } =
   return {
     shapes: [{ type: 'line', ...across, line: { color, width: 1.5, dash: 'dash' } }],
     annotations: [
-      { ...at, text: words, showarrow: false, font: { size: 11, color: c.ink }, bgcolor: c.paper, opacity: 0.9 },
+      { ...at, text: label, showarrow: false, font: { size: 11, color: c.ink }, bgcolor: c.paper, opacity: 0.9 },
     ],
   };
 };
 
-/** The y axis of a map with one row a client: rows counted from above, with their ids. */
+/** The y axis of a heat map with one row per client, the first row at the top. */
 export function clientAxis(ids, width) {
   const every = Math.ceil(ids.length / 60);
-  const at = ids.map((_, place) => place).filter((place) => place % every === 0);
+  const at = ids.map((_, index) => index).filter((index) => index % every === 0);
   return {
-    autorange: 'reversed', tickvals: at, ticktext: at.map((place) => plain(ids[place], width < 500 ? 9 : 18)),
+    autorange: 'reversed', tickvals: at, ticktext: at.map((index) => plain(ids[index], width < 500 ? 9 : 18)),
     tickfont: { size: 10.5 }, showgrid: false, ticks: '',
   };
 }
 export const mapHeight = (ids) => Math.min(1000, Math.max(200, ids.length * 15 + 70));
-/** Seconds on an axis are read in minutes or hours once there are many. */
+/** The divisor and the unit for times up to `most` seconds. */
 export const timeUnit = (most) => (most >= 7200 ? [3600, 'hours'] : most >= 600 ? [60, 'minutes'] : [1, 'seconds']);
-/** With more curves than this a legend would hide the chart: names are shown where one points. */
-export const MANY = 8;
+/** With more curves the legend would hide the chart; names are then shown on hover. */
+export const LEGEND_LIMIT = 8;
 export const roundAxis = { title: 'round', tickformat: ',d', hoverformat: ',d' };

@@ -1,47 +1,47 @@
-// The table of clients: sorted, searched and cut into pages by the server, for Fairness and Client.
+// The table of clients on Fairness and Client; the server sorts, searches and paginates it.
 import { h } from './dom.js';
-import { afterTyping, clientLink, flagLegend, flags, pager, roundLink, steer, table } from './parts.js';
-import { count, number, seconds, share } from './words.js';
+import { clientLink, debounce, flagLegend, flags, navigation, pager, roundLink, table } from './parts.js';
+import { count, number, seconds, share } from './format.js';
 
-export const clientsWanted = ({ sort = 'owed', order = 'desc', page, search }) => ({
+export const clientsRequest = ({ sort = 'owed', order = 'desc', page, search }) => ({
   sort, order, page: page ?? 1, size: 25, search,
 });
 
 const columns = [
   {
-    key: 'id', label: 'client', text: true, title: 'Sorted by the order of joining', cell: (row) => clientLink(row.id),
+    key: 'id', label: 'client', text: true, title: 'Sorts by the order of joining', cell: (row) => clientLink(row.id),
   },
   { key: 'owed', label: 'owed (turns)', cell: (row) => number(row.owed) },
-  { key: 'turns', label: 'turns', cell: (row) => count(row.turns) },
+  { key: 'turns', label: 'turns taken', cell: (row) => count(row.turns) },
   { key: 'promised', label: 'promised (turns)', cell: (row) => number(row.promised) },
   { key: 'share', label: 'share of rounds', cell: (row) => share(row.share) },
   {
-    key: 'forfeited', label: 'forfeited (turns)', title: 'Turns above the cap of what can be owed',
+    key: 'forfeited', label: 'forfeited (turns)', title: 'Turns lost because the debt had reached its cap',
     cell: (row) => number(row.forfeited),
   },
-  { key: 'volunteered', label: 'rounds there', cell: (row) => count(row.volunteered) },
+  { key: 'volunteered', label: 'rounds available', cell: (row) => count(row.volunteered) },
   { key: 'mean_seconds', label: 'mean time', cell: (row) => seconds(row.mean_seconds) },
   {
-    key: 'reliability', label: 'reliability', title: 'How often it came back when it was chosen',
+    key: 'reliability', label: 'reliability', title: 'Share of turns from which the client returned',
     cell: (row) => share(row.reliability),
   },
   { key: 'last_round', label: 'last turn (round)', cell: (row) => roundLink(row.last_round) },
   { label: 'flags', text: true, cell: (row) => flags(row.flags) },
 ];
 
-export function clientsTable(told, search = '') {
-  const by = (changes) => steer.go(changes, { replace: true });
+export function clientsTable(data, search = '') {
+  const by = (changes) => navigation.update(changes, { replace: true });
   return [
     h('label', { class: 'find' }, 'Find by id ',
       h('input', {
         type: 'search', value: search, placeholder: 'part of an id', autocomplete: 'off', spellcheck: 'false',
-        maxlength: 500, oninput: afterTyping((text) => by({ search: text, page: null })),
+        maxlength: 500, oninput: debounce((text) => by({ search: text, page: null })),
       })),
     table({
-      caption: search ? `Clients with “${search.slice(0, 40)}” in their id` : 'Clients', columns, rows: told.rows,
-      sorted: { sort: told.sort, order: told.order, by },
-      none: search ? 'No client has this in its id.' : 'No client has joined yet.',
+      caption: search ? `Clients whose id contains “${search.slice(0, 40)}”` : 'Clients', columns, rows: data.rows,
+      sorted: { sort: data.sort, order: data.order, by },
+      none: search ? 'No client id contains this text.' : 'No client has joined yet.',
     }),
-    pager(told, told.total === 1 ? 'client' : 'clients', by), flagLegend(told.rows),
+    pager(data, data.total === 1 ? 'client' : 'clients', by), flagLegend(data.rows),
   ];
 }

@@ -1,17 +1,17 @@
-// Compare: the runs of a store side by side, policy by policy, over their seeds.
-import { MANY, chart, line, roundAxis, rule, timeUnit } from './charts.js';
+// Compare: the policies of a store side by side, averaged over seeds.
+import { LEGEND_LIMIT, chart, line, roundAxis, rule, timeUnit } from './charts.js';
 import { h } from './dom.js';
-import { answer, box, charts, empty, muted, steer, table } from './parts.js';
-import { count, plain, plusMinus } from './words.js';
+import { box, charts, empty, muted, navigation, renderSlot, table } from './parts.js';
+import { count, plain, plusMinus } from './format.js';
 
 const PERCENT = () => [0.01, '%'];
 const TURNS = () => [1, 'turns'];
 const PLAIN = () => [1, ''];
-/** Field, label, [divisor, unit] for the largest mean, digits after the point, and 1 where more is better, else -1. */
+/** Field, label, [divisor, unit] as a function of the largest mean, decimals, and 1 if larger is better, else -1. */
 const MEASURES = [
-  ['mean_round', 'mean round', timeUnit, null, -1], ['p95_round', '19 in 20 within', timeUnit, null, -1],
-  ['least_share', 'least share of rounds', PERCENT, 1, 1],
-  ['jain', 'Jain’s index', PLAIN, 3, 1], ['worst_debt', 'most owed', TURNS, null, -1],
+  ['mean_round', 'mean round', timeUnit, null, -1], ['p95_round', '95th percentile', timeUnit, null, -1],
+  ['least_share', 'smallest share', PERCENT, 1, 1],
+  ['jain', 'Jain’s index', PLAIN, 3, 1], ['worst_debt', 'largest debt', TURNS, null, -1],
   ['accuracy', 'accuracy', PLAIN, 3, 1],
 ];
 const DASHES = ['solid', 'dash', 'dot', 'dashdot', 'longdash'];
@@ -23,41 +23,41 @@ function measures(groups) {
       const [by, unit] = unitFor(Math.max(...groups.map((group) => group[field]?.mean ?? 0)));
       const best = Math.max(
         ...groups.map((group) => (group[field]?.mean == null ? -Infinity : better * group[field].mean)));
-      const first = (group) => groups.length > 1 && group[field]?.mean != null && better * group[field].mean === best;
+      const isBest = (group) => groups.length > 1 && group[field]?.mean != null && better * group[field].mean === best;
       return {
         label: unit ? `${label} (${unit})` : label,
         cell: (group) => [
           plusMinus(group[field], by, digits),
-          first(group) && h('span', { class: 'flag ok', title: 'The best mean of this column' }, 'best'),
+          isBest(group) && h('span', { class: 'flag ok', title: 'Best mean of this column' }, 'best'),
         ],
       };
     });
 }
 
-/** Those that no other beats in both: shorter rounds and a larger least share. */
-const unbeaten = (all) => all
-    .filter((one) =>
-        !all.some((other) => other !== one &&
-            other.mean_round <= one.mean_round &&
-            other.least_share >= one.least_share &&
-            (other.mean_round < one.mean_round || other.least_share > one.least_share)))
+/** The Pareto front: groups that no other group dominates in duration and smallest share. */
+const paretoFront = (all) => all
+    .filter((group) =>
+        !all.some((other) => other !== group &&
+            other.mean_round <= group.mean_round &&
+            other.least_share >= group.least_share &&
+            (other.mean_round < group.mean_round || other.least_share > group.least_share)))
     .sort((a, b) => a.mean_round - b.mean_round);
 
-function view(told) {
-  if (told.why_not || !told.groups.length)
-    return empty('There is nothing to compare',
-      told.why_not ??
-        'This store holds one run. Play other policies or seeds into it, and they are shown here side by side.');
-  const { groups, curves, yardstick } = told;
-  const front = told.front.filter((one) => one.mean_round != null && one.least_share != null);
-  const best = unbeaten(front);
+function view(data) {
+  if (data.empty_reason || !data.groups.length)
+    return empty('No other runs to compare',
+      data.empty_reason ??
+        'Add runs of other policies or seeds to this store to see them here side by side.');
+  const { groups, curves, reference_rate: referenceRate } = data;
+  const front = data.front.filter((group) => group.mean_round != null && group.least_share != null);
+  const best = paretoFront(front);
   const [by, unit] = timeUnit(Math.max(...curves.map((curve) => curve.seconds.at(-1) ?? 0)));
-  const colour = (c, name) => Math.max(0, groups.findIndex((group) => group.name === name));
-  const many = groups.length > MANY;
-  const now = groups.find((group) => group.is_current)?.name;
-  const named = new Set(many ? [now, ...best.map((one) => one.name)] : []);
+  const positionOf = (name) => Math.max(0, groups.findIndex((group) => group.name === name));
+  const isCrowded = groups.length > LEGEND_LIMIT;
+  const current = groups.find((group) => group.is_current)?.name;
+  const labelled = new Set(isCrowded ? [current, ...best.map((group) => group.name)] : []);
   const shade = (c, name) =>
-    !many ? c.series[colour(c, name) % c.series.length] : name === now ? c.accent : c.muted;
+    !isCrowded ? c.series[positionOf(name) % c.series.length] : name === current ? c.accent : c.muted;
   return [
     box('Groups',
       table({
@@ -66,68 +66,76 @@ function view(told) {
           {
             label: 'group', text: true,
             cell: (group) =>
-              h('a', { href: steer.address('overview', { run: group.runs[0] }), title: 'Its first run' }, group.name),
+              h('a',
+                {
+                  href: navigation.link('overview', { run: group.runs[0] }),
+                  title: 'Open the first run of this group',
+                },
+                group.name),
           },
           ...measures(groups),
           { label: 'rounds', cell: (group) => count(group.rounds) },
           { label: 'runs', cell: (group) => count(group.runs.length) },
         ],
       }),
-      muted('± is half of the 95 % confidence interval over the runs of a group. ',
-        'Where intervals overlap, “best” may be chance.')),
+      muted('± is the half-width of the 95 % confidence interval over the runs of a group. ',
+        'If intervals overlap, “best” may be due to chance.')),
     charts(
       chart({
-        id: 'compare-front', from: told, height: 380, title: 'What does fairness cost?',
-        read: 'Each mark is a group: further left are shorter rounds, further up a fairer share for the ' +
-          'worst-off client. The line joins those that no other beats in both.',
+        id: 'compare-front', from: data, height: 380, title: 'What does fairness cost?',
+        caption:
+          'Each mark is a group. Marks further left have shorter rounds, marks further up give more turns to the ' +
+          'client with the fewest. The line is the Pareto front: no other group is better in both.',
         traces: (c) => [
           {
-            type: 'scatter', mode: 'lines', x: best.map((one) => one.mean_round), y: best.map((one) => one.least_share),
+            type: 'scatter', mode: 'lines', x: best.map((group) => group.mean_round),
+            y: best.map((group) => group.least_share),
             line: { color: c.muted, width: 1 }, hoverinfo: 'skip', showlegend: false,
           },
-          ...front.map((one) => {
-            const at = colour(c, one.name);
+          ...front.map((group) => {
+            const position = positionOf(group.name);
             return {
-              type: 'scatter', mode: named.has(one.name) ? 'markers+text' : 'markers', name: plain(one.name, 32),
-              x: [one.mean_round], y: [one.least_share], text: [plain(one.name, 40)], textposition: 'top left',
+              type: 'scatter', mode: labelled.has(group.name) ? 'markers+text' : 'markers', name: plain(group.name, 32),
+              x: [group.mean_round], y: [group.least_share], text: [plain(group.name, 40)], textposition: 'top left',
               textfont: { size: 11, color: c.ink }, cliponaxis: false,
-              hovertemplate: '%{text}: %{x:.2f} s, least share %{y:.1%}<extra></extra>',
+              hovertemplate: '%{text}: %{x:.2f} s, smallest share %{y:.1%}<extra></extra>',
               marker: {
-                size: one.name === now ? 14 : many ? 9 : 12, color: shade(c, one.name),
-                symbol: SYMBOLS[at % SYMBOLS.length],
+                size: group.name === current ? 14 : isCrowded ? 9 : 12, color: shade(c, group.name),
+                symbol: SYMBOLS[position % SYMBOLS.length],
               },
             };
           }),
         ],
         layout: (c) => ({
-          xaxis: { title: 'mean round (seconds)', rangemode: 'tozero' },
-          yaxis: { title: 'least share of the rounds', tickformat: '.3~p', rangemode: 'tozero' },
-          showlegend: !many,
-          ...(yardstick == null ? {} : rule(c, 'y', yardstick, 'promised', { right: true })),
+          xaxis: { title: 'mean round duration (seconds)', rangemode: 'tozero' },
+          yaxis: { title: 'smallest share of rounds', tickformat: '.3~p', rangemode: 'tozero' },
+          showlegend: !isCrowded,
+          ...(referenceRate == null ? {} : rule(c, 'y', referenceRate, 'guaranteed', { right: true })),
         }),
       }),
       chart({
-        id: 'compare-curves', from: told, height: 380, title: 'Which is through first?',
-        read: 'Time since the first round, added up. The flatter a line, the shorter its rounds.' +
-          (many ? ' The thick line is this run; point at another to read its name.' : ''),
+        id: 'compare-curves', from: data, height: 380, title: 'Which policy finishes first?',
+        caption: 'Cumulative duration of the rounds. A flatter line means shorter rounds.' +
+          (isCrowded ? ' The thick line is this run; hover over another line to see its name.' : ''),
         traces: (c) =>
           curves.map((curve) => {
-            const at = colour(c, curve.name);
+            const position = positionOf(curve.name);
             return line(curve.x, curve.seconds.map((value) => value / by), curve.name, shade(c, curve.name),
               {
-                mode: 'lines', opacity: many && curve.name !== now ? 0.55 : 1,
-                line: many
-                  ? { width: curve.name === now ? 3.5 : 1 } : { dash: DASHES[at % DASHES.length] },
+                mode: 'lines', opacity: isCrowded && curve.name !== current ? 0.55 : 1,
+                line: isCrowded
+                  ? { width: curve.name === current ? 3.5 : 1 } : { dash: DASHES[position % DASHES.length] },
                 text: curve.x.map(() => plain(curve.name, 40)),
                 hovertemplate: `%{text}, round %{x:,d}: %{y:.1f} ${unit}<extra></extra>`,
               });
           }),
-        layout: () => ({ xaxis: roundAxis, yaxis: { title: unit, rangemode: 'tozero' }, showlegend: !many }),
+        layout: () => ({ xaxis: roundAxis, yaxis: { title: unit, rangemode: 'tozero' }, showlegend: !isCrowded }),
       })),
   ];
 }
 
 export default {
-  name: 'compare', label: 'Compare', asks: () => ({ compare: {} }), view: (slots) => answer(slots.compare, view),
-  without: true,
+  name: 'compare', label: 'Compare', requests: () => ({ compare: {} }),
+  view: (slots) => renderSlot(slots.compare, view),
+  worksWithoutRounds: true,
 };

@@ -1,9 +1,9 @@
-// Routes, keys, theme and live updates: asks for what the visible page needs, and draws it again when that changes.
+// Routing, keys, theme and live updates: requests the data of the visible page and redraws it when they change.
 import { drawAll } from './charts.js';
 import { fill, h } from './dom.js';
-import { afterTyping, badge, noRounds, steer } from './parts.js';
+import { badge, debounce, emptyRounds, navigation } from './parts.js';
 import { chooseRun, showRun } from './runs.js';
-import { count, progress, short } from './words.js';
+import { count, progress, short } from './format.js';
 import client from './client.js';
 import compare from './compare.js';
 import fairness from './fairness.js';
@@ -21,9 +21,9 @@ const live = { version: null, reading: null, trouble: null, live: false, connect
 let route = { page: overview, settings: {} };
 let slots = {};
 const store = {};
-const ANEW = -1; // the version of an answer that must be asked for again at once
+const OUTDATED = -1; // version of a slot that must be requested again at once
 
-// ---- addresses: everything that is chosen stands in the hash
+// ---- addresses: the hash contains the page and all its settings
 
 function address(page, settings = {}) {
   const kept = route.settings.run ? { run: route.settings.run } : {};
@@ -34,11 +34,11 @@ function address(page, settings = {}) {
 
 function readAddress() {
   const [name, query] = location.hash.replace(/^#\/?/, '').split(/\?(.*)/s);
-  const page = PAGES.find((one) => one.name === name) ?? overview;
+  const page = PAGES.find((candidate) => candidate.name === name) ?? overview;
   return { page, settings: Object.fromEntries(new URLSearchParams(query ?? '')) };
 }
 
-function go(changes, { replace = false } = {}) {
+function update(changes, { replace = false } = {}) {
   const hash = address(route.page.name, { ...route.settings, ...changes });
   if (hash === location.hash) return;
   if (!replace) {
@@ -46,17 +46,17 @@ function go(changes, { replace = false } = {}) {
     return;
   }
   history.replaceState(null, '', hash);
-  arrive();
+  onHashChange();
 }
 
-function arrive() {
+function onHashChange() {
   const before = route;
   route = readAddress();
-  const moved =
+  const isNewPage =
     before.page !== route.page ||
     before.settings.run !== route.settings.run ||
     (route.page.about ?? []).some((name) => before.settings[name] !== route.settings[name]);
-  if (moved) {
+  if (isNewPage) {
     Object.values(slots).forEach((slot) => slot.stop?.abort());
     slots = {};
     window.scrollTo(0, 0);
@@ -66,26 +66,26 @@ function arrive() {
   render();
 }
 
-// ---- asking
+// ---- requests
 
-async function ask(slot, url, fixed) {
+async function request(slot, url, fixed) {
   slot.stop?.abort();
   Object.assign(slot, { waiting: url, stop: new AbortController(), old: slot.url !== url });
   const { version } = live;
   const { signal } = slot.stop;
   try {
     const response = await fetch(url, { signal, headers: { Accept: 'application/json' } });
-    const told = await response
+    const body = await response
       .json()
-      .catch(() => ({ error: `The server answered ${response.status} without words.` }));
+      .catch(() => ({ error: `The server answered ${response.status} without a message.` }));
     if (signal.aborted) return;
-    if (!response.ok) throw new Error(told.error ?? `The server answered ${response.status}.`);
-    Object.assign(slot, { data: told, error: null });
+    if (!response.ok) throw new Error(body.error ?? `The server answered ${response.status}.`);
+    Object.assign(slot, { data: body, error: null });
   } catch (error) {
     if (signal.aborted) return;
     slot.error =
       error instanceof TypeError
-        ? 'The server does not answer. It is asked again as soon as the connection is back.'
+        ? 'The server does not respond. The request is repeated when the connection is back.'
         : error.message;
   }
   const newest = Math.max(version ?? 0, slot.data?.about?.version ?? slot.data?.version ?? 0);
@@ -96,39 +96,38 @@ async function ask(slot, url, fixed) {
   load();
 }
 
-/** Starts asking for whatever is missing or older than the newest version. */
+/** Requests all data that are missing or older than the newest version. */
 function load() {
-  const wanted = { ...route.page.asks(route.settings, slots) };
+  const requested = { ...route.page.requests(route.settings, slots) };
   const run = route.settings.run;
   const due = (slot, url) =>
-    slot.waiting !== url && (slot.url !== url || slot.version < (live.version ?? 0) || slot.version === ANEW);
+    slot.waiting !== url && (slot.url !== url || slot.version < (live.version ?? 0) || slot.version === OUTDATED);
   if (due(store, '/api/store') && !store.waiting) refresh(store, '/api/store');
-  for (const [name, told] of Object.entries(wanted)) {
-    const { path, fixed, ...query } = told;
-    const asked = new URLSearchParams(
-      Object.entries({ ...query, run }).filter(([, value]) => value != null && value !== ''));
-    const url = `/api/${path ?? name}${asked.size ? `?${asked}` : ''}`;
+  for (const [name, { path, fixed, ...settings }] of Object.entries(requested)) {
+    const query = new URLSearchParams(
+      Object.entries({ ...settings, run }).filter(([, value]) => value != null && value !== ''));
+    const url = `/api/${path ?? name}${query.size ? `?${query}` : ''}`;
     slots[name] ??= {};
     if (due(slots[name], url)) refresh(slots[name], url, fixed);
   }
-  for (const name of Object.keys(slots)) if (!(name in wanted)) delete slots[name];
+  for (const name of Object.keys(slots)) if (!(name in requested)) delete slots[name];
 }
 
-/** At once for another question; for a newer answer to the same one, once a second and only while someone looks. */
-let last = 0;
+/** Sends a new request at once, and repeats the same request at most once per second while the page is visible. */
+let lastRequest = 0;
 let timer = null;
 function refresh(slot, url, fixed) {
-  if (slot.url !== url || slot.version === ANEW) {
-    ask(slot, url, fixed);
+  if (slot.url !== url || slot.version === OUTDATED) {
+    request(slot, url, fixed);
     return;
   }
   if (document.hidden || timer) return;
-  const wait = last + 1000 - performance.now();
+  const wait = lastRequest + 1000 - performance.now();
   if (wait <= 0) {
     queueMicrotask(() => {
-      last = performance.now();
+      lastRequest = performance.now();
     });
-    ask(slot, url, fixed);
+    request(slot, url, fixed);
     return;
   }
   timer = setTimeout(() => {
@@ -137,19 +136,19 @@ function refresh(slot, url, fixed) {
   }, wait);
 }
 
-function again(slot) {
-  for (const one of [slot, store, ...Object.values(slots)]) if (one.error) one.version = ANEW;
+function retry(slot) {
+  for (const failed of [slot, store, ...Object.values(slots)]) if (failed.error) failed.version = OUTDATED;
   load();
 }
 
 // ---- drawing
 
-let planned = false;
+let isScheduled = false;
 function render() {
-  if (planned) return;
-  planned = true;
+  if (isScheduled) return;
+  isScheduled = true;
   (document.hidden ? setTimeout : requestAnimationFrame)(() => {
-    planned = false;
+    isScheduled = false;
     draw();
   });
 }
@@ -160,14 +159,14 @@ function draw() {
   drawFrame(about);
   const heading = h('h1', null, page.title?.(settings) ?? page.label,
     about && h('span', { class: 'muted' }, ` ${count(about.clients)} clients, ${progress(about)}`));
-  const nothing = about && about.rounds === 0 && !page.without && !slots.overview?.data?.open;
-  const inside = nothing ? noRounds(about.reading) : page.view(slots, settings);
-  fill(at('page'), h('div', { 'data-key': `${page.name} ${settings.run ?? ''}`, class: 'inside' }, heading, inside));
+  const isEmpty = about && about.rounds === 0 && !page.worksWithoutRounds && !slots.overview?.data?.open;
+  const content = isEmpty ? emptyRounds(about.reading) : page.view(slots, settings);
+  fill(at('page'), h('div', { 'data-key': `${page.name} ${settings.run ?? ''}`, class: 'inside' }, heading, content));
   page.drawn?.(slots, settings);
   drawAll(at('page'));
 }
 
-/** On a phone the pages are a strip: the current one is brought into view. */
+/** Scrolls the strip of pages on a phone to the current page. */
 function showTab(page) {
   const strip = at('pages').parentElement;
   const tab = at('pages').querySelector('[aria-current]');
@@ -180,37 +179,38 @@ function drawFrame(about) {
   document.title = `${page.title?.(settings) ?? page.label} · ${about?.name ?? store.data?.name ?? ''} · turnout`;
   at('store-name').textContent = store.data ? short(store.data.name, 40) : '';
   fill(at('pages'),
-    PAGES.map((one, place) =>
+    PAGES.map((other, index) =>
       h('li', null,
         h('a',
           {
-            href: address(one.name), 'aria-current': one === page ? 'page' : null,
-            'aria-keyshortcuts': String((place + 1) % 10),
+            href: address(other.name), 'aria-current': other === page ? 'page' : null,
+            'aria-keyshortcuts': String((index + 1) % 10),
           },
-          h('kbd', { 'aria-hidden': 'true' }, String((place + 1) % 10)), h('span', null, one.label)))));
+          h('kbd', { 'aria-hidden': 'true' }, String((index + 1) % 10)), h('span', null, other.label)))));
   if (at('pages').shown !== page) showTab(page);
   showRun(at('run-button'), store.data, about);
-  const told =
-    live.connected === null ? 'connecting' : !live.connected ? 'not connected: trying again' : live.live
+  const state =
+    live.connected === null ? 'connecting' : !live.connected ? 'not connected, retrying' : live.live
           ? 'live'
           : 'connected';
-  if (at('state').textContent !== told) at('state').textContent = told;
+  if (at('state').textContent !== state) at('state').textContent = state;
   at('state').className = `state ${live.connected === false ? 'bad' : live.connected && live.live ? 'ok' : ''}`;
-  const reading = about ? about.reading : live.reading; // the state of the numbers that are shown
-  const wrong = live.connected === null ? store.data?.trouble : live.trouble;
+  const reading = about ? about.reading : live.reading; // the progress of the data that are shown
+  const trouble = live.connected === null ? store.data?.trouble : live.trouble;
   fill(at('notices'),
     reading &&
       h('div', { class: 'reading', 'data-key': 'reading' },
-        h('progress', { max: reading.of, value: reading.done, 'aria-label': 'share of the record that has been read' }),
+        h('progress',
+          { max: reading.of, value: reading.done, 'aria-label': 'share of the records that have been read' }),
         h('span', null,
-          `Still reading: ${count(reading.done)} of ${count(reading.of)}. The numbers are incomplete.`)),
-    wrong &&
-      h('div', { class: 'box bad', role: 'alert', 'data-key': 'trouble' }, badge('bad', 'Trouble'), h('p', null, wrong),
-      ),
+          `Still reading: ${count(reading.done)} of ${count(reading.of)} records. All numbers are preliminary.`)),
+    trouble &&
+      h('div', { class: 'box bad', role: 'alert', 'data-key': 'trouble' }, badge('bad', 'The store cannot be read'),
+        h('p', null, trouble)),
     store.error &&
       !store.data &&
-      h('div', { class: 'box bad', role: 'alert', 'data-key': 'store' }, badge('bad', 'No answer'),
-        h('p', null, store.error), h('button', { type: 'button', onclick: () => again(store) }, 'Try again')));
+      h('div', { class: 'box bad', role: 'alert', 'data-key': 'store' }, badge('bad', 'Request failed'),
+        h('p', null, store.error), h('button', { type: 'button', onclick: () => retry(store) }, 'Try again')));
 }
 
 // ---- live
@@ -220,9 +220,10 @@ function listen() {
   source.addEventListener('change', (event) => {
     const before = { ...live };
     Object.assign(live, JSON.parse(event.data), { connected: true });
-    const back = before.connected === false;
-    const read = before.reading && !live.reading;
-    for (const slot of [store, ...Object.values(slots)]) if (back || (read && slot.error)) slot.version = ANEW;
+    const isReconnected = before.connected === false;
+    const isComplete = before.reading && !live.reading;
+    for (const slot of [store, ...Object.values(slots)])
+      if (isReconnected || (isComplete && slot.error)) slot.version = OUTDATED;
     render();
     load();
   });
@@ -236,27 +237,27 @@ function listen() {
 setInterval(() => {
   for (const clock of document.querySelectorAll('[data-elapsed]')) {
     clock.since ??= performance.now();
-    if (clock.told !== clock.dataset.elapsed)
-      Object.assign(clock, { told: clock.dataset.elapsed, since: performance.now() });
-    clock.textContent = count(Math.floor(Number(clock.told) + (performance.now() - clock.since) / 1000));
+    if (clock.elapsed !== clock.dataset.elapsed)
+      Object.assign(clock, { elapsed: clock.dataset.elapsed, since: performance.now() });
+    clock.textContent = count(Math.floor(Number(clock.elapsed) + (performance.now() - clock.since) / 1000));
   }
 }, 1000);
 
 // ---- theme, search, keys
 
-function theme(wanted) {
-  document.documentElement.dataset.theme = wanted;
-  at('theme').textContent = wanted === 'dark' ? 'Light' : 'Dark';
-  at('theme').setAttribute('aria-label', `Change to the ${wanted === 'dark' ? 'light' : 'dark'} theme`);
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  at('theme').textContent = theme === 'dark' ? 'Light' : 'Dark';
+  at('theme').setAttribute('aria-label', `Change to the ${theme === 'dark' ? 'light' : 'dark'} theme`);
   drawAll(at('page'));
 }
 
 function toggleTheme() {
-  const wanted = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
-  try { localStorage.setItem('turnout-theme', wanted); } catch {
-    /* storage is refused: it lasts until the page is closed */
+  const theme = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
+  try { localStorage.setItem('turnout-theme', theme); } catch {
+    /* storage is blocked: the choice lasts until the page is closed */
   }
-  theme(wanted);
+  setTheme(theme);
 }
 
 async function suggest(text) {
@@ -265,15 +266,16 @@ async function suggest(text) {
     ...(route.settings.run ? { run: route.settings.run } : {}),
   });
   const response = text ? await fetch(`/api/clients?${query}`).catch(() => null) : null;
-  const told = response?.ok ? await response.json() : { rows: [] };
-  fill(at('search-list'), told.rows.map((row) => h('option', { value: row.id })));
+  const matches = response?.ok ? await response.json() : { rows: [] };
+  fill(at('search-list'), matches.rows.map((row) => h('option', { value: row.id })));
 }
 
 const KEYS = [
-  ['1 to 9, 0', 'the pages, in their order'], ['/', 'find a client'], ['r', 'choose a run'],
-  ['← →', 'the round before or after (Rounds, Client)'], ['t', 'light or dark'], ['?', 'these keys'],
+  ['1 to 9, 0', 'open a page'], ['/', 'find a client'], ['r', 'choose a run'],
+  ['← →', 'previous or next round (on Rounds and Client)'], ['t', 'toggle light and dark theme'],
+  ['?', 'show this list'],
 ];
-const ACTS = {
+const ACTIONS = {
   '/': () => at('search-box').focus(), t: toggleTheme, '?': () => at('keys').showModal(),
   r: () => !at('run-button').hidden && chooseRun(store.data, address),
 };
@@ -284,27 +286,27 @@ function onKey(event) {
   const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
   if (step && !event.target.closest?.('.scroll, nav')) route.page.step?.(step, slots, route.settings);
   else if (/^[0-9]$/.test(event.key)) location.hash = address(PAGES[(Number(event.key) + 9) % 10].name);
-  else if (ACTS[event.key]) ACTS[event.key]();
+  else if (ACTIONS[event.key]) ACTIONS[event.key]();
   else return;
   event.preventDefault();
 }
 
-function to(page, settings) {
+function open(page, settings) {
   location.hash = address(page, settings);
 }
 
-Object.assign(steer, { go, to, address, again });
-addEventListener('hashchange', arrive);
+Object.assign(navigation, { update, open, link: address, retry });
+addEventListener('hashchange', onHashChange);
 addEventListener('keydown', onKey);
 document.addEventListener('visibilitychange', () => {
   if (!document.hidden) load();
 });
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', (event) => {
-  let kept = null;
-  try { kept = localStorage.getItem('turnout-theme'); } catch {
-    /* nothing is kept */
+  let stored = null;
+  try { stored = localStorage.getItem('turnout-theme'); } catch {
+    /* storage is blocked: there is no stored choice */
   }
-  if (!kept) theme(event.matches ? 'dark' : 'light');
+  if (!stored) setTheme(event.matches ? 'dark' : 'light');
 });
 let resizing;
 addEventListener('resize', () => {
@@ -316,18 +318,18 @@ at('skip').onclick = (event) => {
   at('main').focus();
 };
 at('theme').onclick = toggleTheme;
-at('help').onclick = ACTS['?'];
-at('run-button').onclick = ACTS.r;
-at('search-box').oninput = afterTyping(suggest);
+at('help').onclick = ACTIONS['?'];
+at('run-button').onclick = ACTIONS.r;
+at('search-box').oninput = debounce(suggest);
 at('search').onsubmit = (event) => {
   event.preventDefault();
   const text = at('search-box').value;
-  const exact = [...at('search-list').children].some((one) => one.value === text);
+  const exact = [...at('search-list').children].some((option) => option.value === text);
   location.hash = address('client', exact ? { id: text } : { search: text });
 };
 fill(
-  at('keys-list'), KEYS.map(([key, words]) => h('div', null, h('dt', null, h('kbd', null, key)), h('dd', null, words))),
+  at('keys-list'), KEYS.map(([key, text]) => h('div', null, h('dt', null, h('kbd', null, key)), h('dd', null, text))),
 );
-theme(document.documentElement.dataset.theme);
-arrive();
+setTheme(document.documentElement.dataset.theme);
+onHashChange();
 listen();

@@ -1,126 +1,132 @@
-// Overview: how long rounds take, who is owed most, whether the promise is kept, and what needs attention.
+// Overview: durations of rounds, debts, the certificate, warnings and outcomes.
 import { band, chart, line, roundAxis, rule } from './charts.js';
 import { h } from './dom.js';
 import {
-  answer, badge, box, card, cards, certificate, charts, clientLink, muted, roundLink, steer, table,
+  badge, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, roundLink, table,
 } from './parts.js';
-import { OUTCOMES, count, index, number, percent, seconds, share, turns } from './words.js';
+import { OUTCOMES, count, number, percent, ratio, seconds, share, turns } from './format.js';
 
 function openRound(open) {
   if (!open) return null;
   const clock = h('span', { 'data-elapsed': open.elapsed }, count(Math.floor(open.elapsed ?? 0)));
   return [
-    `Round ${count(open.round)} is open: ${count(open.back)} of ${count(open.wanted)} back, ${count(open.out)} ` +
-      `out${open.failed ? `, ${count(open.failed)} failed` : ''}; `,
-    clock, open.deadline ? ` of ${count(open.deadline)} s.` : ' s.',
+    `Round ${count(open.round)} is open: ${count(open.back)} of ${count(open.target_size)} returned, ` +
+      `${count(open.out)} outstanding${open.failed ? `, ${count(open.failed)} failed` : ''}; `,
+    clock, open.deadline ? ` s of ${count(open.deadline)} s.` : ' s.',
     h('progress', {
-      max: Math.max(1, open.wanted ?? 1), value: open.back ?? 0, 'aria-label': 'clients back in the open round',
+      max: Math.max(1, open.target_size ?? 1), value: open.back ?? 0,
+      'aria-label': 'clients returned in the open round',
     }),
   ];
 }
 
-const saved = ({ saved: part, how, mean_round: mean }) => [
-  h('b', null, part >= 0 ? `${percent(part)} shorter than random` : `${percent(-part)} longer than random`),
+const comparison = ({ saved: part, how, mean_round: mean }) => [
+  h('b', null,
+    part >= 0 ? `${percent(part)} shorter than random selection` : `${percent(-part)} longer than random selection`),
   ` (${seconds(mean)}, ${how})`,
 ];
 
-function headCards(told) {
-  const promise = told.about.promise;
+function headCards(data) {
+  const promise = data.about.promise;
   const promised =
     promise &&
     (promise.least === promise.most ? share(promise.least) : `${share(promise.least)} to ${share(promise.most)}`);
   return cards(
-    card('Rounds closed', count(told.round), openRound(told.open), [
-      `${seconds(told.total_time)} in all; newest: `, told.round ? roundLink(told.round) : '–',
+    card('Rounds closed', count(data.round), openRound(data.open), [
+      `${seconds(data.total_time)} in total; last round: `, data.round ? roundLink(data.round) : '–',
     ]),
-    card('Mean round', seconds(told.mean_round), told.random && saved(told.random),
-      told.recent_round != null &&
-        `Last ${count(told.recent_of)}: ${seconds(told.recent_round)}; 19 in 20 within ${seconds(told.p95_round)}`),
-    certificate(told.certificate),
-    card('Most owed', told.worst ? turns(told.worst.owed) : '–',
-      told.worst ? ['to ', clientLink(told.worst.id)] : 'Nobody is owed a turn.',
-      promise?.cap != null && `Nobody can be owed more than ${turns(promise.cap)}.`),
-    card('Least share of the rounds', share(told.least_share), told.least && ['taken by ', clientLink(told.least.id)],
+    card('Mean round duration', seconds(data.mean_round), data.random && comparison(data.random),
+      data.recent_round != null &&
+        `Mean of the last ${count(data.recent_of)}: ${seconds(data.recent_round)}; ` +
+          `95th percentile: ${seconds(data.p95_round)}`),
+    certificate(data.certificate),
+    card('Largest debt', data.worst ? turns(data.worst.owed) : '–',
+      data.worst ? ['owed to ', clientLink(data.worst.id)] : 'No turns are owed.',
+      promise?.cap != null && `A debt cannot exceed ${turns(promise.cap)}.`),
+    card('Smallest share of rounds', share(data.least_share), data.least && ['of ', clientLink(data.least.id)],
       promised
-        ? `Promised: ${promised} of the rounds${promise.accrual === 'available' ? ' it is there for' : ''}`
-        : 'No share is promised.'),
-    card('Evenness', index(told.jain), 'Jain’s index of the turns: 1 where all have had the same.',
-      told.cohort != null &&
-        `${number(told.cohort)} chosen a round${told.volunteers == null ? '' : ` of ${number(told.volunteers)} there`}`));
+        ? `Guaranteed: ${promised} of the rounds${promise.accrual === 'available' ? ' in which it is available' : ''}`
+        : 'No share is guaranteed.'),
+    card('Jain’s index', ratio(data.jain), '1 if all clients have had the same number of turns.',
+      data.cohort != null &&
+        `Mean cohort: ${number(data.cohort)} clients` +
+          (data.volunteers == null ? '' : ` of ${number(data.volunteers)} available`)));
 }
 
 const LEVELS = { error: ['bad', 'Error'], warning: ['warn', 'Warning'], note: ['none', 'Note'] };
 const warning = ({ level, text, id }) =>
   h('li', null, badge(...(LEVELS[level] ?? LEVELS.note)), h('span', null, id != null && [clientLink(id), ': '], text));
 
-function view(told) {
-  const { rounds, debts } = told;
+function view(data) {
+  const { rounds, debts } = data;
   return [
-    headCards(told),
+    headCards(data),
     charts(
       chart({
-        id: 'overview-rounds', from: told, title: 'Are rounds getting shorter?',
-        read: 'Seconds from the choice to the last client that was waited for. The line is the mean, the band ' +
-          'reaches from the shortest to the longest of the rounds that share a point.',
+        id: 'overview-rounds', from: data, title: 'Are rounds getting shorter?',
+        caption:
+          'Seconds from the selection to the last client that the round waited for. The line is the mean of the ' +
+          'rounds at a point, the band is their range.',
         traces: (c) => [
           ...band(rounds.x, rounds.low, rounds.high, c.band),
-          line(rounds.x, rounds.mean, 'mean round', c.accent, {
-            customdata: rounds.x, hovertemplate: 'from round %{x:,d}: %{y:.2f} s<extra></extra>',
+          line(rounds.x, rounds.mean, 'mean duration', c.accent, {
+            customdata: rounds.x, hovertemplate: 'up to round %{x:,d}: %{y:.2f} s<extra></extra>',
           }),
         ],
         layout: (c) => ({
           xaxis: roundAxis, yaxis: { title: 'seconds', rangemode: 'tozero' }, showlegend: false,
-          ...(told.random ? rule(c, 'y', told.random.mean_round, 'random') : {}),
+          ...(data.random ? rule(c, 'y', data.random.mean_round, 'random selection') : {}),
         }),
-        click: (round) => steer.to('rounds', { number: round }),
+        click: (round) => navigation.open('rounds', { number: round }),
       }),
       debts &&
         chart({
-          id: 'overview-debts', from: told, title: 'Do debts stay bounded?',
-          read: 'Turns owed to the client that is owed most, and to the average client. A curve that flattens is ' +
-            'a promise that is being kept; one that climbs is not.',
+          id: 'overview-debts', from: data, title: 'Do debts stay bounded?',
+          caption:
+            'The largest and the mean number of turns owed to a client. Flat curves mean that the guarantee is kept; ' +
+            'steadily rising curves mean that it cannot be kept.',
           traces: (c) => [
-            line(debts.x, debts.worst, 'most owed', c.bad),
+            line(debts.x, debts.worst, 'largest', c.bad),
             line(debts.x, debts.mean, 'mean', c.accent, { line: { dash: 'dot' } }),
           ],
           layout: () => ({ xaxis: roundAxis, yaxis: { title: 'turns owed', rangemode: 'tozero' } }),
         })),
     h('div', { class: 'charts' },
       box('Warnings',
-        told.warnings.length
+        data.warnings.length
           ? h('ul', { class: 'warnings' },
               Object.keys(LEVELS)
-                .flatMap((level) => told.warnings.filter((one) => one.level === level))
+                .flatMap((level) => data.warnings.filter((item) => item.level === level))
                 .map(warning))
-          : muted('Nothing needs attention.')),
+          : muted('There are no warnings.')),
       box('Outcomes',
         table({
-          caption: 'What became of those who were chosen',
-          rows: Object.entries(told.outcomes).filter(([, many]) => many),
+          caption: 'Turns by outcome',
+          rows: Object.entries(data.outcomes).filter(([, total]) => total),
           columns: [
             { label: 'outcome', text: true, cell: ([name]) => name },
-            { label: 'clients', cell: ([, many]) => count(many) },
-            { label: 'which is', text: true, cell: ([name]) => OUTCOMES[name] ?? '' },
+            { label: 'turns', cell: ([, total]) => count(total) },
+            { label: 'the client', text: true, cell: ([name]) => OUTCOMES[name] ?? '' },
           ],
-          none: 'Nobody has come back yet.',
+          none: 'No client has returned yet.',
         }))),
-    box('Who is behind',
+    box('Largest debts',
       table({
-        caption: 'Clients that are owed most', rows: told.behind, none: 'Nobody is owed a turn.',
+        caption: 'Clients that are owed the most turns', rows: data.behind, none: 'No turns are owed.',
         columns: [
           { label: 'client', text: true, cell: (row) => clientLink(row.id) },
           { label: 'owed (turns)', cell: (row) => number(row.owed) },
           { label: 'turns taken', cell: (row) => count(row.turns) },
-          { label: 'share of the rounds', cell: (row) => share(row.share) },
+          { label: 'share of rounds', cell: (row) => share(row.share) },
           {
-            label: 'newest round', text: true,
+            label: 'last round', text: true,
             cell: (row) =>
               h('a',
                 {
-                  href: steer.address('client', { id: row.id, round: told.round }),
-                  title: `Why it was chosen in round ${count(told.round)}, or why not`,
+                  href: navigation.link('client', { id: row.id, round: data.round }),
+                  title: `Explain the selection of round ${count(data.round)} for this client`,
                 },
-                'why (not)?'),
+                'explain'),
           },
         ],
       })),
@@ -128,5 +134,6 @@ function view(told) {
 }
 
 export default {
-  name: 'overview', label: 'Overview', asks: () => ({ overview: {} }), view: (slots) => answer(slots.overview, view),
+  name: 'overview', label: 'Overview', requests: () => ({ overview: {} }),
+  view: (slots) => renderSlot(slots.overview, view),
 };

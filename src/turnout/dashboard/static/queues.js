@@ -1,37 +1,39 @@
-// Queues: what every client is owed, round by round, and whether debts stay below their cap.
+// Queues: the turns owed to each client by round, and the distribution of debts.
 import { bars, chart, clientAxis, line, mapHeight, roundAxis, rule } from './charts.js';
-import { answer, charts, choice, empty, orders, pager, steer } from './parts.js';
-import { plain, turns } from './words.js';
+import { ORDERS, charts, choice, empty, navigation, pager, renderSlot } from './parts.js';
+import { plain, turns } from './format.js';
 
-function map(told) {
-  const { ids, x, owed } = told;
+function map(data) {
+  const { ids, x, owed } = data;
   return chart({
-    id: 'queues', from: told, wide: true, height: mapHeight(ids), title: 'Whose debt grows, and whose is paid?',
-    read: 'One row a client, one column a round (or the rounds that share a column). The stronger the colour, ' +
-      'the more turns it was owed then. A row that fades was paid. Click a row to open its client.',
+    id: 'queues', from: data, wide: true, height: mapHeight(ids), title: 'Which debts grow, and which are paid?',
+    caption:
+      'One row per client, one column per round or group of rounds. A stronger colour means more turns owed; a row ' +
+      'that fades was paid. Click a row to open the client.',
     traces: (c) => [
       {
-        type: 'heatmap', x, y: ids.map((_, place) => place), z: owed, colorscale: c.scale, zmin: 0,
+        type: 'heatmap', x, y: ids.map((_, index) => index), z: owed, colorscale: c.scale, zmin: 0,
         colorbar: { title: { text: 'turns', side: 'top' }, thickness: 10, outlinewidth: 0, len: 1 },
         customdata: ids.map((id) => x.map(() => id)), text: ids.map((id) => x.map(() => plain(id))),
         hovertemplate: '%{text}, round %{x:,d}: %{z:.2f} turns owed<extra></extra>', hoverongaps: false,
       },
     ],
     layout: (c, width) => ({ xaxis: { ...roundAxis, showgrid: false }, yaxis: clientAxis(ids, width) }),
-    click: (id) => steer.to('client', { id }),
+    click: (id) => navigation.open('client', { id }),
   });
 }
 
-function view(told) {
-  const { curve, now, cap } = told;
+function view(data) {
+  const { curve, now, cap } = data;
   return [
     charts(curve &&
         chart({
-          id: 'queue-curve', from: told, title: 'Do debts settle?',
-          read: 'Turns owed to the client that is owed most, to the one that 95 of 100 are owed less than, and ' +
-            'on average. Curves that flatten belong to a promise that is being kept.',
+          id: 'queue-curve', from: data, title: 'Do debts stay bounded?',
+          caption:
+            'Largest debt, 95th percentile and mean of all clients, in turns. Flat curves mean that the guarantee is ' +
+            'kept.',
           traces: (c) => [
-            line(curve.x, curve.worst, 'most owed', c.bad),
+            line(curve.x, curve.worst, 'largest', c.bad),
             line(curve.x, curve.p95, '95th percentile', c.warn, { line: { dash: 'dash' } }),
             line(curve.x, curve.mean, 'mean', c.accent, { line: { dash: 'dot' } }),
           ],
@@ -39,26 +41,26 @@ function view(told) {
         }),
       now &&
         chart({
-          id: 'queue-now', from: told, title: 'How much is owed now, and to how many?',
-          read: 'Clients by the turns they are owed after the newest round. ' + (cap == null ? 'There is no cap.'
-            : `Nobody can be owed more than the cap of ${turns(cap)}: what would exceed it is forfeited.`),
+          id: 'queue-now', from: data, title: 'How are the current debts distributed?',
+          caption: 'Number of clients by turns owed after the last round. ' + (cap == null ? 'Debts have no cap.'
+            : `Debts are capped at ${turns(cap)}; further turns are forfeited.`),
           traces: (c) => [bars(now, 'clients', c.accent, turns)],
           layout: (c) => ({
-            xaxis: { title: 'turns owed now', rangemode: 'tozero' }, yaxis: { title: 'clients', rangemode: 'tozero' },
+            xaxis: { title: 'turns owed', rangemode: 'tozero' }, yaxis: { title: 'clients', rangemode: 'tozero' },
             showlegend: false,
             ...(cap != null && cap <= now.edges.at(-1) * 2 ? rule(c, 'x', cap, 'cap') : {}),
           }),
         })),
-    told.owed && told.ids.length
+    data.owed && data.ids.length
       ? [
-          choice('Order', orders, told.order, (order) => steer.go({ order, page: null })), map(told),
-          pager(told, 'clients'),
+          choice('Order', ORDERS, data.order, (order) => navigation.update({ order, page: null })), map(data),
+          pager(data, 'clients'),
         ]
-      : empty('No map of debts', told.why_not ?? 'No debts are recorded: this policy promises nothing.'),
+      : empty('Debts by client are not available', data.empty_reason ?? 'No client has joined yet.'),
   ];
 }
 
 export default {
-  name: 'queues', label: 'Queues', asks: ({ order = 'owed', page = 1 }) => ({ queues: { order, page } }),
-  view: (slots) => answer(slots.queues, view),
+  name: 'queues', label: 'Queues', requests: ({ order = 'owed', page = 1 }) => ({ queues: { order, page } }),
+  view: (slots) => renderSlot(slots.queues, view),
 };

@@ -1,31 +1,32 @@
-// Rounds: one round in detail, and the list of all of them.
+// Rounds: details of one round, and the list of all rounds.
 import { chart } from './charts.js';
 import { h } from './dom.js';
-import { answer, badge, box, clientLink, facts, muted, pager, roundLink, steer, table } from './parts.js';
-import { OUTCOMES, count, moment, number, plain, seconds, turns } from './words.js';
+import { badge, box, clientLink, facts, muted, navigation, pager, renderSlot, roundLink, table } from './parts.js';
+import { OUTCOMES, count, number, plain, seconds, timestamp, turns } from './format.js';
 
-const KINDS = { arrived: 'ok', late: 'warn', failed: 'bad' };
+const LEVELS = { arrived: 'ok', late: 'warn', failed: 'bad' };
 
-function stepper(told) {
-  const button = (words, number, off) =>
-    h('button', { type: 'button', disabled: off, onclick: () => steer.go({ number }) }, words);
+function stepper(data) {
+  const button = (text, number, disabled) =>
+    h('button', { type: 'button', disabled, onclick: () => navigation.update({ number }) }, text);
   return h('div', { class: 'pager', role: 'group', 'aria-label': 'Step through rounds' },
-    button('← Previous', told.number - 1, told.number <= told.first),
-    button('Next →', told.number + 1, told.number >= told.last), button('Newest', null, false),
-    muted(`Rounds ${count(told.first)} to ${count(told.last)}`));
+    button('← Previous', data.number - 1, data.number <= data.first),
+    button('Next →', data.number + 1, data.number >= data.last), button('Latest', null, false),
+    muted(`Rounds ${count(data.first)} to ${count(data.last)}`));
 }
 
-function bars(told) {
-  const { rows } = told;
-  const y = rows.map((_, place) => place);
+function bars(data) {
+  const { rows } = data;
+  const y = rows.map((_, index) => index);
   const series = (c) => [
-    ['optimistic', 'optimistic', c.there], ['predicted', 'predicted', c.muted], ['seconds', 'taken', c.accent],
+    ['optimistic', 'optimistic', c.available], ['predicted', 'predicted', c.muted], ['seconds', 'actual', c.accent],
   ];
   return chart({
-    id: 'round-bars', from: told, wide: true, height: Math.max(240, rows.length * 46 + 90),
-    title: 'Who held the round up?',
-    read: 'For each client the time the choice counted on (optimistic while it is little known), the predicted ' +
-      'one, and the one it took. The last one that was waited for is marked.',
+    id: 'round-bars', from: data, wide: true, height: Math.max(240, rows.length * 46 + 90),
+    title: 'Which client determined the duration?',
+    caption:
+      'For each client the time that the selection assumed (optimistic for clients with few turns), the predicted ' +
+      'time and the actual time. The last client that the round waited for is marked.',
     traces: (c) =>
       series(c).map(([field, name, colour]) => ({
         type: 'bar', orientation: 'h', name, y, x: rows.map((row) => row[field]), customdata: rows.map((row) => row.id),
@@ -46,74 +47,77 @@ function bars(told) {
         showgrid: false, ticks: '',
       },
     }),
-    click: (id) => steer.to('client', { id, round: told.number }),
+    click: (id) => navigation.open('client', { id, round: data.number }),
   });
 }
 
-function detail(told) {
+function detail(data) {
   return [
-    h('h2', { class: 'large' }, `Round ${count(told.number)}${told.is_open ? ', still open' : ''}`), stepper(told),
-    h('p', { class: 'sentence' }, told.words),
+    h('h2', { class: 'large' }, `Round ${count(data.number)}${data.is_open ? ', still open' : ''}`), stepper(data),
+    h('p', { class: 'sentence' }, data.summary),
     facts([
-      ['Time', seconds(told.seconds)], ['Chosen', count(told.rows.length)], ['Wanted', count(told.wanted)],
-      ['Were there', count(told.volunteers)], ['Slowest time counted on', seconds(told.threshold)],
-      ['Objective', told.objective == null ? '–' : turns(told.objective)], ['Opened', moment(told.opened)],
-      ['Closed', moment(told.closed)],
+      ['Duration', seconds(data.seconds)], ['Chosen', count(data.rows.length)],
+      ['Target size', count(data.target_size)],
+      ['Available', count(data.volunteers)], ['Assumed slowest time', seconds(data.threshold)],
+      ['Objective', data.objective == null ? '–' : turns(data.objective)], ['Opened', timestamp(data.opened)],
+      ['Closed', timestamp(data.closed)],
     ]),
-    told.rows.length > 0 && told.rows.length <= 200 && bars(told),
-    box('Those who were chosen',
+    data.rows.length > 0 && data.rows.length <= 200 && bars(data),
+    box('Chosen clients',
       table({
-        caption: `Clients chosen in round ${count(told.number)}`, rows: told.rows,
-        none: 'Nobody was chosen in this round.',
+        caption: `Clients chosen in round ${count(data.number)}`, rows: data.rows,
+        none: 'No client was chosen in this round.',
         columns: [
-          { label: 'client', text: true, cell: (row) => clientLink(row.id, { round: told.number }) },
+          { label: 'client', text: true, cell: (row) => clientLink(row.id, { round: data.number }) },
           {
             label: 'outcome', text: true,
             cell: (row) => [
-              h('span', { title: OUTCOMES[row.outcome] }, badge(KINDS[row.outcome] ?? 'none', row.outcome)),
-              row.bottleneck && h('span', { class: 'flag', title: 'The round waited for it' }, 'last'),
+              h('span', { title: OUTCOMES[row.outcome] }, badge(LEVELS[row.outcome] ?? 'none', row.outcome)),
+              row.bottleneck && h('span', { class: 'flag', title: 'The round waited for this client' }, 'last'),
               row.why && ` ${row.why}`,
             ],
           },
-          { label: 'took', cell: (row) => seconds(row.seconds) },
+          { label: 'actual', cell: (row) => seconds(row.seconds) },
           { label: 'predicted', cell: (row) => seconds(row.predicted) },
           { label: 'band', cell: (row) => (row.low == null ? '–' : `${seconds(row.low)} to ${seconds(row.high)}`) },
           { label: 'optimistic', cell: (row) => seconds(row.optimistic) },
-          { label: 'owed before (turns)', cell: (row) => number(row.owed) },
+          { label: 'owed before the round (turns)', cell: (row) => number(row.owed) },
           { label: 'loss', cell: (row) => number(row.loss) },
           {
-            label: 'why?', text: true,
-            cell: (row) => h('a', { href: steer.address('client', { id: row.id, round: told.number }) }, 'why?'),
+            label: 'selection', text: true,
+            cell: (row) => h('a', { href: navigation.link('client', { id: row.id, round: data.number }) }, 'explain'),
           },
         ],
       })),
   ];
 }
 
-const list = (told, shown) =>
+const list = (data, shown) =>
   box('All rounds',
     table({
-      caption: 'Rounds, newest first', rows: told.rows, current: (row) => row.round === shown,
+      caption: 'Rounds, newest first', rows: data.rows, current: (row) => row.round === shown,
       none: 'No round is recorded yet.',
       columns: [
-        { label: 'round', cell: (row) => roundLink(row.round) }, { label: 'time', cell: (row) => seconds(row.seconds) },
-        { label: 'were there', cell: (row) => count(row.volunteers) },
-        { label: 'chosen', cell: (row) => count(row.cohort) }, { label: 'back', cell: (row) => count(row.back) },
+        { label: 'round', cell: (row) => roundLink(row.round) },
+        { label: 'duration', cell: (row) => seconds(row.seconds) },
+        { label: 'available', cell: (row) => count(row.volunteers) },
+        { label: 'chosen', cell: (row) => count(row.cohort) }, { label: 'returned', cell: (row) => count(row.back) },
         { label: 'late', cell: (row) => count(row.late) }, { label: 'failed', cell: (row) => count(row.failed) },
-        { label: 'last one back', text: true, cell: (row) => clientLink(row.bottleneck, { round: row.round }) },
-        { label: 'slowest counted on', cell: (row) => seconds(row.threshold) },
+        { label: 'last client', text: true, cell: (row) => clientLink(row.bottleneck, { round: row.round }) },
+        { label: 'assumed slowest', cell: (row) => seconds(row.threshold) },
         { label: 'objective (turns)', cell: (row) => number(row.objective) },
       ],
     }),
-    pager(told, 'rounds'));
+    pager(data, 'rounds'));
 
 export default {
   name: 'rounds', label: 'Rounds',
-  asks: ({ number: wanted, page = 1 }) => ({ round: { number: wanted }, rounds: { page, size: 20 } }),
-  view: (slots) => [answer(slots.round, detail), answer(slots.rounds, (told) => list(told, slots.round?.data?.number))],
+  requests: ({ number, page = 1 }) => ({ round: { number }, rounds: { page, size: 20 } }),
+  view: (slots) =>
+    [renderSlot(slots.round, detail), renderSlot(slots.rounds, (data) => list(data, slots.round?.data?.number))],
   step(by, { round }, settings) {
-    const told = round?.data;
-    const next = Number(settings.number ?? told?.number) + by;
-    if (told && next >= told.first && next <= told.last) steer.go({ number: next });
+    const data = round?.data;
+    const next = Number(settings.number ?? data?.number) + by;
+    if (data && next >= data.first && next <= data.last) navigation.update({ number: next });
   },
 };

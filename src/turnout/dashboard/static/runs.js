@@ -1,33 +1,33 @@
-// The choice of a run: a button that says which one is shown, and a dialog that finds one among many.
+// The selection of a run: a button with the current run, and a dialog to search the runs.
 import { fill, h } from './dom.js';
-import { count, progress, short } from './words.js';
+import { count, progress, short } from './format.js';
 
 const at = (id) => document.getElementById(id);
-const MOST = 60;
+const MAX_LISTED = 60;
 
 export function showRun(button, store, about) {
   button.hidden = store?.kind !== 'runs' || store.runs.length === 0;
   if (button.hidden) return;
-  const run = store.runs.find((one) => one.id === about?.run);
+  const run = store.runs.find((candidate) => candidate.id === about?.run);
   button.textContent =
     about?.run == null
       ? 'Choose a run ▾'
       : `Run ${about.run}: ${short(about.name, 30)}${run ? `, seed ${run.seed}` : ''} ▾`;
 }
 
-const described = (run) => `${run.id} ${run.name} ${run.policy} seed ${run.seed} ${run.world ?? ''}`.toLowerCase();
+const searchText = (run) => `${run.id} ${run.name} ${run.policy} seed ${run.seed} ${run.world ?? ''}`.toLowerCase();
 
 export function chooseRun(store, address) {
   const page = location.hash.replace(/^#\/?/, '').split('?')[0] || 'overview';
-  const link = (id, ...words) => h('a', { href: address(page, { run: id }), onclick: () => at('runs').close() }, words);
+  const link = (id, ...label) => h('a', { href: address(page, { run: id }), onclick: () => at('runs').close() }, label);
   const list = (text) => {
-    const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = store.runs.filter((run) => words.every((word) => described(run).includes(word)));
+    const terms = text.toLowerCase().split(/\s+/).filter(Boolean);
+    const matches = store.runs.filter((run) => terms.every((term) => searchText(run).includes(term)));
     const unlisted = /^\d+$/.test(text) && !store.runs.some((run) => run.id === Number(text));
     fill(at('runs-list'),
       h('ul', { class: 'runs' }, unlisted && h('li', null, link(text, `Run ${text}`)),
-        found
-          .slice(0, MOST)
+        matches
+          .slice(0, MAX_LISTED)
           .map((run) =>
             h('li', null,
               link(run.id, h('b', null, `Run ${run.id}: ${short(run.name, 60)}`),
@@ -35,10 +35,11 @@ export function chooseRun(store, address) {
                   ` seed ${run.seed}${run.world ? `, ${short(run.world, 30)}` : ''}, ${count(run.clients)} clients, `,
                   progress(run)))))),
       h('p', { class: 'muted' },
-        `${count(Math.min(MOST, found.length))} of ${count(store.runs_total ?? store.runs.length)} runs, newest first.`,
-        found.length > MOST && ' Type to find others.',
+        `${count(Math.min(MAX_LISTED, matches.length))} of ` +
+          `${count(store.runs_total ?? store.runs.length)} runs, newest first.`,
+        matches.length > MAX_LISTED && ' Type to search for others.',
         store.runs_total > store.runs.length &&
-          ` Only the newest ${count(store.runs.length)} are found by name; type the number of an older one.`));
+          ` Only the newest ${count(store.runs.length)} runs can be searched; type the number of an older run.`));
   };
   at('runs-filter').value = '';
   at('runs-filter').oninput = (event) => list(event.target.value.trim());

@@ -1,41 +1,41 @@
-// System: the store, how it is read, how fast this server answers, and which versions are at work.
+// System: the store, reading and response times, and versions.
 import { h } from './dom.js';
-import { answer, box, charts, facts, table } from './parts.js';
-import { bytes, count, milliseconds, moment, seconds } from './words.js';
+import { box, charts, facts, renderSlot, table } from './parts.js';
+import { bytes, count, milliseconds, seconds, timestamp } from './format.js';
 
 function view({ store, reading, gaps, requests, versions, uptime, memory_bytes: memory }) {
   return [
     charts(
       box('Store',
         facts([
-          ['Name', store.name], ['Kind', store.kind === 'runs' ? 'runs of simulations' : 'a live fleet'],
+          ['Name', store.name], ['Kind', store.kind === 'runs' ? 'store of runs' : 'live fleet'],
           ['Size', bytes(store.bytes)], ['Write-ahead log', bytes(store.log_bytes)],
-          ['Written by', store.writer ?? 'nobody at the moment'], ['Last change', moment(store.changed)],
+          ['Writing process', store.writer ?? 'none'], ['Last change', timestamp(store.changed)],
         ])),
       box('Reading',
         facts([
-          ['Rounds read', count(reading.rounds)], ['Time for all of them', seconds(reading.seconds)],
-          ['Newest change read in', milliseconds(reading.last_ms)],
+          ['Rounds read', count(reading.rounds)], ['Time to read all rounds', seconds(reading.seconds)],
+          ['Time to read the last change', milliseconds(reading.last_ms)],
         ])),
       gaps &&
-        box('Between rounds',
+        box('Timing of rounds',
           facts([
-            ['A round is open for', `${seconds(gaps.round_median)} (median)`],
-            ['From its close to the next choice', `${seconds(gaps.between_median)} (median)`],
+            ['Round open for', `${seconds(gaps.round_median)} (median)`],
+            ['From closing to the next selection', `${seconds(gaps.between_median)} (median)`],
           ])),
       box('This server',
         facts([
-          ['Up for', seconds(uptime)], ['Memory', bytes(memory)],
+          ['Uptime', seconds(uptime)], ['Memory', bytes(memory)],
           ...Object.entries(versions).map(([name, version]) => [name, String(version)]),
         ]),
-        h('p', null, 'For machines: ', h('a', { href: '/metrics' }, '/metrics'), ', ',
+        h('p', null, 'For monitoring: ', h('a', { href: '/metrics' }, '/metrics'), ', ',
           h('a', { href: '/healthz' }, '/healthz')))),
     box('Requests',
       table({
-        caption: 'How fast this server answers', rows: requests, none: 'Nothing was asked yet.',
+        caption: 'Response times of this server', rows: requests, none: 'No requests yet.',
         columns: [
           { label: 'route', text: true, cell: (row) => row.route },
-          { label: 'times asked', cell: (row) => count(row.count) },
+          { label: 'requests', cell: (row) => count(row.count) },
           { label: 'median', cell: (row) => milliseconds(row.median_ms) },
           { label: '95th percentile', cell: (row) => milliseconds(row.p95_ms) },
         ],
@@ -44,6 +44,6 @@ function view({ store, reading, gaps, requests, versions, uptime, memory_bytes: 
 }
 
 export default {
-  name: 'system', label: 'System', asks: () => ({ system: {} }), view: (slots) => answer(slots.system, view),
-  without: true,
+  name: 'system', label: 'System', requests: () => ({ system: {} }), view: (slots) => renderSlot(slots.system, view),
+  worksWithoutRounds: true,
 };

@@ -1,9 +1,9 @@
-// Sets light or dark before the first paint: what was chosen here before, else what the system prefers.
+// Sets the theme before the first paint: the stored choice, or else the preference of the system.
 (() => {
-  let kept = null;
-  try { kept = localStorage.getItem('turnout-theme'); } catch {
-    /* storage is refused: the system decides */
+  let stored = null;
+  try { stored = localStorage.getItem('turnout-theme'); } catch {
+    /* storage is blocked: use the preference of the system */
   }
-  const dark = kept ? kept === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
+  const dark = stored ? stored === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
   document.documentElement.dataset.theme = dark ? 'dark' : 'light';
 })();

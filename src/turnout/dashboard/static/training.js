@@ -1,87 +1,90 @@
-// Training: how good the model is after so many rounds and after so much time, against other policies.
-import { MANY, band, chart, line, roundAxis, timeUnit } from './charts.js';
-import { answer, charts, choice, empty, steer } from './parts.js';
-import { plain } from './words.js';
+// Training: metrics of the model by round and by time, compared with other policies.
+import { LEGEND_LIMIT, band, chart, line, roundAxis, timeUnit } from './charts.js';
+import { charts, choice, empty, navigation, renderSlot } from './parts.js';
+import { plain } from './format.js';
 
 const DASHES = ['dash', 'dot', 'dashdot', 'solid'];
 
-/** `#rrggbb` made see-through, in words that every Plotly understands. */
-const faint = (colour) => {
+/** `#rrggbb` as a transparent rgba() colour, which all versions of Plotly accept. */
+const transparent = (colour) => {
   const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
   return `rgba(${red}, ${green}, ${blue}, 0.15)`;
 };
 
-function curves(told, field, by) {
+function curves(data, field, by) {
   return (c) =>
-    told.groups.flatMap((group, place) => {
-      const many = told.groups.length > MANY;
-      const colour = group.is_current ? c.accent : many ? c.muted : c.series[place % c.series.length];
+    data.groups.flatMap((group, index) => {
+      const isCrowded = data.groups.length > LEGEND_LIMIT;
+      const colour = group.is_current ? c.accent : isCrowded ? c.muted : c.series[index % c.series.length];
       const x = group[field].map((value) => value / by);
-      const room = group.half_width && (group.is_current || !many)
+      const interval = group.half_width && (group.is_current || !isCrowded)
         ? band(x, group.mean.map((mean, at) => mean - (group.half_width[at] ?? 0)),
-            group.mean.map((mean, at) => mean + (group.half_width[at] ?? 0)), faint(colour))
+            group.mean.map((mean, at) => mean + (group.half_width[at] ?? 0)), transparent(colour))
         : [];
       const name = `${group.is_current ? 'this run: ' : ''}${group.name}`;
       return [
-        ...room,
+        ...interval,
         line(x, group.mean, name, colour, {
           mode: 'lines', text: x.map(() => plain(name, 40)),
           hovertemplate: '%{text}: %{y:.4~g} at %{x:.4~g}<extra></extra>',
           line: {
-            width: group.is_current ? 3.5 : many ? 1 : 1.5, dash: group.is_current || many ? 'solid' : DASHES[place % 4],
+            width: group.is_current ? 3.5 : isCrowded ? 1 : 1.5,
+            dash: group.is_current || isCrowded ? 'solid' : DASHES[index % 4],
           },
-          opacity: many && !group.is_current ? 0.55 : 1,
+          opacity: isCrowded && !group.is_current ? 0.55 : 1,
         }),
       ];
     });
 }
 
-const losses = (told) => chart({
-    id: 'train-losses', from: told, title: 'Do clients learn on their own data?',
-    read: 'Mean of the training losses that the chosen clients told in each round. It should fall.',
-    traces: (c) => [line(told.losses.x, told.losses.mean, 'told loss', c.accent)],
-    layout: () => ({ xaxis: roundAxis, yaxis: { title: 'mean told loss' }, showlegend: false }),
+const losses = (data) => chart({
+    id: 'train-losses', from: data, title: 'Do the losses of clients fall?',
+    caption: 'Mean of the training losses that clients reported in each round.',
+    traces: (c) => [line(data.losses.x, data.losses.mean, 'reported loss', c.accent)],
+    layout: () => ({ xaxis: roundAxis, yaxis: { title: 'mean reported loss' }, showlegend: false }),
   });
 
-function view(told) {
-  if (!told.groups.length && told.losses) return charts(losses(told));
-  if (!told.groups.length)
-    return empty('Nothing was measured of a model.', told.about.run == null
-        ? 'This fleet’s server tells nothing of it here. Flower’s metrics are shown as soon as a round of it is over, ' +
-          'and losses that clients tell with their reports.'
-        : 'This run selected clients and measured their times without training a model. A run that trains a model ' +
-          'shows its curves here.');
-  const [by, unit] = timeUnit(Math.max(...told.groups.map((group) => group.seconds.at(-1) ?? 0)));
-  const many = told.groups.length > MANY;
-  const others = many ? ' Thin lines are the other policies: point at one to read its name.' : '';
-  const title = { title: plain(told.metric) };
-  const runs = Math.max(...told.groups.map((group) => group.runs ?? 1));
-  const bands = told.groups.some((group) => group.half_width)
-    ? ` Bands are 95 % confidence intervals over ${runs} runs with other seeds.`
+function view(data) {
+  if (!data.groups.length && data.losses) return charts(losses(data));
+  if (!data.groups.length)
+    return empty('No metrics are recorded.', data.about.run == null
+        ? 'This page shows the metrics of a Flower server after each of its rounds, and losses that clients report.'
+        : 'This run simulated selections and times without training a model. Metrics of runs that train a model are ' +
+          'shown here.');
+  const [by, unit] = timeUnit(Math.max(...data.groups.map((group) => group.seconds.at(-1) ?? 0)));
+  const isCrowded = data.groups.length > LEGEND_LIMIT;
+  const others = isCrowded ? ' Thin lines are other policies; hover over a line to see its name.' : '';
+  const title = { title: plain(data.metric) };
+  const runs = Math.max(...data.groups.map((group) => group.runs ?? 1));
+  const bands = data.groups.some((group) => group.half_width)
+    ? ` Bands are 95 % confidence intervals over ${runs} runs with different seeds.`
     : '';
   return [
-    told.metrics.length > 1 &&
-      choice('Measure', told.metrics.map((name) => [name, name]), told.metric, (metric) => steer.go({ metric })),
+    data.metrics.length > 1 &&
+      choice('Metric', data.metrics.map((name) => [name, name]), data.metric,
+        (metric) => navigation.update({ metric })),
     charts(
       chart({
-        id: `train-rounds-${told.metric}`, from: told, height: 380,
-        title: `How does ${told.metric} develop with each round?`,
-        read: `${told.groups.length > 1 ? 'The thick line is the policy of this run.' : 'Measured after some rounds.'}` +
+        id: `train-rounds-${data.metric}`, from: data, height: 380,
+        title: `How does ${data.metric} change with each round?`,
+        caption:
+          `${data.groups.length > 1 ? 'The thick line is the policy of this run.' : 'Values measured after rounds.'}` +
           `${others}${bands}`,
-        traces: curves(told, 'rounds', 1),
-        layout: () => ({ xaxis: roundAxis, yaxis: title, showlegend: !many }),
+        traces: curves(data, 'rounds', 1),
+        layout: () => ({ xaxis: roundAxis, yaxis: title, showlegend: !isCrowded }),
       }),
       chart({
-        id: `train-seconds-${told.metric}`, from: told, height: 380,
-        title: `How does ${told.metric} develop with time?`,
-        read: `The same against the time that the rounds took: short rounds count here.${bands}`,
-        traces: curves(told, 'seconds', by), layout: () => ({ xaxis: { title: unit }, yaxis: title, showlegend: !many }),
+        id: `train-seconds-${data.metric}`, from: data, height: 380,
+        title: `How does ${data.metric} change over time?`,
+        caption: `The same values over the cumulative duration of the rounds.${bands}`,
+        traces: curves(data, 'seconds', by),
+        layout: () => ({ xaxis: { title: unit }, yaxis: title, showlegend: !isCrowded }),
       }),
-      told.losses && losses(told)),
+      data.losses && losses(data)),
   ];
 }
 
 export default {
-  name: 'training', label: 'Training', asks: ({ metric }) => ({ training: { metric } }),
-  view: (slots) => answer(slots.training, view),
+  name: 'training', label: 'Training', requests: ({ metric }) => ({ training: { metric } }),
+  view: (slots) => renderSlot(slots.training, view),
 };

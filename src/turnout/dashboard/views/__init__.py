@@ -1,1 +1,1 @@
-"""What each page shows, as plain values: one function a page, and nothing of the web."""
+"""The data of each page as JSON-compatible values: one function per page, independent of HTTP."""

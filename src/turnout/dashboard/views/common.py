@@ -1,4 +1,4 @@
-"""What the pages share: numbers for JSON, fewer points than rounds, and what a page is about."""
+"""Helpers of several pages: JSON numbers, binning of long series, pagination, and the description of a source."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ POINTS = 300
 DIGITS = 6
 SHOWN_ROWS = 60
 LARGEST_PAGE = 500
-RECENTLY = 100  # rounds in which a change of a client is worth a word
-FLAGS = ("context", "changed", "resting", "retired", "seldom")
+RECENT_CHANGE_ROUNDS = 100  # rounds for which a change of a client is flagged
+FLAGS = ("context", "changed", "backing_off", "retired", "rarely_available")
 
 
 class Page(NamedTuple):
-    """A part of a long list: its number from 1, how many there are, and where it begins and ends."""
+    """A page of a list: its number counted from 1, the number of pages, and its slice of the list."""
 
     number: int
     pages: int
@@ -31,62 +31,62 @@ class Page(NamedTuple):
     end: int
 
 
-def number(value: float | int | None) -> float | int | None:
-    """As JSON can say it: nothing for what is not known, and not more digits than a person reads."""
+def json_number(value: float | int | None) -> float | int | None:
+    """Rounds a value to six significant digits; returns None for NaN and infinity, which JSON cannot represent."""
     if value is None or not math.isfinite(value):
         return None
     return int(value) if float(value).is_integer() and abs(value) < 2**53 else float(f"{value:.{DIGITS}g}")
 
 
-def numbers(values: npt.ArrayLike) -> list[Any]:
-    """The same of many."""
-    return [number(one) for one in np.asarray(values).tolist()]
+def json_numbers(values: npt.ArrayLike) -> list[Any]:
+    """Applies `json_number` to every value."""
+    return [json_number(value) for value in np.asarray(values).tolist()]
 
 
-def counted(value: int) -> int | None:
-    """A count, or nothing where it was not counted."""
+def known_count(value: int) -> int | None:
+    """Returns a count, or None if it is UNKNOWN."""
     return None if value == UNKNOWN else int(value)
 
 
-def bins(count: int, most: int = POINTS) -> IntArray:
-    """Where each of at most so many bins begins, and the end of the last."""
-    width = max(1, -(-count // most))
+def bin_edges(count: int, limit: int = POINTS) -> IntArray:
+    """Returns the edges of at most `limit` bins of equal width that cover `count` values."""
+    width = max(1, -(-count // limit))
     return np.append(np.arange(0, count, width), count)
 
 
-def binned(rounds: npt.ArrayLike, values: npt.ArrayLike, most: int = POINTS) -> tuple[list[Any], FloatArray]:
-    """The last round of each bin, and in each bin the mean, the least and the most, (3, bins)."""
+def bin_series(rounds: npt.ArrayLike, values: npt.ArrayLike, limit: int = POINTS) -> tuple[list[Any], FloatArray]:
+    """Returns the last round of each bin, and the mean, minimum and maximum of each bin, shape (3, bins)."""
     x, y = np.asarray(rounds), np.asarray(values, dtype=np.float64)
     if not len(y):
         return [], np.empty((3, 0))
-    edges = bins(len(y), most)
+    edges = bin_edges(len(y), limit)
     starts, widths = edges[:-1], np.diff(edges)
     known = np.isfinite(y)
     sums = np.add.reduceat(np.where(known, y, 0.0), starts)
-    there = np.add.reduceat(known.astype(np.int64), starts)
-    mean = np.divide(sums, there, out=np.full(len(widths), np.nan), where=there > 0)
+    counts = np.add.reduceat(known.astype(np.int64), starts)
+    mean = np.divide(sums, counts, out=np.full(len(widths), np.nan), where=counts > 0)
     low = np.minimum.reduceat(np.where(known, y, np.inf), starts)
     high = np.maximum.reduceat(np.where(known, y, -np.inf), starts)
     return x[edges[1:] - 1].tolist(), np.stack([mean, low, high])
 
 
-def histogram(values: FloatArray, most: int = 40) -> dict[str, Any]:
-    """How many values lie in each of equally wide bins; whole numbers of units are not torn apart."""
+def histogram(values: FloatArray, limit: int = 40) -> dict[str, Any]:
+    """Returns a histogram of the finite values with equally wide bins, or with one bin if all values are equal."""
     known = values[np.isfinite(values)]
     if not len(known):
         return {"edges": [], "counts": []}
     low, high = float(known.min()), float(known.max())
     if high - low <= 1e-9 * max(abs(low), abs(high), 1.0):
         half = max(abs(low) * 0.05, 0.005)
-        return {"edges": numbers([low - half, high + half]), "counts": [len(known)]}
-    counts, edges = np.histogram(known, bins=min(most, max(8, int(math.sqrt(len(known))))), range=(low, high))
-    return {"edges": numbers(edges), "counts": counts.tolist()}
+        return {"edges": json_numbers([low - half, high + half]), "counts": [len(known)]}
+    counts, edges = np.histogram(known, bins=min(limit, max(8, int(math.sqrt(len(known))))), range=(low, high))
+    return {"edges": json_numbers(edges), "counts": counts.tolist()}
 
 
 def about(watch: Watch, source: Source | None) -> dict[str, Any]:
-    """What every page says at its top."""
+    """Returns the description of the source that every page shows in its header."""
     reading = watch.reading if source is None else source.reading
-    told: dict[str, Any] = {
+    data: dict[str, Any] = {
         "run": None,
         "name": "",
         "policy": "",
@@ -99,10 +99,10 @@ def about(watch: Watch, source: Source | None) -> dict[str, Any]:
         "version": watch.version,
     }
     if source is None:
-        return told
+        return data
     ledger = source.ledger
     return {
-        **told,
+        **data,
         "run": source.run,
         "name": source.name,
         "policy": source.policy,
@@ -115,86 +115,94 @@ def about(watch: Watch, source: Source | None) -> dict[str, Any]:
 
 
 def promise(ledger: Ledger) -> dict[str, Any] | None:
-    """The terms, or None where nothing was promised."""
+    """Returns the terms of the guarantee; None if the policy guarantees nothing."""
     queues = ledger.queues
     if queues is None or not ledger.clients:
         return None
     rates = queues.guaranteed_rates
     return {
-        "least": number(float(rates.min())),
-        "most": number(float(rates.max())),
+        "least": json_number(float(rates.min())),
+        "most": json_number(float(rates.max())),
         "accrual": queues.accrual,
         "paid": ledger.paid,
-        "cap": None if queues.max_owed is None else number(float(queues.max_owed)),
+        "cap": None if queues.max_owed is None else json_number(float(queues.max_owed)),
     }
 
 
 def certificate(ledger: Ledger) -> dict[str, Any]:
-    """Whether the promise holds, and what that means."""
-    found = ledger.certificate()
-    if found is None:
-        return {"holds": None, "words": "This policy promises nothing, so there is nothing to hold."}
-    if not found.holds:
-        broken = int((~found.kept).sum())
-        return {"holds": False, "words": f"{broken:,} clients have had less than was promised and is owed."}
-    owed = float(found.owed.max(initial=0.0))
-    lost = int((found.forfeited >= 1).sum())
-    words = "Every client has had what it was promised, but for what it is still owed"
-    words += f": at most {owed:.2f} turns." if owed else "; nobody is owed anything."
-    if lost:
-        words += f" {lost:,} clients have forfeited turns to the cap."
-    return {"holds": True, "words": words}
+    """Returns whether the certificate holds, and a sentence about it."""
+    certified = ledger.certificate()
+    if certified is None:
+        return {"holds": None, "text": "This policy guarantees no turns."}
+    if not certified.holds:
+        broken = int((~certified.kept).sum())
+        return {
+            "holds": False,
+            "text": f"{count_of(broken, 'client')} got fewer turns than promised, beyond the turns owed and forfeited.",
+        }
+    largest_debt = float(certified.owed.max(initial=0.0))
+    forfeiting = int((certified.forfeited >= 1).sum())
+    text = "Every client got the turns it was promised"
+    text += f", except for at most {largest_debt:.2f} turns still owed." if largest_debt else "; no turns are owed."
+    if forfeiting:
+        text += f" {count_of(forfeiting, 'client')} forfeited turns above the cap."
+    return {"holds": True, "text": text}
+
+
+def count_of(count: int, noun: str) -> str:
+    """Returns a count with its noun, for example "1 client" or "2,000 clients"."""
+    return f"{count:,} {noun if count == 1 else f'{noun}s'}"
 
 
 def owed(ledger: Ledger) -> FloatArray:
-    """Turns owed to each client now; NaN where nothing is promised."""
+    """Returns the turns owed to each client; NaN if the policy guarantees nothing."""
     queues = ledger.queues
     return np.full(ledger.clients, np.nan) if queues is None else queues.owed
 
 
 def promised(ledger: Ledger) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Turns promised to each client so far, forfeited, and taken as far as they were paid; NaN where not promised."""
-    found = ledger.certificate()
-    if found is None:
-        nothing = np.full(ledger.clients, np.nan)
-        return nothing, nothing, nothing
-    return found.promised, found.forfeited, found.turns.astype(np.float64)
+    """Returns the promised, forfeited and paid turns of each client; NaN if the policy guarantees nothing."""
+    certified = ledger.certificate()
+    if certified is None:
+        unknown = np.full(ledger.clients, np.nan)
+        return unknown, unknown, unknown
+    return certified.promised, certified.forfeited, certified.turns.astype(np.float64)
 
 
 def flags(source: Source) -> dict[str, BoolArray]:
-    """What is to be said of each client."""
+    """Returns for each flag the clients that have it."""
     ledger = source.ledger
-    changed_in = ledger.numbers["changed_in"]
-    found = {
-        "context": ledger.doubted(),
-        "changed": (changed_in > 0) & (changed_in > ledger.last - RECENTLY),
+    changed_in = ledger.counters["changed_in"]
+    shared = {
+        "context": ledger.suspect_clients(),
+        "changed": (changed_in > 0) & (changed_in > ledger.last_round - RECENT_CHANGE_ROUNDS),
         "retired": ledger.retired,
     }
-    return {**found, **source.more_flags()}
+    return {**shared, **source.extra_flags()}
 
 
-def flags_of(source: Source, rows: IntArray) -> list[list[str]]:
-    """The words for each of these clients."""
-    found = flags(source)
-    return [[word for word in FLAGS if word in found and found[word][row]] for row in rows.tolist()]
+def flag_names(source: Source, rows: IntArray) -> list[list[str]]:
+    """Returns the names of the flags of each of these clients."""
+    masks = flags(source)
+    return [[name for name in FLAGS if name in masks and masks[name][row]] for row in rows.tolist()]
 
 
 def page_of(total: int, number: int, size: int) -> Page:
-    """The page of this number, or the last there is."""
+    """Returns the page with this number, or the last page if there are fewer."""
     if not 1 <= size <= LARGEST_PAGE:
-        raise SettingError(f"size must lie between 1 and {LARGEST_PAGE}, not {size}")
+        raise SettingError(f"size must be between 1 and {LARGEST_PAGE}, got {size}")
     if number < 1:
-        raise SettingError(f"page must be 1 or more, not {number}")
+        raise SettingError(f"page must be at least 1, got {number}")
     pages = max(1, -(-total // size))
     number = min(number, pages)
     return Page(number, pages, (number - 1) * size, min(number * size, total))
 
 
-def in_order(ledger: Ledger, order: str) -> IntArray:
-    """All rows: as they joined, or those first that are owed most, or have had the most turns."""
+def ordered_rows(ledger: Ledger, order: str) -> IntArray:
+    """Returns all rows ordered by joining ("id"), by debt ("owed") or by turns taken ("turns"), largest first."""
     if order == "id":
         return np.arange(ledger.clients)
     if order not in ("owed", "turns"):
-        raise SettingError(f"order must be owed, id or turns, not {order!r}")
-    values = owed(ledger) if order == "owed" and ledger.queues is not None else ledger.numbers["turns"]
+        raise SettingError(f"order must be owed, id or turns, got {order!r}")
+    values = owed(ledger) if order == "owed" and ledger.queues is not None else ledger.counters["turns"]
     return np.argsort(-values, kind="stable")

@@ -1,4 +1,4 @@
-"""Training and Compare: runs of one store beside each other."""
+"""Training and Compare: runs of one store side by side."""
 
 from __future__ import annotations
 
@@ -12,63 +12,68 @@ from turnout.analysis.statistics import mean_confidence_interval
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.digests import Digest
 from turnout.dashboard.sources.run import name_of
-from turnout.dashboard.views.common import about, binned, number, numbers
+from turnout.dashboard.views.common import about, bin_series, json_number, json_numbers
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.store import RunInfo
 
-MOST_RUNS = 400
-MOST_GROUPS = 24
+MAX_RUNS = 400
+MAX_GROUPS = 24
 FIGURES = ("mean_round", "p95_round", "total_time", "least_share", "jain", "worst_debt", "accuracy")
 
 
 def training(watch: Watch, source: Source | None, *, metric: str | None) -> dict[str, Any]:
-    """What was measured after rounds, against rounds and against time; runs of other policies beside it."""
-    told: dict[str, Any] = {"about": about(watch, source), "metrics": [], "metric": None, "groups": [], "losses": None}
+    """Returns the curves of a metric over rounds and over time, for this source and for comparable runs."""
+    data: dict[str, Any] = {"about": about(watch, source), "metrics": [], "metric": None, "groups": [], "losses": None}
     if source is None:
-        return told
-    told["losses"] = _losses(source)
-    own = {name: columns for name, columns in source.measured().items() if len(columns[0])}
-    if not own:
-        return told
-    names = sorted(own, key=lambda name: (name != "accuracy", name))
-    chosen = names[0] if metric is None else metric
-    if chosen not in own:
-        raise SettingError(f"nothing called {chosen!r} was measured in this run; there are {', '.join(names)}")
+        return data
+    data["losses"] = _losses(source)
+    metrics = {name: columns for name, columns in source.training_metrics().items() if len(columns[0])}
+    if not metrics:
+        return data
+    names = sorted(metrics, key=lambda name: (name != "accuracy", name))
+    selected = names[0] if metric is None else metric
+    if selected not in metrics:
+        raise SettingError(f"metric must be one of {', '.join(names)}, got {selected!r}")
     if source.run is None:
-        alone = {"name": source.name, "runs": 1, "is_current": True, **_one_curve(source, *own[chosen])}
-        return {**told, "metrics": names, "metric": chosen, "groups": [alone]}
+        group = {"name": source.name, "runs": 1, "is_current": True, **_fleet_curve(source, *metrics[selected])}
+        return {**data, "metrics": names, "metric": selected, "groups": [group]}
     groups = []
-    for name, infos in _alike(watch, source).items():
+    for name, infos in _comparable_runs(watch, source).items():
         digests = [watch.digest(info) for info in infos if info.rounds]
-        digests = [one for one in digests if chosen in one.metrics]
+        digests = [digest for digest in digests if selected in digest.metrics]
         if digests:
             is_current = any(info.id == source.run for info in infos)
-            groups.append({"name": name, "runs": len(digests), "is_current": is_current, **_curve(digests, chosen)})
-    return {**told, "metrics": names, "metric": chosen, "groups": groups}
+            groups.append({"name": name, "runs": len(digests), "is_current": is_current, **_curve(digests, selected)})
+    return {**data, "metrics": names, "metric": selected, "groups": groups}
 
 
 def compare(watch: Watch, source: Source | None) -> dict[str, Any]:
-    """The runs that met the same world as this one, those that differ in the seed only taken together."""
-    told: dict[str, Any] = {"about": about(watch, source), "yardstick": None, "groups": [], "curves": [], "front": []}
+    """Returns the figures of all runs in the same world; runs that differ only in their seed form a group."""
+    data: dict[str, Any] = {
+        "about": about(watch, source),
+        "reference_rate": None,
+        "groups": [],
+        "curves": [],
+        "front": [],
+    }
     if watch.kind == "fleet":
-        why = "This is a live fleet, so there is only one run. Replay its rounds under other policies to compare them."
-        return {**told, "why_not": why}
+        fleet = "A live fleet has only one run. Use turnout replay to replay its rounds with other policies."
+        return {**data, "empty_reason": fleet}
     if source is None:
-        return {**told, "why_not": None}
+        return {**data, "empty_reason": None}
     groups: list[dict[str, Any]] = []
     curves = []
-    for name, alike in _alike(watch, source).items():
-        infos = [info for info in alike if info.rounds]
+    for name, group_infos in _comparable_runs(watch, source).items():
+        infos = [info for info in group_infos if info.rounds]
         if not infos:
             continue
         digests = [watch.digest(info) for info in infos]
-        rounds = min(one.rounds for one in digests)
-        seconds = np.mean([np.cumsum(one.seconds[:rounds]) for one in digests], axis=0)
-        x, (_, _, high) = binned(np.arange(1, rounds + 1), seconds)
-        curves.append({"name": name, "x": x, "seconds": numbers(high)})
-        told_figures = {word: _figure([one.figures[word] for one in digests]) for word in FIGURES}
+        rounds = min(digest.rounds for digest in digests)
+        seconds = np.mean([np.cumsum(digest.seconds[:rounds]) for digest in digests], axis=0)
+        x, (_, _, high) = bin_series(np.arange(1, rounds + 1), seconds)
+        curves.append({"name": name, "x": x, "seconds": json_numbers(high)})
         groups.append(
             {
                 "name": name,
@@ -76,91 +81,97 @@ def compare(watch: Watch, source: Source | None) -> dict[str, Any]:
                 "runs": [info.id for info in infos],
                 "rounds": rounds,
                 "is_current": any(info.id == source.run for info in infos),
-                **told_figures,
+                **{figure: _interval([digest.figures[figure] for digest in digests]) for figure in FIGURES},
             }
         )
-    groups.sort(key=lambda one: one["mean_round"]["mean"])
+    groups.sort(key=lambda group: group["mean_round"]["mean"])
     front = [
-        {"name": one["name"], "mean_round": one["mean_round"]["mean"], "least_share": one["least_share"]["mean"]}
-        for one in groups
+        {"name": group["name"], "mean_round": group["mean_round"]["mean"], "least_share": group["least_share"]["mean"]}
+        for group in groups
     ]
-    why_not = "There is but one policy in this store yet: nothing to hold it against." if len(groups) < 2 else None
-    reference_rate = watch.reference_rate
-    return {**told, "yardstick": reference_rate, "why_not": why_not, "groups": groups, "curves": curves, "front": front}
-
-
-def _alike(watch: Watch, source: Source) -> dict[str, list[RunInfo]]:
-    """Runs of the same world, by what they are called; the run that is looked at is among them."""
-    infos = {one.id: one for one in watch.runs()}
-    if source.run is None:
-        return {}
-    own = infos[source.run]
-    world = _world(own)
-    same = [one for one in infos.values() if _world(one) == world][:MOST_RUNS]
-    if own not in same:
-        same.append(own)
-    groups: dict[str, list[RunInfo]] = {}
-    for one in sorted(same, key=lambda info: info.id):
-        groups.setdefault(_group_of(one), []).append(one)
-    kept = list(groups)[:MOST_GROUPS]
-    if _group_of(own) not in kept:
-        kept[-1] = _group_of(own)
-    return {name: groups[name] for name in kept}
-
-
-def _group_of(info: RunInfo) -> str:
-    """Runs that are not over yet stand apart: they have fewer rounds."""
-    return name_of(info) if info.finished else f"{name_of(info)}, in progress"
-
-
-def _world(info: RunInfo) -> str:
-    told = {word: info.plan.get(word) for word in ("world", "world_settings")}
-    return json.dumps([told, info.clients], sort_keys=True)
-
-
-def _curve(digests: Sequence[Digest], metric: str) -> dict[str, Any]:
-    """Over the rounds that all of them have measured."""
-    common = set.intersection(*(set(one.metrics[metric][0].tolist()) for one in digests))
-    rounds = np.array(sorted(common), dtype=np.int64)
-    values, seconds = [], []
-    for one in digests:
-        where, what = one.metrics[metric]
-        values.append(what[np.isin(where, rounds)])
-        seconds.append(np.cumsum(one.seconds)[rounds - 1])
-    mean, half = mean_confidence_interval(np.array(values))
-    at = np.mean(seconds, axis=0)
-    x, (y, _, _) = binned(rounds, mean)
+    reason = "This store has runs of only one policy in this world." if len(groups) < 2 else None
     return {
-        "rounds": x,
-        "seconds": numbers(binned(rounds, at)[1][2]),
-        "mean": numbers(y),
-        "half_width": None if len(digests) == 1 else numbers(binned(rounds, half)[1][0]),
+        **data,
+        "reference_rate": watch.reference_rate,
+        "empty_reason": reason,
+        "groups": groups,
+        "curves": curves,
+        "front": front,
     }
 
 
-def _one_curve(source: Source, rounds: IntArray, values: FloatArray) -> dict[str, Any]:
-    """Of a fleet; before its first round no time has passed."""
-    passed = np.concatenate([[0.0], np.cumsum(source.ledger.round_column("seconds"))])
-    x, (mean, _, _) = binned(rounds, values)
-    seconds = binned(rounds, passed[rounds])[1][2]
-    return {"rounds": x, "seconds": numbers(seconds), "mean": numbers(mean), "half_width": None}
+def _comparable_runs(watch: Watch, source: Source) -> dict[str, list[RunInfo]]:
+    """Returns the runs in the same world by group name; the group of the current run is always included."""
+    infos = {info.id: info for info in watch.runs()}
+    if source.run is None:
+        return {}
+    current = infos[source.run]
+    world = _world_key(current)
+    same_world = [info for info in infos.values() if _world_key(info) == world][:MAX_RUNS]
+    if current not in same_world:
+        same_world.append(current)
+    groups: dict[str, list[RunInfo]] = {}
+    for info in sorted(same_world, key=lambda info: info.id):
+        groups.setdefault(_group_name(info), []).append(info)
+    names = list(groups)[:MAX_GROUPS]
+    if _group_name(current) not in names:
+        names[-1] = _group_name(current)
+    return {name: groups[name] for name in names}
 
 
-def _figure(values: list[float | None]) -> dict[str, Any] | None:
-    known = [one for one in values if one is not None]
+def _group_name(info: RunInfo) -> str:
+    """Returns the name of the run; unfinished runs form their own group, because they have fewer rounds."""
+    return name_of(info) if info.finished else f"{name_of(info)}, in progress"
+
+
+def _world_key(info: RunInfo) -> str:
+    world = {key: info.plan.get(key) for key in ("world", "world_settings")}
+    return json.dumps([world, info.clients], sort_keys=True)
+
+
+def _curve(digests: Sequence[Digest], metric: str) -> dict[str, Any]:
+    """Returns the mean curve of a metric over the rounds in which all runs measured it."""
+    common = set.intersection(*(set(digest.metrics[metric][0].tolist()) for digest in digests))
+    rounds = np.array(sorted(common), dtype=np.int64)
+    values, seconds = [], []
+    for digest in digests:
+        measured_rounds, measured_values = digest.metrics[metric]
+        values.append(measured_values[np.isin(measured_rounds, rounds)])
+        seconds.append(np.cumsum(digest.seconds)[rounds - 1])
+    mean, half = mean_confidence_interval(np.array(values))
+    x, (y, _, _) = bin_series(rounds, mean)
+    return {
+        "rounds": x,
+        "seconds": json_numbers(bin_series(rounds, np.mean(seconds, axis=0))[1][2]),
+        "mean": json_numbers(y),
+        "half_width": None if len(digests) == 1 else json_numbers(bin_series(rounds, half)[1][0]),
+    }
+
+
+def _fleet_curve(source: Source, rounds: IntArray, values: FloatArray) -> dict[str, Any]:
+    """Returns the curve of a fleet; round 0, before its first round, is at 0 s."""
+    elapsed = np.concatenate([[0.0], np.cumsum(source.ledger.round_column("seconds"))])
+    x, (mean, _, _) = bin_series(rounds, values)
+    seconds = bin_series(rounds, elapsed[rounds])[1][2]
+    return {"rounds": x, "seconds": json_numbers(seconds), "mean": json_numbers(mean), "half_width": None}
+
+
+def _interval(values: list[float | None]) -> dict[str, Any] | None:
+    """Returns the mean and the half-width of its confidence interval; None if a run lacks the value."""
+    known = [value for value in values if value is not None]
     if len(known) < len(values) or not known:
         return None
     mean, half = mean_confidence_interval(known)
-    return {"mean": number(float(mean)), "half": number(float(half))}
+    return {"mean": json_number(float(mean)), "half": json_number(float(half))}
 
 
 def _losses(source: Source) -> dict[str, Any] | None:
-    """The mean of what the clients of each round told."""
+    """Returns the mean of the losses that the clients of each round reported; None if no client reported any."""
     ledger = source.ledger
     losses = ledger.turn_column("losses")
-    told = np.isfinite(losses)
-    if not told.any():
+    reported = np.isfinite(losses)
+    if not reported.any():
         return None
-    rounds, places = np.unique(ledger.round_of_each_turn[told], return_inverse=True)
-    x, (mean, _, _) = binned(rounds, np.bincount(places, losses[told]) / np.bincount(places))
-    return {"x": x, "mean": numbers(mean)}
+    rounds, indices = np.unique(ledger.round_of_each_turn[reported], return_inverse=True)
+    x, (mean, _, _) = bin_series(rounds, np.bincount(indices, losses[reported]) / np.bincount(indices))
+    return {"x": x, "mean": json_numbers(mean)}

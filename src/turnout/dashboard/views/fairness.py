@@ -1,4 +1,4 @@
-"""Fairness: who has had how many turns, of what was promised; and the list of all clients."""
+"""Fairness: the turns of each client compared with its guarantee, and the list of all clients."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import (
     about,
-    binned,
+    bin_series,
     certificate,
-    flags_of,
+    flag_names,
     histogram,
-    number,
-    numbers,
+    json_number,
+    json_numbers,
     owed,
     page_of,
     promised,
@@ -25,9 +25,9 @@ from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
 
-MOST_DOTS = 2000
+MAX_POINTS = 2000
 LORENZ_POINTS = 200
-MOST_FOUND = 10_000
+MAX_MATCHES = 10_000
 SORTS = (
     "id",
     "turns",
@@ -42,9 +42,9 @@ SORTS = (
 )
 
 
-NOTHING: dict[str, Any] = {
-    "certificate": {"holds": None, "words": "There is no client yet."},
-    **dict.fromkeys(("least_share", "jain", "gini", "against")),
+EMPTY: dict[str, Any] = {
+    "certificate": {"holds": None, "text": "No client has joined yet."},
+    **dict.fromkeys(("least_share", "jain", "gini", "taken_vs_promised")),
     "shares": {"edges": [], "counts": []},
     "lorenz": {"x": [], "y": []},
     "worst_over_time": {"x": [], "least_share": [], "promised": None},
@@ -53,21 +53,21 @@ NOTHING: dict[str, Any] = {
 
 
 def fairness(watch: Watch, source: Source | None) -> dict[str, Any]:
-    """Turns against promised and owed, worst-off over time, Lorenz."""
-    told: dict[str, Any] = {"about": about(watch, source)}
+    """Returns taken and promised turns, the distribution of shares, the Lorenz curve and the least share by round."""
+    data: dict[str, Any] = {"about": about(watch, source)}
     if source is None or not source.ledger.clients:
-        return {**told, **NOTHING}
+        return {**data, **EMPTY}
     ledger = source.ledger
-    shares, turns = ledger.shares(), ledger.numbers["turns"]
+    shares, turns = ledger.shares(), ledger.counters["turns"]
     known = shares[np.isfinite(shares) & ~ledger.retired]
     return {
-        **told,
+        **data,
         "certificate": certificate(ledger),
-        "least_share": number(known.min()) if len(known) else None,
-        "jain": number(jain_index(turns)),
-        "gini": number(gini_coefficient(turns)),
+        "least_share": json_number(known.min()) if len(known) else None,
+        "jain": json_number(jain_index(turns)),
+        "gini": json_number(gini_coefficient(turns)),
         "shares": histogram(known),
-        "against": _against(source),
+        "taken_vs_promised": _taken_vs_promised(source),
         "lorenz": _lorenz(turns),
         "worst_over_time": _worst_over_time(ledger),
         "groups": _groups(ledger),
@@ -77,48 +77,58 @@ def fairness(watch: Watch, source: Source | None) -> dict[str, Any]:
 def clients(
     watch: Watch, source: Source | None, *, sort: str, order: str, page: int, size: int, search: str
 ) -> dict[str, Any]:
-    """A page of the list of clients."""
-    told: dict[str, Any] = {"about": about(watch, source), "sort": sort, "order": order}
+    """Returns a page of the list of clients.
+
+    Args:
+        watch: The watched store.
+        source: The run or fleet; None if the store has no run.
+        sort: The sort key, one of SORTS.
+        order: "asc" or "desc".
+        page: The page number, counted from 1.
+        size: The number of clients per page.
+        search: Only clients whose ids contain this string; all clients if empty.
+    """
+    data: dict[str, Any] = {"about": about(watch, source), "sort": sort, "order": order}
     if sort not in SORTS:
-        raise SettingError(f"sort must be one of {', '.join(SORTS)}, not {sort!r}")
+        raise SettingError(f"sort must be one of {', '.join(SORTS)}, got {sort!r}")
     if order not in ("asc", "desc"):
-        raise SettingError(f"order must be asc or desc, not {order!r}")
+        raise SettingError(f"order must be asc or desc, got {order!r}")
     if source is None or not source.ledger.clients:
-        return {**told, "total": 0, "page": 1, "pages": 1, "size": size, "rows": []}
+        return {**data, "total": 0, "page": 1, "pages": 1, "size": size, "rows": []}
     columns = _columns(source.ledger)
-    rows = source.found(search, MOST_FOUND) if search else np.arange(source.ledger.clients)
+    rows = source.search(search, MAX_MATCHES) if search else np.arange(source.ledger.clients)
     rows = _sorted(rows, None if sort == "id" else columns[sort], order)
-    place = page_of(len(rows), page, size)
-    shown = rows[place.start : place.end]
-    words = flags_of(source, shown)
+    current = page_of(len(rows), page, size)
+    shown = rows[current.start : current.end]
+    flags = flag_names(source, shown)
     return {
-        **told,
+        **data,
         "total": len(rows),
-        "page": place.number,
-        "pages": place.pages,
+        "page": current.number,
+        "pages": current.pages,
         "size": size,
         "rows": [
             {
                 "id": source.id_of(row),
-                **{name: number(column[row]) for name, column in columns.items()},
-                "flags": flagged,
+                **{name: json_number(column[row]) for name, column in columns.items()},
+                "flags": names,
             }
-            for row, flagged in zip(shown.tolist(), words, strict=True)
+            for row, names in zip(shown.tolist(), flags, strict=True)
         ],
     }
 
 
 def _columns(ledger: Ledger) -> dict[str, FloatArray]:
-    due, forfeited, _ = promised(ledger)
-    last = ledger.numbers["last_round"].astype(np.float64)
-    volunteered = ledger.numbers["volunteered"].astype(np.float64)
+    promised_turns, forfeited, _ = promised(ledger)
+    last = ledger.counters["last_round"].astype(np.float64)
+    volunteered = ledger.counters["volunteered"].astype(np.float64)
     return {
-        "turns": ledger.numbers["turns"].astype(np.float64),
+        "turns": ledger.counters["turns"].astype(np.float64),
         "share": ledger.shares(),
-        "promised": due,
+        "promised": promised_turns,
         "owed": owed(ledger),
         "forfeited": forfeited,
-        "volunteered": volunteered if ledger.knows_available else np.full(ledger.clients, np.nan),
+        "volunteered": volunteered if ledger.knows_availability else np.full(ledger.clients, np.nan),
         "mean_seconds": ledger.mean_seconds(),
         "reliability": ledger.history.reliability,
         "last_round": np.where(last > 0, last, np.nan),
@@ -126,28 +136,28 @@ def _columns(ledger: Ledger) -> dict[str, FloatArray]:
 
 
 def _sorted(rows: IntArray, values: FloatArray | None, order: str) -> IntArray:
-    """By these values, ties as they joined; what is not known comes last either way."""
+    """Sorts rows by these values; ties keep the order of joining, unknown values come last in both orders."""
     if values is None:
         return rows if order == "asc" else rows[::-1]
     keys = values[rows] if order == "asc" else -values[rows]
     return rows[np.argsort(keys, kind="stable")]
 
 
-def _against(source: Source) -> dict[str, Any] | None:
+def _taken_vs_promised(source: Source) -> dict[str, Any] | None:
     ledger = source.ledger
     if ledger.queues is None:
         return None
-    due, _, taken = promised(ledger)
+    promised_turns, _, taken = promised(ledger)
     rows = np.arange(ledger.clients)
-    if len(rows) > MOST_DOTS:  # the most owed, and others evenly
-        most = np.argsort(-owed(ledger), kind="stable")[: MOST_DOTS // 10]
-        evenly = np.linspace(0, len(rows) - 1, MOST_DOTS - len(most)).astype(np.int64)
+    if len(rows) > MAX_POINTS:  # the largest debts, and an even sample of the others
+        most = np.argsort(-owed(ledger), kind="stable")[: MAX_POINTS // 10]
+        evenly = np.linspace(0, len(rows) - 1, MAX_POINTS - len(most)).astype(np.int64)
         rows = np.unique(np.concatenate([most, evenly]))
     return {
         "ids": [source.id_of(row) for row in rows.tolist()],
-        "turns": numbers(taken[rows]),
-        "promised": numbers(due[rows]),
-        "owed": numbers(owed(ledger)[rows]),
+        "turns": json_numbers(taken[rows]),
+        "promised": json_numbers(promised_turns[rows]),
+        "owed": json_numbers(owed(ledger)[rows]),
         "of": ledger.clients,
     }
 
@@ -155,17 +165,17 @@ def _against(source: Source) -> dict[str, Any] | None:
 def _lorenz(turns: IntArray) -> dict[str, Any]:
     curve = lorenz_curve(turns)
     points = np.unique(np.linspace(0, len(curve) - 1, LORENZ_POINTS).astype(np.int64))
-    return {"x": numbers(curve[points, 0]), "y": numbers(curve[points, 1])}
+    return {"x": json_numbers(curve[points, 0]), "y": json_numbers(curve[points, 1])}
 
 
 def _worst_over_time(ledger: Ledger) -> dict[str, Any]:
-    course = ledger.course
-    x, (mean, _, _) = binned(course["rounds"].astype(np.int64), course["least_share"])
+    series = ledger.fairness_series
+    x, (mean, _, _) = bin_series(series["rounds"].astype(np.int64), series["least_share"])
     queues = ledger.queues
     return {
         "x": x,
-        "least_share": numbers(mean),
-        "promised": None if queues is None else number(float(queues.guaranteed_rates.min())),
+        "least_share": json_numbers(mean),
+        "promised": None if queues is None else json_number(float(queues.guaranteed_rates.min())),
     }
 
 
@@ -173,15 +183,15 @@ def _groups(ledger: Ledger) -> list[dict[str, Any]]:
     groups = None if ledger.policy is None else ledger.policy.groups
     if groups is None:
         return []
-    found = groups.certificate()
+    certified = groups.certificate()
     return [
         {
             "name": name,
-            "clients": int((groups.group_of == place).sum()),
-            "turns": int(found.turns[place]),
-            "share": number(found.turns[place] / max(len(ledger), 1)),
-            "promised": number(found.promised[place]),
-            "owed": number(found.owed[place]),
+            "clients": int((groups.group_of == index).sum()),
+            "turns": int(certified.turns[index]),
+            "share": json_number(certified.turns[index] / max(len(ledger), 1)),
+            "promised": json_number(certified.promised[index]),
+            "owed": json_number(certified.owed[index]),
         }
-        for place, name in enumerate(groups.names)
+        for index, name in enumerate(groups.names)
     ]

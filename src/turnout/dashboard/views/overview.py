@@ -1,4 +1,4 @@
-"""Overview: where things stand, and what to look at."""
+"""Overview: the state of the run or fleet, and warnings."""
 
 from __future__ import annotations
 
@@ -9,37 +9,46 @@ import numpy as np
 from turnout.analysis.metrics import jain_index
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import Ledger
-from turnout.dashboard.views.common import about, binned, certificate, flags, number, numbers, owed
+from turnout.dashboard.views.common import (
+    about,
+    bin_series,
+    certificate,
+    count_of,
+    flags,
+    json_number,
+    json_numbers,
+    owed,
+)
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray
 from turnout.scheduler import ARRIVED, KINDS, MISSED, RETURNED
 
-RECENT = 50
-BEHIND = 8
+RECENT_ROUNDS = 50
+SHOWN_DEBTORS = 8
 DRAWS = 400
-NEWEST_TURNS = 200_000
-NAMED = 3
-#: Of one client, and of several.
-WORTH_A_WARNING = {
+MAX_SAMPLED_TURNS = 200_000
+MAX_NAMED_CLIENTS = 3
+#: The warning of a flag for one client, which the page shows after the client's id, and for several clients.
+WARNINGS = {
     "context": (
-        "What {} reports about itself no longer explains how long it takes.",
-        "What {} report about themselves no longer explains how long they take.",
+        "Its context does not explain its exchange times: check its sensors and its software.",
+        "The contexts that {} report do not explain their exchange times: check their sensors and their software.",
     ),
-    "changed": ("{} has become faster or slower than it was.", "{} have become faster or slower than they were."),
-    "seldom": (
-        "{} volunteered for fewer rounds than it is promised: lower guaranteed_rate, or use accrual='available'.",
-        "{} volunteered for fewer rounds than they are promised: lower guaranteed_rate, or use accrual='available'.",
+    "changed": ("Its exchange times have changed recently.", "The exchange times of {} have changed recently."),
+    "rarely_available": (
+        "It is available too rarely for its guarantee: lower guaranteed_rate, or set accrual='available'.",
+        "{} are available too rarely for their guarantees: lower guaranteed_rate, or set accrual='available'.",
     ),
 }
 
 
-NOTHING: dict[str, Any] = {
+EMPTY: dict[str, Any] = {
     **dict.fromkeys(
         ("open", "mean_round", "recent_round", "p95_round", "volunteers", "cohort", "random", "least_share")
     ),
     **dict.fromkeys(("least", "jain", "worst", "debts")),
     **dict.fromkeys(("round", "recent_of", "total_time"), 0),
-    "certificate": {"holds": None, "words": "No run has begun yet."},
+    "certificate": {"holds": None, "text": "This store has no run yet."},
     "rounds": {"x": [], "mean": [], "low": [], "high": []},
     "outcomes": {},
     "warnings": [],
@@ -48,86 +57,86 @@ NOTHING: dict[str, Any] = {
 
 
 def overview(watch: Watch, source: Source | None) -> dict[str, Any]:
-    """The round, the mean round against random, the worst debt, the certificate, warnings."""
-    told: dict[str, Any] = {"about": about(watch, source)}
+    """Returns the current round, durations compared with random selection, debts, the certificate and warnings."""
+    data: dict[str, Any] = {"about": about(watch, source)}
     if source is None:
-        return {**told, **NOTHING}
+        return {**data, **EMPTY}
     ledger = source.ledger
     seconds = ledger.round_column("seconds")
-    x, (mean, low, high) = binned(ledger.round_column("rounds"), seconds)
+    x, (mean, low, high) = bin_series(ledger.round_column("rounds"), seconds)
     shares, debts = ledger.shares(), np.where(ledger.retired, np.nan, owed(ledger))
-    least = _place_of_least(shares, ledger)
+    least = _index_of_least(shares, ledger)
     worst = int(np.nanargmax(debts)) if np.isfinite(debts).any() else None
     sizes = np.diff(ledger.starts)
     volunteers = ledger.round_column("volunteers")
     known = volunteers[volunteers >= 0]
     return {
-        **told,
-        "round": ledger.last,
-        "open": _open(source),
-        "mean_round": number(seconds.mean()) if len(seconds) else None,
-        "recent_round": number(seconds[-RECENT:].mean()) if len(seconds) else None,
-        "recent_of": min(RECENT, len(seconds)),
-        "p95_round": number(np.percentile(seconds, 95)) if len(seconds) else None,
-        "total_time": number(seconds.sum()),
-        "volunteers": number(known.mean()) if len(known) else None,
-        "cohort": number(sizes.mean()) if len(sizes) else None,
-        "random": at_random(watch, source),
-        "least_share": None if least is None else number(shares[least]),
+        **data,
+        "round": ledger.last_round,
+        "open": _open_round(source),
+        "mean_round": json_number(seconds.mean()) if len(seconds) else None,
+        "recent_round": json_number(seconds[-RECENT_ROUNDS:].mean()) if len(seconds) else None,
+        "recent_of": min(RECENT_ROUNDS, len(seconds)),
+        "p95_round": json_number(np.percentile(seconds, 95)) if len(seconds) else None,
+        "total_time": json_number(seconds.sum()),
+        "volunteers": json_number(known.mean()) if len(known) else None,
+        "cohort": json_number(sizes.mean()) if len(sizes) else None,
+        "random": random_baseline(watch, source),
+        "least_share": None if least is None else json_number(shares[least]),
         "least": None if least is None else {"id": source.id_of(least)},
-        "jain": number(jain_index(ledger.numbers["turns"])) if ledger.clients else None,
-        "worst": None if worst is None else {"id": source.id_of(worst), "owed": number(debts[worst])},
+        "jain": json_number(jain_index(ledger.counters["turns"])) if ledger.clients else None,
+        "worst": None if worst is None else {"id": source.id_of(worst), "owed": json_number(debts[worst])},
         "certificate": certificate(ledger),
-        "rounds": {"x": x, "mean": numbers(mean), "low": numbers(low), "high": numbers(high)},
+        "rounds": {"x": x, "mean": json_numbers(mean), "low": json_numbers(low), "high": json_numbers(high)},
         "debts": debts_over_time(ledger),
         "outcomes": outcomes(ledger),
         "warnings": _warnings(source),
-        "behind": _behind(source, shares, debts),
+        "behind": _largest_debts(source, shares, debts),
     }
 
 
 def debts_over_time(ledger: Ledger) -> dict[str, Any] | None:
-    """The worst and the mean debt, and the 95th percentile, where anything is promised and on record."""
-    course = ledger.course
-    if ledger.queues is None or not len(course["rounds"]):
+    """Returns the worst, mean and 95th percentile of the debts by round; None if no debts are recorded."""
+    series = ledger.fairness_series
+    if ledger.queues is None or not len(series["rounds"]):
         return None
-    told: dict[str, Any] = {}
+    data: dict[str, Any] = {}
     for name in ("worst", "mean", "p95"):
-        told["x"], (mean, _, high) = binned(course["rounds"].astype(np.int64), course[name])
-        told[name] = numbers(high if name == "worst" else mean)
-    return told
+        data["x"], (mean, _, high) = bin_series(series["rounds"].astype(np.int64), series[name])
+        data[name] = json_numbers(high if name == "worst" else mean)
+    return data
 
 
 def outcomes(ledger: Ledger) -> dict[str, int]:
-    """How many of the invited arrived, were late, failed."""
+    """Returns the number of turns by outcome."""
     counts = np.bincount(ledger.turn_column("kinds"), minlength=len(KINDS)).tolist()
-    return {word: count for word, count in zip(KINDS, counts, strict=True) if count or word == KINDS[ARRIVED]}
+    return {kind: count for kind, count in zip(KINDS, counts, strict=True) if count or kind == KINDS[ARRIVED]}
 
 
-def at_random(watch: Watch, source: Source) -> dict[str, Any] | None:
-    """What rounds of a random choice last: as a run of this store shows, or as the known times suggest."""
+def random_baseline(watch: Watch, source: Source) -> dict[str, Any] | None:
+    """Returns the mean round duration of random selection, from runs of this store or estimated from known times."""
     ledger = source.ledger
     if not len(ledger) or source.policy == "random":
         return None
-    own = float(ledger.round_column("seconds").mean())
-    found = watch.random_rounds(source)
-    if found is not None:
-        mean, runs = found
-        how = f"{runs} {'run' if runs == 1 else 'runs'} of random choice in this store, over as many rounds"
+    own_mean = float(ledger.round_column("seconds").mean())
+    recorded = watch.random_rounds(source)
+    if recorded is not None:
+        mean, runs = recorded
+        how = f"mean of {count_of(runs, 'run')} with random selection in this store, over the same number of rounds"
     else:
-        drawn = _drawn_at_random(ledger)
-        if drawn is None:
+        estimated = _sample_random_cohorts(ledger)
+        if estimated is None:
             return None
-        mean, clients = drawn
-        how = f"estimated: {DRAWS} random cohorts of the {clients:,} clients whose times are known"
-    return {"mean_round": number(mean), "saved": number(1 - own / mean) if mean else None, "how": how}
+        mean, clients = estimated
+        how = f"estimated from {DRAWS} random cohorts of the {clients:,} clients with known times"
+    return {"mean_round": json_number(mean), "saved": json_number(1 - own_mean / mean) if mean else None, "how": how}
 
 
-def _drawn_at_random(ledger: Ledger) -> tuple[float, int] | None:
-    """The mean of the slowest time of random cohorts, each client with one of its own times; and of how many."""
-    times = ledger.turn_column("times")[-NEWEST_TURNS:]
-    came = np.isfinite(times) & (times > 0)
-    rows, seconds = ledger.turn_column("chosen")[-NEWEST_TURNS:][came], times[came]
+def _sample_random_cohorts(ledger: Ledger) -> tuple[float, int] | None:
+    """Returns the mean duration of random cohorts, each client with one of its own times, and the number of clients."""
+    times = ledger.turn_column("times")[-MAX_SAMPLED_TURNS:]
+    known = np.isfinite(times) & (times > 0)
+    rows, seconds = ledger.turn_column("chosen")[-MAX_SAMPLED_TURNS:][known], times[known]
     size = round(float(np.diff(ledger.starts).mean()))
     order = np.argsort(rows, kind="stable")
     clients, first, count = np.unique(rows[order], return_index=True, return_counts=True)
@@ -136,66 +145,66 @@ def _drawn_at_random(ledger: Ledger) -> tuple[float, int] | None:
     rng = np.random.default_rng(0)
     slowest = np.empty(DRAWS)
     for draw in range(DRAWS):
-        who = rng.choice(len(clients), size, replace=False)
-        which = first[who] + (rng.random(size) * count[who]).astype(np.int64)
-        slowest[draw] = seconds[order[which]].max()
+        cohort = rng.choice(len(clients), size, replace=False)
+        indices = first[cohort] + (rng.random(size) * count[cohort]).astype(np.int64)
+        slowest[draw] = seconds[order[indices]].max()
     return float(slowest.mean()), len(clients)
 
 
-def _place_of_least(shares: FloatArray, ledger: Ledger) -> int | None:
+def _index_of_least(shares: FloatArray, ledger: Ledger) -> int | None:
     known = np.where(ledger.retired, np.nan, shares)
     return int(np.nanargmin(known)) if np.isfinite(known).any() else None
 
 
-def _open(source: Source) -> dict[str, Any] | None:
-    found = source.open_round()
-    if found is None:
+def _open_round(source: Source) -> dict[str, Any] | None:
+    current = source.open_round()
+    if current is None:
         return None
-    opened, turns = found
-    heard = [turn.kind for turn in turns]
+    opened, turns = current
+    kinds = [turn.kind for turn in turns]
     return {
         "round": opened.round,
-        "elapsed": number(opened.elapsed),
-        "deadline": None if opened.deadline is None else number(opened.deadline),
-        "wanted": opened.wanted,
-        "out": heard.count(None),
-        "back": sum(map(heard.count, RETURNED)),
-        "failed": sum(map(heard.count, MISSED)),
+        "elapsed": json_number(opened.elapsed),
+        "deadline": None if opened.deadline is None else json_number(opened.deadline),
+        "target_size": opened.wanted,
+        "out": kinds.count(None),
+        "back": sum(map(kinds.count, RETURNED)),
+        "failed": sum(map(kinds.count, MISSED)),
     }
 
 
-def _behind(source: Source, shares: FloatArray, debts: FloatArray) -> list[dict[str, Any]]:
+def _largest_debts(source: Source, shares: FloatArray, debts: FloatArray) -> list[dict[str, Any]]:
     ledger = source.ledger
     if ledger.queues is None:
         return []
-    most = np.argsort(-debts, kind="stable")[:BEHIND]
+    rows = np.argsort(-debts, kind="stable")[:SHOWN_DEBTORS]
     return [
         {
             "id": source.id_of(row),
-            "owed": number(debts[row]),
-            "turns": int(ledger.numbers["turns"][row]),
-            "share": number(shares[row]),
+            "owed": json_number(debts[row]),
+            "turns": int(ledger.counters["turns"][row]),
+            "share": json_number(shares[row]),
         }
-        for row in most.tolist()
+        for row in rows.tolist()
         if debts[row] > 0
     ]
 
 
 def _warnings(source: Source) -> list[dict[str, Any]]:
-    ledger, found = source.ledger, []
-    holds = certificate(ledger)
-    if holds["holds"] is False:
-        found.append({"level": "error", "text": holds["words"], "id": None})
-    for word, flagged in flags(source).items():
+    ledger, warnings = source.ledger, []
+    checked = certificate(ledger)
+    if checked["holds"] is False:
+        warnings.append({"level": "error", "text": checked["text"], "id": None})
+    for flag, flagged in flags(source).items():
         rows = np.flatnonzero(flagged)
-        if word in WORTH_A_WARNING and len(rows):
-            names = [source.id_of(row) for row in rows[:NAMED].tolist()]
-            more = f" and {len(rows) - NAMED:,} more" if len(rows) > NAMED else ""
-            text = WORTH_A_WARNING[word][len(rows) > 1].format(", ".join(names) + more)
-            found.append({"level": "warning", "text": text, "id": names[0] if len(rows) == 1 else None})
+        if flag in WARNINGS and len(rows):
+            names = [source.id_of(row) for row in rows[:MAX_NAMED_CLIENTS].tolist()]
+            more = f" and {len(rows) - MAX_NAMED_CLIENTS:,} more" if len(rows) > MAX_NAMED_CLIENTS else ""
+            text = WARNINGS[flag][len(rows) > 1].format(", ".join(names) + more)
+            warnings.append({"level": "warning", "text": text, "id": names[0] if len(rows) == 1 else None})
     certified = ledger.certificate()
-    if certified is not None and (lost := int((certified.forfeited >= 1).sum())):
-        text = f"{lost:,} clients have forfeited turns to the cap: raise max_owed, or lower speed_weight."
-        found.append({"level": "warning", "text": text, "id": None})
-    found.extend({"level": "note", "text": text, "id": None} for text in source.notices())
-    return found
+    if certified is not None and (forfeiting := int((certified.forfeited >= 1).sum())):
+        text = f"{count_of(forfeiting, 'client')} forfeited turns above the cap: raise max_owed, or lower speed_weight."
+        warnings.append({"level": "warning", "text": text, "id": None})
+    warnings.extend({"level": "note", "text": text, "id": None} for text in source.notices())
+    return warnings

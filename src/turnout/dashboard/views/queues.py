@@ -1,4 +1,4 @@
-"""Queues and Turns: one row a client, one column some rounds."""
+"""Queues and Turns: heat maps with one row per client and one column per bin of rounds."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from turnout.dashboard.sources.ledger import UNKNOWN, Ledger
 from turnout.dashboard.views.common import (
     SHOWN_ROWS,
     about,
-    bins,
+    bin_edges,
     histogram,
-    in_order,
-    number,
-    numbers,
+    json_number,
+    json_numbers,
+    ordered_rows,
     owed,
     page_of,
 )
@@ -30,134 +30,140 @@ COLUMNS = 160
 
 
 def queues(watch: Watch, source: Source | None, *, order: str, page: int) -> dict[str, Any]:
-    """Debts of some clients over the rounds, of all over the rounds, and of all now."""
-    told: dict[str, Any] = {"about": about(watch, source), "order": order}
+    """Returns the debts of a page of clients by round, a summary of all debts by round, and their distribution now."""
+    data: dict[str, Any] = {"about": about(watch, source), "order": order}
     empty = {"page": 1, "pages": 1, "total": 0, "x": [], "ids": [], "owed": None, "curve": None, "now": None}
     if source is None or not source.ledger.clients:
-        return {**told, **empty, "cap": None, "why_not": None}
+        return {**data, **empty, "cap": None, "empty_reason": None}
     ledger = source.ledger
     if ledger.queues is None:
-        nothing = f"The policy {source.policy} promises nothing, so nothing is owed."
-        return {**told, **empty, "cap": None, "why_not": nothing}
-    rows = in_order(ledger, order)
-    place = page_of(len(rows), page, SHOWN_ROWS)
-    shown = rows[place.start : place.end]
-    after, why = debts_of(ledger, shown)
+        no_guarantee = f"The policy {source.policy} guarantees no turns, so no turns are owed."
+        return {**data, **empty, "cap": None, "empty_reason": no_guarantee}
+    rows = ordered_rows(ledger, order)
+    current = page_of(len(rows), page, SHOWN_ROWS)
+    shown = rows[current.start : current.end]
+    debts, reason = debt_history(ledger, shown)
     x: list[int] = []
-    if after is not None:
-        edges = bins(len(after), COLUMNS)
-        ends = edges[1:] - 1
-        x = ledger.round_column("rounds")[len(ledger) - len(after) :][ends].tolist()
-        after = after[ends]
+    if debts is not None:
+        ends = bin_edges(len(debts), COLUMNS)[1:] - 1
+        x = ledger.round_column("rounds")[len(ledger) - len(debts) :][ends].tolist()
+        debts = debts[ends]
     cap = ledger.queues.max_owed
     return {
-        **told,
-        "page": place.number,
-        "pages": place.pages,
+        **data,
+        "page": current.number,
+        "pages": current.pages,
         "total": len(rows),
         "x": x,
         "ids": [source.id_of(row) for row in shown.tolist()],
-        "owed": None if after is None else [numbers(column) for column in after.T],
-        "why_not": why,
+        "owed": None if debts is None else [json_numbers(column) for column in debts.T],
+        "empty_reason": reason,
         "curve": debts_over_time(ledger),
         "now": histogram(owed(ledger)),
-        "cap": None if cap is None else number(float(cap)),
+        "cap": None if cap is None else json_number(float(cap)),
     }
 
 
 def turns(watch: Watch, source: Source | None, *, order: str, page: int) -> dict[str, Any]:
-    """Who was chosen when, and who was there: the paper's pull record."""
-    told: dict[str, Any] = {"about": about(watch, source), "order": order}
+    """Returns the turns and the availability of a page of clients by round (the "pull record" of the paper)."""
+    data: dict[str, Any] = {"about": about(watch, source), "order": order}
     if source is None or not source.ledger.clients:
         empty = {"page": 1, "pages": 1, "total": 0, "x": [], "width": 1, "ids": [], "counts": [], "available": None}
-        return {**told, **empty}
+        return {**data, **empty}
     ledger = source.ledger
-    rows = in_order(ledger, order)
-    place = page_of(len(rows), page, SHOWN_ROWS)
-    shown = rows[place.start : place.end]
-    counts, available, edges = turns_and_presence(ledger, shown)
+    rows = ordered_rows(ledger, order)
+    current = page_of(len(rows), page, SHOWN_ROWS)
+    shown = rows[current.start : current.end]
+    counts, available, edges = turns_and_availability(ledger, shown)
     rounds = ledger.round_column("rounds")
     return {
-        **told,
-        "page": place.number,
-        "pages": place.pages,
+        **data,
+        "page": current.number,
+        "pages": current.pages,
         "total": len(rows),
         "x": rounds[edges[:-1]].tolist() if len(rounds) else [],
         "width": int(edges[1] - edges[0]) if len(edges) > 1 else 1,
         "ids": [source.id_of(row) for row in shown.tolist()],
         "counts": counts.T.tolist(),
-        "available": None if available is None else [numbers(column) for column in available.T],
+        "available": None if available is None else [json_numbers(column) for column in available.T],
     }
 
 
-def turns_and_presence(ledger: Ledger, rows: IntArray) -> tuple[IntArray, FloatArray | None, IntArray]:
-    """In each bin of rounds the turns of these clients, and the share of it that each volunteered for, if known."""
-    edges = bins(len(ledger), COLUMNS)
-    taken = _chosen(ledger, rows)[0]
+def turns_and_availability(ledger: Ledger, rows: IntArray) -> tuple[IntArray, FloatArray | None, IntArray]:
+    """Returns for each bin the turns of these clients, the share of rounds they were available in, and the bin edges.
+
+    The shares are None if availability is not recorded.
+    """
+    edges = bin_edges(len(ledger), COLUMNS)
+    taken = _participation(ledger, rows)[0]
     if not len(ledger):
         return np.zeros((0, len(rows)), dtype=np.int64), None, edges
     counts = np.add.reduceat(taken.astype(np.int64), edges[:-1], axis=0)
-    there = ledger.masks.of(rows, ledger.round_column("rounds"))
-    if there is None:
+    available = ledger.availability.get(rows, ledger.round_column("rounds"))
+    if available is None:
         return counts, None, edges
-    share = np.add.reduceat(there.astype(np.int64), edges[:-1], axis=0) / np.diff(edges)[:, None]
+    share = np.add.reduceat(available.astype(np.int64), edges[:-1], axis=0) / np.diff(edges)[:, None]
     return counts, share, edges
 
 
-def debts_of(ledger: Ledger, rows: IntArray) -> tuple[FloatArray | None, str | None]:
-    """What each of these clients was owed after each round since debts are known, (rounds, clients); or why not.
+def debt_history(ledger: Ledger, rows: IntArray) -> tuple[FloatArray | None, str | None]:
+    """Returns the debts of these clients after each round with known debts, shape (rounds, clients).
 
-    The queues' own rule again, for these alone: what comes out must be what they are owed now, or it is not told.
+    Repeats the update of the fairness queues for these clients only. The result must end with their current debts;
+    otherwise the function returns None and the reason.
     """
     queues = ledger.queues
     assert queues is not None
     rounds = ledger.round_column("rounds")
     known = rounds > ledger.debts_from
-    there: BoolArray | None = np.ones((int(known.sum()), len(rows)), dtype=np.bool_)
+    accrues: BoolArray | None = np.ones((int(known.sum()), len(rows)), dtype=np.bool_)
     if queues.accrual == "available":
-        there = ledger.masks.of(rows, rounds[known])
-    if there is None:
-        return None, "It is no longer on record who volunteered when: there are too many clients for that."
+        accrues = ledger.availability.get(rows, rounds[known])
+    if accrues is None:
+        return None, "Availability by round is no longer stored, because this fleet is large."
     state = queues.state()
     rates = np.broadcast_to(np.asarray(state["rates"], dtype=np.int64), ledger.clients)[rows]
-    a_turn = int(queues.units_per_turn)
-    cap = None if queues.max_owed is None else math.floor(Fraction(queues.max_owed) * a_turn)
-    chosen, arrived = _chosen(ledger, rows)
+    units_per_turn = int(queues.units_per_turn)
+    cap = None if queues.max_owed is None else math.floor(Fraction(queues.max_owed) * units_per_turn)
+    chosen, arrived = _participation(ledger, rows)
     paid = (arrived if ledger.paid == "contributed" else chosen)[known]
-    gains = there * rates - paid * a_turn
-    units = _units_at_first(ledger)[rows]
-    after = np.empty(gains.shape, dtype=np.int64)
-    joined, left = ledger.numbers["joined"][rows], ledger.numbers["left_in"][rows]
-    for place, (round_, gain) in enumerate(zip(rounds[known].tolist(), gains, strict=True)):
-        earns = (joined < round_) & ((left == UNKNOWN) | (round_ <= left))
+    gains = accrues * rates - paid * units_per_turn
+    units = _initial_units(ledger)[rows]
+    debts = np.empty(gains.shape, dtype=np.int64)
+    joined, left = ledger.counters["joined"][rows], ledger.counters["left_in"][rows]
+    for index, (number, gain) in enumerate(zip(rounds[known].tolist(), gains, strict=True)):
+        earns = (joined < number) & ((left == UNKNOWN) | (number <= left))
         units = np.maximum(units + np.where(earns, gain, 0), 0)
         if cap is not None:
             units = np.minimum(units, cap)
-        after[place] = units
-    exactly = queues.owed_exactly()
-    if len(after) and not np.array_equal(after[-1], exactly.units[rows] + exactly.credit):
-        return None, "A rule around the policy decides who earns, so debts over time cannot be counted again here."
-    return after / a_turn, None
+        debts[index] = units
+    exact = queues.owed_exactly()
+    if len(debts) and not np.array_equal(debts[-1], exact.units[rows] + exact.credit):
+        return (
+            None,
+            "A wrapper of the policy changes which clients accrue turns, so debts by round are not available.",
+        )
+    return debts / units_per_turn, None
 
 
-def _units_at_first(ledger: Ledger) -> IntArray:
-    """What was owed where the record of debts begins; those who joined since were owed nothing."""
+def _initial_units(ledger: Ledger) -> IntArray:
+    """Returns the debts before the first round with known debts, in units; clients that joined later start at 0."""
     units = np.zeros(ledger.clients, dtype=np.int64)
-    if ledger.start_units is not None:
-        units[: len(ledger.start_units)] = ledger.start_units
+    if ledger.initial_units is not None:
+        units[: len(ledger.initial_units)] = ledger.initial_units
     return units
 
 
-def _chosen(ledger: Ledger, rows: IntArray) -> tuple[BoolArray, BoolArray]:
-    """Which of these clients were chosen in which round, and which of them arrived, (rounds, clients)."""
-    column = np.full(ledger.clients, -1, dtype=np.int64)
-    column[rows] = np.arange(len(rows))
-    where = column[ledger.turn_column("chosen")]
-    mine = where >= 0
-    round_ = np.repeat(np.arange(len(ledger)), np.diff(ledger.starts))[mine]
+def _participation(ledger: Ledger, rows: IntArray) -> tuple[BoolArray, BoolArray]:
+    """Returns whether each client was chosen, and whether it arrived, each of shape (rounds, clients)."""
+    column_of = np.full(ledger.clients, -1, dtype=np.int64)
+    column_of[rows] = np.arange(len(rows))
+    columns = column_of[ledger.turn_column("chosen")]
+    selected = columns >= 0
+    rounds = np.repeat(np.arange(len(ledger)), np.diff(ledger.starts))[selected]
     chosen = np.zeros((len(ledger), len(rows)), dtype=np.bool_)
-    chosen[round_, where[mine]] = True
+    chosen[rounds, columns[selected]] = True
     arrived = np.zeros_like(chosen)
-    came = ledger.turn_column("kinds")[mine] == ARRIVED
-    arrived[round_[came], where[mine][came]] = True
+    is_arrival = ledger.turn_column("kinds")[selected] == ARRIVED
+    arrived[rounds[is_arrival], columns[selected][is_arrival]] = True
     return chosen, arrived

@@ -1,4 +1,4 @@
-"""System: the file, the reading of it, the answers, and what runs here; and the same for machines."""
+"""System: the file, reading and response times, versions; and the metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.views.common import about, certificate, number, owed
+from turnout.dashboard.views.common import about, certificate, json_number, owed
 from turnout.dashboard.views.overview import outcomes
 from turnout.dashboard.watch import Watch
 from turnout.kernel.backend import kernel_name
 from turnout.version import __version__
 
-REMEMBERED = 500
+KEPT_SAMPLES = 500
 
 
 class Latencies:
-    """How long the newest answers of each route took, in seconds."""
+    """Response times of the most recent requests of each route, in seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,115 +34,123 @@ class Latencies:
         self._counts: dict[str, int] = {}
 
     def add(self, route: str, seconds: float) -> None:
-        """One answer."""
+        """Adds the time of one response."""
         with self._lock:
-            self._newest.setdefault(route, deque(maxlen=REMEMBERED)).append(seconds)
+            self._newest.setdefault(route, deque(maxlen=KEPT_SAMPLES)).append(seconds)
             self._counts[route] = self._counts.get(route, 0) + 1
 
-    def told(self) -> list[dict[str, Any]]:
-        """By route."""
+    def summary(self) -> list[dict[str, Any]]:
+        """Returns the number of requests, the median and the 95th percentile of each route."""
         with self._lock:
             newest = {route: np.array(times) for route, times in sorted(self._newest.items())}
             return [
                 {
                     "route": route,
                     "count": self._counts[route],
-                    "median_ms": number(1e3 * float(np.median(times))),
-                    "p95_ms": number(1e3 * float(np.percentile(times, 95))),
+                    "median_ms": json_number(1e3 * float(np.median(times))),
+                    "p95_ms": json_number(1e3 * float(np.percentile(times, 95))),
                 }
                 for route, times in newest.items()
             ]
 
 
 def system(watch: Watch, source: Source | None, *, latencies: Latencies) -> dict[str, Any]:
-    """Latency, sizes, versions."""
+    """Returns the sizes of the file, reading and response times, and versions."""
     return {
         "about": about(watch, source),
         "store": {"name": watch.path.name, "kind": watch.kind, "writer": watch.writer, **watch.sizes()},
         "reading": {
             "rounds": watch.rounds_read,
-            "seconds": number(watch.seconds_read),
-            "last_ms": number(watch.last_ms),
+            "seconds": json_number(watch.seconds_read),
+            "last_ms": json_number(watch.last_ms),
         },
         "gaps": _gaps(source),
-        "requests": latencies.told(),
+        "requests": latencies.summary(),
         "versions": versions(),
-        "uptime": number(time.monotonic() - watch.begun),
+        "uptime": json_number(time.monotonic() - watch.started_at),
         "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
     }
 
 
 def versions() -> dict[str, str]:
-    """Of all that takes part."""
-    found = {"turnout": __version__, "kernel": kernel_name(), "python": platform.python_version()}
-    found |= {name: importlib.metadata.version(name) for name in ("numpy", "fastapi", "uvicorn", "plotly")}
-    return {**found, "sqlite": sqlite3.sqlite_version, "system": f"{platform.system()} {platform.machine()}"}
+    """Returns the versions of turnout, its kernel, Python, the libraries and the operating system."""
+    names = {"turnout": __version__, "kernel": kernel_name(), "python": platform.python_version()}
+    names |= {name: importlib.metadata.version(name) for name in ("numpy", "fastapi", "uvicorn", "plotly")}
+    return {**names, "sqlite": sqlite3.sqlite_version, "system": f"{platform.system()} {platform.machine()}"}
 
 
 def metrics(watch: Watch, source: Source | None) -> str:
-    """Where things stand, as Prometheus reads it."""
+    """Returns the metrics in the text format of Prometheus."""
     return "".join(f"{line}\n" for line in _lines(watch, source))
 
 
 def _gaps(source: Source | None) -> dict[str, Any] | None:
     if source is None:
         return None
-    lasted = source.ledger.round_column("closed") - source.ledger.round_column("opened")
+    durations = source.ledger.round_column("closed") - source.ledger.round_column("opened")
     between = source.ledger.round_column("between")
-    if not np.isfinite(lasted).any():
+    if not np.isfinite(durations).any():
         return None
     known = between[np.isfinite(between)]
     return {
-        "round_median": number(float(np.nanmedian(lasted))),
-        "between_median": number(float(np.median(known))) if len(known) else None,
+        "round_median": json_number(float(np.nanmedian(durations))),
+        "between_median": json_number(float(np.median(known))) if len(known) else None,
     }
 
 
 def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
-    yield from _one("turnout_up", "Whether the store can be read.", "gauge", {"": float(watch.trouble is None)})
+    yield from _metric("turnout_up", "Whether the store can be read.", "gauge", {"": float(watch.trouble is None)})
     sizes = watch.sizes()
-    yield from _one("turnout_store_bytes", "Size of the store's file.", "gauge", {"": float(sizes["bytes"] or 0)})
+    yield from _metric("turnout_store_bytes", "Size of the store's file.", "gauge", {"": float(sizes["bytes"] or 0)})
     if source is None:
         return
     ledger = source.ledger
     labels = f'{{policy="{_escaped(source.policy)}"' + ("" if source.run is None else f',run="{source.run}"') + "}"
     seconds = ledger.round_column("seconds")
-    done, of = source.reading or (1, 1)
-    told: dict[str, tuple[str, str, float]] = {
+    records_read, records = source.reading or (1, 1)
+    data: dict[str, tuple[str, str, float]] = {
         "turnout_read_ratio": (
-            "Share of the record that has been read; below 1 the rest is incomplete.",
+            "Share of the records that have been read; below 1 the other metrics are incomplete.",
             "gauge",
-            done / of,
+            records_read / records,
         ),
-        "turnout_round": ("The newest round that is closed.", "gauge", float(ledger.last)),
-        "turnout_clients": ("Clients that ever joined.", "gauge", float(ledger.clients)),
-        "turnout_rounds_total": ("Rounds that were closed.", "counter", float(len(ledger))),
-        "turnout_round_seconds_total": ("Seconds of all rounds.", "counter", float(seconds.sum())),
+        "turnout_round": ("The last closed round.", "gauge", float(ledger.last_round)),
+        "turnout_clients": ("Clients that have joined, including retired ones.", "gauge", float(ledger.clients)),
+        "turnout_rounds_total": ("Closed rounds.", "counter", float(len(ledger))),
+        "turnout_round_seconds_total": ("Total duration of all rounds in seconds.", "counter", float(seconds.sum())),
     }
     if len(seconds):
-        told["turnout_last_round_seconds"] = ("Seconds of the newest round.", "gauge", float(seconds[-1]))
+        data["turnout_last_round_seconds"] = ("Duration of the last round in seconds.", "gauge", float(seconds[-1]))
     shares = ledger.shares()[~ledger.retired]
     if np.isfinite(shares).any():
-        told["turnout_least_share"] = ("The least share of turns of a client.", "gauge", float(np.nanmin(shares)))
+        data["turnout_least_share"] = ("The smallest share of turns of any client.", "gauge", float(np.nanmin(shares)))
     if ledger.queues is not None and ledger.clients:
         debts = owed(ledger)[~ledger.retired]
-        told["turnout_worst_debt_turns"] = ("Turns owed to who is owed most.", "gauge", float(debts.max()))
-        told["turnout_mean_debt_turns"] = ("Turns owed, in the mean.", "gauge", float(debts.mean()))
+        data["turnout_worst_debt_turns"] = (
+            "Largest number of turns owed to a client.",
+            "gauge",
+            float(debts.max()),
+        )
+        data["turnout_mean_debt_turns"] = ("Mean number of turns owed to a client.", "gauge", float(debts.mean()))
         holds = certificate(ledger)["holds"]
-        told["turnout_promise_holds"] = ("1 if the promise holds for everyone.", "gauge", float(bool(holds)))
-    told["turnout_clients_doubted"] = (
-        "Clients whose context no longer explains their times.",
+        data["turnout_promise_holds"] = (
+            "1 if the guarantee holds for all clients, else 0.",
+            "gauge",
+            float(bool(holds)),
+        )
+    data["turnout_clients_doubted"] = (
+        "Clients whose context predicts their times worse than their typical time does.",
         "gauge",
-        float(ledger.doubted().sum()),
+        float(ledger.suspect_clients().sum()),
     )
-    for name, (words, kind, value) in told.items():
-        yield from _one(name, words, kind, {labels: value})
-    by_kind = {f'{labels[:-1]},outcome="{word}"}}': float(count) for word, count in outcomes(ledger).items()}
-    yield from _one("turnout_outcomes_total", "What became of the invited.", "counter", by_kind)
+    for name, (help_text, kind, value) in data.items():
+        yield from _metric(name, help_text, kind, {labels: value})
+    by_kind = {f'{labels[:-1]},outcome="{outcome}"}}': float(count) for outcome, count in outcomes(ledger).items()}
+    yield from _metric("turnout_outcomes_total", "Turns by outcome.", "counter", by_kind)
 
 
-def _one(name: str, words: str, kind: str, values: dict[str, float]) -> Iterator[str]:
-    yield f"# HELP {name} {words}"
+def _metric(name: str, help_text: str, kind: str, values: dict[str, float]) -> Iterator[str]:
+    yield f"# HELP {name} {help_text}"
     yield f"# TYPE {name} {kind}"
     for labels, value in values.items():
         yield (

@@ -1,4 +1,4 @@
-// Numbers, times and ids in words: each with its unit, and a dash where something is not known.
+// Formats numbers, times and ids as text with units; unknown values become a dash.
 
 export const UNKNOWN = '–';
 const THIN = '\u202f';
@@ -9,8 +9,8 @@ const digitsFor = (value) => (Math.abs(value) < 9.995 ? 2 : Math.abs(value) < 99
 
 export const count = (value) => (known(value) ? fixed(value, 0) : UNKNOWN);
 export const number = (value) => known(value) ? fixed(value, Number.isInteger(value) ? 0 : digitsFor(value)) : UNKNOWN;
-export const index = (value) => (known(value) ? fixed(value, 3) : UNKNOWN);
-/** 15.0 %, 100 %, and 0.005 % of a large fleet: a share that is there is never told as none. */
+export const ratio = (value) => (known(value) ? fixed(value, 3) : UNKNOWN);
+/** 15.0 %, 100 %, 0.005 %: enough digits that a positive share is never shown as zero. */
 const shareDigits = (value) =>
   value === 0 || value >= 0.001 ? (value < 0.9995 ? 1 : 0) : Math.min(9, 1 - Math.floor(Math.log10(value * 100)));
 export const share = (value) => known(value) ? `${fixed(value * 100, shareDigits(value))}${THIN}%` : UNKNOWN;
@@ -37,12 +37,12 @@ export function bytes(value) {
 export const progress = ({ rounds, planned, finished, reading }) =>
   `${count(rounds)}${planned ? ` of ${count(planned)}` : ''} rounds${reading ? ' read' : finished ? ', finished' : ''}`;
 
-/** One round or several, by number. */
+/** “round 5” or “rounds 5 to 8”. */
 export const span = (first, width) =>
   width === 1 ? `round ${count(first)}` : `rounds ${count(first)} to ${count(first + width - 1)}`;
 
-/** A moment, in the reader's own time zone. */
-export function moment(value) {
+/** A time stamp in the time zone of the browser. */
+export function timestamp(value) {
   if (value == null) return UNKNOWN;
   const date = new Date(known(value) ? value * 1000 : value);
   return Number.isNaN(date.getTime())
@@ -50,38 +50,39 @@ export function moment(value) {
     : date.toLocaleString('en-GB', { dateStyle: 'medium', timeStyle: 'medium' });
 }
 
-/** A mean with its half width, both divided by `by` and written with as many digits. */
+/** A mean with the half-width of its confidence interval, both divided by `by` and shown with the same digits. */
 export function plusMinus(value, by = 1, digits = null) {
   if (!known(value?.mean)) return UNKNOWN;
-  const places = digits ?? digitsFor(value.mean / by);
-  return fixed(value.mean / by, places) + (known(value.half) ? ` ± ${fixed(value.half / by, places)}` : '');
+  const decimals = digits ?? digitsFor(value.mean / by);
+  return fixed(value.mean / by, decimals) + (known(value.half) ? ` ± ${fixed(value.half / by, decimals)}` : '');
 }
 
-// Characters that would break a line or turn the direction of what stands around them.
-const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+// Characters that break lines or change the direction of the surrounding text.
+const CONTROL_CHARACTERS = /[\u0000-\u001f\u007f-\u009f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
-/** Text without control characters, at most `most` characters long. */
-export function short(text, most = 24) {
-  const letters = [...String(text).replace(UNSEEN, ' ')];
-  return letters.length > most
-    ? `${letters.slice(0, most - 1).join('')}…`
-    : letters.join('').trim() ? letters.join('') : '(blank)';
+/** Text without control characters, at most `limit` characters long. */
+export function short(text, limit = 24) {
+  const characters = [...String(text).replace(CONTROL_CHARACTERS, ' ')];
+  return characters.length > limit
+    ? `${characters.slice(0, limit - 1).join('')}…`
+    : characters.join('').trim() ? characters.join('') : '(blank)';
 }
 
-/** The same for Plotly, which would read tags and entities in it. */
-export const plain = (text, most = 24) =>
-  short(text, most).replace(/&/g, '&amp;').replace(/</g, '&lt;').replace(/>/g, '&gt;');
+/** Shortens and escapes text for Plotly, which interprets tags and entities. */
+export const plain = (text, limit = 24) =>
+  short(text, limit).replace(/&/g, '&amp;').replace(/</g, '&lt;').replace(/>/g, '&gt;');
 
 export const FLAGS = {
-  context: 'What it tells about itself predicts its times worse than its own mean does.',
-  changed: 'Its times have moved away from what was predicted of it.',
-  resting: 'It missed several turns in a row and rests for some rounds.',
-  retired: 'It is gone for good: it earns and takes no more turns.',
-  seldom: 'It was there in fewer rounds than it was promised turns.',
+  context: 'The context that the client reports predicts its times worse than its own typical time does.',
+  changed: 'The times of the client have departed from its predictions recently.',
+  backing_off: 'The client missed several turns in a row and is not selected for some rounds.',
+  retired: 'The client has retired: it accrues and takes no more turns.',
+  rarely_available: 'The client was available in fewer rounds than its guarantee needs.',
 };
+export const flagLabel = (name) => name.replaceAll('_', ' ');
 
 export const OUTCOMES = {
-  arrived: 'came back in time', late: 'came back after the round was closed',
-  failed: 'reported a failure, or never came back', surplus: 'came back, but enough others were there first',
-  outrun: 'was still out when enough others had come back', out: 'is still out',
+  arrived: 'returned in time', late: 'returned after the round was closed',
+  failed: 'reported a failure or did not return', surplus: 'returned after enough other clients had',
+  outrun: 'had not returned when enough other clients had', out: 'has not returned yet',
 };
