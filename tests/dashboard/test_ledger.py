@@ -388,7 +388,7 @@ def test_a_fleet_whose_masks_are_gone_has_debts_since_the_snapshot(
     path, calm = folder / "fleet.turnout", folder / "calm.turnout"
     rate, rules = make(calm)
     audit = audit_of(calm, rate, **rules)
-    monkeypatch.setattr(journal, "KEEP_MASKS", 3)
+    monkeypatch.setattr(journal, "KEEP_AVAILABILITY_UP_TO", 3)
     make(path)  # the same again, as everything is by the script
     if make is not restless:
         with Scheduler.open(path) as scheduler:
@@ -427,7 +427,7 @@ def test_a_fleet_whose_masks_are_gone_has_debts_since_the_snapshot(
 def test_a_liar_is_doubted_by_both_also_when_masks_are_gone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it says of itself is ever another thing, and its times stay the same."""
     for name, kept in (("small.turnout", 100), ("large.turnout", 3)):
-        monkeypatch.setattr(journal, "KEEP_MASKS", kept)
+        monkeypatch.setattr(journal, "KEEP_AVAILABILITY_UP_TO", kept)
         path = folder / name
         with Scheduler.open(path, settings={"cohort_size": 4}, deadline=90.0, allow_infeasible=True) as scheduler:
             for round_ in range(1, 41):
@@ -447,7 +447,7 @@ def test_a_liar_is_doubted_by_both_also_when_masks_are_gone(folder: Path, monkey
 
 def test_flags_are_of_the_clients_that_were_read_so_far(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fleet that is followed from its snapshot knows all its clients before the ledger has read that they joined."""
-    monkeypatch.setattr(journal, "KEEP_MASKS", 3)
+    monkeypatch.setattr(journal, "KEEP_AVAILABILITY_UP_TO", 3)
     path, rules = folder / "fleet.turnout", {"cohort_size": 1, "guaranteed_rate": "1/8", "accrual": "always"}
     with Scheduler.open(path, settings=rules, deadline=90.0, allow_infeasible=True) as scheduler:
         scheduler.register(["rare", *named(4)])

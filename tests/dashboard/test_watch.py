@@ -236,7 +236,7 @@ def test_a_fleet_that_drops_its_masks_meanwhile_is_read_again(folder: Path, monk
     small_fleet(path, rounds=10, is_open=False)
     with served(path) as there, Scheduler.open(path) as scheduler:
         there.wait_read()
-        monkeypatch.setattr(journal, "KEEP_MASKS", 3)
+        monkeypatch.setattr(journal, "KEEP_AVAILABILITY_UP_TO", 3)
         with there.watch.looking():  # so that nothing is read in between
             play_rounds(scheduler, 3, scheduler.clients)
             scheduler.snapshot()

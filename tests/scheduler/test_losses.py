@@ -190,7 +190,7 @@ def test_a_file_of_format_1_can_be_read_and_is_left_as_it_is(folder: Path) -> No
     findings = {one.part: one for one in examine(path)}
     assert [one for one in findings.values() if one.sound is False] == []
     assert "fleet format 1" in findings["format"].words
-    with pytest.raises(StoreError, match=r"of fleet format 1: open it once with Scheduler\.open"):
+    with pytest.raises(StoreError, match=r"has fleet format 1: open it once with Scheduler\.open"):
         Reporter(path)
     assert path.read_bytes() == before
 

@@ -20,16 +20,16 @@ from turnout.kernel.rounds import RoundRecord, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation
 from turnout.policies.registry import nested_settings
-from turnout.scheduler.audit.explain import explained
+from turnout.scheduler.audit.explain import explain_client
 from turnout.scheduler.clock import now
 from turnout.scheduler.features import PAPER_FEATURES, Features
 from turnout.scheduler.journal.events import decode_event, event_to_dict
 from turnout.scheduler.journal.journal import Journal
-from turnout.scheduler.journal.replay import live_policy, load, same_features
+from turnout.scheduler.journal.replay import live_policy, load, resolve_features
 from turnout.scheduler.records import OpenRound, Turn, pack_closed
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
-from turnout.scheduler.rounds.choosing import Statuses, chosen_round
-from turnout.scheduler.rounds.closing import closed_round
+from turnout.scheduler.rounds.choosing import Statuses, build_open_round
+from turnout.scheduler.rounds.closing import build_closed_round
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.scheduler.status import SchedulerStatus, status_of
@@ -79,7 +79,7 @@ class Scheduler:
             stored = journal.settings
             kept = SchedulerSettings.from_told(stored)
             kept.check_same(settings, place)
-            return cls(journal, kept, same_features(stored["features"], features, place, read_only))
+            return cls(journal, kept, resolve_features(stored["features"], features, place, read_only))
         except BaseException:
             journal.close()
             raise
@@ -214,7 +214,7 @@ class Scheduler:
             opened, model = self._need_open(), self._fleet.model
             if model is None:
                 return {}
-            known = self._fleet.numbers["learned"][opened.rows] > 0
+            known = self._fleet.counters.learned[opened.rows] > 0
             rows = opened.rows[known]
             times = model.predict(opened.contexts[known], rows)
             return {self._fleet.ids[row]: seconds for row, seconds in zip(rows.tolist(), times.tolist(), strict=True)}
@@ -247,9 +247,9 @@ class Scheduler:
             if after is not None:
                 as_number("after", after, ReportError, above=0)
             with self._journal.writing() as db:
-                waiting = self._journal.waiting()
-                closed, turns = closed_round(opened, self._journal.turns_of(opened.round), waiting, after)
-                self._fleet.report_of(closed)  # refused before anything is written, if it must be
+                waiting = self._journal.pending_late_turns()
+                closed, turns = build_closed_round(opened, self._journal.turns_of(opened.round), waiting, after)
+                self._fleet.build_report(closed)  # refused before anything is written, if it must be
                 self._journal.add_clients(db, len(self._fleet.ids) - len(opened.joined), opened.joined)
                 data, mask = pack_closed(closed, opened=opened.opened, closed=now(), wanted=opened.wanted)
                 self._journal.add_event(db, "close", data, mask)
@@ -275,7 +275,7 @@ class Scheduler:
                 if heard:
                     raise ReportError(f"round {opened.round} was used ({heard[0]!r} has reported): close it instead")
                 self._journal.drop_open_round(db)
-                self._journal.drop_offered(db, opened.round)
+                self._journal.drop_offer(db, opened.round)
                 db.execute("DELETE FROM turns WHERE round = ?", (opened.round,))
             self._reload()
 
@@ -310,7 +310,7 @@ class Scheduler:
         """Why a client was chosen in a round, by default the newest, or why not, and what it lacked."""
         with self._turn:
             number = self.round if round is None else round
-            return explained(self._journal, self._memory, self.settings, self.features, self._row(client), number)
+            return explain_client(self._journal, self._memory, self.settings, self.features, self._row(client), number)
 
     def status(self) -> SchedulerStatus:
         """Where the fleet stands, for a person to read."""
@@ -424,10 +424,10 @@ class Scheduler:
         joined = self._fresh(statuses) if isinstance(statuses, Mapping) else []
         try:
             self._fleet.join(joined)
-            opened, offered = chosen_round(self._fleet, self.features, self.settings, statuses, tuple(joined))
+            opened, offered = build_open_round(self._fleet, self.features, self.settings, statuses, tuple(joined))
             with self._journal.writing() as db:
                 self._journal.put_open_round(db, opened, [self._fleet.ids[row] for row in opened.rows.tolist()])
-                self._journal.put_offered(db, offered)
+                self._journal.put_offer(db, offered)
         except BaseException:
             if joined:
                 self._reload()

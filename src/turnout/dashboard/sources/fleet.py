@@ -149,7 +149,7 @@ class FleetSource:
         fleet, clients = self._follower.fleet, self.ledger.clients
         seldom = np.zeros(len(fleet.ids), dtype=np.bool_)
         seldom[fleet.rarely_available()] = True
-        resting = fleet.numbers["rest_until"] > fleet.round
+        resting = fleet.counters.backing_off(fleet.round)
         # As long as the ledger reads what lies before the snapshot, the fleet has more clients than the ledger.
         return {"resting": resting[:clients], "seldom": seldom[:clients]}
 
@@ -200,7 +200,7 @@ class FleetSource:
         if fleet.model is not None:  # without a model of its own a fleet does not judge predictions; the ledger does
             ledger.share_history(fleet.history)
         if self._follower.starts_after:
-            ledger.numbers["volunteered"], ledger.knows_available = fleet.numbers["offered"].copy(), True
+            ledger.numbers["volunteered"], ledger.knows_available = fleet.counters.offered.copy(), True
             if ledger.queues is not None:
                 exactly = ledger.queues.owed_exactly()
                 ledger.start_units = exactly.units + exactly.credit

@@ -1,1 +1,1 @@
-"""Audits of a live fleet: certificates, verification, explanations, doctor."""
+"""Audits of a live fleet: certificates and their verifier, explanations, and checks of its file."""

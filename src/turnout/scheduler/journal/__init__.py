@@ -1,1 +1,1 @@
-"""The journal of a live fleet: its file, its replay, its reader."""
+"""The journal of a live fleet: its file, the replay of its events, and its reader."""
