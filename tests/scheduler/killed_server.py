@@ -26,17 +26,23 @@ def state_digest(scheduler: Scheduler) -> str:
 
 
 def play(path: str, policy: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Plays closed rounds, opens one more, and returns its cohort and the digest of the state."""
+    """Plays until a round is open; returns its cohort and the digest of the state."""
     scheduler = Scheduler.open(path, policy=policy, settings=settings, deadline=10.0, allow_infeasible=True)
+    return {"cohort": play_until_open(scheduler, SNAPSHOT_AFTER), "digest": state_digest(scheduler)}
+
+
+def play_until_open(scheduler: Scheduler, snapshot_after: int | None = None) -> list[str]:
+    """Plays closed rounds, with a snapshot after one of them, then opens a round and returns its cohort."""
     statuses = {f"c{row}": ClientStatus(1.0 + row / 7, 2.0) for row in range(CLIENTS)}
     for round_ in range(1, ROUNDS + 1):
         chosen = scheduler.choose(statuses)
         scheduler.report_failure(chosen[0], "battery")
-        scheduler.report_many({client: 1.0 + int(client[1:]) for client in chosen[1:]})
+        times = {client: 1.0 + int(client[1:]) for client in chosen[1:]}
+        scheduler.report_many(times, losses={client: 1 / seconds for client, seconds in times.items()})
         scheduler.close_round()
-        if round_ == SNAPSHOT_AFTER:
+        if round_ == snapshot_after:
             scheduler.snapshot()
-    return {"cohort": scheduler.choose(statuses), "digest": state_digest(scheduler)}
+    return scheduler.choose(statuses)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from scheduler.fleets import OpenFleet, named, offered, packed, packed_from_disk
-from scheduler.killed_server import state_digest
+from scheduler.killed_server import play_until_open, state_digest
 from turnout import POLICIES, RBCSF
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.rounds import RoundOffer
@@ -81,7 +81,7 @@ LOSS_POLICIES = ("oort", "power-of-choice", "active-fl", "tifl")
 
 def own_settings(name: str) -> dict[str, Any]:
     """Returns settings with which a policy can serve six clients."""
-    settings = {} if name == "fedcs" else {"cohort_size": 2}
+    settings: dict[str, Any] = {} if name == "fedcs" else {"cohort_size": 2}
     settings.update(OWN_SETTINGS.get(name, {}))
     if "guaranteed_rate" in setting_names(name):
         settings["guaranteed_rate"] = "1/6"
@@ -110,10 +110,12 @@ MIXES_LOSSES = pytest.mark.xfail(
     strict=True, reason="ucb-cs mixes the losses of a round into the sums of other clients"
 )
 
-LIVE_POLICIES = [
-    pytest.param(name, settings, id=f"{name}-{settings['policy']}" if name in WRAPPERS else name)
-    for name, settings in live_policies()
-]
+
+def case_id(name: str, settings: dict[str, Any]) -> str:
+    return f"{name}-{settings['policy']}" if name in WRAPPERS else name
+
+
+LIVE_POLICIES = [pytest.param(name, settings, id=case_id(name, settings)) for name, settings in live_policies()]
 
 
 def has_guarantee(policy: str, settings: dict[str, Any]) -> bool:
@@ -146,12 +148,17 @@ def play(scheduler: Scheduler, rounds: int, *, marks: Marks | None = None) -> No
 
 
 def play_marked(scheduler: Scheduler, rounds: int, marks: Marks = MARKS) -> None:
-    """Plays a round in which only the marked client is available, then further rounds with it."""
+    """Plays a round in which only the marked client is available, further rounds, and one in which it is late.
+
+    Wrappers may exclude the client from the last round.
+    """
     scheduler.register(named(CLIENTS))
     assert scheduler.choose({MARKED: marks.status}) == [MARKED]
     scheduler.report(MARKED, marks.seconds, loss=marks.loss)
     scheduler.close_round()
     play(scheduler, rounds, marks=marks)
+    scheduler.choose({MARKED: marks.status})
+    scheduler.close_round()
 
 
 def play_without_marked(scheduler: Scheduler, rounds: int) -> None:
@@ -384,7 +391,12 @@ def test_forgetting_removes_every_reported_value_from_the_state_and_the_files(
 @pytest.mark.parametrize(
     ("policy", "settings"),
     [
-        pytest.param(name, settings, marks=MIXES_LOSSES if "ucb-cs" in (name, settings.get("policy")) else ())
+        pytest.param(
+            name,
+            settings,
+            id=case_id(name, settings),
+            marks=MIXES_LOSSES if "ucb-cs" in (name, settings.get("policy")) else (),
+        )
         for name, settings in live_policies()
     ],
 )
@@ -401,7 +413,7 @@ def test_the_state_after_forgetting_does_not_depend_on_what_the_client_reported(
     for name, factor in (("original", 1.0), ("other", 1.0 + difference)):
         scheduler = open_fleet(name, policy=policy, settings=settings)
         play_marked(scheduler, 8, Marks(*(factor * value for value in MARKS)))
-        cohorts.append([turn.id for round_ in range(1, 10) for turn in scheduler.turns(round_)])
+        cohorts.append([turn.id for round_ in range(1, 11) for turn in scheduler.turns(round_)])
         scheduler.forget(MARKED)
         states.append(state_numbers(scheduler.state()))
     assert cohorts[0] == cohorts[1]
@@ -447,10 +459,25 @@ def test_a_killed_scheduler_is_reopened_with_the_state_it_had(
     answer = json.loads(killed_server.stdout.readline())
     assert answer["signal"] == signal.SIGKILL
     assert int(stored_snapshot(path)["round"]) == 2, "the state is restored from a snapshot and later events"
-    with Scheduler.open(path) as scheduler:
-        assert state_digest(scheduler) == answer["digest"]
-        assert scheduler.round == 5
+    with (
+        Scheduler.open(path) as scheduler,
+        Scheduler.open(
+            folder / "other", policy=policy, settings=settings, deadline=10.0, allow_infeasible=True
+        ) as uninterrupted,
+    ):
+        assert play_until_open(uninterrupted) == answer["cohort"]
         assert scheduler.choose({}) == answer["cohort"]
-        scheduler.report_many({turn.id: 1.0 for turn in scheduler.turns()})
-        scheduler.close_round()
+        assert state_digest(scheduler) == answer["digest"] == state_digest(uninterrupted)
+        play_on(scheduler)
+        play_on(uninterrupted)
+        for round_ in range(5, 9):
+            assert [turn.id for turn in scheduler.turns(round_)] == [turn.id for turn in uninterrupted.turns(round_)]
     assert problems(path) == []
+
+
+def play_on(scheduler: Scheduler) -> None:
+    """Closes the open round and plays three more."""
+    for _ in range(4):
+        chosen = scheduler.choose(offered(*named(CLIENTS)))
+        scheduler.report_many({client: 1.0 + int(client[1:]) for client in chosen}, losses=dict.fromkeys(chosen, 0.5))
+        scheduler.close_round()
