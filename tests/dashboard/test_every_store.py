@@ -39,7 +39,7 @@ def fleet_with_a_guarantee_wrapper(path: Path) -> None:
 
 
 def large_fleet(path: Path) -> None:
-    with patch.object(journal, "KEEP_MASKS", 3):
+    with patch.object(journal, "KEEP_AVAILABILITY_UP_TO", 3):
         small_fleet(path, rounds=30, is_open=False)
         with Scheduler.open(path) as scheduler:
             scheduler.snapshot()
@@ -47,7 +47,7 @@ def large_fleet(path: Path) -> None:
 
 
 def large_fleet_at_its_snapshot(path: Path) -> None:
-    with patch.object(journal, "KEEP_MASKS", 3):
+    with patch.object(journal, "KEEP_AVAILABILITY_UP_TO", 3):
         small_fleet(path, rounds=30, is_open=False)
         with Scheduler.open(path) as scheduler:
             scheduler.snapshot()

@@ -236,7 +236,7 @@ def test_a_fleet_that_drops_its_masks_is_read_again(folder: Path, monkeypatch: p
     small_fleet(path, rounds=10, is_open=False)
     with served(path) as server, Scheduler.open(path) as scheduler:
         server.wait_read()
-        monkeypatch.setattr(journal, "KEEP_MASKS", 3)
+        monkeypatch.setattr(journal, "KEEP_AVAILABILITY_UP_TO", 3)
         with server.watch.locked_source():  # prevents reads in between
             play_rounds(scheduler, 3, scheduler.clients)
             scheduler.snapshot()

@@ -386,7 +386,9 @@ def test_fewer_available_than_wanted_and_nobody_available(open_fleet: OpenFleet,
 
 def test_nobody_available_because_nobody_ever_came(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
-    with pytest.raises(OfferError, match="nobody is there: choose with the status of at least one client, or register"):
+    with pytest.raises(
+        OfferError, match="the fleet has no clients: choose with the status of at least one, or register"
+    ):
         scheduler.choose({})
     assert (scheduler.round, scheduler.status().clients) == (0, 0)
 

@@ -74,10 +74,12 @@ def test_a_function_that_computes_features_must_be_passed_again(open_fleet: Open
     assert contexts_in(scheduler) == [[[10.0, 120.0]], [[10.0, 20.0]]]
     scheduler.close()
     path = folder / "fleet.turnout"
-    with pytest.raises(SettingError, match="has features of its own, which are computed: open it with features=…"):
+    with pytest.raises(SettingError, match="features that a function computes: open it with the same features=…"):
         Scheduler.open(path)
     for other in (Features(), Features.of(BATTERY), Features.of(BATTERY, TEMPERATURE)):
-        with pytest.raises(SettingError, match=r"was begun with other features .*: give those, or begin anew"):
+        with pytest.raises(
+            SettingError, match=r"was created with other features .*: open it with those, or create a new fleet"
+        ):
             Scheduler.open(path, features=other)
     with Scheduler.open(path, read_only=True) as reader:  # to read, the function is not needed
         assert reader.round == 2

@@ -188,7 +188,7 @@ def test_a_file_of_format_1_can_be_read_and_is_not_changed(folder: Path) -> None
     findings = {finding.part: finding for finding in examine(path)}
     assert [finding for finding in findings.values() if finding.sound is False] == []
     assert "fleet format 1" in findings["format"].words
-    with pytest.raises(StoreError, match=r"of fleet format 1: open it once with Scheduler\.open"):
+    with pytest.raises(StoreError, match=r"has fleet format 1: open it once with Scheduler\.open"):
         Reporter(path)
     assert path.read_bytes() == before
 

@@ -626,10 +626,18 @@ def test_a_fleet_status_is_equivalent_to_single_statuses(open_fleet: OpenFleet) 
 @pytest.mark.parametrize(
     ("columns", "rows", "complaint"),
     [
-        ({"free_cpu": [1.0] * 3}, None, "the status has no column 'bandwidth'; it has free_cpu"),
-        ({}, None, "no column 'free_cpu'; it has none"),
-        ({"free_cpu": [1.0] * 2, "bandwidth": [1.0] * 3}, None, r"free_cpu has shape \(2,\), expected is \(3,\)"),
-        ({"free_cpu": [1.0] * 3, "bandwidth": [[1.0]] * 3}, None, r"bandwidth has shape \(3, 1\), expected is \(3,\)"),
+        ({"free_cpu": [1.0] * 3}, None, "the status must have a column 'bandwidth', got free_cpu: add it"),
+        ({}, None, "a column 'free_cpu', got no columns: add it"),
+        (
+            {"free_cpu": [1.0] * 2, "bandwidth": [1.0] * 3},
+            None,
+            r"free_cpu must have .* shape \(3,\), got shape \(2,\)",
+        ),
+        (
+            {"free_cpu": [1.0] * 3, "bandwidth": [[1.0]] * 3},
+            None,
+            r"bandwidth must have .* shape \(3,\), got shape \(3, 1\)",
+        ),
         ({"free_cpu": ["1"] * 3, "bandwidth": [1.0] * 3}, None, "free_cpu must hold numbers, not <U1"),
         (
             {"free_cpu": [1.0, 1e9], "bandwidth": [1.0] * 2},
@@ -766,7 +774,7 @@ def test_a_read_only_scheduler_cannot_write(open_fleet: OpenFleet) -> None:
     assert reader.choose({}) == ["a"]
     attempts: list[Callable[[], object]] = [lambda: reader.report("a", 1.0), reader.close_round, reader.abandon_round]
     for attempt in attempts:
-        with pytest.raises(StoreError, match="was opened to read: open it without read_only=True to write"):
+        with pytest.raises(StoreError, match="was opened for reading: open it without read_only=True to write"):
             attempt()
     assert packed(reader) == packed(scheduler)
     scheduler.close()
@@ -837,9 +845,9 @@ def test_the_stored_settings_are_accepted_again_in_equivalent_types(folder: Path
         ({"settings": {"speed_weight": -1}}, "speed_weight must be at least 0"),
         ({"settings": {"cohort": 3}}, r"rbcsf has no setting 'cohort' \(did you mean 'cohort_size'\?\)"),
         ({"policy": "rbcfs"}, r"unknown policy 'rbcfs' \(did you mean 'rbcsf'\?\)"),
-        ({"policy": "fastest"}, "fastest must be told the true times, which no live fleet knows: use rbcsf"),
-        ({"policy": "fair-oracle"}, "fair-oracle must be told the true times"),
-        ({"policy": "fedcs"}, "fedcs must be told the true times"),
+        ({"policy": "fastest"}, "fastest requires the true expected times, unknown in a live fleet: use rbcsf"),
+        ({"policy": "fair-oracle"}, "fair-oracle requires the true expected times"),
+        ({"policy": "fedcs"}, "fedcs requires the true expected times"),
     ],
 )
 def test_invalid_settings_are_refused_before_a_file_is_created(
@@ -908,7 +916,7 @@ def test_a_policy_that_cannot_grow_raises_and_leaves_the_fleet_unchanged(open_fl
 
 
 def test_a_certificate_needs_a_client(open_fleet: OpenFleet) -> None:
-    with pytest.raises(StateError, match="there is no client yet"):
+    with pytest.raises(StateError, match="the fleet has no clients yet"):
         open_fleet().certificate()
 
 
@@ -979,7 +987,7 @@ scheduler.close()
 def test_a_forked_child_must_open_the_fleet_itself(folder: Path) -> None:
     path = folder / "fleet.turnout"
     done = subprocess.run([sys.executable, "-c", FORKED, str(path)], check=True, capture_output=True, text=True)
-    assert re.search(r"was opened by process \d+: open it anew in this one", done.stdout)
+    assert re.search(r"was opened by process \d+: open it again in this process", done.stdout)
     assert [(turn[2], turn[4]) for turn in turns_in(path)] == [("a", 2.0)]
 
 

@@ -71,8 +71,8 @@ def record(journal: Journal, outcomes: Iterable[Outcome], late_window: int) -> l
     """
     is_new = []
     with journal.writing() as db:
-        opened = journal.open_number()
-        closed = journal.closed_round()
+        opened = journal.open_round_number()
+        closed = journal.last_closed_round()
         for outcome in outcomes:
             turn = journal.turn(outcome.client, outcome.round)
             if turn is None:

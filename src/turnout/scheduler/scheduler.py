@@ -20,16 +20,16 @@ from turnout.kernel.rounds import RoundRecord, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation
 from turnout.policies.registry import nested_settings
-from turnout.scheduler.audit.explain import explained
+from turnout.scheduler.audit.explain import explain_client
 from turnout.scheduler.clock import now
 from turnout.scheduler.features import PAPER_FEATURES, Features, Statuses
 from turnout.scheduler.journal.events import decode_event, event_to_dict
 from turnout.scheduler.journal.journal import Journal
-from turnout.scheduler.journal.replay import live_policy, load, same_features
+from turnout.scheduler.journal.replay import live_policy, load, resolve_features
 from turnout.scheduler.records import OpenRound, Turn, pack_closed
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
-from turnout.scheduler.rounds.choosing import chosen_round
-from turnout.scheduler.rounds.closing import closed_round
+from turnout.scheduler.rounds.choosing import build_open_round
+from turnout.scheduler.rounds.closing import build_closed_round
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerOptions, SchedulerSettings
 from turnout.scheduler.status import SchedulerStatus, status_of
@@ -91,7 +91,7 @@ class Scheduler:
             stored = journal.settings
             settings = SchedulerSettings.from_dict(stored)
             settings.check_same(options, path)
-            return cls(journal, settings, same_features(stored["features"], features, path, read_only))
+            return cls(journal, settings, resolve_features(stored["features"], features, path, read_only))
         except BaseException:
             journal.close()
             raise
@@ -244,7 +244,7 @@ class Scheduler:
             opened, model = self._need_open(), self._fleet.model
             if model is None:
                 return {}
-            known = self._fleet.numbers["learned"][opened.rows] > 0
+            known = self._fleet.counters.learned[opened.rows] > 0
             rows = opened.rows[known]
             times = model.predict(opened.contexts[known], rows)
             return {self._fleet.ids[row]: seconds for row, seconds in zip(rows.tolist(), times.tolist(), strict=True)}
@@ -278,9 +278,9 @@ class Scheduler:
             if after is not None:
                 as_number("after", after, ReportError, above=0)
             with self._journal.writing() as db:
-                waiting = self._journal.waiting()
-                closed, turns = closed_round(opened, self._journal.turns_of(opened.round), waiting, after)
-                self._fleet.report_of(closed)  # before writing, so that nothing is written if the policy refuses it
+                waiting = self._journal.pending_late_turns()
+                closed, turns = build_closed_round(opened, self._journal.turns_of(opened.round), waiting, after)
+                self._fleet.build_report(closed)  # refused before anything is written, if it must be
                 self._journal.add_clients(db, len(self._fleet.ids) - len(opened.joined), opened.joined)
                 data, mask = pack_closed(closed, opened=opened.opened, closed=now(), wanted=opened.wanted)
                 self._journal.add_event(db, "close", data, mask)
@@ -308,7 +308,7 @@ class Scheduler:
                         f"round {opened.round} cannot be abandoned: {reported[0]!r} has reported. Close it instead"
                     )
                 self._journal.drop_open_round(db)
-                self._journal.drop_offered(db, opened.round)
+                self._journal.drop_offer(db, opened.round)
                 db.execute("DELETE FROM turns WHERE round = ?", (opened.round,))
             self._reload()
 
@@ -343,7 +343,7 @@ class Scheduler:
         """Explains why a client was selected in a round, by default the latest, or what it lacked."""
         with self._mutex:
             number = self.round if round is None else round
-            return explained(self._journal, self._memory, self.settings, self.features, self._row(client), number)
+            return explain_client(self._journal, self._memory, self.settings, self.features, self._row(client), number)
 
     def status(self) -> SchedulerStatus:
         """Returns a summary of the fleet; its string form is for people."""
@@ -467,10 +467,10 @@ class Scheduler:
         joined = self._new_ids(resolved) if isinstance(resolved, Mapping) else []
         try:
             self._fleet.join(joined)
-            opened, offer = chosen_round(self._fleet, self.features, self.settings, resolved, tuple(joined))
+            opened, offered = build_open_round(self._fleet, self.features, self.settings, resolved, tuple(joined))
             with self._journal.writing() as db:
                 self._journal.put_open_round(db, opened, [self._fleet.ids[row] for row in opened.rows.tolist()])
-                self._journal.put_offered(db, offer)
+                self._journal.put_offer(db, offered)
         except BaseException:
             if joined:
                 self._reload()

@@ -97,11 +97,11 @@ def status_of(
         owed = fleet.queues.owed
         most = np.argsort(-owed, kind="stable")[:SHOWN]
         behind = {fleet.ids[row]: float(owed[row]) for row in most.tolist() if owed[row] >= 1}
-    backing_off = np.flatnonzero((fleet.numbers["rest_until"] > fleet.round) & (fleet.numbers["retired"] == 0))
+    backing_off = np.flatnonzero(fleet.counters.backing_off(fleet.round) & (fleet.counters.retired == 0))
     certificate = fleet.policy.certificate() if fleet.ids else None
     return SchedulerStatus(
         clients=len(fleet.ids),
-        retired=int(fleet.numbers["retired"].sum()),
+        retired=int(fleet.counters.retired.sum()),
         round=fleet.round if opened is None else opened.round,
         is_open=opened is not None,
         elapsed=elapsed,
@@ -111,7 +111,7 @@ def status_of(
         arrived=[turn.id for turn in turns if turn.kind == "arrived"],
         failed={turn.id: turn.why or "" for turn in turns if turn.kind == "failed"},
         behind=behind,
-        backing_off={fleet.ids[row]: int(fleet.numbers["rest_until"][row]) for row in backing_off.tolist()},
+        backing_off={fleet.ids[row]: int(fleet.counters.backoff_until[row]) for row in backing_off.tolist()},
         certificate_holds=None if certificate is None else certificate.holds,
         notices=notices,
     )

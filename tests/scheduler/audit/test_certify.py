@@ -22,49 +22,53 @@ from turnout.scheduler.audit import verify
 from turnout.scheduler.audit.certify import certify
 
 HERE = Path(__file__).parents[1]
-CHANGES: dict[type, Any] = {int: lambda one: one + 1, float: lambda one: one + 1.0, str: lambda one: f"{one}x"}
+CHANGES: dict[type, Any] = {
+    int: lambda value: value + 1,
+    float: lambda value: value + 1.0,
+    str: lambda value: f"{value}x",
+}
 
-IN_GROUPS = {"cohort_size": 1, "groups": ["north"], "group_rates": {"north": 0.5}}
-GROUPED = {
-    "rbcsf": IN_GROUPS,
-    "with-guarantee": {"policy": "rbcsf", "settings": IN_GROUPS, "guaranteed_rate": 0.2},
-    "cool-down": {"policy": "rbcsf", "settings": IN_GROUPS, "rounds": 2},
+GROUP_SETTINGS = {"cohort_size": 1, "groups": ["north"], "group_rates": {"north": 0.5}}
+GROUP_POLICIES = {
+    "rbcsf": GROUP_SETTINGS,
+    "with-guarantee": {"policy": "rbcsf", "settings": GROUP_SETTINGS, "guaranteed_rate": 0.2},
+    "cool-down": {"policy": "rbcsf", "settings": GROUP_SETTINGS, "rounds": 2},
 }
 
 
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a fleet in which everything happens, its certificate and its record."""
+    """A folder with a fleet in which every kind of event happens, its certificate and its record."""
     folder = tmp_path_factory.mktemp("certified")
     restless_server.play(str(folder / "fleet.turnout"), 13)
     certify(folder / "fleet.turnout", folder / "certificate.json", folder / "record.jsonl")
     return folder
 
 
-def checked(certificate: bytes, record: bytes) -> list[str]:
+def verify_files(certificate: bytes, record: bytes) -> list[str]:
     return verify.differences(certificate, record.splitlines(keepends=True))
 
 
-def parts(folder: Path) -> tuple[bytes, bytes]:
+def read_files(folder: Path) -> tuple[bytes, bytes]:
     return (folder / "certificate.json").read_bytes(), (folder / "record.jsonl").read_bytes()
 
 
-def changed(value: Any) -> Iterator[Any]:
-    """The same JSON with one thing changed, each thing once: a value, a name; a field or an item gone, or added."""
+def mutations(value: Any) -> Iterator[Any]:
+    """Yields the same JSON with one change each: a value or a key changed, an entry removed or added."""
     if isinstance(value, dict):
-        for key, one in value.items():
-            rest = {name: kept for name, kept in value.items() if name != key}
-            yield rest
-            yield {**rest, f"{key}x": one}
-            for other in changed(one):
-                yield {**value, key: other}
+        for key, entry in value.items():
+            others = {name: kept for name, kept in value.items() if name != key}
+            yield others
+            yield {**others, f"{key}x": entry}
+            for mutation in mutations(entry):
+                yield {**value, key: mutation}
         yield {**value, "another": None}
     elif isinstance(value, list):
-        for place, one in enumerate(value):
-            yield value[:place] + value[place + 1 :]
-            yield [*value, one]
-            for other in changed(one):
-                yield [*value[:place], other, *value[place + 1 :]]
+        for index, item in enumerate(value):
+            yield value[:index] + value[index + 1 :]
+            yield [*value, item]
+            for mutation in mutations(item):
+                yield [*value[:index], mutation, *value[index + 1 :]]
     elif isinstance(value, bool):
         yield from (not value, int(value))
     elif value is None:
@@ -76,133 +80,143 @@ def changed(value: Any) -> Iterator[Any]:
             yield float(value)
 
 
-def test_a_certificate_is_what_its_record_comes_to(certified: Path) -> None:
-    certificate, record = parts(certified)
-    assert checked(certificate, record) == []
-    told = json.loads(certificate)
-    assert told["record_sha256"] == hashlib.sha256(record).hexdigest()
-    assert told["events"] == len(record.splitlines()) - 1
+def test_a_certificate_agrees_with_its_record_and_its_scheduler(certified: Path) -> None:
+    certificate, record = read_files(certified)
+    assert verify_files(certificate, record) == []
+    content = json.loads(certificate)
+    assert content["record_sha256"] == hashlib.sha256(record).hexdigest()
+    assert content["events"] == len(record.splitlines()) - 1
     with Scheduler.open(certified / "fleet.turnout", read_only=True) as scheduler:
-        found, ids = scheduler.certificate(), scheduler.clients
-        assert told["rounds"] == scheduler.round
+        counted, ids = scheduler.certificate(), scheduler.clients
+        assert content["rounds"] == scheduler.round
         assert [{"event": 0}, *scheduler.export()][1:] == [json.loads(line) for line in record.splitlines()[1:]]
-    assert list(told["clients"]) == ids
-    assert told["holds"] is True
+    assert list(content["clients"]) == ids
+    assert content["holds"] is True
     for row, client in enumerate(ids):
-        assert told["clients"][client] == {
-            "turns": found.turns[row],
-            "promised_units": found.promised_units[row],
-            "owed_units": found.owed_units[row],
-            "forfeited_units": found.forfeited_units[row],
+        assert content["clients"][client] == {
+            "turns": counted.turns[row],
+            "promised_units": counted.promised_units[row],
+            "owed_units": counted.owed_units[row],
+            "forfeited_units": counted.forfeited_units[row],
         }
 
 
-def test_every_single_change_of_a_certificate_is_found(certified: Path) -> None:
-    certificate, record = parts(certified)
+def test_every_change_of_a_certificate_is_detected(certified: Path) -> None:
+    certificate, record = read_files(certified)
     lines, count = record.splitlines(keepends=True), 0
-    due = verify.recount(lines)
-    told = json.loads(certificate)
-    assert json.dumps(told, sort_keys=True) == json.dumps(due, sort_keys=True)
-    for other in changed(told):
+    expected = verify.recount(lines)
+    content = json.loads(certificate)
+    assert json.dumps(content, sort_keys=True) == json.dumps(expected, sort_keys=True)
+    for mutation in mutations(content):
         count += 1
-        with pytest.MonkeyPatch.context() as patch:  # counted once: it is the certificate that changes here
-            patch.setattr(verify, "recount", lambda _: copy.deepcopy(due))
-            assert verify.differences(json.dumps(other).encode(), lines), other
+        with pytest.MonkeyPatch.context() as patch:  # the record is the same each time, so it is counted only once
+            patch.setattr(verify, "recount", lambda _: copy.deepcopy(expected))
+            assert verify.differences(json.dumps(mutation).encode(), lines), mutation
     assert count > 200
     twice = certificate.replace(b'"format": 1,', b'"format": 2, "format": 1,')
-    assert "a field is there twice" in checked(twice, record)[0]
+    assert "a field occurs twice" in verify_files(twice, record)[0]
     for garbage in (b"", b"[]", b"{}", b"null", b"\xff\xfe", certificate[:-20]):
-        assert checked(garbage, record)
+        assert verify_files(garbage, record)
 
 
-def test_every_changed_line_and_field_of_the_record_is_found(certified: Path) -> None:
-    certificate, record = parts(certified)
+def test_every_change_of_the_record_is_detected(certified: Path) -> None:
+    certificate, record = read_files(certified)
     lines, count = record.splitlines(keepends=True), 0
-    for place, line in enumerate(lines):
-        for other in changed(json.loads(line)):
+    for index, line in enumerate(lines):
+        for mutation in mutations(json.loads(line)):
             count += 1
-            forged = f"{json.dumps(other, ensure_ascii=False)}\n".encode()
-            assert verify.differences(certificate, [*lines[:place], forged, *lines[place + 1 :]])
-        assert verify.differences(certificate, lines[:place] + lines[place + 1 :])
-        assert verify.differences(certificate, [*lines[:place], line, *lines[place:]])
-        if place:
-            assert verify.differences(certificate, [*lines[: place - 1], line, lines[place - 1], *lines[place + 1 :]])
+            mutated = f"{json.dumps(mutation, ensure_ascii=False)}\n".encode()
+            assert verify.differences(certificate, [*lines[:index], mutated, *lines[index + 1 :]])
+        assert verify.differences(certificate, lines[:index] + lines[index + 1 :])
+        assert verify.differences(certificate, [*lines[:index], line, *lines[index:]])
+        if index:
+            assert verify.differences(certificate, [*lines[: index - 1], line, lines[index - 1], *lines[index + 1 :]])
     assert count > 1000
-    assert checked(certificate, record.replace(b"\n", b" \n", 1))
-    assert checked(certificate, record[:-1])
-    assert checked(certificate, b"")
+    assert verify_files(certificate, record.replace(b"\n", b" \n", 1))
+    assert verify_files(certificate, record[:-1])
+    assert verify_files(certificate, b"")
 
 
-def forged(certified: Path, change: Any) -> list[str]:
-    """A record changed by somebody who also puts its new hash into the certificate."""
-    certificate, record = parts(certified)
+def verify_forgery(certified: Path, change: Any) -> list[str]:
+    """Returns the differences that are found if `change` forges the record and the hash is updated accordingly."""
+    certificate, record = read_files(certified)
     events = [json.loads(line) for line in record.splitlines()]
     change(events)
-    other = b"".join(f"{json.dumps(event)}\n".encode() for event in events)
-    told = {**json.loads(certificate), "record_sha256": hashlib.sha256(other).hexdigest()}
-    return checked(json.dumps(told).encode(), other)
+    forged = b"".join(f"{json.dumps(event)}\n".encode() for event in events)
+    content = {**json.loads(certificate), "record_sha256": hashlib.sha256(forged).hexdigest()}
+    return verify_files(json.dumps(content).encode(), forged)
 
 
-def test_a_forger_who_knows_of_the_hash_is_found_by_counting(certified: Path) -> None:
+def test_a_forgery_with_a_correct_hash_is_detected_by_counting(certified: Path) -> None:
     def rounds(events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         return (event for event in events if event["kind"] == "round" and event["clients"])
 
     def lost_turn(events: list[dict[str, Any]]) -> None:
-        one = next(event for event in rounds(events) if "arrived" in event["outcomes"])
-        one["outcomes"][one["outcomes"].index("arrived")] = "failed"
+        event = next(event for event in rounds(events) if "arrived" in event["outcomes"])
+        event["outcomes"][event["outcomes"].index("arrived")] = "failed"
 
-    def absent(events: list[dict[str, Any]]) -> None:
-        one = next(rounds(events))
-        one["volunteers"] = "00" * (len(one["volunteers"]) // 2)
+    def no_client_available(events: list[dict[str, Any]]) -> None:
+        event = next(rounds(events))
+        event["volunteers"] = "00" * (len(event["volunteers"]) // 2)
 
-    def stranger(events: list[dict[str, Any]]) -> None:
-        next(rounds(events))["clients"][0] = "stranger"
+    def unknown_client(events: list[dict[str, Any]]) -> None:
+        next(rounds(events))["clients"][0] = "unknown"
 
-    def twice(events: list[dict[str, Any]]) -> None:
-        one = next(event for event in rounds(events) if len(event["clients"]) > 1)
-        one["clients"][0] = one["clients"][1]
+    def client_twice(events: list[dict[str, Any]]) -> None:
+        event = next(event for event in rounds(events) if len(event["clients"]) > 1)
+        event["clients"][0] = event["clients"][1]
 
-    def missing(events: list[dict[str, Any]]) -> None:
+    def missing_event(events: list[dict[str, Any]]) -> None:
         del events[-1]
 
-    def generous(events: list[dict[str, Any]]) -> None:
+    def higher_rate(events: list[dict[str, Any]]) -> None:
         events[0]["terms"]["rate_units"] += 1
 
-    def no_mask(events: list[dict[str, Any]]) -> None:
+    def unknown_availability(events: list[dict[str, Any]]) -> None:
         next(rounds(events))["volunteers"] = None
 
-    def joins_again(events: list[dict[str, Any]]) -> None:
+    def second_join(events: list[dict[str, Any]]) -> None:
         events[1]["clients"].append(events[1]["clients"][0])
 
-    for change in (lost_turn, absent, stranger, twice, missing, generous, no_mask, joins_again):
-        assert forged(certified, change), change.__name__
-    assert forged(certified, lambda _: None) == []
+    for change in (
+        lost_turn,
+        no_client_available,
+        unknown_client,
+        client_twice,
+        missing_event,
+        higher_rate,
+        unknown_availability,
+        second_join,
+    ):
+        assert verify_forgery(certified, change), change.__name__
+    assert verify_forgery(certified, lambda _: None) == []
 
 
-def test_the_verifier_needs_no_turnout_and_fits_on_two_pages(certified: Path, tmp_path: Path) -> None:
+def test_the_verifier_runs_without_turnout_and_is_short(certified: Path, tmp_path: Path) -> None:
     source = Path(verify.__file__)
     assert len(source.read_text().splitlines()) < 100
     imports = {
         line.split()[1].split(".")[0] for line in source.read_text().splitlines() if line[:5] in ("impor", "from ")
     }
     assert imports <= {*sys.stdlib_module_names, "__future__"}
-    alone = tmp_path / "verify.py"
-    shutil.copy(source, alone)
-    command = [sys.executable, "-I", "-S", str(alone)]
+    copied = Path(shutil.copy(source, tmp_path / "verify.py"))
+    command = [sys.executable, "-I", "-S", str(copied)]
     no_turnout = [*command[:3], "-c", "import turnout"]
     assert subprocess.run(no_turnout, capture_output=True, check=False).returncode != 0
     files = [str(certified / "certificate.json"), str(certified / "record.jsonl")]
     done = subprocess.run([*command, *files], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "the certificate is what the record comes to\n"
-    told = json.loads((certified / "certificate.json").read_text())
-    told["rounds"] += 1
-    (tmp_path / "forged.json").write_text(json.dumps(told))
+    assert done.stdout == "the certificate agrees with its record\n"
+    content = json.loads((certified / "certificate.json").read_text())
+    content["rounds"] += 1
+    (tmp_path / "forged.json").write_text(json.dumps(content))
     done = subprocess.run(
         [*command, str(tmp_path / "forged.json"), files[1]], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert done.stdout == f"field rounds: the certificate says {told['rounds']}, the record {told['rounds'] - 1}\n"
+    assert (
+        done.stdout == f"field rounds: {content['rounds']} in the certificate, {content['rounds'] - 1} in the record\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -215,75 +229,77 @@ def test_the_verifier_needs_no_turnout_and_fits_on_two_pages(certified: Path, tm
         {"policy": "with-guarantee", "settings": {"policy": "random", "guaranteed_rate": 0.2}},
     ],
 )
-def test_all_kinds_of_promises_are_counted_alike(open_fleet: OpenFleet, folder: Path, settings: dict[str, Any]) -> None:
+def test_every_kind_of_guarantee_can_be_certified(
+    open_fleet: OpenFleet, folder: Path, settings: dict[str, Any]
+) -> None:
     scheduler, world = open_fleet(**{"deadline": 20.0, **settings}), World(12)
     play(scheduler, world, 1, 40)
     scheduler.retire("c3")
     play(scheduler, world, 41, 55)
     scheduler.forget("c5")
     play(scheduler, World(14), 56, 60)
-    scheduler.choose(offered("somebody new", *named(4)))  # not of the record before its round is closed
-    told = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
-    assert checked((folder / "c.json").read_bytes(), (folder / "c.jsonl").read_bytes()) == []
-    assert "somebody new" not in told["clients"]
-    assert any(client.startswith("forgotten-") for client in told["clients"])
+    scheduler.choose(offered("new", *named(4)))  # the record has the new client only after its round is closed
+    content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
+    assert verify_files((folder / "c.json").read_bytes(), (folder / "c.jsonl").read_bytes()) == []
+    assert "new" not in content["clients"]
+    assert any(client.startswith("forgotten-") for client in content["clients"])
     if "max_owed" in settings["settings"]:
-        assert told["terms"]["cap_units"] == int(Fraction(3, 2) * told["terms"]["units_per_turn"])
-        assert any(one["forfeited_units"] for one in told["clients"].values())
+        assert content["terms"]["cap_units"] == int(Fraction(3, 2) * content["terms"]["units_per_turn"])
+        assert any(client["forfeited_units"] for client in content["clients"].values())
 
 
 def test_files_of_older_releases_can_be_certified(folder: Path) -> None:
     for old in sorted((HERE / "data").glob("*.turnout")):
-        told = certify(Path(shutil.copy(old, folder)), folder / "c.json", folder / "c.jsonl")
+        content = certify(Path(shutil.copy(old, folder)), folder / "c.json", folder / "c.jsonl")
         turns = json.loads(old.with_suffix(".json").read_text())["turns"]
-        assert [one["turns"] for one in told["clients"].values()] == turns[: len(told["clients"])]
+        assert [client["turns"] for client in content["clients"].values()] == turns[: len(content["clients"])]
 
 
-def test_what_cannot_be_certified_is_refused(
+def test_fleets_that_cannot_be_certified_are_refused(
     open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, record = folder / "c.json", folder / "c.jsonl"
     empty = open_fleet("empty")
-    with pytest.raises(StoreError, match="nobody has joined"):
+    with pytest.raises(StoreError, match="no client has joined"):
         certify(empty.path, out, record)
-    free = open_fleet("free", policy="random")
-    play_round(free, offered("a", "b"))
+    unguaranteed = open_fleet("unguaranteed", policy="random")
+    play_round(unguaranteed, offered("a", "b"))
     with pytest.raises(SettingError, match="the policy random guarantees nothing"):
-        certify(free.path, out, record)
-    for policy, settings in GROUPED.items():
+        certify(unguaranteed.path, out, record)
+    for policy, settings in GROUP_POLICIES.items():
         grouped = open_fleet(policy, policy=policy, settings=settings)
         play_round(grouped, offered("a"))
-        with pytest.raises(SettingError, match="promises turns to groups, which a certificate does not hold"):
+        with pytest.raises(SettingError, match="guarantees turns to groups, which a certificate cannot express"):
             certify(grouped.path, out, record)
-    monkeypatch.setattr("turnout.scheduler.journal.journal.KEEP_MASKS", 1)
+    monkeypatch.setattr("turnout.scheduler.journal.journal.KEEP_AVAILABILITY_UP_TO", 1)
     large = open_fleet("large")
     play_round(large, offered("a", "b"))
     large.snapshot()
-    with pytest.raises(StoreError, match="no longer on record, as large fleets drop it with a snapshot"):
+    with pytest.raises(StoreError, match="no longer recorded, because large fleets drop it with a snapshot"):
         certify(large.path, out, record)
-    with pytest.raises(SettingError, match="must be three files"):
+    with pytest.raises(SettingError, match="must be three different files"):
         certify(large.path, large.path, record)
     assert not out.exists()
     assert not record.exists()
 
 
-def test_groups_are_for_fleets_whose_clients_are_known_at_the_start(open_fleet: OpenFleet) -> None:
+def test_a_fleet_with_groups_must_know_its_clients_when_it_is_created(open_fleet: OpenFleet) -> None:
     with pytest.raises(SettingError, match="does not know its clients at the start, so it cannot guarantee turns to"):
         open_fleet("two", settings={"cohort_size": 1, "groups": ["north", "south"], "group_rates": {"north": 0.5}})
-    one = open_fleet("one", settings=GROUPED["rbcsf"])
-    play_round(one, offered("a"))
+    scheduler = open_fleet("one", settings=GROUP_POLICIES["rbcsf"])
+    play_round(scheduler, offered("a"))
     with pytest.raises(SettingError, match="groups lists every client: build a new policy with all"):
-        one.choose(offered("a", "b"))
-    assert one.clients == ["a"]
+        scheduler.choose(offered("a", "b"))
+    assert scheduler.clients == ["a"]
 
 
-def test_counts_that_do_not_agree_are_not_certified(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_fleet_whose_counts_differ_from_its_record_is_not_certified(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet()
     play_round(scheduler, offered("a", "b", "c"))
     state = scheduler._memory.state()
     state["policy.turns"] = state["policy.turns"] + 1
     with scheduler._journal.writing() as db:
         scheduler._journal.put_snapshot(db, scheduler._journal.last_event(), state)
-    with pytest.raises(StoreError, match=r"does not come to what its scheduler has counted \(client a:"):
+    with pytest.raises(StoreError, match=r"differ from its record \(client a:"):
         certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
     assert not (folder / "c.json").exists()

@@ -1,4 +1,4 @@
-"""Damage is found, named and never a crash; a sound file is sound, also while it is in use."""
+"""The doctor names all damage and never crashes; it finds nothing in an intact file, even while it is in use."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.1, "speed_weight": 1.0}
 
 
 def play_rounds(scheduler: Scheduler, rounds: int, seed: int = 0) -> None:
-    """Some are late, some of those come back later, some fail; some tell their loss."""
+    """Plays rounds in which clients fail, are late, report their late times, or report losses."""
     rng = random.Random(seed)
     for _ in range(rounds):
-        volunteers = [f"phone-{n:02}" for n in range(10) if rng.random() < 0.8] or ["phone-00"]
-        for client in scheduler.choose({one: ClientStatus(rng.uniform(0.5, 2), 3.0) for one in volunteers}):
-            luck = rng.random()
-            if luck < 0.1:
-                scheduler.failed(client, "battery empty")
-            elif luck > 0.25:
-                scheduler.report(client, rng.uniform(5, 29), loss=luck if luck > 0.5 else None)
+        available = [f"phone-{n:02}" for n in range(10) if rng.random() < 0.8] or ["phone-00"]
+        for client in scheduler.choose({id_: ClientStatus(rng.uniform(0.5, 2), 3.0) for id_ in available}):
+            draw = rng.random()
+            if draw < 0.1:
+                scheduler.report_failure(client, "battery empty")
+            elif draw > 0.25:
+                scheduler.report(client, rng.uniform(5, 29), loss=draw if draw > 0.5 else None)
         scheduler.close_round()
         turns = [turn for client in scheduler.clients for turn in scheduler.history(client)]
-        for turn in [one for one in turns if one.kind == "late" and one.late_seconds is None][:1]:
+        for turn in [turn for turn in turns if turn.kind == "late" and turn.late_seconds is None][:1]:
             if scheduler.round - turn.round < 10 and rng.random() < 0.5:
                 scheduler.report(turn.id, 31 + rng.random(), loss=0.5, round=turn.round)
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sixty rounds, a snapshot among them, and one more that is open."""
+    """A fleet with sixty closed rounds, a snapshot and an open round."""
     path = tmp_path_factory.mktemp("fleet") / "fleet.turnout"
     with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
         play_rounds(scheduler, 60)
@@ -61,26 +61,30 @@ def path(original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(original, tmp_path))
 
 
-def wrong(path: Path) -> dict[str, Finding]:
-    return {one.part: one for one in examine(path) if one.sound is False}
+def findings_by_part(path: Path) -> dict[str, Finding]:
+    return {finding.part: finding for finding in examine(path)}
 
 
-def one(db: sqlite3.Connection, words: str, *values: object) -> tuple[object, ...]:
-    found: tuple[object, ...] = db.execute(words, values).fetchone()
-    return found
+def problems(path: Path) -> dict[str, Finding]:
+    return {finding.part: finding for finding in examine(path) if finding.ok is False}
+
+
+def fetch_row(db: sqlite3.Connection, query: str, *values: object) -> tuple[object, ...]:
+    row: tuple[object, ...] = db.execute(query, values).fetchone()
+    return row
 
 
 def forge_turn(db: sqlite3.Connection, where: str, change: str) -> None:
-    """Change a turn and seal it anew, as a fault in our own code might."""
-    told = one(db, f"SELECT round, row FROM turns WHERE {where} ORDER BY round LIMIT 1")
-    db.execute(f"UPDATE turns SET {change} WHERE round = ? AND row = ?", told)
-    turn, _ = turn_from_row(one(db, "SELECT * FROM turns WHERE round = ? AND row = ?", *told))
-    db.execute("UPDATE turns SET seal = ? WHERE round = ? AND row = ?", (turn.checksum, *told))
+    """Changes a turn and its checksum, as a bug in turnout might."""
+    key = fetch_row(db, f"SELECT round, row FROM turns WHERE {where} ORDER BY round LIMIT 1")
+    db.execute(f"UPDATE turns SET {change} WHERE round = ? AND row = ?", key)
+    turn, _ = turn_from_row(fetch_row(db, "SELECT * FROM turns WHERE round = ? AND row = ?", *key))
+    db.execute("UPDATE turns SET seal = ? WHERE round = ? AND row = ?", (turn.checksum, *key))
 
 
 def forge_snapshot(db: sqlite3.Connection) -> None:
-    """Another number of turns, under a digest that fits."""
-    seq, data = one(db, "SELECT seq, data FROM snapshot")
+    """Changes the number of turns in the snapshot, and its digest."""
+    seq, data = fetch_row(db, "SELECT seq, data FROM snapshot")
     state = unpack_snapshot(data)  # type: ignore[arg-type]
     state["policy.turns"][0] += 1
     data = pack_snapshot(state)
@@ -88,10 +92,10 @@ def forge_snapshot(db: sqlite3.Connection) -> None:
 
 
 def forge_offer(db: sqlite3.Connection, round_: int = 5, under: int | None = None, **changes: Any) -> None:
-    """Change an offer and seal it anew; `under`: it stands under this round then."""
-    data, volunteers = one(db, "SELECT data, volunteers FROM offers WHERE round = ?", round_)
-    offered = unpack_offer(data, volunteers)  # type: ignore[arg-type]
-    data, volunteers = pack_offer(replace(offered, **changes))
+    """Changes an offer and its digest; `under` is the round under which it is stored, by default its own."""
+    data, volunteers = fetch_row(db, "SELECT data, volunteers FROM offers WHERE round = ?", round_)
+    offer = unpack_offer(data, volunteers)  # type: ignore[arg-type]
+    data, volunteers = pack_offer(replace(offer, **changes))
     put_offer(db, round_ if under is None else under, volunteers, data)
 
 
@@ -101,62 +105,84 @@ def put_offer(db: sqlite3.Connection, round_: int, volunteers: bytes, data: byte
 
 
 OFFER_DAMAGE: list[tuple[Damage, str]] = [
-    (lambda db: db.execute("UPDATE offers SET data = x'00' WHERE round = 5"), "in round 5 is not what was written"),
-    (lambda db: db.execute("UPDATE offers SET volunteers = 'x' WHERE round = 5"), "in round 5 is not what was written"),
-    (lambda db: db.execute("UPDATE offers SET digest = x'00' WHERE round = 61"), "in round 61 is not what was written"),
-    (lambda db: db.execute("UPDATE offers SET round = 99 WHERE round = 5"), "in round 99 is not what was written"),
-    (lambda db: put_offer(db, 5, b"", b"\0"), "in round 5 cannot be unpacked"),
-    (lambda db: forge_offer(db, round=6), "what was offered in round 6 stands under round 5"),
-    (lambda db: forge_offer(db, under=99, round=99), "there is an offer of round 99, which was never closed"),
-    (lambda db: forge_offer(db, under=0, round=0), "there is an offer of round 0, which was never closed"),
-    (lambda db: forge_offer(db, rows=np.array([0, 1])), "other clients were chosen from what was offered in round 5"),
-    (lambda db: forge_offer(db, 61, rows=np.array([0, 0, 0])), "other clients were chosen from what was offered in"),
+    (
+        lambda db: db.execute("UPDATE offers SET data = x'00' WHERE round = 5"),
+        "the offer of round 5 does not match its digest",
+    ),
+    (
+        lambda db: db.execute("UPDATE offers SET volunteers = 'x' WHERE round = 5"),
+        "the offer of round 5 does not match its digest",
+    ),
+    (
+        lambda db: db.execute("UPDATE offers SET digest = x'00' WHERE round = 61"),
+        "the offer of round 61 does not match its digest",
+    ),
+    (
+        lambda db: db.execute("UPDATE offers SET round = 99 WHERE round = 5"),
+        "the offer of round 99 does not match its digest",
+    ),
+    (lambda db: put_offer(db, 5, b"", b"\0"), "the offer of round 5 cannot be unpacked"),
+    (lambda db: forge_offer(db, round=6), "the offer of round 6 is stored under round 5"),
+    (lambda db: forge_offer(db, under=99, round=99), "there is an offer of round 99, which is neither closed nor open"),
+    (lambda db: forge_offer(db, under=0, round=0), "there is an offer of round 0, which is neither closed nor open"),
+    (
+        lambda db: forge_offer(db, rows=np.array([0, 1])),
+        "selected from the offer of round 5 are not those that have turns",
+    ),
+    (
+        lambda db: forge_offer(db, 61, rows=np.array([0, 0, 0])),
+        "selected from the offer of round 61 are not those that have turns",
+    ),
     (
         lambda db: forge_offer(db, available=np.zeros(10, np.bool_), contexts=None),
-        "in round 5 clients were chosen that had not volunteered",
+        "in round 5 clients were selected that were not available",
     ),
-    (lambda db: forge_offer(db, contexts=np.ones((2, 3))), "volunteered, and 2 have contexts"),
+    (lambda db: forge_offer(db, contexts=np.ones((2, 3))), "clients were available, but 2 have contexts"),
     (lambda db: db.execute("ALTER TABLE offers RENAME COLUMN data TO other"), "cannot be read (no such column"),
 ]
 
 
-def test_a_file_that_was_only_used_is_sound(path: Path) -> None:
-    findings = {one.part: one for one in examine(path)}
-    assert all(one.sound is not False for one in findings.values())
-    assert "round 61 is open with 3 clients" in findings["open round"].words
-    assert "come to the same as all events" in findings["memory"].words
-    assert "late times agree" in findings["rounds"].words
-    assert "what was offered is on record of 61 rounds" in findings["offers"].words
-    assert "nobody holds the file now" in findings["writer"].words
+def test_an_undamaged_file_is_intact(path: Path) -> None:
+    findings = findings_by_part(path)
+    assert problems(path) == {}
+    assert "round 61 is open with 3 clients" in findings["open round"].message
+    assert "give the same state as all events" in findings["state"].message
+    assert "late times agree" in findings["rounds"].message
+    assert "offers are recorded for 61 rounds" in findings["offers"].message
+    assert "no process holds the file now" in findings["writer"].message
 
 
-def test_looking_changes_nothing(path: Path) -> None:
+def test_the_former_names_of_a_findings_fields_still_work(path: Path) -> None:
+    for finding in examine(path):
+        assert (finding.sound, finding.words) == (finding.ok, finding.message)
+
+
+def test_examining_a_file_does_not_change_it(path: Path) -> None:
     before = path.read_bytes()
     examine(path)
     assert path.read_bytes() == before
 
 
-def test_a_file_in_use_is_sound_and_says_by_whom(path: Path) -> None:
+def test_a_file_in_use_is_intact_and_its_writer_is_named(path: Path) -> None:
     with Scheduler.open(path) as scheduler, Reporter(path) as reporter:
         out = scheduler.status().out
         reporter.report(out[0], 9.0)
-        assert wrong(path) == {}
+        assert problems(path) == {}
         scheduler.close_round()
         play_rounds(scheduler, 3)
-        findings = {one.part: one.words for one in examine(path)}
-        assert f"process {os.getpid()}" in findings["writer"]
-        assert "holds the file now" in findings["writer"]
-        assert wrong(path) == {}
+        writer = findings_by_part(path)["writer"].message
+        assert f"process {os.getpid()}" in writer
+        assert "holds the file now" in writer
+        assert problems(path) == {}
 
 
-def test_a_killed_writer_is_told_and_nothing_is_wrong(path: Path) -> None:
+def test_a_killed_writer_is_named_and_the_file_is_intact(path: Path) -> None:
     child = os.fork()
     if child == 0:
         play_rounds_and_die(path)
     assert os.waitpid(child, 0)[1] == 9
-    findings = {one.part: one for one in examine(path)}
-    assert all(one.sound is not False for one in findings.values())
-    assert "was killed or broke down" in findings["writer"].words
+    assert problems(path) == {}
+    assert "was killed or crashed" in findings_by_part(path)["writer"].message
 
 
 def play_rounds_and_die(path: Path) -> None:
@@ -169,32 +195,48 @@ def play_rounds_and_die(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "parts", "words"),
+    ("damage", "parts", "message"),
     [
         (lambda db: db.execute("UPDATE events SET data = x'00' WHERE seq = 7"), {"events"}, "event 7 (close)"),
         (lambda db: db.execute("DELETE FROM events WHERE seq = 7"), {"events", "rounds"}, "event 7 is missing"),
         (
             lambda db: db.execute("DELETE FROM events WHERE seq = (SELECT MAX(seq) FROM events)"),
             {"events", "rounds"},
-            "the newest events are gone",
+            "the newest events are missing",
         ),
-        (lambda db: db.execute("UPDATE masks SET data = x'00' WHERE seq = 9"), {"masks"}, "is not what was written"),
-        (lambda db: db.execute("DELETE FROM masks WHERE seq = 9"), {"masks"}, "is missing"),
-        (lambda db: db.execute("INSERT INTO masks VALUES (999, x'00')"), {"masks"}, "event 999, which closes no round"),
-        (lambda db: db.execute("UPDATE clients SET id = 'x' WHERE row = 3"), {"clients", "rounds"}, "row 3 is 'x'"),
-        (lambda db: db.execute("DELETE FROM clients WHERE row = 9"), {"clients"}, "9 clients are named, and 10 have"),
+        (
+            lambda db: db.execute("UPDATE masks SET data = x'00' WHERE seq = 9"),
+            {"availability"},
+            "does not match its digest",
+        ),
+        (lambda db: db.execute("DELETE FROM masks WHERE seq = 9"), {"availability"}, "is missing"),
+        (
+            lambda db: db.execute("INSERT INTO masks VALUES (999, x'00')"),
+            {"availability"},
+            "event 999, which closes no round",
+        ),
+        (
+            lambda db: db.execute("UPDATE clients SET id = 'x' WHERE row = 3"),
+            {"clients", "rounds"},
+            "row 3 has the id 'x'",
+        ),
+        (lambda db: db.execute("DELETE FROM clients WHERE row = 9"), {"clients"}, "has 9 ids, but 10 clients joined"),
         (lambda db: db.execute("UPDATE turns SET seconds = 1 WHERE round = 5"), {"turns", "rounds"}, "in round 5"),
         (lambda db: db.execute("DELETE FROM turns WHERE round = 5"), {"rounds"}, "0 have turns in it"),
-        (lambda db: db.execute("DELETE FROM turns WHERE round = 61"), {"open round"}, "other clients than have turns"),
+        (
+            lambda db: db.execute("DELETE FROM turns WHERE round = 61"),
+            {"open round"},
+            "is not the clients that have turns",
+        ),
         (
             lambda db: forge_turn(db, "kind = 'arrived' AND round < 60", "seconds = 1.5"),
             {"rounds"},
-            "its turn says arrived after 1.5 s",
+            "its turn is recorded as arrived after 1.5 s",
         ),
         (
             lambda db: forge_turn(db, "kind = 'arrived' AND round < 60 AND loss IS NOT NULL", "loss = NULL"),
             {"rounds"},
-            "and its turn says None",
+            "its turn is recorded with loss None",
         ),
         (
             lambda db: db.execute("UPDATE turns SET loss = 9 WHERE round = 5 AND kind = 'arrived'"),
@@ -206,42 +248,54 @@ def play_rounds_and_die(path: Path) -> None:
             {"rounds", "promise"},
             "was closed as failed",
         ),
-        (lambda db: forge_turn(db, "folded IS NOT NULL", "late_seconds = 77.0"), {"rounds"}, "is not the one that was"),
-        (lambda db: forge_turn(db, "folded IS NOT NULL", "folded = NULL"), {"rounds"}, "no turn knows of it"),
+        (
+            lambda db: forge_turn(db, "folded IS NOT NULL", "late_seconds = 77.0"),
+            {"rounds"},
+            "is not the time that was",
+        ),
+        (lambda db: forge_turn(db, "folded IS NOT NULL", "folded = NULL"), {"rounds"}, "no turn records it"),
         (
             lambda db: db.execute("INSERT INTO turns (round, row, id, seal) VALUES (99, 0, 'phone-00', 0)"),
             {"turns", "rounds"},
             "there are turns of round 99",
         ),
-        (lambda db: db.execute("UPDATE snapshot SET data = x'00'"), {"memory"}, "the snapshot is not what was written"),
-        (forge_snapshot, {"memory", "promise"}, "give another policy.turns"),
+        (
+            lambda db: db.execute("UPDATE snapshot SET data = x'00'"),
+            {"state"},
+            "the snapshot does not match its digest",
+        ),
+        (forge_snapshot, {"state", "promise"}, "gives another policy.turns"),
         (lambda db: db.execute("UPDATE open_round SET data = x'00'"), {"open round"}, "cannot be read"),
         (lambda db: db.execute("UPDATE meta SET value = '{}' WHERE key = 'settings'"), {"settings"}, "cannot be read"),
-        (lambda db: db.execute("UPDATE meta SET value = 'x' WHERE key = 'seal'"), {"settings"}, "not what was written"),
+        (
+            lambda db: db.execute("UPDATE meta SET value = 'x' WHERE key = 'seal'"),
+            {"settings"},
+            "do not match their digest",
+        ),
         (
             lambda db: db.execute("UPDATE meta SET value = '7' WHERE key = 'round'"),
             {"rounds"},
-            "should be 7, and is 60",
+            "should be 7, but the events end with round 60",
         ),
         (lambda db: db.execute("DROP TABLE turns"), {"turns", "rounds"}, "no such table"),
     ],
 )
-def test_damage_is_named(path: Path, damage: Damage, parts: set[str], words: str) -> None:
+def test_damage_is_named(path: Path, damage: Damage, parts: set[str], message: str) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         damage(db)
-    found = wrong(path)
+    found = problems(path)
     assert parts <= found.keys()
-    assert any(words in one.words for one in found.values()), found
-    assert all(one.remedy for one in found.values())
+    assert any(message in finding.message for finding in found.values()), found
+    assert all(finding.remedy for finding in found.values())
 
 
-@pytest.mark.parametrize(("damage", "words"), OFFER_DAMAGE)
-def test_damage_of_an_offer_is_named_and_is_that_of_the_offers_alone(path: Path, damage: Damage, words: str) -> None:
+@pytest.mark.parametrize(("damage", "message"), OFFER_DAMAGE)
+def test_damage_of_an_offer_is_named_and_no_other_part_is_damaged(path: Path, damage: Damage, message: str) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         damage(db)
-    found = wrong(path)
+    found = problems(path)
     assert found.keys() == {"offers"}
-    assert words in found["offers"].words
+    assert message in found["offers"].message
 
 
 def test_one_damaged_offer_does_not_hide_another(path: Path) -> None:
@@ -249,18 +303,18 @@ def test_one_damaged_offer_does_not_hide_another(path: Path) -> None:
         put_offer(db, 3, b"", b"\0")
         db.execute("UPDATE offers SET data = x'00' WHERE round = 5")
         forge_offer(db, 7, rows=np.array([0, 1]))
-    words = wrong(path)["offers"].words
-    assert all(f"in round {round_} " in words for round_ in (3, 5, 7))
+    message = problems(path)["offers"].message
+    assert all(f"offer of round {round_} " in message for round_ in (3, 5, 7))
 
 
-def test_a_damaged_offer_can_be_done_without_when_all_else_is_sound(path: Path) -> None:
+def test_a_damaged_offer_can_be_deleted_if_everything_else_is_intact(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE offers SET data = x'00' WHERE round = 5")
-    remedy = wrong(path)["offers"].remedy
+    remedy = problems(path)["offers"].remedy
     assert f"sqlite3 {path} 'DELETE FROM offers WHERE round = N'" in remedy
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("DELETE FROM offers WHERE round = 5")
-    assert wrong(path) == {}
+    assert problems(path) == {}
     with Scheduler.open(path) as scheduler:
         scheduler.close_round()
         assert not scheduler.explain("phone-00", 5).exact
@@ -268,66 +322,66 @@ def test_a_damaged_offer_can_be_done_without_when_all_else_is_sound(path: Path) 
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE offers SET data = x'00' WHERE round = 7")
         db.execute("DELETE FROM masks WHERE seq = 9")
-    assert wrong(path)["offers"].remedy == "restore the file from a backup"
+    assert problems(path)["offers"].remedy == "restore the file from a backup"
 
 
 @pytest.mark.parametrize("format_", [1, 2])
-def test_files_of_older_releases_have_no_offers_to_look_at(tmp_path: Path, format_: int) -> None:
+def test_files_of_older_releases_are_intact_without_offers(tmp_path: Path, format_: int) -> None:
     path = Path(shutil.copy(Path(__file__).parents[1] / "data" / f"fleet-format-{format_}.turnout", tmp_path))
-    findings = {one.part: one for one in examine(path)}
-    assert all(one.sound is not False for one in findings.values()), findings
-    assert findings["offers"].words == "none are on record: an older turnout wrote this file"
+    assert problems(path) == {}
+    assert findings_by_part(path)["offers"].message == (
+        "no offers are recorded: the file was written by an older version of turnout"
+    )
     with Scheduler.open(path) as scheduler:
         scheduler.close_round()
         scheduler.choose({f"new-{n}": ClientStatus(1.0, 3.0) for n in range(5)})
-    findings = {one.part: one for one in examine(path)}
-    assert all(one.sound is not False for one in findings.values()), findings
-    assert "on record of 1 round" in findings["offers"].words
+    assert problems(path) == {}
+    assert "offers are recorded for 1 round" in findings_by_part(path)["offers"].message
 
 
-def test_offers_of_a_fleet_that_keeps_only_the_chosen_are_sound(tmp_path: Path) -> None:
+def test_offers_without_contexts_are_intact(tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(path, settings=SETTINGS, deadline=30.0, record_offers_up_to=9) as scheduler:
         play_rounds(scheduler, 5)
         scheduler.choose({"phone-00": ClientStatus(1.0, 3.0)})
         scheduler.abandon_round()
-    assert wrong(path) == {}
+    assert problems(path) == {}
 
 
-def test_a_wrong_snapshot_can_be_left_out_when_all_else_is_sound(path: Path) -> None:
+def test_a_wrong_snapshot_can_be_deleted_if_everything_else_is_intact(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         forge_snapshot(db)
-    remedy = wrong(path)["memory"].remedy
+    remedy = problems(path)["state"].remedy
     assert f"sqlite3 {path} 'DELETE FROM snapshot'" in remedy
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("DELETE FROM snapshot")
-    assert wrong(path) == {}
+    assert problems(path) == {}
 
 
-def test_a_newer_format_is_told_and_nothing_is_guessed(path: Path) -> None:
+def test_of_a_newer_format_only_the_pages_are_checked(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("PRAGMA user_version = 7")
     findings = examine(path)
-    assert [(one.part, one.sound) for one in findings] == [("format", False), ("pages", True)]
-    assert "it is of fleet format 7" in findings[0].words
+    assert [(finding.part, finding.ok) for finding in findings] == [("format", False), ("pages", True)]
+    assert "the file has fleet format 7" in findings[0].message
 
 
 def test_a_truncated_file_is_reported(path: Path) -> None:
     whole = path.read_bytes()
     for share in (0.05, 0.5, 0.99):
         path.write_bytes(whole[: int(len(whole) * share)])
-        assert wrong(path)
+        assert problems(path)
 
 
-def test_flipped_bytes_never_crash_it(path: Path) -> None:
+def test_flipped_bytes_never_crash_the_doctor(path: Path) -> None:
     whole, rng, found = path.read_bytes(), random.Random(5), 0
     for _ in range(20):
         damaged = bytearray(whole)
         for _ in range(4):
             damaged[rng.randrange(100, len(whole))] ^= 1 << rng.randrange(8)
         path.write_bytes(damaged)
-        found += bool(wrong(path))
-    assert found > 10  # much of a page is empty, and bytes there are nobody's
+        found += bool(problems(path))
+    assert found > 10  # bytes in unused parts of a page do no damage
 
 
 def test_a_damaged_log_is_reported(path: Path) -> None:
@@ -340,53 +394,51 @@ def test_a_damaged_log_is_reported(path: Path) -> None:
     path.write_bytes(kept)
     copied[5000] ^= 1
     log.write_bytes(copied)
-    assert "changes behind the damage are lost" in wrong(path)["log"].words
+    assert "committed transactions after the damage are lost" in problems(path)["log"].message
 
 
-def test_forgetting_retiring_and_features_of_ones_own_are_sound(tmp_path: Path) -> None:
+def test_a_fleet_with_forgotten_and_retired_clients_and_its_own_features_is_intact(tmp_path: Path) -> None:
     path = tmp_path / "own.turnout"
     features = Features.of(
         Feature("load", 0.1, 10), compute=lambda known: (known["load"], 1 / known["load"]), outputs=2
     )
     with Scheduler.open(path, features=features, settings=SETTINGS, deadline="auto", overcommit=1.5) as scheduler:
-        for turn in range(8):
+        for round_ in range(8):
             chosen = scheduler.choose({f"node-{n}": {"load": 1.0 + n} for n in range(9)})
-            scheduler.report_many({client: 3.0 + place for place, client in enumerate(chosen) if client != "node-1"})
+            scheduler.report_many({client: 3.0 + index for index, client in enumerate(chosen) if client != "node-1"})
             scheduler.close_round()
-            if turn == 4:
+            if round_ == 4:
                 scheduler.retire("node-2")
                 scheduler.forget("node-1")
-    findings = {one.part: one for one in examine(path)}
-    assert all(one.sound is not False for one in findings.values()), findings
-    assert "clients were forgotten" in findings["memory"].words
+    assert problems(path) == {}
+    assert "clients were forgotten" in findings_by_part(path)["state"].message
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE snapshot SET data = x'00'")
-    assert wrong(path)["memory"].remedy == "restore the file from a backup"
+    assert problems(path)["state"].remedy == "restore the file from a backup"
 
 
 @pytest.mark.parametrize("policy", ["random", "round-robin"])
-def test_a_policy_that_promises_nothing_is_sound_too(tmp_path: Path, policy: str) -> None:
+def test_a_fleet_whose_policy_guarantees_nothing_is_intact(tmp_path: Path, policy: str) -> None:
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(path, policy=policy, settings={"cohort_size": 3}, deadline=30.0) as scheduler:
         play_rounds(scheduler, 5)
-    findings = {one.part: one for one in examine(path)}
-    assert all(one.sound is not False for one in findings.values())
-    assert findings["promise"].words == "this policy promises nothing"
+    assert problems(path) == {}
+    assert findings_by_part(path)["promise"].message == "this policy guarantees nothing"
 
 
-def test_a_new_fleet_is_sound(tmp_path: Path) -> None:
+def test_a_new_fleet_is_intact(tmp_path: Path) -> None:
     Scheduler.open(tmp_path / "fleet.turnout", deadline=1.0).close()
-    assert wrong(tmp_path / "fleet.turnout") == {}
+    assert problems(tmp_path / "fleet.turnout") == {}
 
 
-def test_strangers_are_refused(tmp_path: Path) -> None:
-    runs, words, empty = tmp_path / "runs.turnout", tmp_path / "words.txt", tmp_path / "empty"
+def test_files_that_are_no_fleets_are_refused(tmp_path: Path) -> None:
+    runs, text, empty = tmp_path / "runs.turnout", tmp_path / "text.txt", tmp_path / "empty"
     RunStore(runs).close()
-    words.write_text(json.dumps({"not": "a fleet"}) * 100)
+    text.write_text(json.dumps({"not": "a fleet"}) * 100)
     empty.touch()
     for path, why in (
         (runs, "not a turnout fleet"),
-        (words, "not a SQLite file"),
+        (text, "not a SQLite file"),
         (empty, "too few for a turnout fleet"),
         (tmp_path / "nowhere", "there is no fleet"),
         (tmp_path, "there is no fleet"),
@@ -395,7 +447,7 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
             examine(path)
 
 
-def test_who_was_outrun_was_paid_where_choosing_pays(tmp_path: Path) -> None:
+def test_an_outrun_client_is_paid_if_selection_is_paid(tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     settings = {"cohort_size": 2, "guaranteed_rate": 0.1, "paid": "chosen"}
     with Scheduler.open(path, settings=settings, overcommit=2.0, deadline=60.0) as scheduler:
@@ -404,4 +456,4 @@ def test_who_was_outrun_was_paid_where_choosing_pays(tmp_path: Path) -> None:
         scheduler.close_round()
         assert [turn.kind for turn in scheduler.turns()].count("outrun") == 2
         assert scheduler.certificate().turns.sum() == 4
-    assert all(finding.sound is not False for finding in examine(path))
+    assert problems(path) == {}

@@ -1,4 +1,4 @@
-"""A reader of a fleet's file finds what its scheduler did, event by event, and leaves no trace."""
+"""A reader finds in a fleet's file what its scheduler did, event by event, and changes nothing."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ HERE = Path(__file__).parents[1]
 
 
 @contextmanager
-def following(path: Path) -> Iterator[Follower]:
+def follow(path: Path) -> Iterator[Follower]:
     with FleetReader(path) as reader:
         yield reader.follow()
 
 
-def read_on(follower: Follower, most: int = 3) -> list[FleetEvent]:
-    """All that is new, a few events at a time, taken in."""
-    every = []
-    while some := follower.poll(most):
-        assert len(some) <= most
-        for event in some:
+def apply_new_events(follower: Follower, limit: int = 3) -> list[FleetEvent]:
+    """Polls and applies all new events, at most `limit` at a time, and returns them."""
+    events = []
+    while polled := follower.poll(limit):
+        assert len(polled) <= limit
+        for event in polled:
             follower.apply(event)
-        every += some
-    return every
+        events += polled
+    return events
 
 
-def memory_of(follower: Follower) -> bytes:
-    """As a scheduler would pack it; the ids are compared beside."""
+def state_of(follower: Follower) -> bytes:
+    """Returns the packed state without the ids, which tests compare separately."""
     return pack_snapshot({**follower.fleet.state(), "ids": ""})
 
 
-def memory_anew(path: Path) -> bytes:
+def loaded_state(path: Path) -> bytes:
     with Scheduler.open(path, read_only=True) as reader:
         return pack_snapshot({**reader.state(), "ids": ""})
 
@@ -55,56 +55,56 @@ def memory_anew(path: Path) -> bytes:
 def play(scheduler: Scheduler, rounds: int, ids: list[str]) -> None:
     for _ in range(rounds):
         rng = np.random.default_rng(scheduler.round + 1)
-        there = [client for client in ids if rng.random() < 0.9] or ids[:1]
-        chosen = scheduler.choose(offered(*there, free_cpu=float(rng.uniform(0.5, 2.0))))
+        available = [client for client in ids if rng.random() < 0.9] or ids[:1]
+        chosen = scheduler.choose(offered(*available, free_cpu=float(rng.uniform(0.5, 2.0))))
         for client in chosen:
-            fate = rng.random()
-            if fate < 0.1:
-                scheduler.failed(client, "it fell")
-            elif fate < 0.8:
+            draw = rng.random()
+            if draw < 0.1:
+                scheduler.report_failure(client, "battery empty")
+            elif draw < 0.8:
                 scheduler.report(client, float(rng.uniform(1.0, 9.0)))
         scheduler.close_round()
 
 
-def test_memory_goes_along_event_by_event(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_follower_has_the_state_of_the_scheduler_after_every_event(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
-    with following(path) as follower:
-        assert read_on(follower) == []
+    with follow(path) as follower:
+        assert apply_new_events(follower) == []
         for step in range(6):
             if step == 2:
                 scheduler.register(["late-1", "late-2"])
             if step == 4:
                 scheduler.retire("c1")
-            play(scheduler, 5, [one for one in [*named(5), "late-1"] if not (step >= 4 and one == "c1")])
+            play(scheduler, 5, [client for client in [*named(5), "late-1"] if not (step >= 4 and client == "c1")])
             scheduler.register([f"joined-{step}"])
-            read_on(follower)
-            assert memory_of(follower) == memory_anew(path)
+            apply_new_events(follower)
+            assert state_of(follower) == loaded_state(path)
             assert follower.fleet.ids == scheduler.clients
             with FleetReader(path) as reader:
                 assert follower.position == reader.last_event
 
 
-def test_every_event_is_read_as_it_was(open_fleet: OpenFleet, folder: Path) -> None:
+def test_every_event_is_read_as_it_was_exported(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     scheduler.register(["first", "second"])
     play(scheduler, 12, ["first", "second", "third"])
     scheduler.retire("second")
     exported = list(scheduler.export())
     with FleetReader(path) as reader:
-        every = read_on(reader.follow())
-        assert [event.number for event in every] == list(range(1, len(exported) + 1))
-        assert_alike(every, list(reader.events()))
-        for event, told in zip(every, exported, strict=True):
-            assert event.kind == {"round": "closed", "join": "joined", "retire": "retired"}[told["kind"]]
-            assert list(event.clients) == (told["clients"] if "clients" in told else [told["client"]])
+        events = apply_new_events(reader.follow())
+        assert [event.number for event in events] == list(range(1, len(exported) + 1))
+        assert_same_events(events, list(reader.events()))
+        for event, entry in zip(events, exported, strict=True):
+            assert event.kind == {"round": "closed", "join": "joined", "retire": "retired"}[entry["kind"]]
+            assert list(event.clients) == (entry["clients"] if "clients" in entry else [entry["client"]])
             assert [reader.ids[row] for row in event.rows] == list(event.clients)
-            assert (event.closed is None) == (told["kind"] != "round")
+            assert (event.closed is None) == (entry["kind"] != "round")
 
 
-def assert_alike(some: list[FleetEvent], others: list[FleetEvent]) -> None:
-    """The same events, to the byte."""
-    assert [(one.number, one.kind, one.clients, one.rows, one.stored) for one in some] == [
-        (one.number, one.kind, one.clients, one.rows, one.stored) for one in others
+def assert_same_events(left: list[FleetEvent], right: list[FleetEvent]) -> None:
+    """Asserts that two lists of events are equal, including the stored bytes."""
+    assert [(event.number, event.kind, event.clients, event.rows, event.stored) for event in left] == [
+        (event.number, event.kind, event.clients, event.rows, event.stored) for event in right
     ]
 
 
@@ -122,28 +122,28 @@ def test_a_closed_round_is_read_as_the_scheduler_exports_it(open_fleet: OpenFlee
         found = list(reader.closed_rounds())
         assert [closed.round for closed in found] == list(range(1, 23))
         assert [closed.round for closed in reader.closed_rounds(after=19)] == [20, 21, 22]
-        for closed, told in zip(found, rounds, strict=True):
-            assert list(closed.clients) == told["clients"]
-            assert [reader.ids[row] for row in closed.rows.tolist()] == told["clients"]
-            assert [KINDS[kind] for kind in closed.kinds.tolist()] == told["outcomes"]
+        for closed, entry in zip(found, rounds, strict=True):
+            assert list(closed.clients) == entry["clients"]
+            assert [reader.ids[row] for row in closed.rows.tolist()] == entry["clients"]
+            assert [KINDS[kind] for kind in closed.kinds.tolist()] == entry["outcomes"]
             assert set(closed.outcomes.tolist()) <= {"arrived", "late", "failed"}
-            assert closed.seconds.tolist() == told["seconds"]
-            assert closed.contexts.tolist() == told["contexts"]
-            assert closed.wanted == told["wanted"]
+            assert closed.seconds.tolist() == entry["seconds"]
+            assert closed.contexts.tolist() == entry["contexts"]
+            assert closed.wanted == entry["wanted"]
             assert closed.available is not None
-            assert closed.available.sum() == told["available"]
-            assert closed.opened == datetime.fromisoformat(told["opened"])
-            assert closed.closed == datetime.fromisoformat(told["closed"])
-            late = [{"client": one.client, "round": one.round, "seconds": one.seconds} for one in closed.late]
-            assert late == told["late"]
-            assert [reader.ids[one.row] for one in closed.late] == [one.client for one in closed.late]
+            assert closed.available.sum() == entry["available"]
+            assert closed.opened == datetime.fromisoformat(entry["opened"])
+            assert closed.closed == datetime.fromisoformat(entry["closed"])
+            late = [{"client": late.client, "round": late.round, "seconds": late.seconds} for late in closed.late]
+            assert late == entry["late"]
+            assert [reader.ids[late.row] for late in closed.late] == [late.client for late in closed.late]
         assert found[20].losses is not None
         assert np.nanmax(found[20].losses) == 0.5
         assert found[0].losses is None
-        assert [(one.client, one.seconds) for one in found[21].late] == [(chosen[1], 17.0)]
+        assert [(late.client, late.seconds) for late in found[21].late] == [(chosen[1], 17.0)]
 
 
-def test_a_reader_knows_what_its_scheduler_knows(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_reader_has_the_data_of_its_scheduler(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(model_size=30.0), folder / "fleet.turnout"
     with FleetReader(path) as reader:
         assert (reader.ids, reader.round, reader.last_event, reader.open_round()) == ([], 0, 0, None)
@@ -154,7 +154,9 @@ def test_a_reader_knows_what_its_scheduler_knows(open_fleet: OpenFleet, folder: 
         assert reader.path == path
         assert reader.settings == scheduler.settings
         assert reader.features.declared == scheduler.features.declared
-        assert (reader.ids, reader.round) == (named(5), 4), "whoever is new in an open round joins when it is closed"
+        assert (reader.ids, reader.round) == (named(5), 4), (
+            "a client that is new in the open round joins when it is closed"
+        )
         assert reader.turns(2) == scheduler.turns(2)
         state = reader.state()
         assert pack_snapshot(state.state()) == packed(scheduler)
@@ -162,43 +164,46 @@ def test_a_reader_knows_what_its_scheduler_knows(open_fleet: OpenFleet, folder: 
         assert state.opened.round == 5
 
 
-def test_every_offer_is_read_that_is_on_record(open_fleet: OpenFleet, folder: Path) -> None:
+def test_every_recorded_offer_is_read(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     play(scheduler, 6, named(5))
     scheduler.choose(offered(*named(5)))
     with FleetReader(path) as reader:
         offers = list(reader.offers())
-        assert [offer.round for offer in offers] == list(range(1, 8)), "with that of the open round"
+        assert [offer.round for offer in offers] == list(range(1, 8)), "the offer of the open round is included"
         assert reader.offer(8) is None
         for offer in offers:
-            again = reader.offer(offer.round)
-            assert again is not None
-            assert_same_offer(offer, again)
+            single = reader.offer(offer.round)
+            assert single is not None
+            assert_same_offer(offer, single)
         for closed, offer in zip(reader.closed_rounds(), offers[:6], strict=True):
             assert offer.rows.tolist() == closed.rows.tolist()
             assert closed.available is not None
             assert offer.available.tolist() == closed.available.tolist()
-            whole = offer.whole_contexts()
-            assert whole is not None
-            assert whole[closed.rows].tolist() == closed.contexts.tolist()
+            contexts = offer.whole_contexts()
+            assert contexts is not None
+            assert contexts[closed.rows].tolist() == closed.contexts.tolist()
 
 
-def assert_same_offer(one: RecordedOffer, other: RecordedOffer) -> None:
-    assert (one.round, one.rows.tolist(), list(one.reasons)) == (other.round, other.rows.tolist(), list(other.reasons))
-    assert one.contexts is not None
-    assert other.contexts is not None
-    assert one.contexts.tolist() == other.contexts.tolist()
+def assert_same_offer(left: RecordedOffer, right: RecordedOffer) -> None:
+    assert (left.round, left.rows.tolist()) == (right.round, right.rows.tolist())
+    assert {name: values.tolist() for name, values in left.reasons.items()} == {
+        name: values.tolist() for name, values in right.reasons.items()
+    }
+    assert left.contexts is not None
+    assert right.contexts is not None
+    assert left.contexts.tolist() == right.contexts.tolist()
 
 
-def test_events_are_read_from_any_number_on(open_fleet: OpenFleet, folder: Path) -> None:
+def test_events_are_read_from_any_number(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     for step in range(4):
         scheduler.register([f"joined-{step}-a", f"joined-{step}-b"])
         play(scheduler, 2, named(3))
     with FleetReader(path) as reader:
-        every = list(reader.events())
-        for after in range(len(every) + 1):
-            assert_alike(list(reader.events(after)), every[after:])
+        events = list(reader.events())
+        for after in range(len(events) + 1):
+            assert_same_events(list(reader.events(after)), events[after:])
 
 
 def test_an_iterator_sees_one_state_of_the_file(open_fleet: OpenFleet, folder: Path) -> None:
@@ -220,7 +225,7 @@ def test_an_iterator_sees_one_state_of_the_file(open_fleet: OpenFleet, folder: P
 
 
 def test_a_writer_in_another_process_is_followed_round_by_round(folder: Path) -> None:
-    """The writer waits for a line after each round: it never gets ahead of what is checked here."""
+    """The writer waits for a line before each round, so that it never gets ahead of the checks."""
     path = folder / "fleet.turnout"
     command = [sys.executable, "-c", WRITER, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
@@ -233,12 +238,12 @@ def test_a_writer_in_another_process_is_followed_round_by_round(folder: Path) ->
             for round_ in range(1, 6):
                 print("play", file=writer.stdin, flush=True)
                 cohort = writer.stdout.readline().split()
-                events = read_on(follower)
+                events = apply_new_events(follower)
                 assert [event.kind for event in events] == (["joined"] if round_ == 1 else []) + ["closed"]
                 assert events[-1].closed is not None
                 assert list(events[-1].closed.clients) == cohort
                 assert reader.round == follower.fleet.round == round_
-            assert memory_of(follower) == memory_anew(path)
+            assert state_of(follower) == loaded_state(path)
         writer.stdin.close()
         assert writer.wait() == 0
 
@@ -256,7 +261,7 @@ with Scheduler.open(sys.argv[1], settings={"cohort_size": 2}, deadline=10.0, all
 """
 
 
-def test_changes_are_another_number_after_every_write_and_the_same_without(open_fleet: OpenFleet, folder: Path) -> None:
+def test_the_number_of_changes_differs_after_every_write_and_only_then(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     with FleetReader(path) as reader:
         seen = [reader.changes]
@@ -274,7 +279,7 @@ def test_changes_are_another_number_after_every_write_and_the_same_without(open_
         assert len(set(seen)) == len(seen)
 
 
-def test_the_open_round_and_what_was_heard_in_it(open_fleet: OpenFleet, folder: Path) -> None:
+def test_the_open_round_is_read_with_its_reports(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     with FleetReader(path) as reader:
         assert reader.open_round() is None
@@ -286,19 +291,19 @@ def test_the_open_round_and_what_was_heard_in_it(open_fleet: OpenFleet, folder: 
         opened, turns = found
         assert opened.round == 1
         assert {turn.id: turn.kind for turn in turns} == {chosen[0]: "arrived", chosen[1]: None}
-        assert reader.last_event == 0, "whoever joined with an open round joins when it is closed"
+        assert reader.last_event == 0, "clients that are new in the open round join when it is closed"
         scheduler.close_round()
         assert reader.open_round() is None
         assert [event.kind for event in reader.events()] == ["joined", "closed"]
 
 
-def test_it_leaves_no_trace(open_fleet: OpenFleet, folder: Path) -> None:
+def test_reading_does_not_change_the_files(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     play(scheduler, 8, named(4))
     scheduler.choose(offered(*named(4)))
     before = {file.name: file.read_bytes() for file in folder.iterdir() if not file.name.endswith("-shm")}
     with FleetReader(path) as reader:
-        read_on(reader.follow())
+        apply_new_events(reader.follow())
         reader.open_round()
         assert len(list(reader.closed_rounds())) == 8
         assert len(list(reader.offers())) == 9
@@ -307,29 +312,30 @@ def test_it_leaves_no_trace(open_fleet: OpenFleet, folder: Path) -> None:
     assert after == before
 
 
-# What is no longer there
+# Data that was removed from the file
 
 
-def test_whoever_forgets_a_client_makes_it_stale(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_follower_is_stale_after_a_client_was_forgotten(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     play(scheduler, 6, named(5))
-    with following(path) as follower:
-        read_on(follower)
+    with follow(path) as follower:
+        apply_new_events(follower)
         scheduler.forget("c2")
         play(scheduler, 1, ["c0", "c1", "c3"])
         with pytest.raises(StaleError, match="read it again"):
             follower.poll(10)
         with pytest.raises(StaleError, match="read it again"):
             follower.poll(10)
-    with following(path) as anew:
-        read_on(anew)
-        assert "c2" not in anew.fleet.rows
-        assert anew.fleet.ids == scheduler.clients
-        certificate = getattr(anew.fleet.policy, "certificate")()  # noqa: B009
+    with follow(path) as new:
+        apply_new_events(new)
+        assert "c2" not in new.fleet.rows
+        assert new.fleet.ids == scheduler.clients
+        certificate = new.fleet.policy.certificate()
+        assert certificate is not None
         np.testing.assert_array_equal(certificate.owed_units, scheduler.certificate().owed_units)
 
 
-def test_of_a_forgotten_client_nothing_is_read_but_its_turns(open_fleet: OpenFleet, folder: Path) -> None:
+def test_only_the_turns_of_a_forgotten_client_are_read(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     scheduler.register(named(4))
     play(scheduler, 9, named(4))
@@ -341,81 +347,80 @@ def test_of_a_forgotten_client_nothing_is_read_but_its_turns(open_fleet: OpenFle
         taken = 0
         for closed in reader.closed_rounds():
             assert "c2" not in closed.clients
-            own = closed.rows == 2
-            taken += int(own.sum())
-            assert not closed.seconds[own].any()
-            assert not closed.contexts[own].any()
+            forgotten_turn = closed.rows == 2
+            taken += int(forgotten_turn.sum())
+            assert not closed.seconds[forgotten_turn].any()
+            assert not closed.contexts[forgotten_turn].any()
         assert taken > 0
         assert taken == sum(turn.row == 2 for round_ in range(1, 10) for turn in scheduler.turns(round_))
 
 
-def test_a_fleet_of_everything_that_can_happen(folder: Path) -> None:
-    """Clients join, leave, are forgotten, come late; memory in the end holds what the scheduler's does."""
+def test_a_fleet_with_every_kind_of_event_is_followed(folder: Path) -> None:
     path = folder / "fleet.turnout"
     restless_server.play(str(path), 40)
-    with following(path) as follower, Scheduler.open(path, read_only=True) as scheduler:
+    with follow(path) as follower, Scheduler.open(path, read_only=True) as scheduler:
         assert follower.starts_after == 0
-        every = read_on(follower, 20)
-        assert {event.kind for event in every} == {"joined", "closed", "retired", "forgotten"}
+        events = apply_new_events(follower, 20)
+        assert {event.kind for event in events} == {"joined", "closed", "retired", "forgotten"}
         assert follower.fleet.ids == scheduler.clients
-        assert memory_of(follower) == memory_anew(path)
+        assert state_of(follower) == loaded_state(path)
 
 
 def test_a_large_fleet_is_followed_from_its_snapshot(
     open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "KEEP_MASKS", 3)
+    monkeypatch.setattr(journal, "KEEP_AVAILABILITY_UP_TO", 3)
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     play(scheduler, 9, named(5))
     scheduler.snapshot()
     play(scheduler, 4, named(6))
-    with following(path) as follower:
+    with follow(path) as follower:
         assert follower.fleet.round == 9
-        every = read_on(follower)
-        before = [event.kind for event in every if not follower.is_ahead(event.number)]
+        events = apply_new_events(follower)
+        before = [event.kind for event in events if not follower.is_ahead(event.number)]
         assert len(before) == follower.starts_after
         assert before.count("closed") == 9
-        rounds = [event.closed for event in every if event.closed]
+        rounds = [event.closed for event in events if event.closed]
         assert [closed.available is not None for closed in rounds] == [False] * 9 + [True] * 4
         assert [set(closed.clients) <= set(named(6)) for closed in rounds] == [True] * 13
-        assert memory_of(follower) == memory_anew(path)
+        assert state_of(follower) == loaded_state(path)
 
 
-def test_masks_that_are_dropped_before_they_were_read_make_it_stale(
+def test_a_follower_is_stale_if_availability_was_dropped_before_it_was_read(
     open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     play(scheduler, 5, named(5))
-    with following(path) as follower:
+    with follow(path) as follower:
         follower.poll(3)
-        monkeypatch.setattr(journal, "KEEP_MASKS", 3)
+        monkeypatch.setattr(journal, "KEEP_AVAILABILITY_UP_TO", 3)
         scheduler.snapshot()
         with pytest.raises(StaleError):
             follower.poll(10)
-    with following(path) as anew:
-        read_on(anew)
-        assert memory_of(anew) == memory_anew(path)
+    with follow(path) as new:
+        apply_new_events(new)
+        assert state_of(new) == loaded_state(path)
 
 
-def test_masks_that_are_dropped_after_they_were_read_do_no_harm(
+def test_a_follower_is_not_stale_if_availability_was_dropped_after_it_was_read(
     open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     play(scheduler, 5, named(5))
-    with following(path) as follower:
-        read_on(follower)
-        monkeypatch.setattr(journal, "KEEP_MASKS", 3)
+    with follow(path) as follower:
+        apply_new_events(follower)
+        monkeypatch.setattr(journal, "KEEP_AVAILABILITY_UP_TO", 3)
         scheduler.snapshot()
         play(scheduler, 2, named(5))
-        read_on(follower)
-        assert memory_of(follower) == memory_anew(path)
+        apply_new_events(follower)
+        assert state_of(follower) == loaded_state(path)
 
 
-# What was never a fleet, or is one no more
+# Files that are damaged or no fleets
 
 
-def test_damage_is_said_in_words_and_lets_go_of_the_file(open_fleet: OpenFleet, folder: Path) -> None:
-    """An open connection left behind would be a ResourceWarning, which is an error here."""
+def test_a_damaged_file_is_refused_and_closed(open_fleet: OpenFleet, folder: Path) -> None:
+    """A connection that is left open raises a ResourceWarning, which is an error in tests."""
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     play_round(scheduler, offered(*named(3)))
     scheduler.close()
@@ -425,15 +430,18 @@ def test_damage_is_said_in_words_and_lets_go_of_the_file(open_fleet: OpenFleet, 
         FleetReader(path)
 
 
-def test_an_event_that_was_changed_is_refused(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_changed_event_is_refused(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     play(scheduler, 3, named(3))
     scheduler.close()
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE events SET data = ? WHERE seq = 1", (b'["x","y","z"]',))
-    with following(path) as follower, pytest.raises(StoreError, match="event 1 is missing or not what was written"):
+    with follow(path) as follower, pytest.raises(StoreError, match="event 1 is missing or does not match its digest"):
         follower.poll(5)
-    with FleetReader(path) as reader, pytest.raises(StoreError, match="event 1 is missing or not what was written"):
+    with (
+        FleetReader(path) as reader,
+        pytest.raises(StoreError, match="event 1 is missing or does not match its digest"),
+    ):
         list(reader.closed_rounds())
 
 
@@ -448,14 +456,14 @@ def test_an_event_that_was_changed_is_refused(open_fleet: OpenFleet, folder: Pat
     ],
     ids=["nothing", "text", "empty", "store of runs", "folder"],
 )
-def test_what_is_no_fleet_is_refused(folder: Path, make: Callable[[Path], object], refusal: str) -> None:
+def test_a_file_that_is_no_fleet_is_refused(folder: Path, make: Callable[[Path], object], refusal: str) -> None:
     path = folder / "fleet.turnout"
     make(path)
     with pytest.raises(StoreError, match=refusal):
         FleetReader(path)
 
 
-def test_a_reader_that_was_closed_is_refused(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_closed_reader_cannot_be_used(open_fleet: OpenFleet, folder: Path) -> None:
     play(open_fleet(), 1, named(3))
     reader = FleetReader(str(folder / "fleet.turnout"))
     reader.close()
@@ -469,22 +477,22 @@ def test_files_of_older_formats_are_read_and_followed(folder: Path, file: Path) 
     path = Path(shutil.copy(file, folder))
     with FleetReader(path) as reader, Scheduler.open(path, read_only=True) as scheduler:
         follower = reader.follow()
-        assert_alike(read_on(follower), list(reader.events()))
+        assert_same_events(apply_new_events(follower), list(reader.events()))
         rounds = [event for event in scheduler.export() if event["kind"] == "round"]
-        assert [list(closed.clients) for closed in reader.closed_rounds()] == [told["clients"] for told in rounds]
-        assert [closed.seconds.tolist() for closed in reader.closed_rounds()] == [told["seconds"] for told in rounds]
+        assert [list(closed.clients) for closed in reader.closed_rounds()] == [entry["clients"] for entry in rounds]
+        assert [closed.seconds.tolist() for closed in reader.closed_rounds()] == [entry["seconds"] for entry in rounds]
         opened = reader.open_round()
         assert reader.round == follower.fleet.round == scheduler.round - (opened is not None)
         assert [offer.round for offer in reader.offers()] == [
             round_ for round_ in range(1, scheduler.round + 1) if reader.offer(round_) is not None
         ]
-        if opened is not None:  # a scheduler counts those in who will have joined when it is closed
+        if opened is not None:  # the scheduler's state already contains the clients that are new in the open round
             follower.fleet.join(opened[0].joined)
-        assert memory_of(follower) == memory_anew(path)
+        assert state_of(follower) == loaded_state(path)
 
 
-def test_a_packed_memory_tells_apart_what_differs(open_fleet: OpenFleet) -> None:
-    """Or the comparisons above would say nothing."""
+def test_the_packed_states_of_different_rounds_differ(open_fleet: OpenFleet) -> None:
+    """The other tests compare packed states, which would prove nothing if all were equal."""
     scheduler = open_fleet()
     play(scheduler, 2, named(3))
     before = packed(scheduler)

@@ -1,4 +1,4 @@
-"""Counters and running means of the clients, against a literal count of each client's rounds."""
+"""The history of the clients against a literal count of each client's rounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from turnout.scheduler import FAILED, KINDS, LATE, OUTRUN, SURPLUS, ClientHistory
 from turnout.scheduler.rounds.history import JUDGED_AFTER
-from turnout.scheduler.rounds.reliability import AFTER, RECENT
+from turnout.scheduler.rounds.reliability import EMA_WEIGHT, SUSPECT_AFTER
 
 CLIENTS = 3
 TURN = st.tuples(
@@ -18,12 +18,12 @@ TURN = st.tuples(
 ROUNDS = st.lists(st.dictionaries(st.integers(0, CLIENTS - 1), TURN, min_size=1), max_size=25)
 
 
-class Literal:
-    """One client, counted in plain numbers."""
+class LiteralHistory:
+    """The history of one client, in plain numbers."""
 
     def __init__(self) -> None:
         self.arrived = self.lost = 0
-        self.context_error = self.typical_error = self.typical = 0.0
+        self.context_error = self.typical_error = self.typical_seconds = 0.0
 
     def record(self, kind: int, seconds: float, predicted: float) -> None:
         if kind in (LATE, FAILED):
@@ -31,10 +31,10 @@ class Literal:
         if kind > SURPLUS:
             return
         if self.arrived >= JUDGED_AFTER and predicted == predicted:
-            step = max(RECENT, 1 / (self.arrived - JUDGED_AFTER + 1))
+            step = max(EMA_WEIGHT, 1 / (self.arrived - JUDGED_AFTER + 1))
             self.context_error += step * (error(seconds, predicted) - self.context_error)
-            self.typical_error += step * (error(seconds, self.typical) - self.typical_error)
-        self.typical += max(RECENT, 1 / (self.arrived + 1)) * (seconds - self.typical)
+            self.typical_error += step * (error(seconds, self.typical_seconds) - self.typical_error)
+        self.typical_seconds += max(EMA_WEIGHT, 1 / (self.arrived + 1)) * (seconds - self.typical_seconds)
         self.arrived += 1
 
 
@@ -49,24 +49,24 @@ def record(history: ClientHistory, turns: dict[int, tuple[int, float, float]]) -
 
 
 @given(ROUNDS)
-def test_a_history_is_what_a_literal_count_gives(rounds: list[dict[int, tuple[int, float, float]]]) -> None:
-    history, literal = ClientHistory(), [Literal() for _ in range(CLIENTS)]
+def test_a_history_equals_a_literal_count(rounds: list[dict[int, tuple[int, float, float]]]) -> None:
+    history, literal = ClientHistory(), [LiteralHistory() for _ in range(CLIENTS)]
     history.add(1)
     history.add(CLIENTS - 1)
     for turns in rounds:
         record(history, turns)
         for row, turn in turns.items():
             literal[row].record(*turn)
-    assert history.arrived.tolist() == [one.arrived for one in literal]
-    assert history.lost.tolist() == [one.lost for one in literal]
-    assert history.context_errors.tolist() == pytest.approx([one.context_error for one in literal])
-    assert history.typical_errors.tolist() == pytest.approx([one.typical_error for one in literal])
-    assert history.typical_seconds.tolist() == pytest.approx([one.typical for one in literal])
-    expected = [(one.arrived + 1) / (one.arrived + one.lost + 2) for one in literal]
+    assert history.arrived.tolist() == [client.arrived for client in literal]
+    assert history.lost.tolist() == [client.lost for client in literal]
+    assert history.context_errors.tolist() == pytest.approx([client.context_error for client in literal])
+    assert history.typical_errors.tolist() == pytest.approx([client.typical_error for client in literal])
+    assert history.typical_seconds.tolist() == pytest.approx([client.typical_seconds for client in literal])
+    expected = [(client.arrived + 1) / (client.arrived + client.lost + 2) for client in literal]
     assert history.reliability.tolist() == pytest.approx(expected)
 
 
-def test_without_a_model_nothing_but_returns_is_counted() -> None:
+def test_without_a_time_model_only_the_outcomes_are_counted() -> None:
     history = ClientHistory()
     history.add(2)
     for kind in (SURPLUS, OUTRUN, LATE, FAILED):
@@ -75,27 +75,27 @@ def test_without_a_model_nothing_but_returns_is_counted() -> None:
     assert not history.typical_seconds.any()
 
 
-def test_only_a_client_whose_context_misleads_is_suspect_and_forgetting_it_ends_that() -> None:
+def test_only_a_client_with_a_misleading_context_is_suspect_until_it_is_forgotten() -> None:
     history = ClientHistory()
     history.add(2)
-    for _ in range(AFTER + JUDGED_AFTER):
+    for _ in range(SUSPECT_AFTER + JUDGED_AFTER):
         record(history, {0: (0, 5.0, 5.0), 1: (0, 5.0, 50.0)})
     assert history.suspects().tolist() == [False, True]
     history.forget(1)
     assert history.suspects().tolist() == [False, False]
-    assert history.arrived.tolist() == [AFTER + JUDGED_AFTER, 0]
+    assert history.arrived.tolist() == [SUSPECT_AFTER + JUDGED_AFTER, 0]
 
 
-def test_a_history_comes_back_from_what_is_stored() -> None:
+def test_a_restored_history_continues_like_the_original() -> None:
     history = ClientHistory()
     history.add(2)
     for _ in range(5):
         record(history, {0: (0, 5.0, 4.0), 1: (LATE, 9.0, 4.0)})
-    again = ClientHistory.restored(history.counters(), history.errors())
-    record(again, {0: (0, 7.0, 4.0)})
-    assert history.arrived.tolist() == [5, 0], "it is a copy"
+    restored = ClientHistory.restored(history.counters(), history.errors())
+    record(restored, {0: (0, 7.0, 4.0)})
+    assert history.arrived.tolist() == [5, 0], "a restored history must not share arrays"
     record(history, {0: (0, 7.0, 4.0)})
-    for mine, theirs in ((history.counters(), again.counters()), (history.errors(), again.errors())):
-        assert {name: array.tolist() for name, array in mine.items()} == {
-            name: array.tolist() for name, array in theirs.items()
+    for original, copy in ((history.counters(), restored.counters()), (history.errors(), restored.errors())):
+        assert {name: array.tolist() for name, array in original.items()} == {
+            name: array.tolist() for name, array in copy.items()
         }

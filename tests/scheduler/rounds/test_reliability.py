@@ -10,95 +10,98 @@ from hypothesis import strategies as st
 
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.scheduler.rounds.history import JUDGED_AFTER
 from turnout.scheduler.rounds.reliability import (
-    AFTER,
-    LONGEST_REST,
-    doubtful,
-    moved,
+    MAX_BACKOFF,
+    SUSPECT_AFTER,
+    backoff_rounds,
+    ema_update,
     probability_at_least,
     relative_error,
     reliability,
-    rest_after_misses,
+    suspect_clients,
 )
 
 
 @given(st.lists(st.floats(0, 1), max_size=9), st.integers(0, 10))
 @settings(max_examples=80, deadline=None)
-def test_the_chance_that_enough_come_back_is_that_of_all_cases_in_which_they_do(
-    chances: list[float], wanted: int
+def test_the_probability_that_enough_clients_return_is_the_sum_over_all_cases(
+    probabilities: list[float], count: int
 ) -> None:
     expected = 0.0
-    for back in product([True, False], repeat=len(chances)):
-        if sum(back) >= wanted:
-            expected += float(np.prod([c if came else 1 - c for c, came in zip(chances, back, strict=True)]))
-    assert probability_at_least(wanted, np.array(chances)) == pytest.approx(expected, abs=1e-12)
+    for case in product([True, False], repeat=len(probabilities)):
+        if sum(case) >= count:
+            pairs = zip(probabilities, case, strict=True)
+            expected += float(np.prod([p if returned else 1 - p for p, returned in pairs]))
+    assert probability_at_least(count, np.array(probabilities)) == pytest.approx(expected, abs=1e-12)
 
 
-def test_reliability_begins_at_a_half_and_follows_what_happened() -> None:
+def test_reliability_starts_at_one_half_and_follows_the_outcomes() -> None:
     arrived, lost = np.array([0, 9, 0, 98]), np.array([0, 0, 9, 0])
     np.testing.assert_allclose(reliability(arrived, lost), [1 / 2, 10 / 11, 1 / 11, 0.99])
 
 
 @given(st.integers(1, 10), st.integers(0, 60))
-def test_rests_double_up_to_the_longest(rest_after: int, misses: int) -> None:
-    rest = rest_after_misses(misses, rest_after)
-    assert rest == (0 if misses < rest_after else min(2 ** (misses - rest_after), LONGEST_REST))
-    assert 0 <= rest <= rest_after_misses(misses + 1, rest_after) <= LONGEST_REST
+def test_the_backoff_doubles_up_to_its_maximum(backoff_after: int, misses: int) -> None:
+    rounds = backoff_rounds(misses, backoff_after)
+    assert rounds == (0 if misses < backoff_after else min(2 ** (misses - backoff_after), MAX_BACKOFF))
+    assert 0 <= rounds <= backoff_rounds(misses + 1, backoff_after) <= MAX_BACKOFF
 
 
 @given(st.floats(1e-3, 1e9), st.floats(-1e3, 1e9))
-def test_how_far_is_the_same_up_and_down_and_never_wild(seconds: float, expected: float) -> None:
-    far = relative_error(np.array([seconds, max(expected, 1e-9)]), np.array([expected, seconds]))
-    assert far[0] == pytest.approx(far[1])
-    assert (far >= 0).all()
-    assert np.isfinite(far).all()
+def test_the_relative_error_is_symmetric_and_finite(seconds: float, expected: float) -> None:
+    errors = relative_error(np.array([seconds, max(expected, 1e-9)]), np.array([expected, seconds]))
+    assert errors[0] == pytest.approx(errors[1])
+    assert (errors >= 0).all()
+    assert np.isfinite(errors).all()
 
 
-def test_a_recent_mean_begins_as_the_plain_mean() -> None:
+def test_a_moving_average_starts_as_the_plain_mean_and_then_forgets() -> None:
     values, mean = [4.0, 8.0, 6.0, 2.0], np.zeros(1)
-    for before, value in enumerate(values):
-        mean = moved(mean, np.array([value]), np.array([before]))
-        assert mean[0] == pytest.approx(np.mean(values[: before + 1]))
+    for count, value in enumerate(values):
+        mean = ema_update(mean, np.array([value]), np.array([count]))
+        assert mean[0] == pytest.approx(np.mean(values[: count + 1]))
     for _ in range(60):
-        mean = moved(mean, np.array([1.0]), np.array([100]))
-    assert mean[0] == pytest.approx(1.0, abs=1e-4)  # and then forgets
+        mean = ema_update(mean, np.array([1.0]), np.array([100]))
+    assert mean[0] == pytest.approx(1.0, abs=1e-4)
 
 
-LIES: dict[str, Callable[[int, FloatArray], FloatArray]] = {
-    "honest": lambda _, drawn: np.ones(drawn.shape),
-    "constant": lambda _, drawn: np.full(drawn.shape, 3.0),
-    "from some day on": lambda time, drawn: np.full(drawn.shape, 10.0 if time >= 25 else 1.0),
-    "ever another": lambda _, drawn: drawn,
+#: The factors by which clients misreport their speed, from the number of the round and random factors.
+MISREPORTS: dict[str, Callable[[int, FloatArray], FloatArray]] = {
+    "honest": lambda _, random: np.ones(random.shape),
+    "constant": lambda _, random: np.full(random.shape, 3.0),
+    "from round 25 on": lambda round_, random: np.full(random.shape, 10.0 if round_ >= 25 else 1.0),
+    "random": lambda _, random: random,
 }
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.6])
-@pytest.mark.parametrize("lie", LIES)
-def test_who_lies_in_changing_ways_is_doubted_and_others_hardly_ever(lie: str, noise: float) -> None:
-    """A few hundred clients, sixty times each, in a world as noisy as that."""
+@pytest.mark.parametrize("misreport", MISREPORTS)
+def test_clients_with_changing_misreports_become_suspect_and_others_hardly_ever(misreport: str, noise: float) -> None:
     rng, clients = np.random.default_rng(7), 300
     theta = rng.uniform([1, 1, 0.1], [4, 1, 1], (clients, 3))
     model = ExchangeTimeModel(clients)
-    from_context, from_habit, habit = (np.zeros(clients) for _ in range(3))
-    shares, ever = [], np.zeros(clients, dtype=bool)
-    for time in range(60):
-        truth = np.column_stack(
+    context_errors, typical_errors, typical_seconds = (np.zeros(clients) for _ in range(3))
+    shares, ever_suspect = [], np.zeros(clients, dtype=bool)
+    for round_ in range(60):
+        contexts = np.column_stack(
             [rng.uniform(0.5, 2, clients), rng.integers(0, 2, clients), rng.uniform(5, 10, clients)]
         )
-        seconds = (truth * theta).sum(axis=1) * (1 + rng.uniform(-noise, noise, clients))
-        factor = LIES[lie](time, np.exp(rng.uniform(-2.3, 2.3, clients)))
-        told = truth * np.column_stack([factor, np.ones(clients), factor])
-        before = np.full(clients, time)
-        if time >= 2:
-            from_context = moved(from_context, relative_error(seconds, model.predict(told)), before - 2)
-            from_habit = moved(from_habit, relative_error(seconds, habit), before - 2)
-        habit = moved(habit, seconds, before)
-        model.learn(np.arange(clients), told, seconds)
-        doubted = doubtful(from_context, from_habit, before + 1)
-        shares.append(doubted.mean())
-        ever |= doubted
-        assert time + 1 >= AFTER or not ever.any()
-    if lie in ("honest", "constant"):
+        seconds = (contexts * theta).sum(axis=1) * (1 + rng.uniform(-noise, noise, clients))
+        factors = MISREPORTS[misreport](round_, np.exp(rng.uniform(-2.3, 2.3, clients)))
+        reported = contexts * np.column_stack([factors, np.ones(clients), factors])
+        counts = np.full(clients, round_)
+        if round_ >= JUDGED_AFTER:
+            judged_before = counts - JUDGED_AFTER
+            context_errors = ema_update(context_errors, relative_error(seconds, model.predict(reported)), judged_before)
+            typical_errors = ema_update(typical_errors, relative_error(seconds, typical_seconds), judged_before)
+        typical_seconds = ema_update(typical_seconds, seconds, counts)
+        model.learn(np.arange(clients), reported, seconds)
+        suspect = suspect_clients(context_errors, typical_errors, counts + 1)
+        shares.append(suspect.mean())
+        ever_suspect |= suspect
+        assert round_ + 1 >= SUSPECT_AFTER or not ever_suspect.any()
+    if misreport in ("honest", "constant"):
         assert np.mean(shares) < 0.01
     else:
-        assert ever.mean() > 0.9
+        assert ever_suspect.mean() > 0.9

@@ -132,12 +132,12 @@ def doctor(file: FleetArgument, json: JsonOption = False) -> None:
     Example: turnout fleet doctor fleet.turnout
     """
     findings = examine(file)
-    sound = all(finding.sound is not False for finding in findings)
+    intact = all(finding.ok is not False for finding in findings)
     if json:
-        print_json({"sound": sound, "findings": [asdict(finding) for finding in findings]})
+        print_json({"sound": intact, "findings": [finding.to_dict() for finding in findings]})
     else:
-        _print_findings(findings, file, sound)
-    if not sound:
+        _print_findings(findings, file, intact)
+    if not intact:
         raise typer.Exit(1)
 
 
@@ -198,17 +198,17 @@ def _print_certificate(clients: list[dict[str, Any]], found: Certificate) -> Non
         console.print(f"The certificate is broken for {broken:,} of {count:,} clients: run turnout fleet doctor.")
 
 
-def _print_findings(findings: list[Finding], file: Path, sound: bool) -> None:
+def _print_findings(findings: list[Finding], file: Path, intact: bool) -> None:
     marks = {True: "intact", False: "DAMAGED", None: ""}
     table = _table("part", "", "finding", title=str(file))
     for finding in findings:
-        table.add_row(finding.part, marks[finding.sound], printable(finding.words))
+        table.add_row(finding.part, marks[finding.ok], printable(finding.message))
     Console().print(table)
     console = Console(highlight=False, soft_wrap=True)
-    remedies = dict.fromkeys(finding.remedy for finding in findings if finding.sound is False and finding.remedy)
+    remedies = dict.fromkeys(finding.remedy for finding in findings if finding.ok is False and finding.remedy)
     for remedy in remedies:
         console.print(printable(f"To do: {remedy}."))
-    console.print("The file is intact." if sound else "The file is damaged.")
+    console.print("The file is intact." if intact else "The file is damaged.")
 
 
 def _owed(scheduler: Scheduler, client: str) -> float | None:

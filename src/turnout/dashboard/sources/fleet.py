@@ -151,7 +151,7 @@ class FleetSource:
         fleet, clients = self._follower.fleet, self.ledger.clients
         rarely_available = np.zeros(len(fleet.ids), dtype=np.bool_)
         rarely_available[fleet.rarely_available()] = True
-        backing_off = fleet.numbers["rest_until"] > fleet.round
+        backing_off = fleet.counters.backing_off(fleet.round)
         # While the ledger reads events before the snapshot, the fleet has more clients than the ledger.
         return {"backing_off": backing_off[:clients], "rarely_available": rarely_available[:clients]}
 
@@ -203,7 +203,7 @@ class FleetSource:
         if fleet.model is not None:  # a fleet without a time model keeps no prediction errors; the ledger does
             ledger.use_history(fleet.history)
         if self._follower.starts_after:
-            ledger.counters["volunteered"], ledger.knows_availability = fleet.numbers["offered"].copy(), True
+            ledger.counters["volunteered"], ledger.knows_availability = fleet.counters.offered.copy(), True
             if ledger.queues is not None:
                 exact = ledger.queues.owed_exactly()
                 ledger.initial_units = exact.units + exact.credit

@@ -1,4 +1,4 @@
-"""A certificate that anybody can check: the promise, what each client had, and the record it follows from."""
+"""Writes a certificate that anyone can verify: the guarantee, the turns of each client, and the record behind it."""
 
 from __future__ import annotations
 
@@ -26,17 +26,26 @@ FORMAT = 1
 
 
 def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
-    """Write a certificate of a fleet's file and the record that it follows from; what stands in the certificate.
+    """Writes a certificate of a fleet, and the record from which it can be computed again; returns the certificate.
 
-    The certificate is what the scheduler itself has counted. It is held against the record by the independent verifier
-    before it is written, and refused if the two do not agree.
+    The certificate has the counts of the scheduler itself. Before it is written, the independent verifier compares it
+    with the record.
+
+    Args:
+        fleet: The file of the fleet.
+        certificate: The file to write the certificate to.
+        record: The file to write the record to.
+
+    Raises:
+        SettingError: The policy guarantees nothing, or something that a certificate cannot express.
+        StoreError: The record is incomplete, or its counts are not those of the scheduler.
     """
     if len({path.resolve() for path in (fleet, certificate, record)}) < 3:
-        raise SettingError("the fleet, the certificate and the record must be three files: choose other names")
+        raise SettingError("fleet, certificate and record must be three different files: choose other paths")
     with FleetReader(fleet) as reader, reader.reading():
-        settings, memory = reader.settings, reader.state()
-        if not memory.fleet.ids:
-            raise StoreError(f"nobody has joined {fleet} yet: there is nothing to certify")
+        settings, state = reader.settings, reader.state()
+        if not state.fleet.ids:
+            raise StoreError(f"no client has joined {fleet} yet: close a round before you certify")
         header = {
             "format": FORMAT,
             "turnout": __version__,
@@ -45,51 +54,56 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
             "head": reader.head,
             "policy": settings.policy,
             "settings": reader.stored_settings,
-            "terms": _terms(memory.fleet, settings.policy),
+            "terms": _terms(state.fleet, settings.policy),
         }
-        # Who joins with the round that is open is not of the record yet.
-        joined = len(memory.fleet.ids) - (0 if memory.opened is None else len(memory.opened.joined))
+        # Clients that are new in the open round are not part of the record until it is closed.
+        joined = len(state.fleet.ids) - (0 if state.opened is None else len(state.opened.joined))
         digest, events = hashlib.sha256(), 0
         with atomic_write(record) as out:
-            for line in _lines(reader, header):
+            for line in _record_lines(reader, header):
                 out.write(line)
                 digest.update(line)
                 events += 1
-        found = memory.fleet.policy.certificate()
-        if found is None:
-            raise SettingError(f"the policy {settings.policy} guarantees nothing: there is no certificate")
-        told = {
+        counted = state.fleet.policy.certificate()
+        if counted is None:
+            raise _guarantees_nothing(settings.policy)
+        content = {
             **header,
             "events": events - 1,
-            "rounds": memory.fleet.round,
-            "holds": bool(found.kept[:joined].all()),
+            "rounds": state.fleet.round,
+            "holds": bool(counted.kept[:joined].all()),
             "record_sha256": digest.hexdigest(),
-            "clients": _of_clients(found, memory.fleet.ids[:joined]),
+            "clients": _client_entries(counted, state.fleet.ids[:joined]),
         }
-    words = f"{json.dumps(told, indent=1, ensure_ascii=False)}\n".encode()
+    text = f"{json.dumps(content, indent=1, ensure_ascii=False)}\n".encode()
     with record.open("rb") as lines:
-        wrong = differences(words, lines)
-    if wrong:
-        more = f"; and {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
+        found = differences(text, lines)
+    if found:
+        more = f"; and {len(found) - 1:,} more" if len(found) > 1 else ""
         raise StoreError(
-            f"the record of {fleet} does not come to what its scheduler has counted ({wrong[0]}{more}): if a rule "
-            "around the policy decides who earns, there can be no certificate; otherwise the file may be damaged",
+            f"the counts of the scheduler of {fleet} differ from its record ({found[0]}{more}): if a wrapper around "
+            "the policy decides which clients accrue turns, the fleet cannot be certified; otherwise the file may be "
+            "damaged",
             damaged=fleet,
         )
     with atomic_write(certificate) as out:
-        out.write(words)
-    return told
+        out.write(text)
+    return content
+
+
+def _guarantees_nothing(policy: str) -> SettingError:
+    return SettingError(f"the policy {policy} guarantees nothing: use rbcsf, or with-guarantee around the policy")
 
 
 def _terms(fleet: Fleet, policy: str) -> dict[str, Any]:
-    """The promise in whole units, with all that the scheduler fills in by itself."""
+    """Returns the terms of the guarantee in integer units, including the defaults of live fleets."""
     guarantee, queues = fleet.policy.guarantee, fleet.policy.debts
     if guarantee is None or queues is None:
-        raise SettingError(f"the policy {policy} guarantees nothing: use rbcsf, or with-guarantee around it")
+        raise _guarantees_nothing(policy)
     if fleet.policy.groups is not None:
         raise SettingError(
-            "the policy also promises turns to groups, which a certificate does not hold: begin a fleet without groups "
-            "and group_rates to certify it"
+            "the policy also guarantees turns to groups, which a certificate cannot express: create a fleet without "
+            "groups and group_rates to certify it"
         )
     rates = np.asarray(queues.state()["rates"])
     cap = None if queues.max_owed is None else math.floor(Fraction(queues.max_owed) * queues.units_per_turn)
@@ -102,23 +116,25 @@ def _terms(fleet: Fleet, policy: str) -> dict[str, Any]:
     }
 
 
-def _lines(reader: FleetReader, header: dict[str, Any]) -> Iterator[bytes]:
+def _record_lines(reader: FleetReader, header: dict[str, Any]) -> Iterator[bytes]:
+    """Yields the lines of the record: the terms, then one line per event."""
     yield _line({"event": 0, "kind": "terms", **header})
     for event in reader.events():
         if event.closed is not None and event.closed.available is None and header["terms"]["accrual"] == "available":
             raise StoreError(
-                f"who volunteered in some rounds of {reader.path} is no longer on record, as large fleets drop it "
-                "with a snapshot: turns that were earned by volunteering cannot be counted again"
+                f"the availability of clients in some rounds of {reader.path} is no longer recorded, because large "
+                "fleets drop it with a snapshot: accrual by availability cannot be verified, use accrual='always' in a "
+                "new fleet to certify it"
             )
         yield _line(event_to_dict(event))
 
 
-def _line(told: dict[str, Any]) -> bytes:
-    return f"{json.dumps(told, ensure_ascii=False)}\n".encode()
+def _line(entry: dict[str, Any]) -> bytes:
+    return f"{json.dumps(entry, ensure_ascii=False)}\n".encode()
 
 
-def _of_clients(found: Certificate, ids: list[str]) -> dict[str, dict[str, int]]:
-    columns = (found.turns, found.promised_units, found.owed_units, found.forfeited_units)
+def _client_entries(counted: Certificate, ids: list[str]) -> dict[str, dict[str, int]]:
+    columns = (counted.turns, counted.promised_units, counted.owed_units, counted.forfeited_units)
     names = ("turns", "promised_units", "owed_units", "forfeited_units")
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return {client: dict(zip(names, row, strict=True)) for client, row in zip(ids, rows, strict=False)}

@@ -1,4 +1,4 @@
-"""Why a client of a live fleet was chosen in a round, or was not."""
+"""Explains why a client of a live fleet was selected in a round, or was not."""
 
 from __future__ import annotations
 
@@ -19,76 +19,84 @@ from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
 
 
-def explained(
-    journal: Journal, memory: FleetState, settings: SchedulerSettings, features: Features, row: int, number: int
+def explain_client(
+    journal: Journal, state: FleetState, settings: SchedulerSettings, features: Features, row: int, number: int
 ) -> Explanation:
-    """Why the client of this row was chosen in a round or was not.
+    """Explains why a client was selected in a round, or was not.
 
-    The round that is open is explained from memory. For a closed one memory is folded again up to its choice, which is
-    then made again: only if that gives the recorded choice, for the recorded reasons, is the answer exact.
+    For a closed round, the state before its selection is computed from the journal and the selection is repeated. The
+    explanation is exact only if that gives the recorded cohort with the recorded reasons.
+
+    Args:
+        journal: The journal of the fleet.
+        state: The current state of the fleet, from which the open round is explained.
+        settings: The settings of the fleet.
+        features: The features of the fleet.
+        row: The row of the client.
+        number: The number of the round.
     """
-    newest = memory.fleet.round if memory.opened is None else memory.opened.round
+    newest = state.fleet.round if state.opened is None else state.opened.round
+    if not newest:
+        raise ReportError(f"there is no round {number} to explain: no round was opened yet")
     if not 1 <= number <= newest:
-        raise ReportError(
-            f"there is no round {number} to explain: {f'the newest is {newest}' if newest else 'none was'}"
-        )
-    ids = memory.fleet.ids
+        raise ReportError(f"there is no round {number} to explain: choose one from 1 to {newest}")
+    ids = state.fleet.ids
     with journal.reading():
-        offered = journal.offered(number)
-        selection = _selection(journal, offered, number)
+        recorded = journal.offer(number)
+        selection = _recorded_selection(journal, recorded, number)
         try:
-            fleet = memory.fleet if number > memory.fleet.round else load_before(journal, settings, features, number)
-        except StoreError as gone:
-            return inexact_explanation(memory.fleet.policy, selection, row, ids.__getitem__, str(gone))
-    absent = _absence(fleet, selection, row, ids)
-    if absent is not None:
-        return absent
-    contexts = None if offered is None else offered.whole_contexts()
-    if offered is None or contexts is None:
-        return inexact_explanation(fleet.policy, selection, row, ids.__getitem__, _not_on_record(offered, settings))
-    offer = RoundOffer(number, offered.available, contexts)
+            fleet = state.fleet if number > state.fleet.round else load_before(journal, settings, features, number)
+        except StoreError as error:
+            return inexact_explanation(state.fleet.policy, selection, row, ids.__getitem__, str(error))
+    not_selectable = _explain_not_selectable(fleet, selection, row, ids)
+    if not_selectable is not None:
+        return not_selectable
+    contexts = None if recorded is None else recorded.whole_contexts()
+    if recorded is None or contexts is None:
+        why = _why_not_recorded(recorded, settings)
+        return inexact_explanation(fleet.policy, selection, row, ids.__getitem__, why)
+    offer = RoundOffer(number, recorded.available, contexts)
     return explain_choice(fleet.policy, offer, selection, row, ids.__getitem__)
 
 
 def explain_closed_round(reader: FleetReader, fleet: Fleet, row: int, number: int) -> Explanation:
-    """Explain a closed round with a state of the fleet that a follower has at hand, instead of loading it again."""
+    """Explains a closed round with the state of a follower, instead of loading the current state again."""
     with closing(Journal(reader.path, read_only=True)) as journal:
-        return explained(journal, FleetState(fleet, None, 0), reader.settings, reader.features, row, number)
+        return explain_client(journal, FleetState(fleet, None, 0), reader.settings, reader.features, row, number)
 
 
-def _selection(journal: Journal, offered: RecordedOffer | None, number: int) -> Selection:
-    """Who was chosen, with the reasons if they are on record."""
-    if offered is not None:
-        return Selection(number, offered.rows, dict(offered.reasons))
+def _recorded_selection(journal: Journal, offer: RecordedOffer | None, number: int) -> Selection:
+    """Returns the cohort of a round, with the reasons if its offer is recorded."""
+    if offer is not None:
+        return Selection(number, offer.rows, dict(offer.reasons))
     return Selection(number, np.array([turn.row for turn in journal.turns_of(number)], dtype=np.int64), {})
 
 
-def _absence(fleet: Fleet, selection: Selection, row: int, ids: list[str]) -> Explanation | None:
-    """Why it could not be chosen at all, where that is so."""
+def _explain_not_selectable(fleet: Fleet, selection: Selection, row: int, ids: list[str]) -> Explanation | None:
+    """Explains a client that was new, retired or backed off; returns None for any other client."""
     number, name = selection.round, ids.__getitem__
     if row >= len(fleet.ids):
-        found = inexact_explanation(fleet.policy, selection, row, name, "", standing="not joined")
-        return replace(found, sentence=f"{name(row)} had not joined yet in round {number}.")
-    if fleet.numbers["retired"][row]:
-        found = inexact_explanation(fleet.policy, selection, row, name, "", standing="retired")
-        return replace(found, sentence=f"{name(row)} had left for good before round {number}.")
-    last = int(fleet.numbers["rest_until"][row])
-    if last > fleet.round:
-        found = inexact_explanation(fleet.policy, selection, row, name, "", standing="resting")
-        misses = int(fleet.numbers["misses"][row])
-        after = "a miss" if misses == 1 else f"{misses} misses in a row"
-        words = f"{name(row)} rested in round {number}, after {after}, up to and with round {last}."
-        return replace(found, sentence=words)
+        explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="not joined")
+        return replace(explanation, sentence=f"{name(row)} had not joined the fleet before round {number}.")
+    if fleet.counters.retired[row]:
+        explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="retired")
+        return replace(explanation, sentence=f"{name(row)} was retired before round {number}.")
+    if fleet.counters.backing_off(fleet.round)[row]:
+        explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="resting")
+        misses, last = int(fleet.counters.misses[row]), int(fleet.counters.backoff_until[row])
+        after = "a miss" if misses == 1 else f"{misses} consecutive misses"
+        sentence = f"{name(row)} was backed off in round {number} after {after}, up to and including round {last}."
+        return replace(explanation, sentence=sentence)
     return None
 
 
-def _not_on_record(offered: RecordedOffer | None, settings: SchedulerSettings) -> str:
-    if offered is None:
+def _why_not_recorded(offer: RecordedOffer | None, settings: SchedulerSettings) -> str:
+    if offer is None:
         return (
-            "what was offered in that round is not on record: an older turnout chose, or a client that volunteered was "
-            "forgotten since"
+            "the offer of that round is not recorded, because an older version of turnout selected or because a "
+            "client of the offer was forgotten since"
         )
     return (
-        f"the fleet has more than {settings.record_offers_up_to:,} clients (record_offers_up_to), so only the chosen "
-        "are on record"
+        f"the fleet has more than {settings.record_offers_up_to:,} clients (record_offers_up_to), so only the selected "
+        "clients are recorded"
     )

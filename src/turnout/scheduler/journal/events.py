@@ -1,4 +1,4 @@
-"""Events of a fleet's journal as values: who joined and left, and the rounds that were closed."""
+"""Events of a fleet's journal as values: clients that joined or left, and closed rounds."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.scheduler.outcomes import KINDS, OUTCOME_OF_KIND
 from turnout.scheduler.records import unpack_closed
 
-#: Kinds of events, by the names under which they are stored.
+#: The kind of an event, by the name under which it is stored.
 EVENT_KINDS = {"join": "joined", "close": "closed", "retire": "retired", "forget": "forgotten"}
 
 
 class LateTime(NamedTuple):
-    """The true time of a client that was late in an earlier round, learned when a later round was closed."""
+    """The true time of a client that was late in an earlier round; it was learned when a later round was closed."""
 
     round: int
     row: int
@@ -32,12 +32,22 @@ class LateTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedRound:
-    """A closed round as it is on record; arrays have one entry per client of the cohort, in the order of `clients`.
+    """A closed round as it is recorded. Arrays have one entry per client of the cohort, in the order of `clients`.
 
-    `kinds` are indices into KINDS. `seconds`: from the choice until the client was back, or until the round was closed
-    without it; 0 for a client that was forgotten since. `losses`: NaN for a client that reported none, None if nobody
-    did. `available`: who volunteered, by row; None where a large fleet no longer keeps it. `late`: true times of
-    clients that were late in earlier rounds. `opened`, `closed`: when the cohort was chosen, and when it was closed.
+    Attributes:
+        round: The number of the round.
+        clients: The ids of the cohort.
+        rows: The rows of the cohort.
+        kinds: The outcomes, as indices into KINDS.
+        seconds: The time from the selection until the client returned, or until the round was closed without it; 0 for
+            a client that was forgotten later.
+        losses: The reported losses, NaN for a client that reported none; None if no client reported a loss.
+        contexts: The contexts of the cohort.
+        available: Whether each client of the fleet was available, by row; None if a large fleet has dropped it.
+        late: The true times of clients that were late in earlier rounds.
+        wanted: The number of clients to wait for.
+        opened: When the cohort was selected.
+        closed: When the round was closed.
     """
 
     round: int
@@ -55,18 +65,23 @@ class RecordedRound:
 
     @property
     def outcomes(self) -> npt.NDArray[np.str_]:
-        """What policies are told about each client: "arrived", "late" or "failed"."""
+        """The outcome of each client as policies see it: "arrived", "late" or "failed"."""
         outcomes: npt.NDArray[np.str_] = OUTCOME_OF_KIND[self.kinds]
         return outcomes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetEvent:
-    """One event of a fleet. `number` counts from 1.
+    """One event of a fleet.
 
-    `kind` is "joined", "retired", "forgotten" or "closed". `clients` and `rows`: the clients that joined or left, or
-    those of the closed round; a forgotten client bears the name that has replaced its id. `closed`: the round, if one
-    was closed. `stored`: kind, data and mask of who was available, as they stand in the journal.
+    Attributes:
+        number: The number of the event, from 1.
+        kind: "joined", "retired", "forgotten" or "closed".
+        clients: The clients that joined or left, or the cohort of the closed round. A forgotten client has the name
+            that replaced its id.
+        rows: The rows of these clients.
+        stored: The kind, the data and the packed availability, as they are stored in the journal.
+        closed: The round, if one was closed.
     """
 
     number: int
@@ -78,23 +93,23 @@ class FleetEvent:
 
 
 def decode_event(
-    number: int, kind: str, data: bytes, mask: bytes | None, ids: Sequence[str], joined: int
+    number: int, kind: str, data: bytes, availability: bytes | None, ids: Sequence[str], joined: int
 ) -> FleetEvent:
-    """Read one event of a journal.
+    """Decodes one event of a journal.
 
     Args:
-        number: its number in the journal, from 1.
-        kind: its kind, as stored.
-        data: its content, as stored.
-        mask: who was available in a closed round, as stored; None if it is not on record.
-        ids: the ids by row, at least of the clients that had joined before.
-        joined: how many clients had joined before this event.
+        number: Its number in the journal, from 1.
+        kind: Its kind, as stored.
+        data: Its content, as stored.
+        availability: The packed availability of clients in a closed round; None if it is not stored.
+        ids: The ids by row, at least those of the clients that joined before this event.
+        joined: The number of clients that joined before this event.
     """
-    stored = (kind, data, mask)
+    stored = (kind, data, availability)
     if kind not in EVENT_KINDS:
-        raise StoreError(f"unknown event {kind!r}: install a newer turnout")
+        raise unknown_event(kind)
     if kind == "close":
-        closed = _closed_round(data, mask, ids)
+        closed = _decode_closed_round(data, availability, ids)
         return FleetEvent(number, "closed", closed.clients, tuple(closed.rows.tolist()), stored, closed)
     content = json.loads(data)
     if kind == "join":
@@ -103,8 +118,13 @@ def decode_event(
     return FleetEvent(number, EVENT_KINDS[kind], (str(content.get("name", ids[row])),), (row,), stored)
 
 
-def _closed_round(data: bytes, mask: bytes | None, ids: Sequence[str]) -> RecordedRound:
-    closed, header = unpack_closed(data, mask)
+def unknown_event(kind: str) -> StoreError:
+    """Returns the error that reports an event of a kind that this version does not know."""
+    return StoreError(f"unknown event kind {kind!r}: install a newer version of turnout")
+
+
+def _decode_closed_round(data: bytes, availability: bytes | None, ids: Sequence[str]) -> RecordedRound:
+    closed, header = unpack_closed(data, availability)
     late = zip(closed.late_rounds.tolist(), closed.late_rows.tolist(), closed.late_seconds.tolist(), strict=True)
     return RecordedRound(
         round=closed.round,
@@ -114,8 +134,8 @@ def _closed_round(data: bytes, mask: bytes | None, ids: Sequence[str]) -> Record
         seconds=closed.seconds,
         losses=closed.losses,
         contexts=closed.contexts,
-        available=None if mask is None else closed.available,
-        late=tuple(LateTime(round_, row, ids[row], seconds) for round_, row, seconds in late),
+        available=None if availability is None else closed.available,
+        late=tuple(LateTime(number, row, ids[row], seconds) for number, row, seconds in late),
         wanted=header["wanted"],
         opened=datetime.fromisoformat(header["opened"]),
         closed=datetime.fromisoformat(header["closed"]),
@@ -123,11 +143,11 @@ def _closed_round(data: bytes, mask: bytes | None, ids: Sequence[str]) -> Record
 
 
 def event_to_dict(event: FleetEvent) -> dict[str, Any]:
-    """An event as JSON has it, for an audit: part of the format of certificates."""
+    """Returns an event for JSON; records of certificates have this format."""
     closed, kind = event.closed, event.stored[0]
     if closed is None:
-        about = {"clients": list(event.clients)} if kind == "join" else {"client": event.clients[0]}
-        return {"event": event.number, "kind": kind, **about}
+        clients = {"clients": list(event.clients)} if kind == "join" else {"client": event.clients[0]}
+        return {"event": event.number, "kind": kind, **clients}
     losses = [None] * len(closed.rows) if closed.losses is None else closed.losses.tolist()
     available = closed.available
     return {

@@ -1,14 +1,16 @@
-"""The file of a fleet: one SQLite file, in which every change is one transaction.
+"""The journal of a fleet: one SQLite file, in which every change is one transaction.
 
-meta         the settings and their seal; who may write (the epoch rises with every opening); the digest of the last
-             event; the last closed round
-clients      ids by row
-events       what memory is the fold of: join, close, retire, forget; each with a digest over all before it
-masks        who was available in a closed round, by event
-offers       what each choice was made from: the contexts of all who volunteered, in fleets that are small enough
-open_round   the round that is open, if any
-turns        who was invited in which round and what became of it; reports land here
-snapshot     memory after an event, so that opening need not begin at the first
+meta         the settings and their digest; the current writer (the epoch grows whenever the file is opened to write);
+             the digest of the last event; the number of the last closed round
+clients      the ids of the clients, by row
+events       the events that the state is computed from: join, close, retire, forget; the digest of each covers all
+             events before it
+masks        the clients that were available in a closed round, as packed bits, by the number of its event
+offers       the offer from which each cohort was selected: the contexts of all available clients, if the fleet is
+             small enough
+open_round   the open round, if any
+turns        the clients that were invited in each round, and their outcomes; reports are written here
+snapshot     the state after an event, so that opening the file need not replay all events
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from turnout.store.lock import Writer, WriterLock, lock_path
 from turnout.store.packing import pack_snapshot, unpack_snapshot
 from turnout.store.wal import lost_commits
 
-#: Not of format 1 nor of every file of format 2: made when a scheduler opens the file to write.
+#: Files of format 1 and early files of format 2 lack this table; it is created when a scheduler opens them to write.
 OFFERS = """
 CREATE TABLE IF NOT EXISTS offers (
     round INTEGER PRIMARY KEY, volunteers BLOB NOT NULL, data BLOB NOT NULL, digest BLOB NOT NULL
@@ -78,15 +80,22 @@ CREATE TABLE snapshot (seq INTEGER PRIMARY KEY, data BLOB NOT NULL, digest BLOB 
 {OFFERS};
 """,
 )
-#: What is still read: its turns have no losses. A scheduler that opens it to write brings it up to date.
+#: Still readable: its turns have no losses. A scheduler that opens such a file to write upgrades it.
 FORMAT_1 = replace(FLEET, format=1)
 TO_FORMAT_2 = ("ALTER TABLE turns ADD COLUMN loss REAL", "PRAGMA user_version = 2")
-#: Fleets up to this size keep who was available in every round; larger ones only since the last snapshot.
-KEEP_MASKS = 10_000
+#: Fleets of up to this many clients keep the availability of every round; larger ones keep it since the last snapshot.
+KEEP_AVAILABILITY_UP_TO = 10_000
 
 
 class Journal:
-    """Reads and writes the file; knows nothing of policies. Errors are StoreErrors that say what to do."""
+    """Reads and writes the file of a fleet. It knows nothing about policies; all its errors are StoreErrors.
+
+    Args:
+        path: The file, which must exist.
+        read_only: Whether the file is only read.
+        reporting: Whether only outcomes are written, by a process beside the scheduler.
+        takeover: Whether to replace a process that holds the file but hangs; it can no longer write afterwards.
+    """
 
     def __init__(self, path: Path, *, read_only: bool = False, reporting: bool = False, takeover: bool = False) -> None:
         self.path, self.read_only = path, read_only
@@ -95,25 +104,24 @@ class Journal:
         self._epoch: int | None = None
         if not path.exists():
             raise StoreError(f"there is no fleet at {path}: check the path, or create one with Scheduler.open(path)")
-        writes = not read_only and not reporting
+        schedules = not read_only and not reporting
         try:
             with translate_sqlite_errors(path):
                 if takeover:
                     # Unlinking leaves the hung process with the lock on the old inode; a new process locks a new file.
                     lock_path(path).unlink(missing_ok=True)
-                if writes:
+                if schedules:
                     self._lock = WriterLock(path)
                     self._refuse_lost_commits()
-                self.db = _connected(path, read_only=read_only)
+                self.db = _connect(path, read_only=read_only)
                 if reporting and self._format < FLEET.format:
                     raise StoreError(
-                        f"{path} is of fleet format {self._format}: open it once with Scheduler.open, which brings it "
-                        "up to date"
+                        f"{path} has fleet format {self._format}: open it once with Scheduler.open to upgrade it"
                     )
-                check_integrity(self.db, path, thoroughly=writes)
-                if writes:
-                    self.db.execute("PRAGMA journal_mode = WAL")  # which a copy by VACUUM INTO has lost
-            if writes:
+                check_integrity(self.db, path, thoroughly=schedules)
+                if schedules:
+                    self.db.execute("PRAGMA journal_mode = WAL")  # a copy made by VACUUM INTO has lost this mode
+            if schedules:
                 self._claim_epoch()
         except BaseException:
             self.close()
@@ -121,15 +129,15 @@ class Journal:
 
     @classmethod
     def make(cls, path: Path, settings: Mapping[str, Any]) -> None:
-        """A new file with these settings, whole from its first moment."""
+        """Creates the file of a new fleet atomically; a file that already exists is left as it is."""
         if not path.parent.is_dir():
             raise StoreError(f"there is no folder {path.parent}: create it, or choose another path")
 
-        words = json.dumps(settings, sort_keys=True)
-        first = {"settings": words, "seal": _seal(words), "epoch": "0", "writer": "", "head": "", "round": "0"}
+        text = json.dumps(settings, sort_keys=True)
+        meta = {"settings": text, "seal": settings_digest(text), "epoch": "0", "writer": "", "head": "", "round": "0"}
 
         def fill(db: sqlite3.Connection) -> None:
-            db.executemany("INSERT INTO meta VALUES (?, ?)", first.items())
+            db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
 
         with translate_sqlite_errors(path):
             lock = WriterLock(path)
@@ -141,15 +149,15 @@ class Journal:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """As they were given when the file was made."""
+        """The settings with which the file was created."""
         with self.reading():
-            words = self._meta("settings")
-            if _seal(words) != self._meta("seal"):
-                raise self.damage("the settings are not what was written")
-            return dict(json.loads(words))
+            text = self._meta("settings")
+            if settings_digest(text) != self._meta("seal"):
+                raise self.corruption("the settings do not match their digest")
+            return dict(json.loads(text))
 
     def close(self) -> None:
-        """Let go of the file; a second time does nothing."""
+        """Closes the file and releases the lock; a second call has no effect."""
         if getattr(self, "db", None) is not None:
             self.db.close()
         if self._lock is not None:
@@ -158,7 +166,7 @@ class Journal:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One consistent view."""
+        """Opens a read transaction, in which all queries see one state of the file; it may be nested."""
         with translate_sqlite_errors(self.path):
             self._check_process()
             if self.db.in_transaction:
@@ -173,217 +181,220 @@ class Journal:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """All of it or nothing, and only as long as nobody has taken over."""
+        """Opens a write transaction; refused once another process has taken over the file."""
         with translate_sqlite_errors(self.path):
             self._check_process()
             if self.read_only:
-                raise StoreError(f"{self.path} was opened to read: open it without read_only=True to write")
+                raise StoreError(f"{self.path} was opened for reading: open it without read_only=True to write")
             with transaction(self.db):
                 if self._epoch is not None:
                     self._check_epoch()
                 yield self.db
 
     def check_writer(self) -> None:
-        """Refuse to go on if another has taken over."""
+        """Raises StoreError if another process has taken over the file."""
         with self.reading():
             if self._epoch is not None:
                 self._check_epoch()
 
-    # What memory is made of
+    # Queries
 
     def ids(self) -> list[str]:
-        """All clients, by row."""
+        """Returns the ids of all clients, by row."""
         with self.reading() as db:
             return [str(client) for (client,) in db.execute("SELECT id FROM clients ORDER BY row")]
 
     def snapshot(self) -> tuple[int, dict[str, Any]] | None:
-        """The event it was taken after, and memory then."""
+        """Returns the last snapshot: the number of the event after which it was taken, and the state."""
         with self.reading() as db:
-            found = db.execute("SELECT seq, data, digest FROM snapshot ORDER BY seq DESC LIMIT 1").fetchone()
-        if found is None:
+            stored = db.execute("SELECT seq, data, digest FROM snapshot ORDER BY seq DESC LIMIT 1").fetchone()
+        if stored is None:
             return None
-        seq, data, digest = found
+        seq, data, digest = stored
         if digest != digest_of(b"", str(seq), data):
-            raise self.damage("the snapshot is not what was written")
+            raise self.corruption("the snapshot does not match its digest")
         return int(seq), unpack_snapshot(data)
 
-    def events(self, after: int = 0, most: int = -1) -> Iterator[tuple[int, str, bytes, bytes | None]]:
-        """(number, kind, data, mask) of the events after this one, each held against its digest."""
+    def events(self, after: int = 0, limit: int = -1) -> Iterator[tuple[int, str, bytes, bytes | None]]:
+        """Yields (number, kind, data, packed availability) of the events after event `after`, checking each digest.
+
+        At most `limit` events are read; −1 stands for all.
+        """
         with self.reading() as db:
-            before = b"" if not after else _one(db, "SELECT digest FROM events WHERE seq = ?", after)
-            found = db.execute(
+            previous = b"" if not after else _single_value(db, "SELECT digest FROM events WHERE seq = ?", after)
+            stored = db.execute(
                 "SELECT e.seq, e.kind, e.data, e.digest, m.data FROM events e LEFT JOIN masks m ON m.seq = e.seq "
                 "WHERE e.seq > ? ORDER BY e.seq LIMIT ?",
-                (after, most),
+                (after, limit),
             )
             expected = after
-            for seq, kind, data, digest, mask in found:
+            for seq, kind, data, digest, availability in stored:
                 expected += 1
-                if seq != expected or digest != digest_of(before, kind, data):
-                    raise self.damage(f"event {expected} is missing or not what was written")
-                before = digest
-                yield seq, kind, data, mask
+                if seq != expected or digest != digest_of(previous, kind, data):
+                    raise self.corruption(f"event {expected} is missing or does not match its digest")
+                previous = digest
+                yield seq, kind, data, availability
 
     def last_event(self) -> int:
-        """The number of the newest event, or 0."""
+        """Returns the number of the newest event; 0 before the first."""
         with self.reading() as db:
-            return int(_one(db, "SELECT COALESCE(MAX(seq), 0) FROM events"))
+            return int(_single_value(db, "SELECT COALESCE(MAX(seq), 0) FROM events"))
 
-    def has_all_masks(self) -> bool:
-        """Whether it is on record of every closed round who volunteered."""
+    def has_all_availability(self) -> bool:
+        """Returns whether the availability of clients is stored for every closed round."""
         with self.reading() as db:
-            closed = "SELECT COUNT(*) FROM events WHERE kind = 'close'"
-            return bool(_one(db, closed) == _one(db, "SELECT COUNT(*) FROM masks"))
+            closed = _single_value(db, "SELECT COUNT(*) FROM events WHERE kind = 'close'")
+            return bool(closed == _single_value(db, "SELECT COUNT(*) FROM masks"))
 
     def open_round(self) -> OpenRound | None:
-        """The round that is open."""
+        """Returns the open round, or None if no round is open."""
         with self.reading() as db:
-            found = db.execute("SELECT round, data, digest FROM open_round").fetchone()
-        if found is None:
+            stored = db.execute("SELECT round, data, digest FROM open_round").fetchone()
+        if stored is None:
             return None
-        number, data, digest = found
+        number, data, digest = stored
         if digest != digest_of(b"", str(number), data):
-            raise self.damage(f"the open round {number} is not what was written")
+            raise self.corruption(f"the open round {number} does not match its digest")
         return unpack_open(data)
 
-    def joined_by(self, event: int) -> int:
-        """How many clients had joined when this event was written."""
+    def count_joined(self, event: int) -> int:
+        """Returns how many clients had joined by this event, inclusive."""
         with self.reading() as db:
-            found = db.execute("SELECT data FROM events WHERE kind = 'join' AND seq <= ?", (event,))
-            return sum(len(json.loads(data)) for (data,) in found)
+            stored = db.execute("SELECT data FROM events WHERE kind = 'join' AND seq <= ?", (event,))
+            return sum(len(json.loads(data)) for (data,) in stored)
 
-    def offered_rounds(self) -> list[int]:
-        """The rounds whose offers are on record."""
+    def rounds_with_offers(self) -> list[int]:
+        """Returns the rounds whose offers are recorded."""
         with self.reading() as db:
-            if not _has_offers(db):
+            if not has_offers(db):
                 return []
-            return [int(round_) for (round_,) in db.execute("SELECT round FROM offers ORDER BY round")]
+            return [int(number) for (number,) in db.execute("SELECT round FROM offers ORDER BY round")]
 
-    def offered(self, round: int) -> RecordedOffer | None:
-        """What the choice of this round was made from, if that is on record."""
+    def offer(self, round: int) -> RecordedOffer | None:
+        """Returns the offer from which the cohort of a round was selected, or None if it is not recorded."""
         with self.reading() as db:
-            if not _has_offers(db):
+            if not has_offers(db):
                 return None
-            found = db.execute("SELECT volunteers, data, digest FROM offers WHERE round = ?", (round,)).fetchone()
-        if found is None:
+            stored = db.execute("SELECT volunteers, data, digest FROM offers WHERE round = ?", (round,)).fetchone()
+        if stored is None:
             return None
-        volunteers, data, digest = found
-        if digest != _offer_digest(round, volunteers, data):
-            raise self.damage(f"what was offered in round {round} is not what was written")
+        volunteers, data, digest = stored
+        if digest != offer_digest(round, volunteers, data):
+            raise self.corruption(f"the offer of round {round} does not match its digest")
         return unpack_offer(data, volunteers)
 
     def head(self) -> str:
-        """The digest of the newest event, and so of all of them."""
+        """Returns the digest of the newest event, which covers all events."""
         with self.reading():
             return self._meta("head")
 
     def turns_of(self, round: int) -> list[Turn]:
-        """Everyone who was invited in this round."""
+        """Returns the turns of all clients that were invited in a round, by row."""
         with self.reading() as db:
-            found = db.execute("SELECT * FROM turns WHERE round = ? ORDER BY row", (round,)).fetchall()
-        return [self._as_turn(one) for one in found]
+            stored = db.execute("SELECT * FROM turns WHERE round = ? ORDER BY row", (round,)).fetchall()
+        return [self._decode_turn(row) for row in stored]
 
     def turns_of_client(self, client: str) -> list[Turn]:
-        """All its turns, first to last."""
+        """Returns all turns of a client, in order."""
         with self.reading() as db:
-            found = db.execute("SELECT * FROM turns WHERE id = ? ORDER BY round", (client,)).fetchall()
-        return [self._as_turn(one) for one in found]
+            stored = db.execute("SELECT * FROM turns WHERE id = ? ORDER BY round", (client,)).fetchall()
+        return [self._decode_turn(row) for row in stored]
 
     def turn(self, client: str, round: int | None = None) -> Turn | None:
-        """Its turn in this round, or its newest."""
-        words, values = "SELECT * FROM turns WHERE id = ? ORDER BY round DESC LIMIT 1", (client,)
+        """Returns the turn of a client in a round, by default its newest; None if there is none."""
+        query, values = "SELECT * FROM turns WHERE id = ? ORDER BY round DESC LIMIT 1", (client,)
         if round is not None:
-            words, values = "SELECT * FROM turns WHERE id = ? AND round = ?", (client, round)  # type: ignore[assignment]
+            query, values = "SELECT * FROM turns WHERE id = ? AND round = ?", (client, round)  # type: ignore[assignment]
         with self.reading() as db:
-            found = db.execute(words, values).fetchone()
-        return None if found is None else self._as_turn(found)
+            stored = db.execute(query, values).fetchone()
+        return None if stored is None else self._decode_turn(stored)
 
     @property
     def changes(self) -> int:
-        """Another number whenever somebody else has written to the file."""
+        """A number that changes whenever another connection has written to the file."""
         with translate_sqlite_errors(self.path):
             self._check_process()
-            return int(_one(self.db, "PRAGMA data_version"))
+            return int(_single_value(self.db, "PRAGMA data_version"))
 
-    def open_number(self) -> int | None:
-        """The number of the open round."""
+    def open_round_number(self) -> int | None:
+        """Returns the number of the open round, or None if no round is open."""
         with self.reading() as db:
-            found = db.execute("SELECT round FROM open_round").fetchone()
-        return None if found is None else int(found[0])
+            stored = db.execute("SELECT round FROM open_round").fetchone()
+        return None if stored is None else int(stored[0])
 
     def turns_since(self, round: int) -> list[Turn]:
-        """Everyone who was invited after this round; each must also be found by its id."""
-        by_id = (
+        """Returns all turns after a round, and checks that the index by id contains each of them."""
+        indexed = (
             "SELECT COUNT(*) FROM turns t WHERE round > ? AND EXISTS (SELECT 1 FROM turns u INDEXED BY turns_by_id "
             "WHERE u.id = t.id AND u.round = t.round AND u.row = t.row)"
         )
         with self.reading() as db:
-            found = db.execute("SELECT * FROM turns WHERE round > ? ORDER BY round, row", (round,)).fetchall()
-            if _one(db, by_id, round) != len(found):
-                raise self.damage("some turns cannot be found by their ids")
-        return [self._as_turn(one) for one in found]
+            stored = db.execute("SELECT * FROM turns WHERE round > ? ORDER BY round, row", (round,)).fetchall()
+            if _single_value(db, indexed, round) != len(stored):
+                raise self.corruption("the index of turns by id is incomplete")
+        return [self._decode_turn(row) for row in stored]
 
-    def closed_round(self) -> int:
-        """The newest round that was closed, or 0."""
+    def last_closed_round(self) -> int:
+        """Returns the number of the last closed round; 0 before the first."""
         with self.reading():
-            return self._count("round")
+            return self._meta_count("round")
 
     def check_head(self) -> None:
-        """Refuse a file whose newest events are gone."""
+        """Raises StoreError if the newest events are missing."""
         with self.reading() as db:
             last = db.execute("SELECT digest FROM events ORDER BY seq DESC LIMIT 1").fetchone()
             if (b"" if last is None else as_bytes(last[0])).hex() != self._meta("head"):
-                raise self.damage("the newest events are gone")
+                raise self.corruption("the newest events are missing")
 
-    def waiting(self) -> list[Turn]:
-        """Late clients whose true time has come since the last round was closed."""
-        words = "SELECT * FROM turns WHERE late_seconds IS NOT NULL AND folded IS NULL ORDER BY round, row"
+    def pending_late_turns(self) -> list[Turn]:
+        """Returns the turns of late clients whose true times were reported but are not yet part of a closed round."""
+        query = "SELECT * FROM turns WHERE late_seconds IS NOT NULL AND folded IS NULL ORDER BY round, row"
         with self.reading() as db:
-            found = db.execute(words).fetchall()
-        return [self._as_turn(one) for one in found]
+            stored = db.execute(query).fetchall()
+        return [self._decode_turn(row) for row in stored]
 
-    # Changes, each in a transaction of the caller
+    # Changes, each inside a write transaction of the caller
 
     def add_clients(self, db: sqlite3.Connection, first: int, ids: Sequence[str]) -> None:
-        """They joined, and that is an event."""
+        """Adds clients from row `first` on, with a join event."""
         if ids:
             db.executemany("INSERT INTO clients VALUES (?, ?)", enumerate(ids, start=first))
             self.add_event(db, "join", json.dumps(list(ids), ensure_ascii=False).encode())
 
-    def add_event(self, db: sqlite3.Connection, kind: str, data: bytes, mask: bytes | None = None) -> int:
-        """Append one, sealed with all before it."""
+    def add_event(self, db: sqlite3.Connection, kind: str, data: bytes, availability: bytes | None = None) -> int:
+        """Appends an event whose digest covers all events before it; returns its number."""
         last = db.execute("SELECT seq, digest FROM events ORDER BY seq DESC LIMIT 1").fetchone()
-        seq, before = (1, b"") if last is None else (int(last[0]) + 1, last[1])
-        digest = digest_of(before, kind, data)
+        seq, previous = (1, b"") if last is None else (int(last[0]) + 1, last[1])
+        digest = digest_of(previous, kind, data)
         db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (seq, kind, data, digest))
         db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (digest.hex(),))
-        if mask is not None:
-            db.execute("INSERT INTO masks VALUES (?, ?)", (seq, mask))
+        if availability is not None:
+            db.execute("INSERT INTO masks VALUES (?, ?)", (seq, availability))
         return seq
 
-    def put_open_round(self, db: sqlite3.Connection, opened: OpenRound, names: Sequence[str]) -> None:
-        """The choice, before it is handed out."""
+    def put_open_round(self, db: sqlite3.Connection, opened: OpenRound, ids: Sequence[str]) -> None:
+        """Writes the open round and the turns of its cohort, before the cohort is returned to the server."""
         data = pack_open(opened)
         digest = digest_of(b"", str(opened.round), data)
         db.execute("INSERT INTO open_round VALUES (?, ?, ?)", (opened.round, data, digest))
-        invited = [Turn(opened.round, int(row), name) for row, name in zip(opened.rows, names, strict=True)]
+        turns = [Turn(opened.round, int(row), client) for row, client in zip(opened.rows, ids, strict=True)]
         db.executemany(
             "INSERT INTO turns (round, row, id, seal) VALUES (?, ?, ?, ?)",
-            [(one.round, one.row, one.id, one.checksum) for one in invited],
+            [(turn.round, turn.row, turn.id, turn.checksum) for turn in turns],
         )
 
-    def put_offered(self, db: sqlite3.Connection, offered: RecordedOffer) -> None:
-        """What the choice was made from, with the choice."""
-        data, volunteers = pack_offer(offered)
-        row = (offered.round, volunteers, data, _offer_digest(offered.round, volunteers, data))
-        db.execute("INSERT INTO offers VALUES (?, ?, ?, ?)", row)
+    def put_offer(self, db: sqlite3.Connection, offer: RecordedOffer) -> None:
+        """Writes the offer from which the cohort of the open round was selected."""
+        data, volunteers = pack_offer(offer)
+        values = (offer.round, volunteers, data, offer_digest(offer.round, volunteers, data))
+        db.execute("INSERT INTO offers VALUES (?, ?, ?, ?)", values)
 
-    def drop_offered(self, db: sqlite3.Connection, round: int) -> None:
-        """It was never made."""
+    def drop_offer(self, db: sqlite3.Connection, round: int) -> None:
+        """Deletes the offer of a round."""
         db.execute("DELETE FROM offers WHERE round = ?", (round,))
 
     def put_turns(self, db: sqlite3.Connection, turns: Sequence[Turn]) -> None:
-        """Write what is now known of them."""
+        """Updates turns with their outcomes."""
         db.executemany(
             "UPDATE turns SET id = ?, kind = ?, seconds = ?, why = ?, at = ?, late_seconds = ?, late_at = ?, "
             "folded = ?, loss = ?, seal = ? WHERE round = ? AND row = ?",
@@ -397,109 +408,151 @@ class Journal:
         )
 
     def put_closed_round(self, db: sqlite3.Connection, round: int) -> None:
-        """For whoever must know how long ago a round was, without memory."""
+        """Writes the number of the last closed round, which reporting processes read without replaying events."""
         db.execute("UPDATE meta SET value = ? WHERE key = 'round'", (str(round),))
 
     def drop_open_round(self, db: sqlite3.Connection) -> None:
-        """It is over."""
+        """Deletes the open round after it was closed or abandoned."""
         db.execute("DELETE FROM open_round")
 
     def put_snapshot(self, db: sqlite3.Connection, seq: int, state: Mapping[str, Any]) -> None:
-        """Memory as it is after this event; older ones, and masks that a large fleet no longer needs, go."""
+        """Writes the state after event `seq`, and deletes older snapshots.
+
+        In a large fleet the availability of earlier rounds is deleted as well, because the snapshot replaces it.
+        """
         db.execute("DELETE FROM snapshot")
         data = pack_snapshot(state)
         db.execute("INSERT INTO snapshot VALUES (?, ?, ?)", (seq, data, digest_of(b"", str(seq), data)))
-        if int(state["clients"]) > KEEP_MASKS:
+        if int(state["clients"]) > KEEP_AVAILABILITY_UP_TO:
             db.execute("DELETE FROM masks WHERE seq <= ?", (seq,))
 
     def forget(self, db: sqlite3.Connection, row: int, client: str, name: str) -> int:
-        """Take a client out of everything that was written, and seal the events anew; the number of the last event."""
+        """Removes a client from everything that was written, and returns the number of the forget event.
+
+        The digests of all events are computed again.
+
+        Args:
+            db: The connection, inside a write transaction.
+            row: The row of the client.
+            client: Its id.
+            name: The name that replaces its id.
+        """
         db.execute("PRAGMA secure_delete = ON")
         db.execute("UPDATE clients SET id = ? WHERE row = ?", (name, row))
-        blank = [
-            replace(turn, id=name, why=None, at=None, late_seconds=None, late_at=None, folded=turn.folded or turn.round)
+        turns = [
+            replace(
+                turn,
+                id=name,
+                seconds=None if turn.seconds is None else 0.0,
+                why=None,
+                at=None,
+                late_seconds=None,
+                late_at=None,
+                folded=turn.folded or turn.round,
+                loss=None,
+            )
             for turn in self.turns_of_client(client)
         ]
-        blank = [replace(turn, seconds=None if turn.seconds is None else 0.0, loss=None) for turn in blank]
-        self.put_turns(db, blank)
+        self.put_turns(db, turns)
         for round_, volunteers in db.execute("SELECT round, volunteers FROM offers").fetchall():
-            if was_available(volunteers, row):  # without it no choice it stood for can be repeated
-                self.drop_offered(db, round_)
-        before = b""
+            if was_available(volunteers, row):  # a selection cannot be repeated without this client's context
+                self.drop_offer(db, round_)
+        previous = b""
         for seq, kind, data in db.execute("SELECT seq, kind, data FROM events ORDER BY seq").fetchall():
             scrubbed = redact_event(kind, data, row, client, name)
-            digest = digest_of(before, kind, scrubbed)
+            digest = digest_of(previous, kind, scrubbed)
             db.execute("UPDATE events SET data = ?, digest = ? WHERE seq = ?", (scrubbed, digest, seq))
-            before = digest
+            previous = digest
         return self.add_event(db, "forget", json.dumps({"row": row, "name": name}).encode())
 
-    def _as_turn(self, found: tuple[Any, ...]) -> Turn:
-        turn, seal = turn_from_row(found)
-        if turn.checksum != seal:
-            raise self.damage(f"what {turn.id} reported in round {turn.round} is not what was written")
+    def _decode_turn(self, stored: tuple[Any, ...]) -> Turn:
+        turn, checksum = turn_from_row(stored)
+        if turn.checksum != checksum:
+            raise self.corruption(f"the turn of {turn.id!r} in round {turn.round} does not match its checksum")
         return turn
 
     @property
     def _format(self) -> int:
-        return int(_one(self.db, "PRAGMA user_version"))
+        return int(_single_value(self.db, "PRAGMA user_version"))
 
     def _claim_epoch(self) -> None:
+        """Upgrades the file if necessary, and makes this process its writer."""
         with translate_sqlite_errors(self.path), transaction(self.db):
             if self._format < FLEET.format:
-                for change in TO_FORMAT_2:
-                    self.db.execute(change)
+                for statement in TO_FORMAT_2:
+                    self.db.execute(statement)
             self.db.execute(OFFERS)
-            epoch = self._count("epoch") + 1
+            epoch = self._meta_count("epoch") + 1
             self.db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
             self.db.execute("UPDATE meta SET value = ? WHERE key = 'writer'", (str(Writer.current()),))
         self._epoch = epoch
 
     def _check_epoch(self) -> None:
-        if self._count("epoch") != self._epoch:
+        if self._meta_count("epoch") != self._epoch:
             writer = self._meta("writer")
-            raise StoreError(f"{self.path} was taken over by {writer}: this scheduler can no longer write")
+            raise StoreError(
+                f"{self.path} was taken over by {writer}: this scheduler can no longer write, so stop its process"
+            )
 
     def _meta(self, key: str) -> str:
-        return str(_one(self.db, "SELECT value FROM meta WHERE key = ?", key))
+        return str(_single_value(self.db, "SELECT value FROM meta WHERE key = ?", key))
 
-    def _count(self, key: str) -> int:
+    def _meta_count(self, key: str) -> int:
         value = self._meta(key)
         if not value.isdecimal():
-            raise self.damage(f"its {key} is {value!r}")
+            raise self.corruption(f"{key} is {value!r} instead of a number")
         return int(value)
 
     def _refuse_lost_commits(self) -> None:
-        """Before SQLite passes over commits behind damage in the log; a report may be under way, so look again."""
+        """Raises StoreError if SQLite would silently skip commits after damage in the write-ahead log.
+
+        Another process may be writing a report, which looks like damage until it is complete: hence the retries.
+        """
         for _ in range(3):
             lost = lost_commits(self.path)
             if not lost:
                 return
             time.sleep(0.05)
-        raise self.damage(f"{lost} commits in its -wal file cannot be read")
+        raise self.corruption(f"{lost} commits in its -wal file cannot be read")
 
     def checkpoint_wal(self) -> None:
-        """Bring everything into the file itself, so that nothing deleted stays behind in the log."""
+        """Moves the write-ahead log into the file and truncates it, so that no deleted data remains in the log."""
         with translate_sqlite_errors(self.path):
             self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
-            raise StoreError(f"{self.path} was opened by process {self._process}: open it anew in this one")
+            raise StoreError(f"{self.path} was opened by process {self._process}: open it again in this process")
 
-    def damage(self, finding: str) -> StoreError:
-        """How to say that the file is not what was written."""
-        return StoreError(f"{self.path} is damaged ({finding}): restore it from a backup", damaged=self.path)
+    def corruption(self, problem: str) -> StoreError:
+        """Returns the error that reports a damaged file."""
+        return StoreError(f"{self.path} is damaged ({problem}): restore it from a backup", damaged=self.path)
 
 
 def is_fleet(path: Path) -> bool:
-    """By its mark, is this the file of a live fleet? Anything else is opened as a store, which says what is wrong."""
+    """Returns whether the application id of a file is that of a fleet."""
     if not path.is_file():
         raise StoreError(f"there is no file {path}: check the path")
     with translate_sqlite_errors(path), path.open("rb") as file:
         return file.read(72)[68:] == FLEET.application_id.to_bytes(4, "big")
 
 
-def _connected(path: Path, *, read_only: bool) -> sqlite3.Connection:
+def has_offers(db: sqlite3.Connection) -> bool:
+    """Returns whether the file has the table of offers, which older versions did not create."""
+    return bool(_single_value(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'offers'"))
+
+
+def offer_digest(round: int, volunteers: bytes, data: bytes) -> bytes:
+    """Returns the digest of a stored offer."""
+    return digest_of(as_bytes(volunteers), str(round), data)
+
+
+def settings_digest(text: str) -> str:
+    """Returns the digest of the stored settings, in hexadecimal."""
+    return digest_of(b"", "settings", text.encode()).hex()
+
+
+def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     try:
         return connect(path, FLEET, read_only=read_only)
     except StoreError:
@@ -508,21 +561,8 @@ def _connected(path: Path, *, read_only: bool) -> sqlite3.Connection:
         raise
 
 
-def _has_offers(db: sqlite3.Connection) -> bool:
-    """Whether the file has the table of offers, which older versions did not write."""
-    return bool(_one(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'offers'"))
-
-
-def _offer_digest(round_: int, volunteers: bytes, data: bytes) -> bytes:
-    return digest_of(as_bytes(volunteers), str(round_), data)
-
-
-def _seal(words: str) -> str:
-    return digest_of(b"", "settings", words.encode()).hex()
-
-
-def _one(db: sqlite3.Connection, words: str, *values: Any) -> Any:
-    found = db.execute(words, values).fetchone()
-    if found is None:
-        raise StoreError(f"the file lacks what it must have ({words}): restore it from a backup")
-    return found[0]
+def _single_value(db: sqlite3.Connection, query: str, *values: Any) -> Any:
+    row = db.execute(query, values).fetchone()
+    if row is None:
+        raise StoreError(f"the file is damaged ({query} finds nothing): restore it from a backup")
+    return row[0]

@@ -1,4 +1,4 @@
-"""Reads the file of a fleet, also while a scheduler writes it, and changes nothing."""
+"""Reads the file of a fleet without changing it, even while a scheduler writes it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from turnout.scheduler.settings import SchedulerSettings
 
 
 class FleetReader:
-    """What the file of a fleet holds, read from any process and at any time.
+    """Reads the file of a fleet, from any process and at any time.
 
-    Each call reads the newest state; calls inside `with reader.reading():` and inside the loop over an iterator see
-    one state of the file. One thread may use a reader at a time.
+    Each call reads the newest state of the file. Calls inside `with reader.reading():`, and inside the loop over an
+    iterator, all see the same state. Only one thread may use a reader at a time.
 
     >>> import tempfile
     >>> from turnout.scheduler import Scheduler
@@ -59,7 +59,7 @@ class FleetReader:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """All calls in this block see one state of the file."""
+        """Opens a block in which all calls see the same state of the file."""
         with self._journal.reading():
             yield
 
@@ -67,38 +67,38 @@ class FleetReader:
 
     @property
     def ids(self) -> list[str]:
-        """The ids of all clients, by row; clients that are new in an open round join when it is closed."""
+        """The ids of all clients, by row. Clients that are new in the open round join when it is closed."""
         return self._journal.ids()
 
     @property
     def round(self) -> int:
-        """The last round that was closed; 0 before the first."""
-        return self._journal.closed_round()
+        """The number of the last closed round; 0 before the first."""
+        return self._journal.last_closed_round()
 
     def closed_rounds(self, after: int = 0) -> Iterator[RecordedRound]:
-        """The closed rounds after round `after`, in order."""
+        """Yields the closed rounds after round `after`, in order."""
         for event in self.events():
             if event.closed is not None and event.closed.round > after:
                 yield event.closed
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
-        """The round that is open, with the turns of its cohort; None if none is open."""
+        """Returns the open round with the turns of its cohort, or None if no round is open."""
         with self.reading():
             opened = self._journal.open_round()
             return None if opened is None else (opened, self.turns(opened.round))
 
     def turns(self, round: int) -> list[Turn]:
-        """The turns of everyone who was invited in a round, by row."""
+        """Returns the turns of all clients that were invited in a round, by row."""
         return self._journal.turns_of(round)
 
     def offer(self, round: int) -> RecordedOffer | None:
-        """What the cohort of a round was chosen from; None if that is not on record."""
-        return self._journal.offered(round)
+        """Returns the offer from which the cohort of a round was selected, or None if it is not recorded."""
+        return self._journal.offer(round)
 
     def offers(self) -> Iterator[RecordedOffer]:
-        """All offers that are on record, in the order of their rounds."""
+        """Yields all recorded offers, in the order of their rounds."""
         with self.reading():
-            for round_ in self._journal.offered_rounds():
+            for round_ in self._journal.rounds_with_offers():
                 offer = self.offer(round_)
                 if offer is not None:
                     yield offer
@@ -106,9 +106,9 @@ class FleetReader:
     # Events
 
     def events(self, after: int = 0) -> Iterator[FleetEvent]:
-        """All events after event `after`, in order, each checked against its digest."""
+        """Yields the events after event `after`, in order, and checks each against its digest."""
         with self.reading():
-            ids, joined = self._journal.ids(), self._journal.joined_by(after)
+            ids, joined = self._journal.ids(), self._journal.count_joined(after)
             for stored in self._journal.events(after):
                 event = decode_event(*stored, ids, joined)
                 joined += len(event.clients) if event.kind == "joined" else 0
@@ -121,24 +121,24 @@ class FleetReader:
 
     @property
     def head(self) -> str:
-        """The digest of the newest event, which seals all events before it."""
+        """The digest of the newest event, which covers all events before it."""
         return self._journal.head()
 
     @property
     def changes(self) -> int:
-        """Another number whenever another process or connection has written to the file."""
+        """A number that changes whenever another process or connection has written to the file."""
         return self._journal.changes
 
     def state(self) -> FleetState:
-        """The state of the fleet after the newest event, as its scheduler has it, with the round that is open."""
+        """Returns the state of the fleet after the newest event, with the open round, as its scheduler has it."""
         return load(self._journal, self.settings, self.features)
 
     def follow(self) -> Follower:
-        """Follow the events of a live fleet from the first one on, with the state of the fleet before each."""
+        """Returns a follower, which delivers all events from the first one on, with the state of the fleet."""
         return Follower(self, self._journal)
 
     def close(self) -> None:
-        """Close the file; a second call has no effect."""
+        """Closes the file; a second call has no effect."""
         self._journal.close()
 
     def __repr__(self) -> str:
@@ -154,15 +154,17 @@ class FleetReader:
 
 
 class Follower:
-    """Delivers the events of a fleet as they are written, and keeps the state of the fleet beside them.
+    """Delivers the events of a fleet as they are written, and keeps the state of the fleet.
 
-    `fleet` is the state before the first event that was not applied: pass each event to `apply` when it is no longer
-    needed. The state begins with the first event, or where the file no longer says who was available in every round
-    with the last snapshot: then it already contains the events up to `starts_after`. `position` is the number of the
-    last event that was delivered.
+    Attributes:
+        fleet: The state before the first event that was not applied. Pass each event to `apply` when the state before
+            it is no longer needed.
+        starts_after: The number of the last event that the initial state contains: 0, or the event of the last
+            snapshot if the file no longer has the availability of every round.
+        position: The number of the last event that was delivered.
 
-    `poll` raises StaleError if the writer has forgotten a client, or dropped something that was not delivered yet: what
-    was read so far is no longer in the file, so follow it again from the beginning with a new follower.
+    `poll` raises StaleError if a client was forgotten, or if the writer dropped data that was not delivered yet. What
+    was read so far is then no longer in the file: follow it again from the beginning, with a new follower.
     """
 
     def __init__(self, reader: FleetReader, journal: Journal) -> None:
@@ -171,36 +173,38 @@ class Follower:
         self.position = 0
         self._ids: list[str] = []
         with journal.reading():
-            self._known = journal.last_event()
-            saved = None if journal.has_all_masks() else journal.snapshot()
-            self.starts_after = 0 if saved is None else saved[0]
-            if saved is not None:
-                restore(journal, self.fleet, saved[1], journal.ids())
+            self._last_at_start = journal.last_event()
+            snapshot = None if journal.has_all_availability() else journal.snapshot()
+            self.starts_after = 0 if snapshot is None else snapshot[0]
+            if snapshot is not None:
+                restore(journal, self.fleet, snapshot[1], journal.ids())
 
-    def poll(self, most: int = -1) -> list[FleetEvent]:
-        """The next events, at most so many; empty if nothing new was written."""
-        found = []
-        for number, kind, data, mask in self._journal.events(self.position, most):
-            forgotten = kind == "forget" and number > self._known
-            if forgotten or (self.is_ahead(number) and kind == "close" and mask is None):
-                raise StaleError(f"{self._journal.path} has forgotten something: read it again from the beginning")
-            event = decode_event(number, kind, data, mask, self._ids, len(self._ids))
-            if event.kind == "joined":  # where the state has these ids already, the strings are shared with it
-                known = event.clients if self.is_ahead(number) else [self.fleet.ids[row] for row in event.rows]
-                self._ids.extend(known)
+    def poll(self, limit: int = -1) -> list[FleetEvent]:
+        """Returns the next events, at most `limit` of them; an empty list if there are none."""
+        events = []
+        for number, kind, data, availability in self._journal.events(self.position, limit):
+            forgotten = kind == "forget" and number > self._last_at_start
+            if forgotten or (self.is_ahead(number) and kind == "close" and availability is None):
+                raise StaleError(
+                    f"data was removed from {self._journal.path} since it was read: read it again from the beginning"
+                )
+            event = decode_event(number, kind, data, availability, self._ids, len(self._ids))
+            if event.kind == "joined":  # share the strings of the state, if it has these ids already
+                ids = event.clients if self.is_ahead(number) else [self.fleet.ids[row] for row in event.rows]
+                self._ids.extend(ids)
             self.position = number
-            found.append(event)
-        return found
+            events.append(event)
+        return events
 
     def apply(self, event: FleetEvent) -> None:
-        """Bring the state of the fleet up to and including this event; the next one in order."""
+        """Applies the next event to the state of the fleet."""
         if self.is_ahead(event.number):
             apply_event(self.fleet, *event.stored)
 
     def is_ahead(self, number: int) -> bool:
-        """Whether the state at the beginning did not contain the event of this number yet."""
+        """Returns whether an event is newer than the initial state."""
         return number > self.starts_after
 
 
 class StaleError(StoreError):
-    """What was read so far is no longer what is in the file."""
+    """The data that was read so far is no longer in the file."""

@@ -1,4 +1,4 @@
-"""From the file to memory, and back."""
+"""Replays the journal of a fleet: computes the state from the snapshot and the events."""
 
 from __future__ import annotations
 
@@ -15,49 +15,61 @@ from turnout.kernel.arrays import FloatArray
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import make_policy, setting_default, with_defaults
 from turnout.scheduler.features import PAPER_FEATURES, Columns, Feature, Features
+from turnout.scheduler.journal.events import unknown_event
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.records import OpenRound, unpack_closed
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
 
-#: Settings of a policy where a live fleet has other defaults: turns are earned by volunteering and paid for
-#: contributing, and the scheduler itself checks whether the promise is feasible.
+#: Settings for which live fleets have other defaults than simulations: turns are earned by being available and paid for
+#: contributing, and the scheduler itself checks whether the guarantee is feasible.
 LIVE_DEFAULTS = {"accrual": "available", "paid": "contributed", "allow_infeasible": True}
-#: A debt may grow by so many turns beyond what outweighs the longest wait, which is the deadline, or this many seconds.
+#: The default debt cap is SPARE_TURNS above the debt that outweighs the longest wait: the deadline, or LONGEST_WAIT
+#: seconds in a fleet without one.
 SPARE_TURNS, LONGEST_WAIT = 10, 60.0
-MOST_TURNS = 1e6
+MAX_TURNS = 1e6
 #: The speed weight that is assumed for policies without one.
 DEFAULT_SPEED_WEIGHT = 20.0
 
 
 @dataclass(slots=True)
 class FleetState:
-    """The fold of the file; `unsaved`: rounds since the last snapshot."""
+    """The state of a fleet, computed from its journal.
+
+    Attributes:
+        fleet: The clients and the policy, after all events.
+        opened: The open round, if any.
+        unsaved: The number of rounds that were closed since the last snapshot.
+    """
 
     fleet: Fleet
     opened: OpenRound | None
     unsaved: int
 
     def state(self) -> dict[str, Any]:
-        """All of it as plain arrays and numbers, with a digest of the ids."""
-        return {**self.fleet.state(), "ids": _digest(self.fleet.ids)}
+        """Returns the state as plain arrays and numbers, with a digest of the ids."""
+        return {**self.fleet.state(), "ids": _ids_digest(self.fleet.ids)}
 
 
 def load(journal: Journal, settings: SchedulerSettings, features: Features) -> FleetState:
-    """The last snapshot, the events since, and the round that is open; refused if anything does not fit."""
+    """Computes the state from the last snapshot, the events after it and the open round.
+
+    Raises:
+        StoreError: Parts of the file are damaged or do not agree.
+    """
     fleet = fresh_fleet(settings, features)
     with journal.reading():
         ids, after, unsaved = journal.ids(), 0, 0
-        saved = journal.snapshot()
-        if saved is not None:
-            after, state = saved
+        snapshot = journal.snapshot()
+        if snapshot is not None:
+            after, state = snapshot
             restore(journal, fleet, state, ids)
-        for _, kind, data, mask in journal.events(after):
-            apply_event(fleet, kind, data, mask)
+        for _, kind, data, availability in journal.events(after):
+            apply_event(fleet, kind, data, availability)
             unsaved += kind == "close"
         journal.check_head()
         if fleet.ids != ids:
-            raise journal.damage("the ids are not those that joined")
+            raise journal.corruption("the table of clients does not agree with the join events")
         opened = journal.open_round()
         _check_turns(journal, fleet.round, opened, settings.late_window)
         if opened is not None:
@@ -65,35 +77,43 @@ def load(journal: Journal, settings: SchedulerSettings, features: Features) -> F
     return FleetState(fleet, opened, unsaved)
 
 
-def load_before(journal: Journal, settings: SchedulerSettings, features: Features, round_: int) -> Fleet:
-    """Memory as it was when the cohort of a closed round was chosen."""
+def load_before(journal: Journal, settings: SchedulerSettings, features: Features, round: int) -> Fleet:
+    """Computes the state in which the cohort of a closed round was selected."""
     fleet, after = fresh_fleet(settings, features), 0
     with journal.reading():
-        saved = journal.snapshot()
-        if saved is not None and int(saved[1]["round"]) < round_:
-            after = saved[0]
-            restore(journal, fleet, saved[1], journal.ids())
-        for _, kind, data, mask in journal.events(after):
-            if kind == "close" and fleet.round + 1 == round_:
+        snapshot = journal.snapshot()
+        if snapshot is not None and int(snapshot[1]["round"]) < round:
+            after = snapshot[0]
+            restore(journal, fleet, snapshot[1], journal.ids())
+        for _, kind, data, availability in journal.events(after):
+            if kind == "close" and fleet.round + 1 == round:
                 return fleet
-            apply_event(fleet, kind, data, mask)
-    raise StoreError(f"round {round_} was not closed in {journal.path}")
+            apply_event(fleet, kind, data, availability)
+    raise StoreError(f"round {round} was not closed in {journal.path}: check the number of the round")
 
 
 def live_policy(settings: SchedulerSettings, features: int, clients: int) -> SelectionPolicy:
-    """The policy with what a live fleet needs."""
+    """Builds the policy of a fleet, with the defaults of live fleets.
+
+    Args:
+        settings: The settings of the fleet.
+        features: The number of features in a context.
+        clients: The number of clients.
+    """
     deadline = settings.deadline if isinstance(settings.deadline, int | float) else LONGEST_WAIT
 
-    def defaults(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**LIVE_DEFAULTS, "features": features, "max_owed": _max_owed(name, given, deadline)}
+    def defaults(name: str, own: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**LIVE_DEFAULTS, "features": features, "max_owed": _default_max_owed(name, own, deadline)}
 
     policy = make_policy(settings.policy, clients, **with_defaults(settings.policy, settings.settings, defaults))
     if policy.requires_expected_times:
-        raise SettingError(f"{settings.policy} must be told the true times, which no live fleet knows: use rbcsf")
+        raise SettingError(
+            f"the policy {settings.policy} requires the true expected times, unknown in a live fleet: use rbcsf"
+        )
     return policy
 
 
-def _max_owed(policy: str, settings: Mapping[str, Any], longest_wait: float) -> int:
+def _default_max_owed(policy: str, settings: Mapping[str, Any], longest_wait: float) -> int:
     """Returns the default debt cap of one policy.
 
     A debt of speed_weight · seconds turns outweighs a wait of that many seconds; under a smaller cap the slowest client
@@ -102,86 +122,96 @@ def _max_owed(policy: str, settings: Mapping[str, Any], longest_wait: float) -> 
     Args:
         policy: The name of the policy, which may be inside wrappers.
         settings: Its own settings.
-        longest_wait: The longest wait to reckon with, in seconds.
+        longest_wait: The longest wait that a debt must be able to outweigh, in seconds.
     """
     weight = settings.get("speed_weight", setting_default(policy, "speed_weight"))
     if weight is None:
         weight = DEFAULT_SPEED_WEIGHT
     if not isinstance(weight, int | float) or weight < 0:
         return SPARE_TURNS  # the policy refuses such a weight with a message of its own
-    return SPARE_TURNS + math.ceil(min(weight * longest_wait, MOST_TURNS))
+    return SPARE_TURNS + math.ceil(min(weight * longest_wait, MAX_TURNS))
 
 
-def same_features(stored: Mapping[str, Any], given: Features | None, path: Path, read_only: bool) -> Features:
-    """Those of the file; what is computed must be given again by whoever chooses."""
-    if given is not None:
-        if json.loads(json.dumps(given.to_dict())) != stored:
+def resolve_features(stored: Mapping[str, Any], features: Features | None, path: Path, read_only: bool) -> Features:
+    """Returns the features with which a fleet is opened.
+
+    Args:
+        stored: The features as they are stored in the file.
+        features: The features that the caller passed, if any; they must be those of the file.
+        path: The file, for messages.
+        read_only: Whether the fleet is opened only for reading; then functions that compute features are not needed.
+    """
+    if features is not None:
+        if json.loads(json.dumps(features.to_dict())) != stored:
             raise SettingError(
-                f"{path} was begun with other features ({stored['declared']}): give those, or begin anew"
+                f"{path} was created with other features ({stored['declared']}): open it with those, or create a new "
+                "fleet"
             )
-        return given
+        return features
     if stored == json.loads(json.dumps(PAPER_FEATURES.to_dict())):
         return PAPER_FEATURES
     if stored["computed"] and not read_only:
-        raise SettingError(f"{path} has features of its own, which are computed: open it with features=…")
+        raise SettingError(
+            f"{path} was created with features that a function computes: open it with the same features=…"
+        )
     return stored_features(stored)
 
 
 def stored_features(stored: Mapping[str, Any]) -> Features:
-    """Those of the file, as far as they are in it: enough to read, not to choose."""
-    declared = tuple(Feature(*one) for one in stored["declared"])
-    return Features(declared, _not_here if stored["computed"] else None, stored["outputs"])
+    """Returns the features of a file, without the function that computes them: enough for reading."""
+    declared = tuple(Feature(*feature) for feature in stored["declared"])
+    return Features(declared, _refuse_to_compute if stored["computed"] else None, stored["outputs"])
 
 
 def fresh_fleet(settings: SchedulerSettings, features: Features) -> Fleet:
-    """Nobody has joined yet."""
+    """Returns the state of a fleet that no client has joined."""
     return Fleet(
         lambda clients: live_policy(settings, features.outputs, clients),
-        rest_after=settings.rest_after,
+        backoff_after=settings.rest_after,
         late_window=settings.late_window,
     )
 
 
 def restore(journal: Journal, fleet: Fleet, state: Mapping[str, Any], ids: Sequence[str]) -> None:
-    """Take back a snapshot; refused if it is of other ids than those on record."""
+    """Restores a snapshot; raises StoreError if it belongs to other ids than those of the file."""
     known = ids[: int(state["clients"])]
-    if _digest(known) != state["ids"]:
-        raise journal.damage("the ids are not those that were written")
+    if _ids_digest(known) != state["ids"]:
+        raise journal.corruption("the table of clients does not match the digest in the snapshot")
     fleet.restore(state, known)
 
 
-def _not_here(_: Columns) -> Sequence[FloatArray]:
-    raise SettingError("the features of this fleet are computed: open it with features=… to choose")
+def _refuse_to_compute(_: Columns) -> Sequence[FloatArray]:
+    raise SettingError("the features of this fleet are computed by a function: open it with features=… to select")
 
 
-def apply_event(fleet: Fleet, kind: str, data: bytes, mask: bytes | None) -> None:
-    """Take in one event."""
+def apply_event(fleet: Fleet, kind: str, data: bytes, availability: bytes | None) -> None:
+    """Applies one stored event to the state of a fleet."""
     if kind == "join":
         fleet.join(json.loads(data))
     elif kind == "close":
-        if mask is None:
-            raise StoreError("who was available in a round is gone: restore the file from a backup")
-        fleet.close(unpack_closed(data, mask)[0])
+        if availability is None:
+            raise StoreError("the availability of clients in a round is not stored any more: restore a backup")
+        fleet.close(unpack_closed(data, availability)[0])
     elif kind == "retire":
         fleet.retire(json.loads(data)["row"])
-    elif kind == "forget":  # with a snapshot: met only by who begins before it
-        told = json.loads(data)
-        fleet.forget(told["row"], told["name"])
+    elif kind == "forget":  # a snapshot was taken with it, so only a replay that starts before that snapshot gets here
+        content = json.loads(data)
+        fleet.forget(content["row"], content["name"])
     else:
-        raise StoreError(f"unknown event {kind!r}: install a newer turnout")
+        raise unknown_event(kind)
 
 
 def _check_turns(journal: Journal, closed: int, opened: OpenRound | None, late_window: int) -> None:
-    """Hold all turns that may still change against their seals, and the rounds against each other."""
+    """Checks all turns that may still change against their checksums, and the rounds against each other."""
     newest = closed if opened is None else closed + 1
     turns = journal.turns_since(closed - late_window)
-    if journal.closed_round() != closed or any(turn.round > newest for turn in turns):
-        raise journal.damage(f"there are turns of rounds that were never closed, after round {closed}")
+    if journal.last_closed_round() != closed or any(turn.round > newest for turn in turns):
+        raise journal.corruption(f"there are turns after round {closed}, the last closed round")
     if opened is not None:
         invited = [turn.row for turn in turns if turn.round == newest]
         if opened.round != newest or invited != sorted(opened.rows.tolist()):
-            raise journal.damage(f"the turns of the open round {opened.round} are not those that were invited")
+            raise journal.corruption(f"the turns of the open round {opened.round} are not those of its cohort")
 
 
-def _digest(ids: Sequence[str]) -> str:
+def _ids_digest(ids: Sequence[str]) -> str:
     return hashlib.blake2b("\0".join(ids).encode(), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""From statuses to a round that can be handed out."""
+"""Selects the cohort of a round from the statuses of the clients."""
 
 from __future__ import annotations
 
@@ -22,29 +22,37 @@ from turnout.scheduler.settings import SchedulerSettings
 Statuses = Mapping[str, ClientStatus | Mapping[str, float]] | FleetStatus
 
 
-def chosen_round(
+def build_open_round(
     fleet: Fleet, features: Features, settings: SchedulerSettings, statuses: Statuses, joined: tuple[str, ...]
 ) -> tuple[OpenRound, RecordedOffer]:
-    """Ask the policy for a cohort, without changing any state; returns the round and the offer it was chosen from."""
+    """Asks the policy for a cohort, without changing any state; returns the round and its offer.
+
+    Args:
+        fleet: The state of the fleet, which the new clients have joined already.
+        features: The features of the fleet.
+        settings: The settings of the fleet.
+        statuses: The statuses of the available clients.
+        joined: The ids of the clients that are new in this round.
+    """
     if not fleet.ids:
-        raise OfferError("nobody is there: choose with the status of at least one client, or register some")
-    available, contexts = offer_of(fleet, features, settings, statuses)
+        raise OfferError("the fleet has no clients: choose with the status of at least one, or register some")
+    available, contexts = build_offer(fleet, features, settings, statuses)
     number = fleet.round + 1
     if number == 1 and not settings.allow_infeasible:
         _require_feasible(fleet, available)
-    selection = _invited(fleet, settings, RoundOffer(number, available, contexts))
-    rows, wanted = selection.clients, fleet.policy.target_size
-    own = np.ascontiguousarray(contexts[rows])
+    selection = _select(fleet, settings, RoundOffer(number, available, contexts))
+    rows, target = selection.clients, fleet.policy.target_size
+    cohort_contexts = np.ascontiguousarray(contexts[rows])
     opened = OpenRound(
         round=number,
-        wanted=len(rows) if wanted is None else min(wanted, len(rows)),
-        deadline=_deadline(fleet, settings, rows, own),
+        wanted=len(rows) if target is None else min(target, len(rows)),
+        deadline=_deadline(fleet, settings, rows, cohort_contexts),
         opened=now(),
         monotonic=time.monotonic(),
         boot=boot_id(),
         joined=joined,
         rows=rows,
-        contexts=own,
+        contexts=cohort_contexts,
         available=available,
         reasons=selection.reasons,
     )
@@ -52,19 +60,18 @@ def chosen_round(
 
 
 def _recorded_offer(opened: OpenRound, contexts: FloatArray, record_up_to: int) -> RecordedOffer:
-    """Keep the contexts of all volunteers, or only who was chosen in fleets of more than `record_up_to` clients."""
+    """Returns the offer to record, without contexts in fleets of more than `record_up_to` clients."""
     if len(opened.available) <= record_up_to:
-        own = contexts[opened.available]
-        return RecordedOffer(opened.round, opened.rows, opened.reasons, opened.available, own)
-    chosen = np.zeros(len(opened.available), dtype=np.bool_)
-    chosen[opened.rows] = True
-    return RecordedOffer(opened.round, opened.rows, opened.reasons, chosen, None)
+        return RecordedOffer(opened.round, opened.rows, opened.reasons, opened.available, contexts[opened.available])
+    selected = np.zeros(len(opened.available), dtype=np.bool_)
+    selected[opened.rows] = True
+    return RecordedOffer(opened.round, opened.rows, opened.reasons, selected, None)
 
 
-def offer_of(
+def build_offer(
     fleet: Fleet, features: Features, settings: SchedulerSettings, statuses: Statuses
 ) -> tuple[BoolArray, FloatArray]:
-    """Who may be chosen, and the contexts of all."""
+    """Returns which clients may be selected, and the contexts of all clients, by row."""
     clients = len(fleet.ids)
     rows: IntArray | None
     if isinstance(statuses, FleetStatus):
@@ -79,28 +86,33 @@ def offer_of(
         "needs_cold_start": cold if rows is None else cold[rows],
         "model_size": np.full(clients if rows is None else len(rows), settings.model_size),
     }
-    known = features.contexts(
-        columns, server, lambda place: repr(fleet.ids[place if rows is None else int(rows[place])])
+    computed = features.contexts(
+        columns, server, lambda index: repr(fleet.ids[index if rows is None else int(rows[index])])
     )
     if rows is None:
-        return ~fleet.away, known
+        return ~fleet.unavailable, computed
     available = np.zeros(clients, dtype=np.bool_)
     available[rows] = True
     contexts = np.zeros((clients, features.outputs), order="F")
-    contexts[rows] = known
-    return available & ~fleet.away, contexts
+    contexts[rows] = computed
+    return available & ~fleet.unavailable, contexts
 
 
 def _check_columns(features: Features, columns: Mapping[str, FloatArray], clients: int) -> None:
     for feature in features.declared:
         if feature.name not in columns:
-            raise OfferError(f"the status has no column {feature.name!r}; it has {', '.join(columns) or 'none'}")
+            raise OfferError(
+                f"the status must have a column {feature.name!r}, got {', '.join(columns) or 'no columns'}: add it"
+            )
         if columns[feature.name].shape != (clients,):
-            raise OfferError(f"{feature.name} has shape {columns[feature.name].shape}, expected is ({clients},)")
+            raise OfferError(
+                f"{feature.name} must have one value per client, shape ({clients},), got shape "
+                f"{columns[feature.name].shape}"
+            )
 
 
 def _as_column(name: str, values: npt.ArrayLike) -> FloatArray:
-    """NaN and infinity pass here: where they stand is told by the id of their client."""
+    """Returns a column as floats; NaN and infinity are refused later, in a message that names the client."""
     array = np.asarray(values)
     if array.dtype.kind not in "fiu":
         raise OfferError(f"{name} must hold numbers, not {array.dtype}")
@@ -108,7 +120,7 @@ def _as_column(name: str, values: npt.ArrayLike) -> FloatArray:
 
 
 def _require_feasible(fleet: Fleet, available: BoolArray) -> None:
-    """Before the first round: could the promise be kept to those who are there?"""
+    """Raises InfeasiblePromise if the guarantee cannot be kept for the clients that are available."""
     if fleet.queues is None or not available.any():
         return
     rates = np.array(fleet.queues.guaranteed_rates)[available]
@@ -116,48 +128,53 @@ def _require_feasible(fleet: Fleet, available: BoolArray) -> None:
     require_feasible(rates, np.ones(len(rates)), len(rates) if size is None else size)
 
 
-def _invited(fleet: Fleet, settings: SchedulerSettings, offer: RoundOffer) -> Selection:
-    """As many as are wanted and, with over-selection, more."""
-    policy, wanted = fleet.policy, fleet.policy.cohort_size
-    if wanted is None or settings.overcommit == 1:
+def _select(fleet: Fleet, settings: SchedulerSettings, offer: RoundOffer) -> Selection:
+    """Asks the policy for a cohort: of its cohort size or, with over-selection, larger."""
+    policy, cohort_size = fleet.policy, fleet.policy.cohort_size
+    if cohort_size is None or settings.overcommit == 1:
         return policy.ask(offer)
     if settings.overcommit != "auto":
-        places = int(np.ceil(wanted * settings.overcommit - 1e-9))  # 1.1 · 100 is 110
+        places = int(np.ceil(cohort_size * settings.overcommit - 1e-9))  # in floats, 1.1 · 100 exceeds 110
         return policy.ask(offer.restricted(places=places))
-    chances = fleet.history.reliability
-    most = int(offer.available.sum())
+    reliability = fleet.history.reliability
+    available = int(offer.available.sum())
 
-    def asked(size: int) -> tuple[Selection, bool]:
+    def try_size(size: int) -> tuple[Selection, bool]:
         selection = policy.ask(offer.restricted(places=size))
-        return selection, probability_at_least(wanted, chances[selection.clients]) >= settings.confidence
+        probability = probability_at_least(cohort_size, reliability[selection.clients])
+        return selection, probability >= settings.confidence
 
-    return _fewest(asked, min(wanted, max(most, 1)), most)
+    return _smallest_sufficient(try_size, min(cohort_size, max(available, 1)), available)
 
 
-def _fewest(asked: Callable[[int], tuple[Selection, bool]], least: int, most: int) -> Selection:
-    """The smallest cohort that is enough, from `least` on, or that of `most`; found by doubling and halving."""
-    selection, enough = asked(least)
-    short, extra = least, 1
-    while not enough and short < most:
-        size = min(least + extra, most)
-        selection, enough = asked(size)
-        if enough:
-            while size - short > 1:
-                middle = (short + size) // 2
-                tried, suffices = asked(middle)
-                if suffices:
-                    selection, size = tried, middle
+def _smallest_sufficient(try_size: Callable[[int], tuple[Selection, bool]], smallest: int, largest: int) -> Selection:
+    """Returns the smallest sufficient cohort of at least `smallest` clients, or the cohort of `largest` clients.
+
+    An exponential search finds a sufficient size, a binary search the smallest one.
+    """
+    selection, sufficient = try_size(smallest)
+    insufficient, extra = smallest, 1
+    while not sufficient and insufficient < largest:
+        size = min(smallest + extra, largest)
+        selection, sufficient = try_size(size)
+        if sufficient:
+            while size - insufficient > 1:
+                middle = (insufficient + size) // 2
+                candidate, is_enough = try_size(middle)
+                if is_enough:
+                    selection, size = candidate, middle
                 else:
-                    short = middle
+                    insufficient = middle
             return selection
-        short, extra = size, 2 * extra
+        insufficient, extra = size, 2 * extra
     return selection
 
 
 def _deadline(fleet: Fleet, settings: SchedulerSettings, rows: IntArray, contexts: FloatArray) -> float | None:
+    """Returns the deadline of a round in seconds, or None if it has none."""
     if settings.deadline != "auto":
         return settings.deadline
-    if fleet.model is None or not len(rows) or (fleet.numbers["learned"][rows] == 0).any():
+    if fleet.model is None or not len(rows) or (fleet.counters.learned[rows] == 0).any():
         return settings.deadline_ceiling
     slowest = float(fleet.model.predict(contexts, rows).max())
     return float(np.clip(settings.deadline_multiple * slowest, settings.deadline_floor, settings.deadline_ceiling))

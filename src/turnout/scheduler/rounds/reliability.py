@@ -1,4 +1,4 @@
-"""Who comes back: estimates from counts, how many to invite, who rests, whose word has changed."""
+"""Formulas about single clients: the probability to return, back-off after misses, and errors of predicted times."""
 
 from __future__ import annotations
 
@@ -6,63 +6,76 @@ import numpy as np
 
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 
-LONGEST_REST = 64  # rounds
-#: How fast what is known of a client's ways moves towards each new time.
-RECENT = 0.2
-#: Flagged, after so many times: a context leads so much further from the truth than habit, and at least so far.
-WORSE, AT_LEAST, AFTER = 2.0, 0.3, 10
-FURTHEST = 9.0
+#: The longest back-off, in rounds.
+MAX_BACKOFF = 64
+#: The smallest weight of a new value in an exponential moving average.
+EMA_WEIGHT = 0.2
+#: A client is suspect once it has returned this many times, ...
+SUSPECT_AFTER = 10
+#: ... if the error of predictions from its context exceeds this, ...
+SUSPECT_ERROR = 0.3
+#: ... and is more than this many times the error of predictions from its typical time.
+SUSPECT_RATIO = 2.0
+#: The largest relative error that is counted, so that one outlier does not dominate the mean.
+MAX_ERROR = 9.0
 
 
 def reliability(arrived: IntArray, lost: IntArray) -> FloatArray:
-    """The chance to come back: (arrived + 1) / (arrived + lost + 2), Laplace's rule."""
-    chance: FloatArray = (arrived + 1) / (arrived + lost + 2)
-    return chance
+    """Returns the probability to return by Laplace's rule: (arrived + 1) / (arrived + lost + 2)."""
+    probability: FloatArray = (arrived + 1) / (arrived + lost + 2)
+    return probability
 
 
-def probability_at_least(wanted: int, chances: FloatArray) -> float:
-    """The probability that at least so many of these come back, each with its own chance.
+def probability_at_least(count: int, probabilities: FloatArray) -> float:
+    """Returns the probability that at least `count` clients return, each with its own probability.
 
-    How many come back is Poisson-binomial: its distribution grows client by client.
+    The number of returning clients is Poisson-binomial; its distribution is computed client by client.
 
     >>> round(probability_at_least(2, np.array([0.9, 0.9, 0.9])), 3)
     0.972
     """
-    returning = np.zeros(len(chances) + 1)
+    returning = np.zeros(len(probabilities) + 1)
     returning[0] = 1.0
-    for count, chance in enumerate(chances.tolist(), start=1):
-        returning[1 : count + 1] = returning[1 : count + 1] * (1 - chance) + returning[:count] * chance
-        returning[0] *= 1 - chance
-    return float(returning[wanted:].sum())
+    for clients, probability in enumerate(probabilities.tolist(), start=1):
+        returning[1 : clients + 1] = returning[1 : clients + 1] * (1 - probability) + returning[:clients] * probability
+        returning[0] *= 1 - probability
+    return float(returning[count:].sum())
 
 
-def rest_after_misses(misses: int, rest_after: int) -> int:
-    """Rounds of rest after so many misses in a row: 1, 2, 4, … from `rest_after` on.
+def backoff_rounds(misses: int, backoff_after: int) -> int:
+    """Returns the rounds of back-off after `misses` consecutive misses: 1, 2, 4, … from `backoff_after` misses on.
 
-    >>> [rest_after_misses(misses, 3) for misses in range(7)]
+    >>> [backoff_rounds(misses, 3) for misses in range(7)]
     [0, 0, 0, 1, 2, 4, 8]
     """
-    return 0 if misses < rest_after else min(2 ** (misses - rest_after), LONGEST_REST)
+    return 0 if misses < backoff_after else min(2 ** (misses - backoff_after), MAX_BACKOFF)
 
 
 def relative_error(seconds: FloatArray, expected: FloatArray) -> FloatArray:
-    """How far times are from what was expected, up or down alike: 0 is exact, 1 is the double or the half.
+    """Returns the symmetric relative error of expected times: 0 is exact, 1 is twice or half the expected time.
 
     >>> relative_error(np.array([2.0, 4.0, 1.0]), np.array([2.0, 2.0, 2.0]))
     array([0., 1., 1.])
     """
-    low = np.maximum(np.minimum(seconds, expected), 1e-9)
-    far: FloatArray = np.minimum(np.maximum(seconds, expected) / low - 1, FURTHEST)
-    return far
+    smaller = np.maximum(np.minimum(seconds, expected), 1e-9)
+    error: FloatArray = np.minimum(np.maximum(seconds, expected) / smaller - 1, MAX_ERROR)
+    return error
 
 
-def moved(means: FloatArray, values: FloatArray, before: IntArray) -> FloatArray:
-    """Means of what is recent, with one more value each; of the first few it is the plain mean."""
-    mean: FloatArray = means + np.maximum(RECENT, 1 / (before + 1)) * (values - means)
+def ema_update(means: FloatArray, values: FloatArray, counts: IntArray) -> FloatArray:
+    """Returns exponential moving averages after one more value each; `counts` are the values so far.
+
+    While there are few values, the average is their plain mean.
+    """
+    mean: FloatArray = means + np.maximum(EMA_WEIGHT, 1 / (counts + 1)) * (values - means)
     return mean
 
 
-def doubtful(from_context: FloatArray, from_habit: FloatArray, arrived: IntArray) -> BoolArray:
-    """Whose reported context explains its times worse than knowing nothing but its usual time would."""
-    flags: BoolArray = (arrived >= AFTER) & (from_context > AT_LEAST) & (from_context > WORSE * from_habit)
-    return flags
+def suspect_clients(context_errors: FloatArray, typical_errors: FloatArray, arrived: IntArray) -> BoolArray:
+    """Returns which clients have times that their contexts predict worse than their typical times do."""
+    suspect: BoolArray = (
+        (arrived >= SUSPECT_AFTER)
+        & (context_errors > SUSPECT_ERROR)
+        & (context_errors > SUSPECT_RATIO * typical_errors)
+    )
+    return suspect

@@ -1,1 +1,1 @@
-"""Checks of the file of a fleet."""
+"""The doctor: checks the file of a fleet."""

@@ -1,4 +1,4 @@
-"""What can be checked of a fleet's file, and what was found, in plain words."""
+"""Checks the file of a fleet and reports what is damaged and what to do."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from pathlib import Path
 
 from turnout.errors import StoreError
 from turnout.scheduler.audit.doctor import tables
-from turnout.scheduler.audit.doctor.findings import RESTORE, Finding, Look, finding_of, snapshot_gaps
-from turnout.scheduler.audit.doctor.memory import from_memory
-from turnout.scheduler.journal.journal import FLEET, FORMAT_1
+from turnout.scheduler.audit.doctor.findings import RESTORE, CheckResult, Finding, run_check, snapshot_required
+from turnout.scheduler.audit.doctor.memory import check_state
+from turnout.scheduler.journal.journal import FLEET, FORMAT_1, settings_digest
 from turnout.scheduler.journal.replay import stored_features
-from turnout.scheduler.records import digest_of
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.store.database import connect, translate_sqlite_errors
 from turnout.store.lock import Writer, lock_line
@@ -25,122 +24,141 @@ from turnout.version import __version__
 
 __all__ = ["Finding", "examine"]
 
-FOLD_AGAIN = (
-    "with the scheduler ended, `sqlite3 FILE 'DELETE FROM snapshot'` lets the next opening fold all events anew"
+DELETE_SNAPSHOT = (
+    "stop the scheduler and run `sqlite3 FILE 'DELETE FROM snapshot'`: when the file is opened again, its state is "
+    "rebuilt from all events"
 )
-DO_WITHOUT = (
-    "with the scheduler ended, `sqlite3 FILE 'DELETE FROM offers WHERE round = N'` takes the offer of round N out; all "
-    "but explaining that round goes on without it"
+DELETE_OFFER = (
+    "stop the scheduler and run `sqlite3 FILE 'DELETE FROM offers WHERE round = N'` for each damaged round N: only "
+    "the explanation of that round is lost"
 )
 
 
 def examine(path: Path) -> list[Finding]:
-    """Check everything that can be checked, and change nothing; a file that is not a fleet is refused."""
-    _refuse_strangers(path)
+    """Checks everything in the file of a fleet, without changing it.
+
+    Raises:
+        StoreError: The file does not exist or is not the file of a fleet.
+    """
+    _require_fleet(path)
     address = f"{path.absolute().as_uri()}?mode=ro"
     with closing(sqlite3.connect(address, uri=True, timeout=60, isolation_level=None)) as db:
-        db.execute("BEGIN")  # one view, also while a scheduler is at work
-        readable = finding_of("format", lambda: _format(db), "install the turnout that wrote it")
-        pages = finding_of(
-            "pages", lambda: _pages(db, path), f"{RESTORE}; `sqlite3 FILE .recover` saves what can still be read"
+        db.execute("BEGIN")  # all checks must see one state of the file, even while a scheduler writes it
+        readable = run_check("format", lambda: _check_format(db), "install the version of turnout that wrote the file")
+        pages = run_check(
+            "pages", lambda: _check_pages(db, path), f"{RESTORE}; `sqlite3 FILE .recover` saves what can still be read"
         )
-        if not readable.sound:
+        if not readable.ok:
             return [readable, pages]
-        checks: dict[str, Callable[[], Look]] = {
-            "log": lambda: _log(path),
-            "settings": lambda: _settings(db),
-            "events": lambda: tables.events_look(db),
-            "masks": lambda: tables.masks_look(db),
-            "clients": lambda: tables.clients_look(db),
-            "turns": lambda: tables.turns_look(db),
-            "rounds": lambda: tables.rounds_look(db),
-            "open round": lambda: tables.open_round_look(db),
+        checks: dict[str, Callable[[], CheckResult]] = {
+            "log": lambda: _check_log(path),
+            "settings": lambda: _check_settings(db),
+            "events": lambda: tables.check_events(db),
+            "availability": lambda: tables.check_availability(db),
+            "clients": lambda: tables.check_clients(db),
+            "turns": lambda: tables.check_turns(db),
+            "rounds": lambda: tables.check_rounds(db),
+            "open round": lambda: tables.check_open_round(db),
         }
-        found = [readable, pages, *(finding_of(part, check) for part, check in checks.items())]
-        foldable = all(one.sound for one in found) and not snapshot_gaps(db)
-        found.extend(from_memory(path, FOLD_AGAIN if foldable else RESTORE))
-        spare = all(one.sound for one in found)
-        found.append(finding_of("offers", lambda: tables.offers_look(db), DO_WITHOUT if spare else RESTORE))
-        told = (finding_of("writer", lambda: _writer(db, path)), finding_of("size", lambda: _size(db, path)))
-        named = (replace(one, remedy=one.remedy.replace("FILE", shlex.quote(str(path)))) for one in found)
-        return [*named, *(Finding(one.part, None, one.words) for one in told)]
+        findings = [readable, pages, *(run_check(part, check) for part, check in checks.items())]
+        can_replay = all(finding.ok for finding in findings) and not snapshot_required(db)
+        findings.extend(check_state(path, DELETE_SNAPSHOT if can_replay else RESTORE))
+        others_intact = all(finding.ok for finding in findings)
+        findings.append(
+            run_check("offers", lambda: tables.check_offers(db), DELETE_OFFER if others_intact else RESTORE)
+        )
+        quoted = shlex.quote(str(path))
+        findings = [replace(finding, remedy=finding.remedy.replace("FILE", quoted)) for finding in findings]
+        information = (
+            run_check("writer", lambda: _describe_writer(db, path)),
+            run_check("size", lambda: _describe_size(db, path)),
+        )
+        return [*findings, *(Finding(finding.part, None, finding.message) for finding in information)]
 
 
-def _refuse_strangers(path: Path) -> None:
-    """A fleet is known by its mark, in whatever state the rest is."""
+def _require_fleet(path: Path) -> None:
+    """Raises StoreError unless the application id is that of a fleet; the rest of the file may be damaged."""
     if not path.is_file():
         raise StoreError(f"there is no fleet at {path}: check the path")
     with translate_sqlite_errors(path):
         with path.open("rb") as file:
-            mark = file.read(72)[68:]
-        if mark != FLEET.application_id.to_bytes(4, "big"):
+            application_id = file.read(72)[68:]
+        if application_id != FLEET.application_id.to_bytes(4, "big"):
             connect(path, FLEET, read_only=True).close()
 
 
-# The file
+# Checks of the file as a whole
 
 
-def _format(db: sqlite3.Connection) -> Look:
+def _check_format(db: sqlite3.Connection) -> CheckResult:
     (version,) = db.execute("PRAGMA user_version").fetchone()
-    look = Look(f"fleet format {version}, read by turnout {__version__} with SQLite {sqlite3.sqlite_version}")
+    result = CheckResult(f"fleet format {version}, read by turnout {__version__} with SQLite {sqlite3.sqlite_version}")
     if version not in (FORMAT_1.format, FLEET.format):
-        look.wrong.append(f"it is of fleet format {version}, and turnout {__version__} reads up to {FLEET.format}")
-    return look
+        result.problems.append(
+            f"the file has fleet format {version}, but turnout {__version__} reads only formats up to {FLEET.format}"
+        )
+    return result
 
 
-def _pages(db: sqlite3.Connection, path: Path) -> Look:
-    look = Look()
-    (pages,), (page_size,) = (db.execute(f"PRAGMA {word}").fetchone() for word in ("page_count", "page_size"))
+def _check_pages(db: sqlite3.Connection, path: Path) -> CheckResult:
+    result = CheckResult()
+    (pages,), (page_size,) = (db.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
     size = path.stat().st_size
-    if size < pages * page_size and not _size_of(path, "-wal"):
-        look.wrong.append(f"{size:,} of {pages * page_size:,} bytes are there")
-    for (complaint,) in db.execute("PRAGMA integrity_check"):
-        if complaint != "ok":
-            look.wrong.append(" ".join(complaint.split()))
-    look.words = f"{pages:,} pages of {page_size:,} bytes are as SQLite wrote them"
-    return look
+    if size < pages * page_size and not _size_beside(path, "-wal"):
+        result.problems.append(f"the file is truncated: it has {size:,} of {pages * page_size:,} bytes")
+    for (message,) in db.execute("PRAGMA integrity_check"):
+        if message != "ok":
+            result.problems.append(" ".join(message.split()))
+    result.summary = f"SQLite finds no error in {pages:,} pages of {page_size:,} bytes"
+    return result
 
 
-def _log(path: Path) -> Look:
+def _check_log(path: Path) -> CheckResult:
     lost = lost_commits(path)
-    wrong = [f"{path.name}-wal is damaged, and {lost:,} or more changes behind the damage are lost"] if lost else []
-    return Look("all that was committed can be read", wrong)
+    damage = f"{path.name}-wal is damaged: at least {lost:,} committed transactions after the damage are lost"
+    return CheckResult("every committed transaction can be read", [damage] if lost else [])
 
 
-def _settings(db: sqlite3.Connection) -> Look:
+def _check_settings(db: sqlite3.Connection) -> CheckResult:
     meta = dict(db.execute("SELECT key, value FROM meta"))
-    told = json.loads(meta["settings"])
-    settings, features = SchedulerSettings.from_dict(told), stored_features(told["features"])
-    look = Look(f"policy {settings.policy}, {features.outputs} features")
-    if digest_of(b"", "settings", meta["settings"].encode()).hex() != meta["seal"]:
-        look.wrong.append("they are not what was written")
-    return look
+    stored = json.loads(meta["settings"])
+    settings, features = SchedulerSettings.from_dict(stored), stored_features(stored["features"])
+    result = CheckResult(f"policy {settings.policy}, {features.outputs} features")
+    if settings_digest(meta["settings"]) != meta["seal"]:
+        result.problems.append("the settings do not match their digest")
+    return result
 
 
-# Told, not judged
+# Information that is neither right nor wrong
 
 
-def _writer(db: sqlite3.Connection, path: Path) -> Look:
-    """By what processes say of themselves: taking the lock, even for a moment, could turn a scheduler away."""
+def _describe_writer(db: sqlite3.Connection, path: Path) -> CheckResult:
+    """Describes the current and the last writer.
+
+    The lock file is only read: taking the lock, even for a moment, could make a starting scheduler fail.
+    """
     meta = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('writer', 'epoch')"))
     holder = lock_line(path)
-    last = f"writer number {meta['epoch']} was {meta['writer'] or 'nobody'}"
+    last = f"last opened for writing by {meta['writer'] or 'no process'} (epoch {meta['epoch']})"
     if not holder:
-        return Look(f"{last}; nobody holds the file now")
+        return CheckResult(f"{last}; no process holds the file now")
     writer = Writer.parse(holder)
     if writer is not None and writer.is_dead:
-        return Look(f"{last}; {holder} was killed or broke down: open the file again to go on, nothing is lost")
-    return Look(f"{last}; {holder} holds the file now")
+        return CheckResult(
+            f"{last}; {holder} was killed or crashed: open the file again to continue, no committed data is lost"
+        )
+    return CheckResult(f"{last}; {holder} holds the file now")
 
 
-def _size(db: sqlite3.Connection, path: Path) -> Look:
-    (free,), (page_size,) = (db.execute(f"PRAGMA {word}").fetchone() for word in ("freelist_count", "page_size"))
-    return Look(
-        f"{path.stat().st_size / 2**20:,.1f} MiB, {free * page_size / 2**20:,.1f} of them free for use, and "
-        f"{_size_of(path, '-wal') / 2**20:,.1f} MiB in the log"
+def _describe_size(db: sqlite3.Connection, path: Path) -> CheckResult:
+    (free,), (page_size,) = (db.execute(f"PRAGMA {name}").fetchone() for name in ("freelist_count", "page_size"))
+    return CheckResult(
+        f"{path.stat().st_size / 2**20:,.1f} MiB, of which {free * page_size / 2**20:,.1f} MiB are unused, and "
+        f"{_size_beside(path, '-wal') / 2**20:,.1f} MiB in the write-ahead log"
     )
 
 
-def _size_of(path: Path, suffix: str) -> int:
+def _size_beside(path: Path, suffix: str) -> int:
+    """Returns the size of a file beside the database, such as its log; 0 if it does not exist."""
     beside = path.with_name(path.name + suffix)
     return beside.stat().st_size if beside.exists() else 0

@@ -1,4 +1,4 @@
-"""What a look at a fleet's file came to, and what several looks read."""
+"""Results of the checks of a fleet's file, and queries that several checks share."""
 
 from __future__ import annotations
 
@@ -9,74 +9,97 @@ from dataclasses import dataclass, field
 
 from turnout.scheduler.records import Turn, turn_from_row
 
-TOLD = 5
+#: The largest number of problems that one message lists; the others are only counted.
+MAX_LISTED = 5
 RESTORE = "restore the file from a backup"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a look at one part of the file came to; `sound` is None for what is told and not judged."""
+    """The result of checking one part of a fleet's file.
+
+    Attributes:
+        part: The name of the part.
+        ok: Whether it is intact; None for information that is neither right nor wrong.
+        message: What was found.
+        remedy: What to do if the part is damaged; otherwise empty.
+    """
 
     part: str
-    sound: bool | None
-    words: str
+    ok: bool | None
+    message: str
     remedy: str = ""
+
+    @property
+    def sound(self) -> bool | None:
+        """The former name of `ok`."""
+        return self.ok
+
+    @property
+    def words(self) -> str:
+        """The former name of `message`."""
+        return self.message
+
+    def to_dict(self) -> dict[str, str | bool | None]:
+        """Returns the finding as JSON output has it, where `ok` is "sound" and `message` is "words"."""
+        return {"part": self.part, "sound": self.ok, "words": self.message, "remedy": self.remedy}
 
 
 @dataclass(slots=True)
-class Look:
-    """What a check saw: in a word, and what is wrong."""
+class CheckResult:
+    """The result of one check: a summary for an intact part, and the problems that were found."""
 
-    words: str = ""
-    wrong: list[str] = field(default_factory=list)
+    summary: str = ""
+    problems: list[str] = field(default_factory=list)
 
 
-def finding_of(part: str, check: Callable[[], Look], remedy: str = RESTORE) -> Finding:
-    """What a check comes to, also where it breaks down."""
+def run_check(part: str, check: Callable[[], CheckResult], remedy: str = RESTORE) -> Finding:
+    """Runs a check and returns its finding; an exception of the check is a finding as well."""
     try:
-        look = check()
-    except Exception as damage:  # damaged bytes can lead to anything
-        return Finding(part, False, f"cannot be read ({' '.join(str(damage).split())})", remedy)
-    if not look.wrong:
-        return Finding(part, True, look.words)
-    more = f"; and {len(look.wrong) - TOLD:,} more" if len(look.wrong) > TOLD else ""
-    return Finding(part, False, "; ".join(look.wrong[:TOLD]) + more, remedy)
+        result = check()
+    except Exception as error:  # damaged bytes can raise any exception
+        return Finding(part, False, f"cannot be read ({' '.join(str(error).split())})", remedy)
+    if not result.problems:
+        return Finding(part, True, result.summary)
+    more = f"; and {len(result.problems) - MAX_LISTED:,} more" if len(result.problems) > MAX_LISTED else ""
+    return Finding(part, False, "; ".join(result.problems[:MAX_LISTED]) + more, remedy)
 
 
-def meta(db: sqlite3.Connection, key: str) -> str:
-    """What stands under this key."""
+def meta_value(db: sqlite3.Connection, key: str) -> str:
+    """Returns the value of a key in the table `meta`."""
     return str(db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()[0])
 
 
-def data_of(db: sqlite3.Connection, kind: str) -> Iterator[tuple[bytes]]:
-    """The events of a kind."""
-    yield from db.execute("SELECT data FROM events WHERE kind = ? ORDER BY seq", (kind,))
+def event_data(db: sqlite3.Connection, kind: str) -> Iterator[bytes]:
+    """Yields the data of all events of one kind, in order."""
+    for (data,) in db.execute("SELECT data FROM events WHERE kind = ? ORDER BY seq", (kind,)):
+        yield data
 
 
-def closes(db: sqlite3.Connection) -> Iterator[tuple[int, bytes]]:
-    """Numbers and data of the events that closed a round."""
+def close_events(db: sqlite3.Connection) -> Iterator[tuple[int, bytes]]:
+    """Yields the numbers and the data of the events that closed a round."""
     yield from db.execute("SELECT seq, data FROM events WHERE kind = 'close' ORDER BY seq")
 
 
-def turns_of(db: sqlite3.Connection, round_: int) -> dict[int, Turn]:
-    """Everyone who was invited in a round, by row."""
-    found = db.execute("SELECT * FROM turns WHERE round = ?", (round_,))
-    return {turn.row: turn for turn, _ in map(turn_from_row, found)}
+def turns_by_row(db: sqlite3.Connection, round: int) -> dict[int, Turn]:
+    """Returns the turns of a round, by the row of the client."""
+    stored = db.execute("SELECT * FROM turns WHERE round = ?", (round,))
+    return {turn.row: turn for turn, _ in map(turn_from_row, stored)}
 
 
 def forgotten_rows(db: sqlite3.Connection) -> set[int]:
-    """Who was forgotten."""
-    return {int(json.loads(data)["row"]) for (data,) in data_of(db, "forget")}
+    """Returns the rows of the clients that were forgotten."""
+    return {int(json.loads(data)["row"]) for data in event_data(db, "forget")}
 
 
-def snapshot_gaps(db: sqlite3.Connection) -> str:
-    """Why the snapshot cannot be done without, if it cannot."""
+def snapshot_required(db: sqlite3.Connection) -> str:
+    """Returns why the state cannot be rebuilt from the events alone, or "" if it can."""
     if forgotten_rows(db):
         return "clients were forgotten"
-    masks, closed = db.execute("SELECT (SELECT COUNT(*) FROM masks), SUM(kind = 'close') FROM events").fetchone()
-    return "who was available was dropped" if masks < (closed or 0) else ""
+    stored, closed = db.execute("SELECT (SELECT COUNT(*) FROM masks), SUM(kind = 'close') FROM events").fetchone()
+    return "the availability of some rounds was dropped" if stored < (closed or 0) else ""
 
 
-def snapshot_seq(db: sqlite3.Connection) -> int:
-    """The event after which the last snapshot was taken, or 0."""
+def snapshot_event(db: sqlite3.Connection) -> int:
+    """Returns the number of the event after which the last snapshot was taken; 0 if there is none."""
     return int(db.execute("SELECT COALESCE(MAX(seq), 0) FROM snapshot").fetchone()[0])

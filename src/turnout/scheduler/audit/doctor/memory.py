@@ -1,4 +1,4 @@
-"""What a scheduler's memory makes of a fleet's file."""
+"""Checks of the state that a scheduler builds from a fleet's file."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import TurnoutError
+from turnout.kernel.arrays import IntArray
 from turnout.scheduler.audit.doctor.findings import (
+    CheckResult,
     Finding,
-    Look,
-    finding_of,
     forgotten_rows,
-    snapshot_gaps,
-    snapshot_seq,
+    run_check,
+    snapshot_event,
+    snapshot_required,
 )
 from turnout.scheduler.features import Features
 from turnout.scheduler.journal.journal import Journal
@@ -27,75 +28,98 @@ from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
 
 
-def from_memory(path: Path, remedy: str) -> Iterator[Finding]:
-    """Load the file as a scheduler would."""
+def check_state(path: Path, remedy: str) -> Iterator[Finding]:
+    """Loads the file as a scheduler does, and checks the snapshot and the counters of the state."""
     try:
-        with closing(_Overlooking(path, read_only=True)) as journal, journal.reading() as db:
-            told = journal.settings
-            settings, features = SchedulerSettings.from_dict(told), stored_features(told["features"])
-            memory = load(journal, settings, features)
-            yield finding_of("memory", lambda: _folded(journal, db, memory, settings, features), remedy)
-            yield finding_of("promise", lambda: _promise(db, memory.fleet))
-    except TurnoutError as refused:
-        yield Finding("memory", False, f"a scheduler refuses this file: {refused}", remedy)
+        with closing(_SnapshotJournal(path, read_only=True)) as journal, journal.reading() as db:
+            stored = journal.settings
+            settings, features = SchedulerSettings.from_dict(stored), stored_features(stored["features"])
+            state = load(journal, settings, features)
+            yield run_check("state", lambda: _check_snapshot(journal, db, state, settings, features), remedy)
+            yield run_check("promise", lambda: _check_counters(db, state.fleet))
+    except TurnoutError as error:
+        yield Finding("state", False, f"a scheduler cannot open this file: {error}", remedy)
 
 
-class _Overlooking(Journal):
-    """A journal whose snapshot can be overlooked: then everything is folded from the first event on."""
+class _SnapshotJournal(Journal):
+    """A journal whose snapshot can be ignored, so that the state is rebuilt from the first event."""
 
-    overlooked = False
+    ignore_snapshot = False
 
     def snapshot(self) -> tuple[int, dict[str, Any]] | None:
-        """None, if it is to be overlooked."""
-        return None if self.overlooked else super().snapshot()
+        """Returns the snapshot, or None if it is to be ignored."""
+        return None if self.ignore_snapshot else super().snapshot()
 
 
-def _folded(
-    journal: _Overlooking, db: sqlite3.Connection, memory: FleetState, settings: SchedulerSettings, features: Features
-) -> Look:
-    """The snapshot and the rest of the events come to the same as all events."""
-    saved = snapshot_seq(db)
-    if not saved:
-        return Look("the fold of all events; no snapshot was taken yet")
-    if gaps := snapshot_gaps(db):
-        return Look(f"the snapshot after event {saved} and the rest; before it, {gaps}")
-    journal.overlooked = True
-    fast, slow = memory.state(), load(journal, settings, features).state()
-    other = [name for name in {**fast, **slow} if not _same(fast.get(name), slow.get(name))]
-    wrong = [f"the snapshot after event {saved} and the rest give another {', '.join(other)} than all events"]
-    return Look(f"the snapshot after event {saved} and the rest come to the same as all events", wrong if other else [])
+def _check_snapshot(
+    journal: _SnapshotJournal,
+    db: sqlite3.Connection,
+    state: FleetState,
+    settings: SchedulerSettings,
+    features: Features,
+) -> CheckResult:
+    """Checks that the snapshot and the events after it give the same state as all events.
+
+    Args:
+        journal: The journal of the fleet.
+        db: Its connection, inside a transaction.
+        state: The state that was loaded from the snapshot and the events after it.
+        settings: The settings of the fleet.
+        features: The features of the fleet.
+    """
+    last = snapshot_event(db)
+    if not last:
+        return CheckResult("built from all events; no snapshot was taken yet")
+    if reason := snapshot_required(db):
+        return CheckResult(
+            f"built from the snapshot after event {last} and the events after it; earlier events cannot be compared "
+            f"with it, because {reason}"
+        )
+    journal.ignore_snapshot = True
+    loaded, replayed = state.state(), load(journal, settings, features).state()
+    different = [key for key in {**loaded, **replayed} if not _equal(loaded.get(key), replayed.get(key))]
+    result = CheckResult(f"the snapshot after event {last} and the events after it give the same state as all events")
+    if different:
+        result.problems.append(
+            f"the snapshot after event {last} gives another {', '.join(different)} than all events do"
+        )
+    return result
 
 
-def _promise(db: sqlite3.Connection, fleet: Fleet) -> Look:
-    """What memory has counted is what the turns say, and the certificate holds."""
-    look, counts = Look("this policy promises nothing"), {kind: np.zeros(len(fleet.ids), np.int64) for kind in KINDS}
+def _check_counters(db: sqlite3.Connection, fleet: Fleet) -> CheckResult:
+    """Checks that the counters of the state are those of the recorded turns, and that the certificate holds."""
+    result = CheckResult("this policy guarantees nothing")
+    counts = {kind: np.zeros(len(fleet.ids), np.int64) for kind in KINDS}
     for row, kind, count in db.execute(
         "SELECT row, kind, COUNT(*) FROM turns WHERE round <= ? GROUP BY row, kind", (fleet.round,)
     ):
         counts[kind][row] = count
-    came, lost = counts["arrived"] + counts["surplus"], counts["late"] + counts["failed"]
     known = np.ones(len(fleet.ids), np.int64)
     known[list(forgotten_rows(db))] = 0
-    look.wrong.extend(_miscounted(fleet, "came back", fleet.history.arrived, came * known))
-    look.wrong.extend(_miscounted(fleet, "was lost", fleet.history.lost, lost * known))
+    arrived, lost = counts["arrived"] + counts["surplus"], counts["late"] + counts["failed"]
+    result.problems.extend(_count_differences(fleet, "returned", fleet.history.arrived, arrived * known))
+    result.problems.extend(_count_differences(fleet, "was late or failed", fleet.history.lost, lost * known))
     guarantee = fleet.policy.guarantee if fleet.ids else None
     certificate = fleet.policy.certificate() if fleet.ids else None
     if guarantee is not None and certificate is not None:
-        paid = counts["arrived"] if guarantee.paid == "contributed" else sum(counts.values())
-        look.wrong.extend(_miscounted(fleet, "was paid", certificate.turns, paid))
+        paid = counts["arrived"] if guarantee.paid == "contributed" else np.sum(list(counts.values()), axis=0)
+        result.problems.extend(_count_differences(fleet, "was paid a turn", certificate.turns, paid))
         if not certificate.holds:
-            look.wrong.append(f"the certificate does not hold for {int((~certificate.kept).sum()):,} clients")
-        look.words = f"the certificate holds for {len(fleet.ids):,} clients, and its turns are those on record"
-    return look
+            result.problems.append(f"the certificate is broken for {int((~certificate.kept).sum()):,} clients")
+        result.summary = f"the certificate holds for {len(fleet.ids):,} clients and agrees with the recorded turns"
+    return result
 
 
-def _miscounted(fleet: Fleet, what: str, memory: Any, record: Any) -> Iterator[str]:
-    for row in np.flatnonzero(memory != record).tolist():
-        yield f"{fleet.ids[row]!r} {what} {memory[row]} times by memory and {record[row]} times by its turns"
+def _count_differences(fleet: Fleet, event: str, counted: IntArray, recorded: IntArray) -> Iterator[str]:
+    for row in np.flatnonzero(counted != recorded).tolist():
+        yield (
+            f"{fleet.ids[row]!r} {event} {counted[row]} times according to the state, but {recorded[row]} times "
+            "according to its turns"
+        )
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Alike to the last digit or two: another machine may round differently."""
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and one.dtype.kind == "f":
-        return one.shape == other.shape and bool(np.allclose(one, other, rtol=1e-9, atol=1e-12, equal_nan=True))
-    return type(one) is type(other) and bool(np.array_equal(one, other))
+def _equal(left: Any, right: Any) -> bool:
+    """Returns whether two values are equal; floats may differ in the last digits, as machines round differently."""
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray) and left.dtype.kind == "f":
+        return left.shape == right.shape and bool(np.allclose(left, right, rtol=1e-9, atol=1e-12, equal_nan=True))
+    return type(left) is type(right) and bool(np.array_equal(left, right))
