@@ -75,4 +75,4 @@ def test_policies_that_select_by_loss_give_inexact_explanations(store: Path, ind
     with RunStore(store, read_only=True) as runs:
         explanation = explain_run(runs, run, chosen_in(runs, run, ROUNDS)[0])
     assert (explanation.standing, explanation.exact) == ("chosen", False)
-    assert f"{BY_LOSS[index].policy} does not weigh seconds against turns owed" in explanation.sentence
+    assert f"{BY_LOSS[index].policy} did not weigh seconds against turns owed" in explanation.sentence
