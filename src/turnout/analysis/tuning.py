@@ -278,7 +278,8 @@ class _Search:
     def largest_debt(self, settings: Mapping[str, Any]) -> float:
         """Returns the turns owed to a whole cohort at the end if none of its clients ever had a turn."""
         policy, _ = self._build(settings, self._seed)
-        rates = np.asarray(policy.queues.guaranteed_rates)  # type: ignore[attr-defined]  # _run has refused others
+        assert policy.debts is not None  # _run refuses policies without a guarantee
+        rates = np.asarray(policy.debts.guaranteed_rates)
         return float((policy.cohort_size or policy.clients) * rates.max() * self.goal.rounds)
 
     def trial(self, settings: Mapping[str, Any], seeds: int) -> Trial:

@@ -32,12 +32,12 @@ class Writer:
 
     @classmethod
     def current(cls) -> Writer:
-        """The calling process."""
+        """Returns the calling process."""
         return cls(os.getpid(), socket.gethostname())
 
     @classmethod
     def parse(cls, line: str) -> Writer | None:
-        """The writer that `str` wrote; None for any other text."""
+        """Parses what `str` wrote; returns None for any other text."""
         found = re.fullmatch(r"process (\d+) on host (.*)", line.strip())
         return None if found is None else cls(int(found[1]), found[2])
 
@@ -56,12 +56,12 @@ class Writer:
 
 
 def lock_path(store: Path) -> Path:
-    """The lock file of a store or a fleet."""
+    """Returns the path of the lock file of a store or a fleet."""
     return store.with_name(f"{store.name}.lock")
 
 
 def lock_line(store: Path) -> str:
-    """What the lock file says about its holder, without taking the lock; empty if nobody holds it."""
+    """Returns the line in the lock file that names the holder, without taking the lock; empty if there is no holder."""
     try:
         return lock_path(store).read_text(encoding="utf-8").strip()
     except FileNotFoundError:

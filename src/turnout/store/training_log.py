@@ -1,7 +1,7 @@
 """The log of a training run, in files beside the fleet's file.
 
-`….run.npz` holds the model after the newest round: a JSON header, which says which round of the server was which round
-of the fleet, and arrays. `….run.json` holds the metrics by kind and by round of the server. When the run is over, both
+`….run.npz` holds the model after the newest round: a JSON header, which maps a round of the server to a round of
+the fleet, and arrays. `….run.json` holds the metrics by kind and by round of the server. When the run is over, both
 files are renamed to `….last.npz` and `….last.json`. An adapter writes them; the dashboard reads them.
 """
 
@@ -40,25 +40,25 @@ class TrainingLog:
     # Writing
 
     def write_model(self, header: Mapping[str, Any], arrays: Sequence[npt.NDArray[Any]]) -> None:
-        """Write the model atomically; `header` must hold `server_round` and `fleet_round`."""
+        """Writes the model atomically; `header` must hold `server_round` and `fleet_round`."""
         named = {f"array{index}": array for index, array in enumerate(arrays)}
         with atomic_write(self.model) as file:
             np.savez(file, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **named)  # type: ignore[arg-type]
 
     def write_metrics(self, metrics: Mapping[str, Metrics]) -> None:
-        """Write all metrics so far, by kind and round of the server, atomically."""
+        """Writes all metrics so far, by kind and round of the server, atomically."""
         with atomic_write(self.metrics) as file:
             file.write(json.dumps(metrics).encode())
 
     def finish(self) -> None:
-        """Rename the files of a run that is over, so that the model stays even if nobody has kept the result yet."""
+        """Renames the files of a finished run, so that the model is not lost if its caller did not save it."""
         self.model.replace(self.last)
         if self.metrics.exists():
             self.metrics.replace(self.last_metrics)
         self.remove()
 
     def remove(self) -> None:
-        """Remove the files of an unfinished run, also those that a killed process has left half written."""
+        """Removes the files of an unfinished run, including temporary files that a killed process left behind."""
         for path in (self.model, self.metrics):
             path.unlink(missing_ok=True)
             for temporary in path.parent.glob(f".{glob.escape(path.name)}.*"):
@@ -75,9 +75,9 @@ class TrainingLog:
             return self.written_at
 
     def series(self) -> dict[str, dict[str, Series]]:
-        """The metrics of the current run, or else of the last one, by kind and name.
+        """Returns the metrics of the current run, or else of the last one, by kind and name.
 
-        Each is (rounds of the fleet, values); round 0 is before the first. Values that are not numbers, and the
+        Each entry is (rounds of the fleet, values); round 0 is before the first. Values that are not numbers, and the
         adapter's own metrics, are left out.
         """
         file = next(iter(self._metrics_files()), None)
@@ -100,14 +100,14 @@ class TrainingLog:
 
 
 def read_model(file: Path) -> tuple[dict[str, Any], list[npt.NDArray[Any]]]:
-    """The header and the arrays of a model; damaged bytes may raise any exception."""
+    """Returns the header and the arrays of a model; corrupt bytes may raise any exception."""
     with file.open("rb") as opened, np.load(opened, allow_pickle=False) as saved:
         header = _header(saved)
         return header, [saved[f"array{index}"] for index in range(len(saved.files) - 1)]
 
 
 def read_metrics(file: Path) -> dict[str, Metrics]:
-    """The metrics of a file by kind and round of the server; ValueError if the file holds anything else."""
+    """Returns the metrics of a file by kind and round of the server; raises ValueError for any other content."""
     content = json.loads(file.read_bytes())
     if not _nested(content, 3):
         raise ValueError("the file must hold metrics by kind, round and name")
@@ -126,7 +126,7 @@ def _header(saved: Any) -> dict[str, Any]:
 
 
 def _rounds_before(model: Path) -> int:
-    """How many rounds the fleet had before this run; 0 without a model."""
+    """Returns the number of rounds that the fleet had before this run; 0 without a model."""
     if not model.exists():
         return 0
     with model.open("rb") as opened, np.load(opened, allow_pickle=False) as saved:
