@@ -1,4 +1,4 @@
-"""Kills a process at an exact moment: before its n-th write to a database, however fast the machine is."""
+"""Kills a process at a reproducible moment: before its n-th write to a database."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ WRITES = ("BEGIN IMMEDIATE", "COMMIT", "INSERT", "UPDATE", "DELETE", "CREATE", "
 
 
 class Writes:
-    """Counts the writes of this process, in all connections opened from now on, and kills it before one of them.
+    """Counts the writes of this process through all connections that it opens later, and kills it before one of them.
 
-    `group`: the processes of its group are killed with it, which are its workers where it leads a session.
+    Args:
+        die_at: The number of the write before which the process is killed; None only counts.
+        group: Whether its process group is killed too: its workers, if the process leads a session.
     """
 
     def __init__(self, die_at: int | None, *, group: bool = False) -> None:
         self.count, self.die_at, self._group = 0, die_at, group
-        began = self._began
+        on_statement = self._on_statement
 
-        class Watched(sqlite3.Connection):
+        class CountingConnection(sqlite3.Connection):
             def __init__(self, *arguments: Any, **options: Any) -> None:
                 super().__init__(*arguments, **options)
-                self.set_trace_callback(began)
+                self.set_trace_callback(on_statement)
 
-        sqlite3.connect = partial(sqlite3.connect, factory=Watched)  # type: ignore[assignment]
+        sqlite3.connect = partial(sqlite3.connect, factory=CountingConnection)  # type: ignore[assignment]
 
-    def _began(self, statement: str) -> None:
+    def _on_statement(self, statement: str) -> None:
         if statement.startswith(WRITES):
             self.count += 1
             if self.count == self.die_at:
@@ -41,5 +43,5 @@ class Writes:
 
 
 def environment() -> Mapping[str, str]:
-    """The environment of a child that imports the modules that this process would import, those of the tests too."""
+    """Returns environment variables with which a child process finds the same modules, those of the tests included."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}

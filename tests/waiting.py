@@ -1,4 +1,4 @@
-"""The one way in which tests wait: for a condition, never for a length of time."""
+"""Waiting in tests: for a condition, never for a fixed time."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
-#: Seconds after which a condition counts as never met. It bounds a hanging test and decides no verdict on speed: it is
-#: far longer than anything takes on a machine that is busy with other work.
+#: The timeout in seconds. It only ends a hanging test: it is far longer than anything takes, even on a busy machine.
 LONGEST_WAIT = 300.0
 
 
-def wait_until(condition: Callable[[], Found], what: str = "the awaited condition") -> Found:
-    """Call `condition` until it returns something true, and return that."""
+def wait_until(condition: Callable[[], Result], description: str = "the condition") -> Result:
+    """Calls `condition` until it returns a true value, and returns that value."""
     end = time.monotonic() + LONGEST_WAIT
-    while not (found := condition()):
-        assert time.monotonic() < end, f"{what} did not hold within {LONGEST_WAIT:g} s"
+    while not (result := condition()):
+        assert time.monotonic() < end, f"{description} did not hold within {LONGEST_WAIT:g} s"
         time.sleep(0.01)
-    return found
+    return result

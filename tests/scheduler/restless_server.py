@@ -1,10 +1,11 @@
-"""A server that plays a fleet by a script and may be killed at any moment.
+"""A server that plays a scripted fleet and may be killed at any moment.
 
-What to do next it reads off the file, as a server must that knows nothing else: `play` goes on where the last one was.
-Run as a program it takes orders, one JSON object a line, and forks a child for each, from a warm process:
-{"path": …, "rounds": …} plays up to that round; with "die_at": n the child kills itself before its n-th write, with
-"die_after": seconds it is killed then, counted from when it has opened the file if "once_open". The answer tells how
-the child ended and, if it was not killed, how many writes it began.
+Like any server after a restart, it knows only the file: `play` continues where the previous process stopped.
+
+As a program it reads orders, one JSON object per line, and forks a child for each (which is faster than starting
+Python again). {"path": …, "rounds": …} plays up to that round. With "die_at": n, the child kills itself before its
+n-th write. With "die_after": seconds, it is killed after that time, which starts when the file is open if "once_open"
+is true. The answer has the exit code of the child and, if it was not killed, the number of its writes.
 """
 
 from __future__ import annotations
@@ -30,29 +31,29 @@ SETTINGS: dict[str, Any] = {
     "allow_infeasible": True,
 }
 STARTERS = 10
-UNDERSTUDY = "understudy"
+ABANDONED_CLIENT = "understudy"
 
 
-def chance(*words: object) -> random.Random:
-    return random.Random(" ".join(map(str, words)))
+def seeded_random(*seed: object) -> random.Random:
+    return random.Random(" ".join(map(str, seed)))
 
 
 def known_by(round_: int) -> list[str]:
-    """Everyone the script has brought up by then: some are registered, others just turn up."""
+    """Returns the clients that the script has introduced by a round: some are registered, others only volunteer."""
     guests = [f"guest-{number}-{which}" for number in range(5, round_ + 1, 5) for which in "ab"]
     strangers = [f"stranger-{number}" for number in range(3, round_ + 1, 4)]
     return [f"c{row}" for row in range(STARTERS)] + guests + strangers
 
 
-def offer_of(round_: int) -> dict[str, ClientStatus]:
-    rng = chance("offer", round_)
-    there = [client for client in known_by(round_) if rng.random() < 0.8]
-    return {client: ClientStatus(rng.uniform(0.5, 2.0), rng.uniform(2.0, 4.0)) for client in there}
+def statuses_of(round_: int) -> dict[str, ClientStatus]:
+    rng = seeded_random("offer", round_)
+    available = [client for client in known_by(round_) if rng.random() < 0.8]
+    return {client: ClientStatus(rng.uniform(0.5, 2.0), rng.uniform(2.0, 4.0)) for client in available}
 
 
-def fate(round_: int, client: str) -> tuple[str, float, int]:
-    """What becomes of a client in a round, after how many seconds, and how many rounds later that is told."""
-    rng = chance("fate", round_, client)
+def scripted_outcome(round_: int, client: str) -> tuple[str, float, int]:
+    """Returns the outcome of a client, its seconds, and the number of rounds after which it reports."""
+    rng = seeded_random("fate", round_, client)
     draw = rng.random()
     if draw < 0.6:
         return "arrived", rng.uniform(1.0, 9.9), 0
@@ -64,13 +65,13 @@ def fate(round_: int, client: str) -> tuple[str, float, int]:
 
 
 def loss_of(round_: int, client: str) -> float | None:
-    """What a client tells of its training, if anything."""
-    rng = chance("loss", round_, client)
+    """Returns the loss that a client reports, if any."""
+    rng = seeded_random("loss", round_, client)
     return rng.uniform(0.1, 3.0) if rng.random() < 0.7 else None
 
 
 def play(path: str, rounds: int, once_open: Callable[[], object] = lambda: None) -> None:
-    """Up to this round, from wherever the file is."""
+    """Plays up to a round, from the state of the file."""
     with Scheduler.open(path, **SETTINGS) as scheduler:
         once_open()
         while (round_ := _next_round(scheduler)) <= rounds:
@@ -84,23 +85,23 @@ def _next_round(scheduler: Scheduler) -> int:
 
 
 def _prepare(scheduler: Scheduler, round_: int) -> None:
-    """What is done between rounds; what was done already has no effect, or shows in the status."""
+    """Registers, retires and forgets clients between rounds; repeating this after a restart has no effect."""
     if round_ % 5 == 0:
         scheduler.register([f"guest-{round_}-a", f"guest-{round_}-b"])
-    if scheduler.status().retired < len(list(_gone_by(round_))):
-        left, how = list(_gone_by(round_))[-1]
-        if how == "retire":
-            scheduler.retire(left)
+    if scheduler.status().retired < len(list(_departures(round_))):
+        client, action = list(_departures(round_))[-1]
+        if action == "retire":
+            scheduler.retire(client)
         else:
-            scheduler.forget(left)
+            scheduler.forget(client)
     if round_ % 7 == 3:
         scheduler.snapshot()
-    if round_ % 8 == 1:  # a choice that is never used
-        scheduler.choose({UNDERSTUDY: ClientStatus(1.0, 1.0)})
+    if round_ % 8 == 1:  # a selection that will be abandoned
+        scheduler.choose({ABANDONED_CLIENT: ClientStatus(1.0, 1.0)})
 
 
-def _gone_by(round_: int) -> Iterator[tuple[str, str]]:
-    """At most one a round leaves."""
+def _departures(round_: int) -> Iterator[tuple[str, str]]:
+    """Yields the clients that have left by a round, at most one per round, and how."""
     for number in range(1, round_ + 1):
         if number % 6 == 5 and number // 6 < 4:
             yield f"c{number // 6}", "retire"
@@ -109,16 +110,20 @@ def _gone_by(round_: int) -> Iterator[tuple[str, str]]:
 
 
 def _play_round(scheduler: Scheduler, round_: int) -> None:
-    if scheduler.choose(offer_of(round_)) == [UNDERSTUDY]:
+    if scheduler.choose(statuses_of(round_)) == [ABANDONED_CLIENT]:
         scheduler.abandon_round()
-    scheduler.choose(offer_of(round_))
-    _report_late_ones(scheduler, round_)
+    scheduler.choose(statuses_of(round_))
+    _report_late_clients(scheduler, round_)
     out = scheduler.status().out
-    chance("order", round_).shuffle(out)
-    back = {client: fate(round_, client)[1] for client in out if fate(round_, client)[0] == "arrived"}
+    seeded_random("order", round_).shuffle(out)
+    back = {
+        client: scripted_outcome(round_, client)[1]
+        for client in out
+        if scripted_outcome(round_, client)[0] == "arrived"
+    }
     for client in out:
-        if fate(round_, client)[0] == "failed":
-            scheduler.failed(client, "its battery died")
+        if scripted_outcome(round_, client)[0] == "failed":
+            scheduler.report_failure(client, "its battery died")
     together = dict(list(back.items())[:2])
     losses = {client: loss for client in together if (loss := loss_of(round_, client)) is not None}
     assert scheduler.report_many(together, losses=losses) == len(together)
@@ -128,11 +133,11 @@ def _play_round(scheduler: Scheduler, round_: int) -> None:
     scheduler.close_round()
 
 
-def _report_late_ones(scheduler: Scheduler, round_: int) -> None:
+def _report_late_clients(scheduler: Scheduler, round_: int) -> None:
     for client in scheduler.clients:
         for turn in scheduler.history(client):
-            what, seconds, delay = fate(turn.round, client)
-            due = turn.kind == "late" and what == "late" and turn.round + delay == round_
+            outcome, seconds, delay = scripted_outcome(turn.round, client)
+            due = turn.kind == "late" and outcome == "late" and turn.round + delay == round_
             if due and turn.late_seconds is None:
                 assert scheduler.report(client, seconds, loss=loss_of(turn.round, client), round=turn.round)
 
@@ -140,26 +145,26 @@ def _report_late_ones(scheduler: Scheduler, round_: int) -> None:
 # The program
 
 
-def obey(order: dict[str, Any]) -> dict[str, Any]:
-    """Fork, let the child play, see it die."""
-    ours, theirs = os.pipe()
+def execute(order: dict[str, Any]) -> dict[str, Any]:
+    """Forks a child that plays, kills it if ordered, and returns how it ended."""
+    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(ours)
-        _be_the_child(order, theirs)
-    os.close(theirs)
-    with os.fdopen(ours) as pipe:
+        os.close(reader)
+        _run_child(order, writer)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
         if "die_after" in order:
             if order["once_open"]:
                 pipe.readline()
             time.sleep(order["die_after"])
             os.kill(child, signal.SIGKILL)
-        *_, told = ["", *pipe]
+        *_, last_line = ["", *pipe]
     _, status = os.waitpid(child, 0)
-    return {"code": os.waitstatus_to_exitcode(status), "writes": int(told) if told.strip().isdecimal() else 0}
+    return {"code": os.waitstatus_to_exitcode(status), "writes": int(last_line) if last_line.strip().isdecimal() else 0}
 
 
-def _be_the_child(order: dict[str, Any], pipe: int) -> None:
+def _run_child(order: dict[str, Any], pipe: int) -> None:
     code = 1
     try:
         writes = Writes(order.get("die_at"))
@@ -174,4 +179,4 @@ def _be_the_child(order: dict[str, Any], pipe: int) -> None:
 
 if __name__ == "__main__":
     for line in sys.stdin:
-        print(json.dumps(obey(json.loads(line))), flush=True)
+        print(json.dumps(execute(json.loads(line))), flush=True)

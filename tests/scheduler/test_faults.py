@@ -1,4 +1,4 @@
-"""The fault table of the promises, row by row: real faults, and what must be true after each."""
+"""The table of faults in docs/scheduling.md, row by row: real faults, and what must hold after each."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from waiting import wait_until
 HERE = Path(__file__).parent
 
 
-# kill -9 anywhere, also between choice and report
+# kill -9 anywhere, also between selection and report
 
-BEFORE, AFTER = 8, 11  # between these rounds the script does everything it can do
+BEFORE, AFTER = 8, 11  # the scripted rounds with every kind of change
 LAST = 30
 RANDOM_KILLS, PARTS = 110, 4
 
 
 class Server:
-    """The restless server as a process, with its orders."""
+    """The restless server as a process that executes orders."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def play(self, path: Path, rounds: int, **death: float) -> int:
-        """How many writes it began; it must end by itself, or be killed where its death is ordered."""
+        """Returns the number of its writes; it must end by itself unless the order says that it is killed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"path": str(path), "rounds": rounds, **death}) + "\n")
@@ -68,8 +68,8 @@ def server() -> Iterator[Server]:
         assert process.wait() == 0
 
 
-def all_of(path: Path) -> tuple[bytes, list[tuple[Any, ...]], list[dict[str, Any]]]:
-    """Memory, turns and events, without what the wall clock said."""
+def read_everything(path: Path) -> tuple[bytes, list[tuple[Any, ...]], list[dict[str, Any]]]:
+    """Returns the state, the turns and the events, without wall-clock times."""
     with Scheduler.open(path, read_only=True) as reader:
         events = list(reader.export())
         state = packed(reader)
@@ -79,30 +79,30 @@ def all_of(path: Path) -> tuple[bytes, list[tuple[Any, ...]], list[dict[str, Any
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_kill_9_anywhere_also_between_choice_and_report(folder: Path, server: Server, seed: int) -> None:
-    """At random moments: mostly at work, sometimes already while it opens the file."""
-    calm, path, kills = folder / "calm.turnout", folder / "fleet.turnout", 0
-    server.play(calm, LAST)
-    chances = random.Random(seed)
+def test_a_scheduler_killed_at_random_moments_loses_nothing(folder: Path, server: Server, seed: int) -> None:
+    """It is mostly killed at work, sometimes while it opens the file."""
+    uninterrupted, path, kills = folder / "uninterrupted.turnout", folder / "fleet.turnout", 0
+    server.play(uninterrupted, LAST)
+    rng = random.Random(seed)
     while kills < RANDOM_KILLS:
-        once_open = chances.random() < 0.8
-        server.play(path, LAST, die_after=chances.expovariate(1 / 0.02), once_open=once_open)
+        once_open = rng.random() < 0.8
+        server.play(path, LAST, die_after=rng.expovariate(1 / 0.02), once_open=once_open)
         kills += server.killed
         if not server.killed:
-            assert all_of(path) == all_of(calm)
+            assert read_everything(path) == read_everything(uninterrupted)
             path.unlink()
     server.play(path, LAST)
-    assert all_of(path) == all_of(calm)
+    assert read_everything(path) == read_everything(uninterrupted)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_kill_9_anywhere_at_every_write_of_three_rounds(folder: Path, server: Server, part: int) -> None:
-    """Rounds in which clients join, leave, are forgotten, come back late, and a choice is abandoned."""
+def test_a_scheduler_killed_at_any_write_of_three_rounds_loses_nothing(folder: Path, server: Server, part: int) -> None:
+    """In these rounds clients join, leave, are forgotten and report late, and a round is abandoned."""
     before, after = folder / "before.turnout", folder / "after.turnout"
     server.play(before, BEFORE)
     shutil.copy(before, after)
     writes = server.play(after, AFTER)
-    expected = all_of(after)
+    expected = read_everything(after)
     assert writes > 150
     for write in range(1 + part, writes + 1, PARTS):
         path = folder / f"{write}.turnout"
@@ -110,68 +110,68 @@ def test_kill_9_anywhere_at_every_write_of_three_rounds(folder: Path, server: Se
         server.play(path, AFTER, die_at=write)
         assert server.killed
         server.play(path, AFTER)
-        assert all_of(path) == expected, f"killed before write {write}"
+        assert read_everything(path) == expected, f"killed before write {write}"
 
 
-def test_kill_9_anywhere_while_the_file_is_begun(folder: Path, server: Server) -> None:
-    calm = folder / "calm.turnout"
-    writes = server.play(calm, 1)
-    expected = all_of(calm)
+def test_a_scheduler_killed_while_it_creates_the_file_loses_nothing(folder: Path, server: Server) -> None:
+    uninterrupted = folder / "uninterrupted.turnout"
+    writes = server.play(uninterrupted, 1)
+    expected = read_everything(uninterrupted)
     for write in range(1, writes + 1):
         path = folder / f"{write}.turnout"
         server.play(path, 1, die_at=write)
         assert server.killed
         server.play(path, 1)
-        assert all_of(path) == expected, f"killed before write {write}"
+        assert read_everything(path) == expected, f"killed before write {write}"
 
 
 # the same report twice / twice with different content
 
 
-def test_the_same_report_twice(open_fleet: OpenFleet, folder: Path) -> None:
+def test_the_same_report_has_no_effect_the_second_time(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3})
     scheduler.choose(offered("a", "b", "c"))
     assert scheduler.report("a", 2.0)
-    assert scheduler.failed("b", "its battery died")
-    told = turns_in(folder / "fleet.turnout")
+    assert scheduler.report_failure("b", "its battery died")
+    turns = turns_in(folder / "fleet.turnout")
     assert not scheduler.report("a", 2.0)
-    assert not scheduler.failed("b", "its battery died")
+    assert not scheduler.report_failure("b", "its battery died")
     assert scheduler.report_many({"a": 2.0}) == 0
     with Reporter(folder / "fleet.turnout") as reporter:
         assert not reporter.report("a", 2, round=1)
         assert not reporter.failed("b", "its battery died")
-    assert turns_in(folder / "fleet.turnout") == told
+    assert turns_in(folder / "fleet.turnout") == turns
     scheduler.close_round()
     closed = packed(scheduler)
     assert not scheduler.report("a", 2.0)
-    assert not scheduler.failed("b", "its battery died", round=1)
-    assert not scheduler.failed("c", "lost")  # that it was lost is known
+    assert not scheduler.report_failure("b", "its battery died", round=1)
+    assert not scheduler.report_failure("c", "lost")  # it is already known to be missing
     assert scheduler.report("c", 12.0)
     assert not scheduler.report("c", 12.0)
     assert packed(scheduler) == closed
 
 
-def test_twice_with_different_content(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_second_report_with_different_content_is_refused(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet(settings={"cohort_size": 4})
     scheduler.choose(offered("a", "b", "c", "d"))
     scheduler.report("a", 2.0)
-    scheduler.failed("b", "its battery died")
-    told = turns_in(folder / "fleet.turnout")
+    scheduler.report_failure("b", "its battery died")
+    turns = turns_in(folder / "fleet.turnout")
     attempts: list[Callable[[], object]] = [
         lambda: scheduler.report("a", 3.0),
-        lambda: scheduler.failed("a", "lost"),
+        lambda: scheduler.report_failure("a", "lost"),
         lambda: scheduler.report("b", 3.0),
-        lambda: scheduler.failed("b", "out of memory"),
+        lambda: scheduler.report_failure("b", "out of memory"),
         lambda: scheduler.report_many({"c": 4.0, "a": 3.0}),  # all or none
     ]
     for attempt in attempts:
         with pytest.raises(ReportError, match=r"'[ab]' was reported before in round 1 .*: the first report is kept"):
             attempt()
-    assert turns_in(folder / "fleet.turnout") == told
+    assert turns_in(folder / "fleet.turnout") == turns
     scheduler.report("c", 4.0)
     scheduler.close_round()
     scheduler.report("d", 12.0)
-    closed, told = packed(scheduler), turns_in(folder / "fleet.turnout")
+    closed, turns = packed(scheduler), turns_in(folder / "fleet.turnout")
     late: list[Callable[[], object]] = [
         lambda: scheduler.report("d", 13.0),
         lambda: scheduler.report("c", 5.0, round=1),
@@ -179,73 +179,75 @@ def test_twice_with_different_content(open_fleet: OpenFleet, folder: Path) -> No
     for attempt in [*attempts[:4], *late]:
         with pytest.raises(ReportError, match="the first report is kept"):
             attempt()
-    assert turns_in(folder / "fleet.turnout") == told
+    assert turns_in(folder / "fleet.turnout") == turns
     assert packed(scheduler) == closed
 
 
-# report for an unknown round or client, or one not chosen
+# report for an unknown round or client, or one not selected
 
 
-def test_a_report_for_an_unknown_round_or_client_or_one_not_chosen(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_report_for_an_unknown_round_or_client_or_one_not_selected_is_refused(
+    open_fleet: OpenFleet, folder: Path
+) -> None:
     scheduler = open_fleet()
     path = folder / "fleet.turnout"
     with pytest.raises(ReportError, match="'a' was not selected in any round: check the id; nothing was recorded"):
         scheduler.report("a", 1.0)
     cohort = scheduler.choose(offered(*named(5)))
     (left_out, *_) = set(named(5)) - set(cohort)
-    before, told = packed(scheduler), turns_in(path)
+    before, turns = packed(scheduler), turns_in(path)
     with Reporter(path) as reporter:
-        for teller in (scheduler, reporter):
-            with pytest.raises(ReportError, match="'nobody' was not selected in any round"):
-                teller.report("nobody", 1.0)
+        for reporting in (scheduler, reporter):
+            with pytest.raises(ReportError, match="'unknown' was not selected in any round"):
+                reporting.report("unknown", 1.0)
             with pytest.raises(ReportError, match=f"'{left_out}' was not selected"):
-                teller.failed(left_out, "lost")
+                reporting.failed(left_out, "lost")
             with pytest.raises(ReportError, match=f"'{cohort[0]}' was not selected in round 7"):
-                teller.report(cohort[0], 1.0, round=7)
-            with pytest.raises(ReportError, match="'nobody' was not selected"):
-                teller.report_many({cohort[0]: 1.0, "nobody": 1.0})
-    with pytest.raises(ReportError, match=r"there is no client 'nobody' in .*: check the id"):
-        scheduler.history("nobody")
-    assert (packed(scheduler), packed_from_disk(path), turns_in(path)) == (before, before, told)
-    for open_nothing in (lambda: Reporter(folder / "no"), lambda: Scheduler.open(folder / "no", read_only=True)):
+                reporting.report(cohort[0], 1.0, round=7)
+            with pytest.raises(ReportError, match="'unknown' was not selected"):
+                reporting.report_many({cohort[0]: 1.0, "unknown": 1.0})
+    with pytest.raises(ReportError, match=r"there is no client 'unknown' in .*: check the id"):
+        scheduler.history("unknown")
+    assert (packed(scheduler), packed_from_disk(path), turns_in(path)) == (before, before, turns)
+    for open_missing in (lambda: Reporter(folder / "no"), lambda: Scheduler.open(folder / "no", read_only=True)):
         with pytest.raises(StoreError, match=r"there is no fleet at .*no"):
-            open_nothing()
+            open_missing()
     assert not (folder / "no").exists()
 
 
 # late report, reports out of order
 
 
-def test_late_report_and_reports_out_of_order(open_fleet: OpenFleet) -> None:
-    """Whatever the order, memory is the same to the byte; what came late within the window has been learned."""
+def test_the_order_of_reports_does_not_change_the_state(open_fleet: OpenFleet) -> None:
+    """Late times within the window are learned, in whatever order they arrive."""
     in_order = open_fleet("in order", settings={"cohort_size": 6})
     for seed in range(6):
         shuffled = open_fleet(f"{seed}", settings={"cohort_size": 6})
         for scheduler in (in_order, shuffled)[seed > 0 :]:
-            _three_rounds_with_late_ones(scheduler, random.Random(seed) if scheduler is shuffled else None)
+            _play_three_rounds_with_late_clients(scheduler, random.Random(seed) if scheduler is shuffled else None)
         assert packed(shuffled) == packed(in_order)
         assert shuffled.state()["awaited.rows"].tolist() == []
 
 
-def _three_rounds_with_late_ones(scheduler: Scheduler, chances: random.Random | None) -> None:
+def _play_three_rounds_with_late_clients(scheduler: Scheduler, rng: random.Random | None) -> None:
     world, late = World(6), dict.fromkeys(("c1", "c4"), 15.0)
     for round_ in (1, 2, 3):
         scheduler.choose(world.statuses(round_))
-        told = [(client, 2.0 + row, round_) for row, client in enumerate(world.clients) if client not in late]
+        reports = [(client, 2.0 + row, round_) for row, client in enumerate(world.clients) if client not in late]
         if round_ > 1:
-            told += [(client, seconds + round_, round_ - 1) for client, seconds in late.items()]
-        if chances is not None:
-            chances.shuffle(told)
-        for client, seconds, when in told:
-            assert scheduler.report(client, seconds, round=when)
+            reports += [(client, seconds + round_, round_ - 1) for client, seconds in late.items()]
+        if rng is not None:
+            rng.shuffle(reports)
+        for client, seconds, reported_round in reports:
+            assert scheduler.report(client, seconds, round=reported_round)
         scheduler.close_round()
-    for client, seconds in reversed(late.items()) if chances else late.items():
+    for client, seconds in reversed(late.items()) if rng else late.items():
         scheduler.report(client, seconds + 4, round=3)
     play_round(scheduler, world.statuses(4), 5.0)
 
 
-def test_late_report_after_its_window(open_fleet: OpenFleet) -> None:
-    """Rounds without anybody count, too."""
+def test_a_late_report_after_its_window_is_refused(open_fleet: OpenFleet) -> None:
+    """Rounds without any clients count as well."""
     scheduler = open_fleet(late_window=3)
     scheduler.choose(offered("a", "b"))
     scheduler.report("a", 1.0)
@@ -267,15 +269,15 @@ def test_late_report_after_its_window(open_fleet: OpenFleet) -> None:
 # client never returns; all of the cohort lost
 
 
-def test_client_never_returns(open_fleet: OpenFleet) -> None:
-    """It ends at its guaranteed share at most, though it is owed more and more."""
+def test_a_client_that_never_returns_gets_at_most_its_guaranteed_share(open_fleet: OpenFleet) -> None:
+    """Its debt grows in every round, but back-off limits its selections."""
     rounds, world = 300, World(20)
     scheduler = open_fleet(settings={"cohort_size": 4, "guaranteed_rate": 0.1, "speed_weight": 5.0}, deadline=30.0)
     for round_ in range(1, rounds + 1):
         statuses = world.statuses(round_)
         cohort = scheduler.choose(statuses)
-        alive = {client: world.seconds(round_, client, statuses[client]) for client in cohort if client != "c0"}
-        scheduler.report_many(alive)
+        times = {client: world.seconds(round_, client, statuses[client]) for client in cohort if client != "c0"}
+        scheduler.report_many(times)
         scheduler.close_round()
     history = scheduler.history("c0")
     assert 0 < len(history) <= 0.1 * rounds
@@ -284,7 +286,7 @@ def test_client_never_returns(open_fleet: OpenFleet) -> None:
     assert scheduler.certificate().turns[scheduler.rows(["c0"])].tolist() == [0]
 
 
-def test_nobody_waits_for_ever_for_a_client_that_never_returns(open_fleet: OpenFleet) -> None:
+def test_a_round_with_a_missing_client_is_ready_after_its_deadline(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(deadline=0.05)
     scheduler.choose(offered("a", "b"))
     scheduler.report("a", 0.01)
@@ -296,11 +298,11 @@ def test_nobody_waits_for_ever_for_a_client_that_never_returns(open_fleet: OpenF
     assert report.outcomes.tolist() == ["arrived", "late"]  # type: ignore[union-attr]
 
 
-def test_all_of_the_cohort_lost(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_round_can_lose_its_whole_cohort(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet(rest_after=2)
     for _ in range(2):
         scheduler.choose(offered("a", "b"))
-        scheduler.failed("a", "its battery died")
+        scheduler.report_failure("a", "its battery died")
         assert not scheduler.ready
         report = scheduler.close_round().report
         assert report.exchange_times.tolist() == [10.0, 10.0]
@@ -318,7 +320,7 @@ def test_all_of_the_cohort_lost(open_fleet: OpenFleet, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "range_"),
+    ("seconds", "requirement"),
     [
         (float("nan"), "must be finite, not nan"),
         (float("inf"), "must be finite, not inf"),
@@ -329,62 +331,66 @@ def test_all_of_the_cohort_lost(open_fleet: OpenFleet, folder: Path) -> None:
         (True, "must be a number, not True"),
     ],
 )
-def test_nan_infinity_negative_zero_absurd_context_or_time(
-    open_fleet: OpenFleet, folder: Path, seconds: Any, range_: str
+def test_invalid_and_absurd_contexts_and_times_are_refused(
+    open_fleet: OpenFleet, folder: Path, seconds: Any, requirement: str
 ) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     statuses = offered("a", "b")
     scheduler.choose(statuses)
-    before, told = packed(scheduler), turns_in(path)
+    before, turns = packed(scheduler), turns_in(path)
     with Reporter(path) as reporter:
-        for teller in (scheduler, reporter):
-            with pytest.raises(ReportError, match=f"seconds of 'b' {range_}"):
-                teller.report("b", seconds)
-            with pytest.raises(ReportError, match=f"seconds of 'b' {range_}"):
-                teller.report_many({"a": 1.0, "b": seconds})
-    assert (packed(scheduler), turns_in(path)) == (before, told)
+        for reporting in (scheduler, reporter):
+            with pytest.raises(ReportError, match=f"seconds of 'b' {requirement}"):
+                reporting.report("b", seconds)
+            with pytest.raises(ReportError, match=f"seconds of 'b' {requirement}"):
+                reporting.report_many({"a": 1.0, "b": seconds})
+    assert (packed(scheduler), turns_in(path)) == (before, turns)
     scheduler.close_round()
     before = packed(scheduler)
-    for word, unit in (
+    for name, unit in (
         ("free_cpu", "0.001 to 1000 cores"),
         ("bandwidth", "1e-06 to 1e\\+09 units of model_size per second"),
     ):
-        absurd = {"free_cpu": 1.0, "bandwidth": 1.0, word: seconds}
-        complaint = f"{word} of 'new' must be from {unit}, got .*: correct it, or leave the client out"
+        absurd = {"free_cpu": 1.0, "bandwidth": 1.0, name: seconds}
+        complaint = f"{name} of 'new' must be from {unit}, got .*: correct it, or leave the client out"
         if not isinstance(seconds, float):
-            complaint = f"{word} of 'new' must be a number, got {seconds!r}"
+            complaint = f"{name} of 'new' must be a number, got {seconds!r}"
         with pytest.raises(OfferError, match=complaint):
-            scheduler.choose({**statuses, "new": absurd if word == "bandwidth" else ClientStatus(**absurd)})
+            scheduler.choose({**statuses, "new": absurd if name == "bandwidth" else ClientStatus(**absurd)})
     assert (packed(scheduler), packed_from_disk(path), scheduler.clients) == (before, before, ["a", "b"])
     assert scheduler.status().is_open is False
 
 
-def test_absurd_numbers_that_are_in_range_are_still_no_contexts(open_fleet: OpenFleet) -> None:
+def test_contexts_computed_from_valid_statuses_must_be_in_range_too(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     with pytest.raises(OfferError, match=r"contexts\[0, 2\] = 20000000.0 must lie within ±1e\+06"):
         scheduler.choose(offered("a", bandwidth=1e-6))
     assert scheduler.clients == []
 
 
-# fewer available than wanted; nobody available
+# fewer available clients than requested; no available clients
 
 
-def test_fewer_available_than_wanted_and_nobody_available(open_fleet: OpenFleet, folder: Path) -> None:
+def test_rounds_with_too_few_or_no_available_clients_work(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet(settings={"cohort_size": 8})
     assert play_round(scheduler, offered("a", "b", "c")) == ["a", "b", "c"]
     assert scheduler.choose({}) == []
-    assert scheduler.choose(offered("a")) == []  # the round is open, and it is empty
+    assert scheduler.choose(offered("a")) == []  # the open round is empty
     status = scheduler.status()
     assert (status.is_open, status.round, status.wanted, status.out) == (True, 2, 0, [])
     assert scheduler.ready
     record = scheduler.close_round()
     assert record.selection.clients.tolist() == record.report.clients.tolist() == []
-    assert scheduler.certificate().promised_units.tolist() == [3, 3, 3]  # nobody volunteered, nobody earned
+    assert scheduler.certificate().promised_units.tolist() == [
+        3,
+        3,
+        3,
+    ]  # no client was available, so none accrued turns
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
     assert play_round(scheduler, offered("b")) == ["b"]
 
 
-def test_nobody_available_because_nobody_ever_came(open_fleet: OpenFleet) -> None:
+def test_a_fleet_without_clients_cannot_choose(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     with pytest.raises(
         OfferError, match="the fleet has no clients: choose with the status of at least one, or register"
@@ -396,33 +402,33 @@ def test_nobody_available_because_nobody_ever_came(open_fleet: OpenFleet) -> Non
 # clients join and leave; a client returns after 2,000 rounds
 
 
-def test_clients_join_and_leave_and_one_returns_after_2000_rounds(open_fleet: OpenFleet) -> None:
-    """A crowd that returns takes its share and not every place; who is new begins at zero."""
+def test_clients_that_return_after_2000_rounds_get_their_share_but_not_all_turns(open_fleet: OpenFleet) -> None:
+    """Clients accrue nothing while they are unavailable, and new clients start without debt."""
     scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.15, "speed_weight": 1.0})
     everyone = named(10)
-    gone, stayed = everyone[:5], everyone[5:]
+    absent, present = everyone[:5], everyone[5:]
     seconds = {client: 1.0 + row % 4 for row, client in enumerate(everyone)}
     for _ in range(60):
         play_round(scheduler, offered(*everyone), seconds)
-    rows = scheduler.rows(gone)
+    rows = scheduler.rows(absent)
     history, owed = scheduler.history("c0"), scheduler.certificate().owed[rows]
     for _ in range(2000):
-        play_round(scheduler, offered(*stayed), seconds)
+        play_round(scheduler, offered(*present), seconds)
     assert scheduler.history("c0") == history
     np.testing.assert_array_equal(scheduler.certificate().owed[rows], owed)
     scheduler.register(["new"])
     assert scheduler.certificate().owed[-1] == 0
-    places = [client for _ in range(50) for client in play_round(scheduler, offered(*everyone), seconds)]
-    assert sum(client in gone for client in places) / len(places) < 0.6
-    assert min(places.count(client) for client in everyone) >= 0.15 * 50 - 2
+    selected = [client for _ in range(50) for client in play_round(scheduler, offered(*everyone), seconds)]
+    assert sum(client in absent for client in selected) / len(selected) < 0.6
+    assert min(selected.count(client) for client in everyone) >= 0.15 * 50 - 2
     assert scheduler.certificate().holds
     assert scheduler.certificate().owed.max() <= 10
 
 
-# promise not feasible
+# guarantee not feasible
 
 
-def test_promise_not_feasible(open_fleet: OpenFleet, folder: Path) -> None:
+def test_an_infeasible_guarantee_is_refused_before_the_first_round(open_fleet: OpenFleet, folder: Path) -> None:
     settings = {"cohort_size": 2, "guaranteed_rate": 0.5}
     scheduler = open_fleet(settings=settings, allow_infeasible=False)
     with pytest.raises(
@@ -436,7 +442,7 @@ def test_promise_not_feasible(open_fleet: OpenFleet, folder: Path) -> None:
     assert len(open_fleet("other", settings=settings).choose(offered(*named(8)))) == 2
 
 
-def test_promise_not_feasible_as_a_client_volunteers_for_less_than_it_is_promised(open_fleet: OpenFleet) -> None:
+def test_a_client_that_is_available_less_often_than_guaranteed_is_noticed(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.3, "accrual": "always"})
     for round_ in range(20):
         assert scheduler.notices() == []
@@ -469,24 +475,24 @@ from pathlib import Path
 from turnout.scheduler import ClientStatus, Scheduler
 scheduler = Scheduler.open(sys.argv[1], settings={"cohort_size": 3}, deadline=43200.0, allow_infeasible=True)
 scheduler.choose({client: ClientStatus(1.0, 1.0) for client in "abc"})
-told = []
+measured = []
 for step, client in (("", "a"), ("FORWARD", "b"), ("BACKWARD", "c")):
     if step:
         Path(os.environ[step]).touch()
-    told.append([time.time(), scheduler.elapsed(), scheduler.ready])
+    measured.append([time.time(), scheduler.elapsed(), scheduler.ready])
     scheduler.report(client)
     if step:
         Path(os.environ[step]).unlink()
-print(json.dumps([told, scheduler.close_round().report.exchange_times.tolist()]))
+print(json.dumps([measured, scheduler.close_round().report.exchange_times.tolist()]))
 scheduler.close()
 """
 
 
-def test_clock_steps(folder: Path) -> None:
-    """The wall clock of the process jumps by a day, forward and back; what it measures does not."""
+def test_steps_of_the_wall_clock_do_not_change_measured_times(folder: Path) -> None:
+    """The wall clock of the process jumps by a day, forwards and backwards."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or sys.platform != "linux":
-        pytest.skip("a clock that jumps needs Linux and a C compiler")
+        pytest.skip("replacing the clock needs Linux and a C compiler")
     (folder / "clock.c").write_text(CLOCK)
     clock = folder / "clock.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", str(clock), str(folder / "clock.c")], check=True)
@@ -498,15 +504,15 @@ def test_clock_steps(folder: Path) -> None:
         capture_output=True,
         text=True,
     )
-    ((now, *_), (tomorrow, *_), (yesterday, *_)), times = (told := json.loads(done.stdout))
+    ((now, *_), (tomorrow, *_), (yesterday, *_)), times = (output := json.loads(done.stdout))
     assert tomorrow - now > 43200
     assert now - yesterday > 43200
-    assert all(elapsed < 43200 and not ready for _, elapsed, ready in told[0])
+    assert all(elapsed < 43200 and not ready for _, elapsed, ready in output[0])
     assert all(0 < seconds < 43200 for seconds in times)
 
 
-def test_clock_steps_while_nobody_is_there(open_fleet: OpenFleet, folder: Path) -> None:
-    """Between two servers on one machine the monotonic clock goes on; only a restart of the machine ends it."""
+def test_steps_of_the_wall_clock_between_two_processes_do_not_matter(open_fleet: OpenFleet, folder: Path) -> None:
+    """The monotonic clock is the same for all processes until the machine is restarted."""
     scheduler = open_fleet(deadline=3600.0)
     scheduler.choose(offered("a", "b"))
     opened = scheduler._memory.opened
@@ -517,7 +523,7 @@ def test_clock_steps_while_nobody_is_there(open_fleet: OpenFleet, folder: Path) 
         with Scheduler.open(folder / "fleet.turnout", read_only=True) as reader:
             assert 0 < reader.elapsed() < 3600
             assert not reader.ready
-    _rewrite_open_round(folder / "fleet.turnout", opened="2020-01-01T00:00:00.000+00:00", boot="another start")
+    _rewrite_open_round(folder / "fleet.turnout", opened="2020-01-01T00:00:00.000+00:00", boot="another boot")
     with Scheduler.open(folder / "fleet.turnout", read_only=True) as reader:
         assert reader.elapsed() > 1e8
         assert reader.ready
@@ -541,7 +547,7 @@ def _rewrite_open_round(path: Path, **changes: str) -> None:
 
 @contextmanager
 def full_disk(scheduler: Scheduler, *, spare: int = 0) -> Iterator[None]:
-    """No page more than there are, or only a few."""
+    """Limits the file to its current size plus `spare` pages."""
     db = scheduler._journal.db
     (pages,) = db.execute("PRAGMA page_count").fetchone()
     db.execute(f"PRAGMA max_page_count = {pages + spare}")
@@ -551,53 +557,53 @@ def full_disk(scheduler: Scheduler, *, spare: int = 0) -> Iterator[None]:
         db.execute("PRAGMA max_page_count = 1000000")
 
 
-def complaint_of(act: Callable[[], object]) -> str:
-    """What a StoreError says, or nothing."""
+def store_error(action: Callable[[], object]) -> str:
+    """Returns the message of the StoreError that an action raises, or an empty string."""
     try:
-        act()
-    except StoreError as complaint:
-        return str(complaint)
+        action()
+    except StoreError as error:
+        return str(error)
     return ""
 
 
-def test_disk_full(open_fleet: OpenFleet, folder: Path) -> None:
-    """Every kind of change is refused as a whole, memory stays at the last commit, and later it works."""
-    scheduler, calm = (open_fleet(name, settings={"cohort_size": 60}) for name in ("fleet", "calm"))
-    crowd = [f"{'a long name ' * 40}{row}" for row in range(60)]
-    more = [f"{'another long name ' * 40}{row}" for row in range(60)]
+def test_changes_on_a_full_disk_are_refused_as_a_whole_and_can_be_repeated(open_fleet: OpenFleet, folder: Path) -> None:
+    """After a refusal the state is that of the last commit; with free space the change succeeds."""
+    scheduler, reference = (open_fleet(name, settings={"cohort_size": 60}) for name in ("fleet", "reference"))
+    clients = [f"{'a long name ' * 40}{row}" for row in range(60)]
+    new_clients = [f"{'another long name ' * 40}{row}" for row in range(60)]
     changes: list[Callable[[Scheduler], object]] = [
-        lambda fleet: fleet.register(crowd),
-        lambda fleet: fleet.choose(offered(*crowd, *more)),
-        lambda fleet: fleet.failed(crowd[0], "a long story " * 1000),
-        lambda fleet: fleet.report_many(dict.fromkeys(crowd[1:50], 2.0)),
+        lambda fleet: fleet.register(clients),
+        lambda fleet: fleet.choose(offered(*clients, *new_clients)),
+        lambda fleet: fleet.report_failure(clients[0], "a long reason " * 1000),
+        lambda fleet: fleet.report_many(dict.fromkeys(clients[1:50], 2.0)),
         lambda fleet: fleet.close_round(),
         lambda fleet: fleet.snapshot(),
-        lambda fleet: fleet.report_many(dict.fromkeys(crowd[50:], 20.0), round=1),
-        lambda fleet: fleet.choose(offered(*crowd)),
+        lambda fleet: fleet.report_many(dict.fromkeys(clients[50:], 20.0), round=1),
+        lambda fleet: fleet.choose(offered(*clients)),
     ]
     refused = 0
     for change in changes:
-        before, told = packed(scheduler), turns_in(folder / "fleet")
+        before, turns = packed(scheduler), turns_in(folder / "fleet")
         with full_disk(scheduler):
-            complaint = complaint_of(lambda: change(scheduler))  # noqa: B023
-            if not complaint:
-                continue  # it had room
+            error = store_error(lambda: change(scheduler))  # noqa: B023
+            if not error:
+                continue  # the change fitted into the existing pages
             refused += 1
-            assert "disk is full): free some disk space and retry; nothing of the interrupted" in complaint
+            assert "disk is full): free some disk space and retry; nothing of the interrupted" in error
             assert (packed(scheduler), packed_from_disk(folder / "fleet")) == (before, before)
-            assert turns_in(folder / "fleet") == told
+            assert turns_in(folder / "fleet") == turns
         change(scheduler)
     assert refused >= 6
     for change in changes:
-        change(calm)
-    assert packed(scheduler) == packed(calm) == packed_from_disk(folder / "fleet")
-    assert turns_in(folder / "fleet") == turns_in(folder / "calm")
+        change(reference)
+    assert packed(scheduler) == packed(reference) == packed_from_disk(folder / "fleet")
+    assert turns_in(folder / "fleet") == turns_in(folder / "reference")
 
 
-def test_disk_full_when_a_snapshot_is_due(
+def test_a_round_is_closed_even_if_the_disk_is_too_full_for_a_snapshot(
     open_fleet: OpenFleet, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The round is closed all the same, and the snapshot is taken when there is room."""
+    """The snapshot is taken after a later round, when there is space."""
     scheduler = open_fleet(settings={"cohort_size": 1})
     scheduler.register([f"client {row}" for row in range(2000)])
     for _ in range(49):
@@ -615,30 +621,30 @@ def test_disk_full_when_a_snapshot_is_due(
 # file truncated or bytes flipped
 
 
-def _fleet_with_everything(path: Path) -> bytes:
-    """A file with a snapshot, events after it, an open round, and all kinds of turns."""
+def _write_full_fleet(path: Path) -> bytes:
+    """Writes a fleet with a snapshot, later events, an open round and all kinds of turns; returns its bytes."""
     restless_server.play(str(path), 13)
     with Scheduler.open(path) as scheduler:
-        cohort = scheduler.choose(restless_server.offer_of(14))
+        cohort = scheduler.choose(restless_server.statuses_of(14))
         scheduler.report(cohort[0], 3.0)
-        scheduler.failed(cohort[1], "its battery died")
+        scheduler.report_failure(cohort[1], "its battery died")
     return path.read_bytes()
 
 
-def _go_on(path: Path) -> tuple[bytes, ...]:
-    """Memory now, after the open round, and after the next."""
+def _continue(path: Path) -> tuple[bytes, ...]:
+    """Plays the open round and the next; returns the states before and after each."""
     with Scheduler.open(path) as scheduler:
         states = [packed(scheduler)]
         out = scheduler.status().out
         scheduler.report_many(dict.fromkeys(out[:2], 4.0))
         scheduler.close_round()
         states.append(packed(scheduler))
-        play_round(scheduler, restless_server.offer_of(15), 5.0)
+        play_round(scheduler, restless_server.statuses_of(15), 5.0)
         return (*states, packed(scheduler))
 
 
-def _places(data: bytes, path: Path) -> Mapping[str, list[int]]:
-    """Where in the file the parts stand that make up memory."""
+def _offsets(data: bytes, path: Path) -> Mapping[str, list[int]]:
+    """Returns the offsets of the bytes of each part from which the state is computed."""
     parts: dict[str, list[bytes]] = {
         "ids": [client.encode() for (client,) in rows_of(path, "SELECT id FROM clients")],
         "events": [blob for (blob,) in rows_of(path, "SELECT data FROM events WHERE kind != 'close'")],
@@ -651,60 +657,58 @@ def _places(data: bytes, path: Path) -> Mapping[str, list[int]]:
         "meta": [b"epoch", b"head", b"round0", b"seal"],
         "schema": [b"CREATE TABLE turns", b"late_seconds REAL", b"INTEGER NOT NULL"],
     }
-    found = {}
-    for part, words in parts.items():
-        found[part] = [
-            start + offset for word in words for start in _all_starts(data, word) for offset in range(len(word))
-        ]
-    return found
+    return {
+        part: [start + index for value in values for start in _occurrences(data, value) for index in range(len(value))]
+        for part, values in parts.items()
+    }
 
 
-def _all_starts(data: bytes, word: bytes) -> Iterator[int]:
-    start = data.find(word)
+def _occurrences(data: bytes, value: bytes) -> Iterator[int]:
+    start = data.find(value)
     while start >= 0:
         yield start
-        start = data.find(word, start + 1)
+        start = data.find(value, start + 1)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_file_truncated_or_bytes_flipped(folder: Path, seed: int) -> None:
-    """Opening refuses, or memory is the same and so is all that follows; or what is damaged is refused when used."""
+def test_flipped_bytes_are_refused_or_harmless(folder: Path, seed: int) -> None:
+    """Either the damage is refused when it is read, or the state and the following rounds are unchanged."""
     path = folder / "fleet.turnout"
-    data = _fleet_with_everything(path)
-    shutil.copy(path, folder / "calm.turnout")
-    calm = _go_on(folder / "calm.turnout")
-    chances = random.Random(seed)
-    places = [chances.choice(all_) for all_ in _places(data, path).values() if all_ for _ in range(7)]
-    places += [chances.randrange(len(data)) for _ in range(60)]
+    data = _write_full_fleet(path)
+    shutil.copy(path, folder / "intact.turnout")
+    expected = _continue(folder / "intact.turnout")
+    rng = random.Random(seed)
+    offsets = [rng.choice(of_part) for of_part in _offsets(data, path).values() if of_part for _ in range(7)]
+    offsets += [rng.randrange(len(data)) for _ in range(60)]
     refused = 0
-    for number, place in enumerate(places):
+    for number, offset in enumerate(offsets):
         flipped = bytearray(data)
-        flipped[place] ^= chances.choice([1, 2, 4, 8, 16, 32, 64, 128, 255])
+        flipped[offset] ^= rng.choice([1, 2, 4, 8, 16, 32, 64, 128, 255])
         damaged = folder / f"{number}.turnout"
         damaged.write_bytes(flipped)
         try:
-            assert _go_on(damaged) == calm, f"byte {place} flipped from {data[place]} to {flipped[place]}"
+            assert _continue(damaged) == expected, f"byte {offset} flipped from {data[offset]} to {flipped[offset]}"
         except StoreError:
             refused += 1
     assert refused > 40
 
 
-def test_file_truncated(folder: Path) -> None:
+def test_a_truncated_file_is_refused_and_left_as_it_is(folder: Path) -> None:
     path = folder / "fleet.turnout"
-    data = _fleet_with_everything(path)
+    data = _write_full_fleet(path)
     lengths = {0, 1, 99, 100, 511, 512, 4095, len(data) // 2, len(data) - 1, *range(4096, len(data), 8192)}
     for length in sorted(lengths):
         path.write_bytes(data[:length])
         with pytest.raises(StoreError, match=r"fleet\.turnout .*(restore it|choose another path|\.recover)"):
             Scheduler.open(path, **restless_server.SETTINGS)
-        assert path.read_bytes() == data[:length]  # no fresh start in its place
+        assert path.read_bytes() == data[:length]
     path.write_bytes(data)
     assert packed_from_disk(path)
 
 
-MEDDLING = [
+STATEMENTS = [  # changes that SQLite does not detect
     "UPDATE snapshot SET data = 5",
-    "UPDATE snapshot SET data = 'words'",
+    "UPDATE snapshot SET data = 'text'",
     "UPDATE snapshot SET seq = (SELECT MAX(seq) FROM events)",
     "UPDATE snapshot SET seq = seq - 1",
     "DELETE FROM events WHERE seq = (SELECT MAX(seq) FROM events)",
@@ -712,7 +716,7 @@ MEDDLING = [
     "UPDATE events SET digest = 7 WHERE seq = (SELECT MAX(seq) FROM snapshot)",
     "UPDATE events SET data = 7 WHERE seq = (SELECT MAX(seq) FROM events)",
     "UPDATE events SET kind = 'join' WHERE seq = (SELECT MAX(seq) FROM events)",
-    "UPDATE masks SET data = 'words'",
+    "UPDATE masks SET data = 'text'",
     "UPDATE masks SET data = (SELECT data FROM masks ORDER BY seq LIMIT 1)",
     "DELETE FROM masks",
     "DELETE FROM open_round",
@@ -723,9 +727,9 @@ MEDDLING = [
     "UPDATE meta SET value = 'many' WHERE key = 'epoch'",
     "UPDATE meta SET value = '' WHERE key = 'head'",
     "DELETE FROM meta WHERE key = 'seal'",
-    "UPDATE clients SET id = 'somebody else' WHERE row = 3",
+    "UPDATE clients SET id = 'another' WHERE row = 3",
     "DELETE FROM clients WHERE row = (SELECT MAX(row) FROM clients)",
-    "INSERT INTO clients VALUES (1000, 'one more')",
+    "INSERT INTO clients VALUES (1000, 'additional')",
     "UPDATE turns SET seconds = 1.0 WHERE kind = 'arrived'",
     "UPDATE turns SET loss = 1.0 WHERE kind = 'arrived'",
     "UPDATE turns SET loss = NULL WHERE kind = 'arrived'",
@@ -736,19 +740,19 @@ MEDDLING = [
 ]
 
 
-@pytest.mark.parametrize("words", MEDDLING)
-def test_bytes_flipped_in_ways_that_sqlite_does_not_mind(folder: Path, words: str) -> None:
-    """Every row that memory is made of is sealed."""
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_changes_that_sqlite_does_not_detect_are_refused(folder: Path, statement: str) -> None:
+    """Every row from which the state is computed has a checksum."""
     path = folder / "fleet.turnout"
-    _fleet_with_everything(path)
+    _write_full_fleet(path)
     with closing(sqlite3.connect(path)) as db, db:
-        assert db.execute(words).rowcount > 0
+        assert db.execute(statement).rowcount > 0
     with pytest.raises(StoreError, match=r"is damaged|restore"):
         Scheduler.open(path)
 
 
-def test_bytes_flipped_in_the_log_that_a_killed_process_left(folder: Path, server: Server) -> None:
-    """SQLite would pass over what stands behind the damage; we do not."""
+def test_flipped_bytes_in_the_log_of_a_killed_process_are_refused_or_harmless(folder: Path, server: Server) -> None:
+    """SQLite itself would silently ignore all commits after the damage."""
     path = folder / "fleet.turnout"
     server.play(path, 2)
     server.play(path, 6, die_at=100)
@@ -756,25 +760,25 @@ def test_bytes_flipped_in_the_log_that_a_killed_process_left(folder: Path, serve
     file, log = path.read_bytes(), (folder / "fleet.turnout-wal").read_bytes()
     assert len(log) > 50_000
 
-    def opened(name: str, log: bytes) -> bytes:
+    def open_copy(name: str, log: bytes) -> bytes:
         (folder / name).write_bytes(file)
         (folder / f"{name}-wal").write_bytes(log)
         with Scheduler.open(folder / name) as scheduler:
             return packed(scheduler)
 
-    expected, chances, refused = opened("whole", log), random.Random(1), 0
+    expected, rng, refused = open_copy("intact", log), random.Random(1), 0
     for number in range(24):
-        place = chances.randrange(len(log)) if number else 5
+        offset = rng.randrange(len(log)) if number else 5
         damaged = bytearray(log)
-        damaged[place] ^= 1 << chances.randrange(8)
+        damaged[offset] ^= 1 << rng.randrange(8)
         try:
-            assert opened(str(number), bytes(damaged)) == expected, f"byte {place}"
+            assert open_copy(str(number), bytes(damaged)) == expected, f"byte {offset}"
         except StoreError:
             refused += 1
     assert refused > 12
 
 
-def test_file_truncated_to_nothing_while_its_log_is_there(folder: Path, open_fleet: OpenFleet) -> None:
+def test_a_missing_file_whose_log_exists_is_not_created_again(folder: Path, open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     play_round(scheduler, offered("a", "b"))
     shutil.copy(folder / "fleet.turnout-wal", folder / "other.turnout-wal")
@@ -788,34 +792,34 @@ def test_file_truncated_to_nothing_while_its_log_is_there(folder: Path, open_fle
 
 
 @contextmanager
-def started(*words: str) -> Iterator[subprocess.Popen[str]]:
-    """One of the processes in reporters.py, ready to begin."""
-    program = [sys.executable, str(HERE / "reporters.py"), *words]
+def start_process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Starts a process of reporters.py and waits until it is ready."""
+    program = [sys.executable, str(HERE / "reporters.py"), *arguments]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline()) == "ready"
         yield process
 
 
-def go_on(process: subprocess.Popen[str]) -> None:
-    """It waits for a line."""
+def send_line(process: subprocess.Popen[str]) -> None:
+    """Sends the line for which the process waits."""
     assert process.stdin is not None
     process.stdin.write("go\n")
     process.stdin.flush()
 
 
-def answer(process: subprocess.Popen[str]) -> Any:
-    """What it said in the end."""
-    told, _ = process.communicate("go\n")
+def result_of(process: subprocess.Popen[str]) -> Any:
+    """Lets the process finish and returns its output."""
+    output, _ = process.communicate("go\n")
     assert process.returncode == 0
-    return json.loads(told)
+    return json.loads(output)
 
 
-def test_two_schedulers_on_one_file(folder: Path, open_fleet: OpenFleet) -> None:
-    """The second is refused by the name of the first; a first that was paused and overtaken cannot write again."""
+def test_a_second_scheduler_is_refused_unless_it_takes_over(folder: Path, open_fleet: OpenFleet) -> None:
+    """The refusal names the first process; after a takeover, the paused first process cannot write again."""
     path = folder / "fleet.turnout"
     open_fleet().close()
-    with started("serve", str(path)) as first:
+    with start_process("serve", str(path)) as first:
         with pytest.raises(StoreError, match=f"is being written by process {first.pid} on host .*: wait until it ends"):
             Scheduler.open(path)
         os.kill(first.pid, signal.SIGSTOP)
@@ -826,21 +830,21 @@ def test_two_schedulers_on_one_file(folder: Path, open_fleet: OpenFleet) -> None
             assert second.choose({}) == ["a"]
             second.report("a", 3.0)
             second.close_round()
-            before, told = packed(second), turns_in(path)
+            before, turns = packed(second), turns_in(path)
         finally:
             os.kill(first.pid, signal.SIGCONT)
-        for refusal in answer(first):
+        for refusal in result_of(first):
             assert f"was taken over by process {os.getpid()} on host" in refusal
             assert "this scheduler can no longer write" in refusal
-    assert (packed(second), packed_from_disk(path), turns_in(path)) == (before, before, told)
+    assert (packed(second), packed_from_disk(path), turns_in(path)) == (before, before, turns)
     play_round(second, offered("a", "b"))
     with pytest.raises(StoreError, match=f"is being written by process {os.getpid()} on host"):
-        Scheduler.open(path)  # also now that the first is gone
+        Scheduler.open(path)  # the lock is that of the second process now
     second.close()
     assert open_fleet().round == 2
 
 
-def test_two_schedulers_on_one_file_in_one_process(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_second_scheduler_in_one_process_is_refused_unless_it_takes_over(open_fleet: OpenFleet, folder: Path) -> None:
     first = open_fleet()
     with pytest.raises(StoreError, match=f"is being written by process {os.getpid()}"):
         open_fleet()
@@ -861,16 +865,18 @@ def test_eight_processes_report_at_once_while_one_reads(open_fleet: OpenFleet, f
     scheduler = open_fleet(settings={"cohort_size": len(clients)})
     scheduler.choose(offered(*clients))
     own = [dict.fromkeys(clients[first::8], 1.0 + first) for first in range(8)]
-    shares = [own[first] | own[(first + 1) % 8] for first in range(8)]  # each is told twice, by two of the eight
+    shares = [
+        own[first] | own[(first + 1) % 8] for first in range(8)
+    ]  # every client is reported by two of the eight processes
     with ExitStack() as stack:
-        reader = stack.enter_context(started("read", str(path)))
-        reporters = [stack.enter_context(started("report", str(path), json.dumps(share))) for share in shares]
+        reader = stack.enter_context(start_process("read", str(path)))
+        reporters = [stack.enter_context(start_process("report", str(path), json.dumps(share))) for share in shares]
         for process in (reader, *reporters):
-            go_on(process)
-        news = [answer(process) for process in reporters]
-        assert answer(reader) > 0
+            send_line(process)
+        accepted = [result_of(process) for process in reporters]
+        assert result_of(reader) > 0
     for client in clients:
-        assert sum(told.get(client, False) for told in news) == 1
+        assert sum(reports.get(client, False) for reports in accepted) == 1
     report = scheduler.close_round().report
     assert report.with_outcome("arrived").all()
     assert report.exchange_times.tolist() == [1.0 + row % 8 for row in range(48)]
@@ -880,14 +886,14 @@ def test_eight_processes_report_at_once_while_one_reads(open_fleet: OpenFleet, f
 # file of an older release
 
 
-def test_file_of_an_older_release(folder: Path) -> None:
-    """One file of each format that was ever written, beside what memory was when it was written."""
+def test_files_of_older_releases_open_with_the_state_they_had(folder: Path) -> None:
+    """There is one file of each released format, with a digest of the state when it was written."""
     for old in sorted((HERE / "data").glob("*.turnout")):
         expected = json.loads(old.with_suffix(".json").read_text())
         path = folder / old.name
         shutil.copy(old, path)
         with Scheduler.open(path) as scheduler:
-            assert digest_of_state(scheduler) == expected["digest"]
+            assert state_digest(scheduler) == expected["digest"]
             assert (scheduler.round, scheduler.clients) == (expected["round"], expected["clients"])
             assert scheduler.status().out == expected["out"]
             assert len(list(scheduler.export())) == expected["events"]
@@ -901,10 +907,10 @@ def test_file_of_an_older_release(folder: Path) -> None:
     assert written == [f"fleet-format-{number}.turnout" for number in range(1, FLEET.format + 1)]
 
 
-def test_file_of_an_older_release_when_its_first_opening_is_killed(folder: Path, server: Server) -> None:
-    old, calm = HERE / "data" / "fleet-format-1.turnout", folder / "calm.turnout"
-    shutil.copy(old, calm)
-    server.play(calm, 11)
+def test_an_upgrade_that_is_killed_at_any_write_is_completed_later(folder: Path, server: Server) -> None:
+    old, uninterrupted = HERE / "data" / "fleet-format-1.turnout", folder / "uninterrupted.turnout"
+    shutil.copy(old, uninterrupted)
+    server.play(uninterrupted, 11)
     formats = set()
     for write in range(1, 25):
         path = folder / f"{write}.turnout"
@@ -913,11 +919,11 @@ def test_file_of_an_older_release_when_its_first_opening_is_killed(folder: Path,
         assert server.killed
         formats |= set(rows_of(path, "PRAGMA user_version"))
         server.play(path, 11)
-        assert all_of(path) == all_of(calm), f"killed before write {write}"
+        assert read_everything(path) == read_everything(uninterrupted), f"killed before write {write}"
     assert formats == {(1,), (2,)}
 
 
-def digest_of_state(scheduler: Scheduler) -> str:
+def state_digest(scheduler: Scheduler) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(scheduler.state().items()):
         array = np.asarray(value)
@@ -925,43 +931,43 @@ def digest_of_state(scheduler: Scheduler) -> str:
     return digest.hexdigest()
 
 
-# a client lies about its context
+# a client misreports its context
 
 
-def test_a_client_lies_about_its_context(open_fleet: OpenFleet) -> None:
-    """A constant lie is learned away, a changing one is flagged, and neither costs or earns a turn."""
+def test_misreported_contexts_are_learned_or_flagged_and_turns_stay_fair(open_fleet: OpenFleet) -> None:
+    """A constant factor is learned, a changing one is flagged, and neither costs or earns turns."""
     rounds, world = 400, World(12)
     scheduler = open_fleet(settings={"cohort_size": 4, "guaranteed_rate": 0.25, "speed_weight": 1.0}, deadline=1000.0)
     scheduler._journal.db.execute("PRAGMA synchronous = OFF")
-    doubted: set[str] = set()
+    suspects: set[str] = set()
     trained: list[str] = []
     for round_ in range(1, rounds + 1):
         statuses = world.statuses(round_)
-        told = dict(statuses)
-        told["c0"] = _exaggerated(statuses["c0"], 3.0)
-        told["c1"] = _exaggerated(statuses["c1"], 10.0 if round_ > 200 else 1.0)
-        told["c2"] = _exaggerated(statuses["c2"], random.Random(round_).choice([0.1, 1.0, 10.0]))
-        cohort = scheduler.choose(told)
-        took = {
+        reported = dict(statuses)
+        reported["c0"] = _scale_status(statuses["c0"], 3.0)
+        reported["c1"] = _scale_status(statuses["c1"], 10.0 if round_ > 200 else 1.0)
+        reported["c2"] = _scale_status(statuses["c2"], random.Random(round_).choice([0.1, 1.0, 10.0]))
+        cohort = scheduler.choose(reported)
+        times = {
             client: world.seconds(round_, client, statuses[client], cold=client not in trained) for client in cohort
         }
-        scheduler.report_many(took)
+        scheduler.report_many(times)
         scheduler.close_round()
         trained = cohort
-        doubted |= set(scheduler.doubted())
+        suspects |= set(scheduler.suspect_clients())
         if round_ == 200:
-            assert doubted == {"c2"}
-    assert doubted == {"c1", "c2"}
+            assert suspects == {"c2"}
+    assert suspects == {"c1", "c2"}
     assert "no longer explain their times" in "".join(scheduler.notices())
     model, row = scheduler._memory.fleet.model, scheduler.rows(["c0"])
     assert model is not None
-    status = _exaggerated(ClientStatus(1.0, 3.0), 3.0)
-    foretold = model.predict([[1 / status.free_cpu, 1.0, 20 / status.bandwidth]], row)[0]
-    assert foretold == pytest.approx(world.parameters["c0"] @ [1.0, 1.0, 20 / 3.0], rel=0.1)
+    status = _scale_status(ClientStatus(1.0, 3.0), 3.0)
+    predicted = model.predict([[1 / status.free_cpu, 1.0, 20 / status.bandwidth]], row)[0]
+    assert predicted == pytest.approx(world.parameters["c0"] @ [1.0, 1.0, 20 / 3.0], rel=0.1)
     certificate = scheduler.certificate()
     assert certificate.holds
     assert (certificate.turns >= certificate.promised - 4)[scheduler.rows(["c0", "c1", "c2"])].all()
 
 
-def _exaggerated(status: ClientStatus, factor: float) -> ClientStatus:
+def _scale_status(status: ClientStatus, factor: float) -> ClientStatus:
     return ClientStatus(status.free_cpu * factor, status.bandwidth * factor)

@@ -1,6 +1,6 @@
-"""Writes the file that later releases must be able to open: python write_fleet.py FORMAT.
+"""Writes a file that all later releases must be able to open: python write_fleet.py FORMAT.
 
-Run once for each format, by the release that writes it; never again for a format that was released.
+It runs once for each format, with the first release that writes it, and never again after that release.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
 from scheduler import restless_server  # noqa: E402
-from scheduler.test_faults import digest_of_state  # noqa: E402
+from scheduler.test_faults import state_digest  # noqa: E402
 from turnout.scheduler import Scheduler  # noqa: E402
 
 ROUNDS = 10
 
 
 def write(name: str) -> None:
-    """A fleet with a snapshot, events after it, clients that are retired, forgotten, late, and an open round."""
+    """Writes a fleet with a snapshot, later events, retired, forgotten and late clients, and an open round."""
     path = HERE / f"{name}.turnout"
     restless_server.play(str(path), ROUNDS)
     with Scheduler.open(path) as scheduler:
-        cohort = scheduler.choose(restless_server.offer_of(ROUNDS + 1))
+        cohort = scheduler.choose(restless_server.statuses_of(ROUNDS + 1))
         scheduler.report(cohort[0], 3.0)
-        scheduler.failed(cohort[1], "its battery died")
-        told = {
-            "digest": digest_of_state(scheduler),
+        scheduler.report_failure(cohort[1], "its battery died")
+        expected = {
+            "digest": state_digest(scheduler),
             "round": scheduler.round,
             "clients": scheduler.clients,
             "out": scheduler.status().out,
@@ -40,7 +40,7 @@ def write(name: str) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute("VACUUM")
     path.with_name(f"{path.name}.lock").unlink()
-    path.with_suffix(".json").write_text(json.dumps(told, indent=1) + "\n")
+    path.with_suffix(".json").write_text(json.dumps(expected, indent=1) + "\n")
 
 
 if __name__ == "__main__":
