@@ -201,7 +201,7 @@ def test_a_policy_without_a_guarantee_has_no_certificate(tmp_path: Path) -> None
         (chosen,) = scheduler.choose({"a": status_of(1)})
         scheduler.report(chosen, 2.0)
         scheduler.close_round()
-    assert "promises nothing" in error_of("certificate", path)
+    assert "guarantees nothing" in error_of("certificate", path)
     assert json_of("history", path, "a")["owed"] is None
     assert "1 turns, reliability 0.67\n" in output_of("history", path, "a")
 

@@ -885,7 +885,7 @@ def test_policies_work_for_a_live_fleet_that_grows(
     assert len(scheduler.clients) == 9
     assert "promise" in str(scheduler.status()) or policy != "rbcsf"
     if policy != "rbcsf":
-        with pytest.raises(SettingError, match=f"the policy {policy} promises nothing: use rbcsf for a certificate"):
+        with pytest.raises(SettingError, match=f"the policy {policy} guarantees nothing: use rbcsf for a certificate"):
             scheduler.certificate()
 
 
