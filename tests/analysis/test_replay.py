@@ -170,7 +170,7 @@ def test_invalid_replays_are_rejected(store: Path, fleet: Path, tmp_path: Path) 
         recorded(store, 7)
     with pytest.raises(SettingError, match="unknown policy"):
         replay(recorded(store), "rbscf", {})
-    with pytest.raises(SettingError, match="true times"):
+    with pytest.raises(SettingError, match="true expected times"):
         replay(recorded(fleet), "fastest", {})
     with pytest.raises(SettingError, match="draws must be at least 2"):
         replay(recorded(fleet), "random", {}, draws=1)
