@@ -59,7 +59,7 @@ def compare(watch: Watch, source: Source | None) -> dict[str, Any]:
         "front": [],
     }
     if watch.kind == "fleet":
-        fleet = "A live fleet has only one run. Use turnout replay to replay its rounds with other policies."
+        fleet = "A live fleet has only one run. A replay can show its rounds with other policies."
         return {**data, "empty_reason": fleet}
     if source is None:
         return {**data, "empty_reason": None}
