@@ -351,10 +351,10 @@ def assert_rounds_are_right(path: Path) -> int:
         return sum(info.rounds for info in infos)
 
 
-def test_training_that_is_killed_at_any_moment_ends_alike(path: Path) -> None:
-    """Killed before a write: as the file is created or opened, as runs begin, and in the middle of a round's writes."""
+def test_training_killed_before_any_write_ends_equal(path: Path) -> None:
+    """The process is killed while it creates or opens the file, starts runs, or writes a round."""
     plans = [make_plan(rounds=9, gamma=0.5), make_plan("rbcsf", 5, 1), make_plan(rounds=6, rate=0.2)]
-    wanted, held = sum(plan.rounds for plan in plans), [0]
+    expected, stored_rounds = sum(plan.rounds for plan in plans), [0]
     with subprocess.Popen(
         [sys.executable, "-c", TRAINING],
         stdin=subprocess.PIPE,
@@ -362,35 +362,35 @@ def test_training_that_is_killed_at_any_moment_ends_alike(path: Path) -> None:
         text=True,
         bufsize=1,
         env=environment(),
-    ) as nursery:
-        assert nursery.stdin is not None
-        assert nursery.stdout is not None
+    ) as supervisor:
+        assert supervisor.stdin is not None
+        assert supervisor.stdout is not None
 
         def train(die_at: int, *, with_workers: bool) -> list[str]:
-            """What a child tells until it has ended."""
-            assert nursery.stdin is not None
-            assert nursery.stdout is not None
-            order = [str(path), [plan.as_dict() for plan in plans], die_at, with_workers]
-            nursery.stdin.write(json.dumps(order) + "\n")
-            told = [nursery.stdout.readline()]
-            while not told[-1].startswith("ended"):
-                assert told[-1]
-                told.append(nursery.stdout.readline())
-            return told
+            """Returns the lines that a child prints until it has ended."""
+            assert supervisor.stdin is not None
+            assert supervisor.stdout is not None
+            request = [str(path), [plan.as_dict() for plan in plans], die_at, with_workers]
+            supervisor.stdin.write(json.dumps(request) + "\n")
+            lines = [supervisor.stdout.readline()]
+            while not lines[-1].startswith("ended"):
+                assert lines[-1]
+                lines.append(supervisor.stdout.readline())
+            return lines
 
         for attempt, die_at in enumerate((4, 11, 17, 16, 20, 23, 10, 25, 28)):
-            # With its workers, or without them: then they leave by themselves, while the next child trains.
-            told = train(die_at, with_workers=attempt % 2 == 0)
-            assert told == [f"ended {-signal.SIGKILL}\n"]
+            # Workers that are not killed end by themselves while the next child trains.
+            lines = train(die_at, with_workers=attempt % 2 == 0)
+            assert lines == [f"ended {-signal.SIGKILL}\n"]
             if path.exists():
-                held.append(assert_rounds_are_right(path))
-        nursery.stdin.close()
-    assert held == sorted(held)
-    assert len(set(held)) > 3, held
-    assert held[-1] < wanted
+                stored_rounds.append(assert_rounds_are_right(path))
+        supervisor.stdin.close()
+    assert stored_rounds == sorted(stored_rounds)
+    assert len(set(stored_rounds)) > 3, stored_rounds
+    assert stored_rounds[-1] < expected
     with RunStore(path) as store:
         counts: list[int] = []
         train_plans(plans, store, workers=2, watch=counts.append)
-        assert sum(counts) == wanted - held[-1]
+        assert sum(counts) == expected - stored_rounds[-1]
         for plan in plans:
             assert_holds(store, plan)
