@@ -38,6 +38,7 @@ from turnout.experiments.framework.drawing import save_as
 from turnout.experiments.leaderboard.suites import SUITES
 from turnout.experiments.paper.comparison import draw_overview, overview_tables
 from turnout.kernel.fairness import DEFAULT_RATE, exact_rate
+from turnout.policies.base import SelectionPolicy
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.play import play
 from turnout.simulator.sweep import missing_plans, play_into, sweep
@@ -73,9 +74,8 @@ def simulate(
     plans = [
         replace(plan, seed=seed) for plan in contenders(policies, config, settings, world, rounds, ("rbcsf", "random"))
     ]
-    for plan in plans:
-        plan.build()  # reports invalid settings before the first round
-    promised = _promised(plans) if promise is None else promise
+    built = [plan.build()[0] for plan in plans]  # reports invalid settings before the first round
+    promised = _promised(built) if promise is None else promise
     runs = _simulate(plans, save)
     summaries = [summarise(columns, guaranteed_rate=promised) for columns in runs]
     if figure is not None:
@@ -133,8 +133,7 @@ def compare(
     _reject_options("a comparison without --suite", {"--traces": traces, "--out": out})
     plans = contenders(policies, config, settings, world, rounds, ("rbcsf", "random", "fedcs"))
     count = seeds or (read_config(config).get("seeds", 10) if config is not None else 10)
-    for plan in plans:
-        plan.build()
+    built = [plan.build()[0] for plan in plans]  # reports invalid settings before the first run
     names = [plan.name for plan in plans]
     if baseline is not None and baseline not in names:
         raise SettingError(
@@ -142,7 +141,7 @@ def compare(
         )
     reference = names.index(baseline or ("random" if "random" in names else names[0]))
     by_seed = [[replace(plan, seed=seed) for seed in range(count)] for plan in plans]
-    figures = _sweep(by_seed, _promised(plans) if promise is None else promise, save, workers)
+    figures = _sweep(by_seed, _promised(built) if promise is None else promise, save, workers)
     rows = [_compare(plan, summaries, figures[reference]) for plan, summaries in zip(plans, figures, strict=True)]
     if json:
         print_json({"seeds": count, "baseline": names[reference], "policies": rows})
@@ -179,10 +178,9 @@ def _simulate_in_memory(plan: RunPlan, progress: Progress) -> RoundColumns:
     return RoundColumns.from_records(records, clients=world.clients)
 
 
-def _promised(plans: Sequence[RunPlan]) -> float:
+def _promised(policies: Sequence[SelectionPolicy]) -> float:
     """Returns the guaranteed rate of the first policy that has one rate for all clients, else the paper's rate."""
-    guarantees = [guarantee for plan in plans if (guarantee := plan.build()[0].guarantee) is not None]
-    rates = [guarantee.rate for guarantee in guarantees]
+    rates = [policy.guarantee.rate for policy in policies if policy.guarantee is not None]
     return next((float(exact_rate(rate)) for rate in rates if isinstance(rate, float | int | str)), DEFAULT_RATE)
 
 
