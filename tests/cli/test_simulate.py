@@ -285,6 +285,40 @@ main()
 """
 
 
+INTERRUPTED_AT_THE_START = """
+import os, signal, sys
+import joblib
+from turnout.cli import main
+
+plain = joblib.Parallel.__call__
+
+def call(self, *arguments, **more):
+    results = plain(self, *arguments, **more)
+    os.killpg(0, signal.SIGINT)
+    return results
+
+joblib.Parallel.__call__ = call
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv = ["turnout", *sys.argv[1:]]
+main()
+"""
+
+
+def test_ctrl_c_while_the_workers_start_prints_no_traceback(tmp_path: Path) -> None:
+    """The workers have just been started, and import their modules when the signal arrives."""
+    child = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_AT_THE_START, "reproduce", "queues", "--seeds", "2", "--rounds", "50"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        check=False,
+    )
+    assert child.returncode == 130, child.stderr
+    assert "To continue: turnout reproduce queues" in child.stderr
+    assert "Traceback" not in child.stderr
+
+
 def test_ctrl_c_keeps_finished_runs_and_prints_how_to_continue(tmp_path: Path) -> None:
     """In the moment in which the third run has been stored."""
     out = tmp_path / "out"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -136,7 +138,8 @@ def _play_with_joblib(
             for index, data in Parallel(n_jobs=workers, **options)(tasks[start : start + chunk_size]):
                 yield index, RoundColumns.from_bytes(data)
         return
-    results = pool(tasks)
+    with _blocked_interrupts():
+        results = pool(tasks)  # starts the workers
     try:
         # `yield from` would close the pool before the warnings are silenced.
         for index, data in results:
@@ -145,6 +148,23 @@ def _play_with_joblib(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # joblib warns about runs that were unfinished at the stop
             results.close()
+
+
+@contextmanager
+def _blocked_interrupts() -> Iterator[None]:
+    """Blocks SIGINT in this thread and, for good, in the processes that it starts inside the `with` block.
+
+    A terminal sends Ctrl-C to all processes. This process handles it and ends its workers; a worker that is still
+    starting would print a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def columns_to_store(plan: RunPlan, columns: RoundColumns) -> RoundColumns:
