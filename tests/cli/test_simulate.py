@@ -286,7 +286,7 @@ main()
 
 
 INTERRUPTED_AT_THE_START = """
-import os, signal, sys
+import os, pathlib, signal, sys, time
 import joblib
 from turnout.cli import main
 
@@ -294,8 +294,16 @@ plain = joblib.Parallel.__call__
 
 def call(self, *arguments, **more):
     results = plain(self, *arguments, **more)
-    os.killpg(0, signal.SIGINT)
-    return results
+    while not pathlib.Path("started").exists():
+        time.sleep(0.01)
+    return interrupted(results)
+
+def interrupted(results):
+    try:
+        os.killpg(0, signal.SIGINT)
+        yield from results
+    finally:
+        results.close()
 
 joblib.Parallel.__call__ = call
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -303,20 +311,37 @@ sys.argv = ["turnout", *sys.argv[1:]]
 main()
 """
 
+# Python imports this module when it starts; a worker of joblib then waits until the test lets it go on.
+STARTING_WORKER = """
+import pathlib, sys, time
+
+if any("popen_loky" in argument for argument in sys.orig_argv):
+    pathlib.Path("started").touch()
+    while not pathlib.Path("over").exists():
+        time.sleep(0.01)
+"""
+
 
 def test_ctrl_c_while_the_workers_start_prints_no_traceback(tmp_path: Path) -> None:
-    """The workers have just been started, and import their modules when the signal arrives."""
-    child = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_AT_THE_START, "reproduce", "queues", "--seeds", "2", "--rounds", "50"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        start_new_session=True,
-        check=False,
-    )
-    assert child.returncode == 130, child.stderr
-    assert "To continue: turnout reproduce queues" in child.stderr
-    assert "Traceback" not in child.stderr
+    """The first worker has started Python, and has not imported its modules yet."""
+    (tmp_path / "sitecustomize.py").write_text(STARTING_WORKER)
+    command = ["reproduce", "queues", "--seeds", "2", "--rounds", "50", "--out", "out"]
+    with (tmp_path / "messages").open("w+") as messages:
+        child = subprocess.run(
+            [sys.executable, "-c", INTERRUPTED_AT_THE_START, *command],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
+            stdout=messages,
+            stderr=messages,
+            start_new_session=True,
+            check=False,
+        )
+        (tmp_path / "over").touch()
+        messages.seek(0)
+        printed = messages.read()
+    assert child.returncode == 130, printed
+    assert "To continue: turnout reproduce queues" in printed
+    assert "Traceback" not in printed
 
 
 def test_ctrl_c_keeps_finished_runs_and_prints_how_to_continue(tmp_path: Path) -> None:

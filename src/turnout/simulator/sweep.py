@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -138,7 +139,7 @@ def _play_with_joblib(
             for index, data in Parallel(n_jobs=workers, **options)(tasks[start : start + chunk_size]):
                 yield index, RoundColumns.from_bytes(data)
         return
-    with _blocked_interrupts():
+    with _ignored_interrupts():
         results = pool(tasks)  # starts the workers
     try:
         # `yield from` would close the pool before the warnings are silenced.
@@ -151,20 +152,22 @@ def _play_with_joblib(
 
 
 @contextmanager
-def _blocked_interrupts() -> Iterator[None]:
-    """Blocks SIGINT in this thread and, for good, in the processes that it starts inside the `with` block.
+def _ignored_interrupts() -> Iterator[None]:
+    """Ignores SIGINT for a moment, and for good in the processes that are started inside the `with` block.
 
     A terminal sends Ctrl-C to all processes. This process handles it and ends its workers; a worker that is still
-    starting would print a traceback.
+    starting would print a traceback. Only an ignored signal stays ignored in a new process.
     """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
+    before = signal.getsignal(signal.SIGINT)
+    # Python changes signals in the main thread only, and cannot restore a handler that it did not install.
+    if before is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
 
 
 def columns_to_store(plan: RunPlan, columns: RoundColumns) -> RoundColumns:
