@@ -84,4 +84,4 @@ with Scheduler.open(folder / "fleet.turnout", settings=promise, deadline=0.25) a
     for thread in threads:
         thread.join()
     print(scheduler.status())
-    print(f"the guarantee holds: {scheduler.certificate().holds}")
+    print(f"the guarantee holds: {scheduler.certificate().books_balance}")

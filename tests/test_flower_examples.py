@@ -39,7 +39,7 @@ def test_the_simulation_compares_both_selections_and_saves_its_runs(tmp_path: Pa
         assert f"│ {result['policy']}" in output
     with Scheduler.open(tmp_path / "seed-0.turnout", read_only=True) as scheduler:
         assert len(scheduler.clients) == 40
-        assert scheduler.certificate().holds
+        assert scheduler.certificate().books_balance
         assert sorted(scheduler.certificate().turns.tolist()) == sorted(fair["turns"])
 
 
@@ -51,7 +51,7 @@ def test_the_deployment_survives_a_killed_supernode_and_names_it(tmp_path: Path)
     assert re.search(rf"^lost: .*{lost}", output, re.MULTILINE), output
     with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as scheduler:
         assert "c4" in scheduler.clients  # joined late
-        assert scheduler.certificate().holds
+        assert scheduler.certificate().books_balance
         turns, rounds = scheduler.history(lost), scheduler.round
         missed = next(turn.round for turn in turns if turn.kind in ("late", "failed"))
         assert missed < rounds

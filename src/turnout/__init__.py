@@ -20,8 +20,8 @@ from turnout.errors import (
     TrainingError,
     TurnoutError,
 )
+from turnout.kernel.certificate import Certificate
 from turnout.kernel.cohort_problem import CohortProblem
-from turnout.kernel.fairness import Certificate
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.rounds import LateArrivals, RoundOffer, RoundRecord, RoundReport, Selection
 from turnout.policies import (
@@ -39,6 +39,7 @@ from turnout.policies import (
     Eligible,
     ExcludeBusy,
     FairOracle,
+    FairPace,
     Fastest,
     FedCS,
     Oort,
@@ -96,6 +97,7 @@ __all__ = [
     "ExcludeBusy",
     "Explanation",
     "FairOracle",
+    "FairPace",
     "Fastest",
     "FedCS",
     "FleetReader",

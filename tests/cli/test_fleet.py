@@ -17,7 +17,7 @@ import pytest
 
 from cli.in_process import Done
 from cli.in_process import run as run_turnout
-from turnout.kernel.fairness import Certificate
+from turnout.kernel.certificate import Certificate
 from turnout.scheduler import ClientStatus, Feature, Features, Scheduler
 from turnout.store import RunStore
 

@@ -23,7 +23,7 @@ from turnout.dashboard.sources.ledger import CHANGE_THRESHOLD, Ledger
 from turnout.dashboard.sources.run import RunSource
 from turnout.dashboard.views.queues import debt_history, turns_and_availability
 from turnout.kernel.arrays import FloatArray
-from turnout.kernel.fairness import Certificate
+from turnout.kernel.certificate import Certificate
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.policies.rbcsf.change import ChangeDetector
 from turnout.policies.registry import make_policy, with_defaults
@@ -125,7 +125,7 @@ def test_debts_by_round_and_the_certificate_of_a_run(runs: tuple[RunStore, Store
         np.testing.assert_array_equal(ledger.shares(), shares[-1])
         found = ledger.certificate()
         assert found is not None
-        assert found.holds
+        assert found.books_balance
         np.testing.assert_array_equal(found.owed, expected[-1])
         np.testing.assert_array_equal(found.turns, columns.turns)
         np.testing.assert_allclose(found.promised, 0.15 * len(columns))

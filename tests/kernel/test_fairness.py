@@ -60,7 +60,7 @@ def test_lazy_integer_queues_equal_literal_queues_in_fractions(
         assert exact_debts(queues) == [queue.owed for queue in literal]
         assert (queues.owed >= 0).all()
         certificate = queues.certificate(turns)
-        assert certificate.holds
+        assert certificate.books_balance
         assert [Fraction(int(u), unit) for u in certificate.promised_units] == [q.promised for q in literal]
         assert [Fraction(int(u), unit) for u in certificate.forfeited_units] == [q.forfeited for q in literal]
 
@@ -83,11 +83,11 @@ def test_the_certificate_checks_independently_counted_turns() -> None:
     queues = FairnessQueues(2, 0.5)
     for chosen in ([0], [0], [0], [1]):
         queues.advance(chosen)
-    assert queues.certificate([3, 1], 4).holds
+    assert queues.certificate([3, 1], 4).books_balance
     assert queues.certificate([3, 1]).promised.tolist() == [2.0, 2.0]
     wrong = queues.certificate([3, 0], 4)
-    assert not wrong.holds
-    assert wrong.kept.tolist() == [True, False]
+    assert not wrong.books_balance
+    assert wrong.balanced.tolist() == [True, False]
 
 
 def test_only_available_clients_accrue_with_accrual_available() -> None:
@@ -112,7 +112,7 @@ def test_turns_beyond_max_owed_are_counted_as_forfeited() -> None:
     queues.advance([0])
     assert queues.owed.tolist() == [1.5, 2.0]
     assert queues.forfeited.tolist() == [3.0, 3.5]
-    assert queues.certificate([1, 0]).holds
+    assert queues.certificate([1, 0]).books_balance
 
 
 def test_new_clients_are_owed_nothing_and_accrue_from_the_next_round() -> None:
@@ -147,7 +147,7 @@ def test_retired_clients_do_not_accrue_and_cannot_be_chosen() -> None:
     queues.add(1)
     queues.advance([])
     assert queues.owed.tolist() == [1.5, 0.5, 0.5]
-    assert queues.certificate([0, 0, 0]).holds
+    assert queues.certificate([0, 0, 0]).books_balance
 
 
 def test_the_debt_of_a_million_rounds_is_exact() -> None:

@@ -32,7 +32,7 @@ def test_the_debt_of_a_group_is_its_rate_minus_the_turns_of_its_members(cohorts:
     assert certificate.turns.tolist() == queues.turns.tolist() == [turns[name] for name in queues.names]
     assert certificate.promised.tolist() == pytest.approx([1.5 * len(cohorts), len(cohorts) / 3])
     assert certificate.owed.tolist() == queues.owed.tolist()
-    assert certificate.holds
+    assert certificate.books_balance
 
 
 def test_groups_may_be_numbers_and_a_group_without_a_rate_is_owed_nothing() -> None:

@@ -61,6 +61,7 @@ def test_settings_that_are_missing_have_the_values_of_the_paper() -> None:
 def test_every_setting_reaches_the_guarantee_and_its_queues() -> None:
     settings: GuaranteeSettings = {
         "guaranteed_rate": "1/4",
+        "tolerance": Fraction(3, 2),
         "accrual": "available",
         "max_owed": Fraction(5, 2),
         "paid": "contributed",

@@ -94,7 +94,8 @@ def per_client(state: dict[str, Any], client: int) -> dict[tuple[str, int], Any]
 
 def equal(label: str, array: Any, other: Any) -> bool:
     """Compares arrays; with a fleet-wide prior up to rounding errors, which each change of it adds."""
-    return bool(np.allclose(array, other, rtol=1e-9) if "prior" in label else np.array_equal(array, other))
+    has_prior = "prior" in label or "fair-pace" in label
+    return bool(np.allclose(array, other, rtol=1e-9) if has_prior else np.array_equal(array, other))
 
 
 def is_of_the_certificate(key: str, state: dict[str, Any]) -> bool:
@@ -150,6 +151,8 @@ def test_a_forgotten_client_has_the_state_of_a_client_that_never_took_part(label
     for client in set(range(CLIENTS)) - {FORGOTTEN}:
         entries = per_client(before, client)
         for place, entry in per_client(after, client).items():
+            if "fair-pace" in label and place[0].endswith("model.bank"):
+                continue  # the fleet-wide regression, towards which it shrinks estimates, forgets the client too
             assert np.array_equal(entry, entries[place]), f"forget changed {place[0]} of another client"
 
 

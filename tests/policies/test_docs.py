@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from turnout import POLICIES, SelectionPolicy
+from turnout import POLICIES, SelectionPolicy, make_policy
 from turnout.kernel.guarantee import AccountingSettings, Guarantee
 from turnout.policies import WRAPPERS
 from turnout.policies.checks import CHECKS
@@ -47,7 +47,7 @@ def section_of(policy: str) -> str:
 
 
 def default_of(policy: str, setting: str) -> Any:
-    guarantee = Guarantee.from_settings({})
+    guarantee = make_policy(policy, 40).guarantee or Guarantee.from_settings({})
     if setting == "guaranteed_rate":
         return guarantee.rate
     return (
@@ -74,7 +74,7 @@ def test_every_setting_of_a_wrapper_is_described(wrapper: str) -> None:
     assert f"**{WRAPPERS[wrapper].__name__}**" in PAGE or wrapper == "with-guarantee"
 
 
-@pytest.mark.parametrize("policy", ["rbcsf", "oort"])
+@pytest.mark.parametrize("policy", ["fair-pace", "rbcsf", "oort"])
 def test_the_tables_of_settings_have_the_defaults(policy: str) -> None:
     documented = {
         setting: ast.literal_eval(default.strip("`"))

@@ -17,6 +17,7 @@ from turnout.policies.small_fleet import SmallFleet
 
 SMALL, LARGE = 9, 14
 SETTINGS: dict[str, dict[str, Any]] = {
+    "fair-pace": {"cohort_size": 3, "guaranteed_rate": "1/7"},
     "rbcsf": {"cohort_size": 3, "guaranteed_rate": "1/7", "speed_weight": 2.0},
     "fair-oracle": {"cohort_size": 3, "guaranteed_rate": "1/7", "speed_weight": 2.0},
     "random": {"cohort_size": 3},
@@ -114,7 +115,7 @@ def test_new_clients_are_owed_nothing_and_earn_from_their_first_round() -> None:
     larger = SmallFleet(clients=5, availability=1.0)
     play_offer(policy, larger, larger.offer(5))
     assert policy.certificate().promised.tolist() == [1.25, 1.25, 1.25, 0.25, 0.25]
-    assert policy.certificate().holds
+    assert policy.certificate().books_balance
 
 
 def test_round_robin_selects_new_clients_first() -> None:

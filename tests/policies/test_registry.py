@@ -12,7 +12,7 @@ from turnout.policies import WRAPPERS, Overcommit
 from turnout.policies.registry import guarantee_of, nested_settings, setting_default, setting_names, with_defaults
 from turnout.policies.small_fleet import SmallFleet
 
-OWN = ["rbcsf", "random", "skewed", "round-robin", "fedcs", "fastest", "fair-oracle"]
+OWN = ["fair-pace", "rbcsf", "random", "skewed", "round-robin", "fedcs", "fastest", "fair-oracle"]
 PUBLISHED = [
     "data-size",
     "oort",
@@ -25,7 +25,7 @@ PUBLISHED = [
     "e3cs",
     "ucb-cs",
 ]
-GUARANTEE = {"guaranteed_rate", "accrual", "max_owed", "paid", "availability", "allow_infeasible"}
+GUARANTEE = {"guaranteed_rate", "tolerance", "accrual", "max_owed", "paid", "availability", "allow_infeasible"}
 
 
 def test_every_policy_is_registered_by_its_name() -> None:
@@ -37,7 +37,7 @@ def test_every_policy_is_registered_by_its_name() -> None:
 
 def test_unknown_names_and_settings_suggest_a_similar_one() -> None:
     with pytest.raises(
-        SettingError, match=r"unknown policy 'rbcfs' \(did you mean 'rbcsf'\?\); the policies are rbcsf, random"
+        SettingError, match=r"unknown policy 'rbcfs' \(did you mean 'rbcsf'\?\); the policies are fair-pace, rbcsf"
     ):
         make_policy("rbcfs", 40)
     with pytest.raises(SettingError, match=r"no setting 'cohort' \(did you mean 'cohort_size'\?\)"):
@@ -92,7 +92,7 @@ def test_invalid_plain_settings_are_refused(name: str, settings: dict[str, Any],
 
 def test_the_settings_of_a_policy_include_those_of_its_guarantee() -> None:
     assert setting_names("random") == ["cohort_size", "seed"]
-    for name in ("rbcsf", "fair-oracle", "cs-ucb-q"):
+    for name in ("fair-pace", "rbcsf", "fair-oracle", "cs-ucb-q"):
         assert set(setting_names(name)) >= GUARANTEE | {"cohort_size"}
         assert "clients" not in setting_names(name)
     assert setting_names("overcommit") == ["policy", "settings", "factor"]

@@ -429,7 +429,7 @@ def test_available_clients_earn_turns_up_to_the_cap_and_forfeit_the_excess(open_
         play_round(scheduler, offered("fast"))
     assert scheduler.certificate().promised[row] == 5.0
     assert scheduler.certificate().owed[row] == certificate.owed[row]
-    assert scheduler.certificate().holds
+    assert scheduler.certificate().books_balance
 
 
 @pytest.mark.parametrize(("speed_weight", "cap"), [(0.0, 10), (1.5, 25)])
@@ -440,7 +440,7 @@ def test_debts_are_capped_by_default_at_ten_turns_above_those_that_outweigh_the_
     for _ in range(2 * cap):
         play_round(scheduler, offered("a", "b", "c"))
     assert scheduler.certificate().owed.max() == cap
-    assert scheduler.certificate().holds
+    assert scheduler.certificate().books_balance
     assert "3 clients have forfeited turns to the cap: raise max_owed" in "".join(scheduler.notices())
 
 
@@ -475,7 +475,7 @@ def test_a_retired_client_is_never_selected_and_keeps_its_debt(open_fleet: OpenF
     after = scheduler.certificate()
     for kind in ("turns", "promised", "owed"):
         assert getattr(after, kind)[row] == getattr(before, kind)[row]
-    assert after.holds
+    assert after.books_balance
     assert (scheduler.status().retired, scheduler.clients) == (1, ["a", "b", "c"])
     assert "3, 1 of them retired" in str(scheduler.status())
     assert len(scheduler.history("b")) == before.turns[row]
@@ -1068,7 +1068,7 @@ def test_any_sequence_of_actions_keeps_the_certificate_and_the_stored_state(
                     assert not set(cohort) & (backing_off | gone)
                 if scheduler.clients:
                     certificate = scheduler.certificate()
-                    assert certificate.holds
+                    assert certificate.books_balance
                     assert ((certificate.owed >= 0) & (certificate.owed <= 2)).all()
                 assert packed(scheduler) == packed_from_disk(path)
 

@@ -164,7 +164,7 @@ def test_a_random_policy_uses_the_seed_of_the_plan_unless_its_settings_have_one(
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        (RunPlan("rbcs", 5), r"unknown policy 'rbcs' \(did you mean 'rbcsf'\?\); the policies are rbcsf, random"),
+        (RunPlan("rbcs", 5), r"unknown policy 'rbcs' \(did you mean 'rbcsf'\?\); the policies are fair-pace, rbcsf"),
         (RunPlan("rbcsf", 5, world="papr"), r"unknown world 'papr' \(did you mean 'paper'\?\); known worlds are paper"),
         (
             RunPlan("rbcsf", 5, settings={"speed_wait": 5}),

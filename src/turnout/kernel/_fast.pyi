@@ -13,6 +13,7 @@ def cohort_of_times(
     available: npt.NDArray[np.uint8],
     size: int,
     speed_weight: float,
+    floor: float,
 ) -> tuple[IntArray, FloatArray, float, float, int]: ...
 def cohort_of_contexts(
     contexts: FloatArray,
@@ -25,5 +26,22 @@ def cohort_of_contexts(
     size: int,
     speed_weight: float,
 ) -> tuple[IntArray, FloatArray, float, float, int]: ...
+def paced_cohort_of_times(
+    times: FloatArray,
+    usual_times: FloatArray,
+    pace: tuple[int | IntArray, int | IntArray, npt.NDArray[np.int32], int, float | FloatArray, float, int],
+    available: npt.NDArray[np.uint8],
+    size: int,
+) -> tuple[tuple[IntArray, FloatArray, float, float, int], IntArray]: ...
+def paced_cohort_of_contexts(
+    contexts: FloatArray,
+    bank: FloatArray,
+    exploration: float,
+    usual_sums: FloatArray,
+    mean_context: FloatArray,
+    pace: tuple[int | IntArray, int | IntArray, npt.NDArray[np.int32], int, float | FloatArray, float, int],
+    available: npt.NDArray[np.uint8],
+    size: int,
+) -> tuple[tuple[IntArray, FloatArray, float, float, int], IntArray]: ...
 def learn(bank: FloatArray, rows: IntArray, contexts: FloatArray, times: FloatArray) -> None: ...
 def magnitude(numbers: FloatArray) -> float: ...

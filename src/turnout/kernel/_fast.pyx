@@ -1,12 +1,27 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """Python bindings of the compiled kernel; callers must validate the arrays, which are not checked here."""
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libcpp.vector cimport vector
 
 import numpy as np
 
 cdef extern from "_fast_cohort.hpp" namespace "turnout" nogil:
+    cdef struct Pace:
+        const int64_t* rates
+        int64_t common_rate
+        const int64_t* rounds
+        int64_t common_rounds
+        const int32_t* turns
+        int64_t units_per_turn
+        const double* allowed
+        double common_allowed
+        double least_allowed
+        double places
+        const double* usual_sums
+        const double* mean_context
+        const double* usual_times
+
     cdef struct Fleet:
         int64_t clients
         const double* times
@@ -22,6 +37,8 @@ cdef extern from "_fast_cohort.hpp" namespace "turnout" nogil:
         const uint8_t* available
         int64_t size
         double speed_weight
+        double floor
+        const Pace* pace
 
     cdef struct Member:
         int64_t row
@@ -29,6 +46,7 @@ cdef extern from "_fast_cohort.hpp" namespace "turnout" nogil:
 
     cdef cppclass Cohort:
         vector[Member] members
+        vector[int64_t] urgent
         double threshold
         double objective
         int64_t considered
@@ -64,12 +82,31 @@ cdef _solved(const Fleet& fleet):
     for i in range(<Py_ssize_t> cohort.members.size()):
         row[i] = cohort.members[i].row
         time[i] = cohort.members[i].time
-    return rows, times, cohort.threshold, cohort.objective, cohort.considered
+    found = rows, times, cohort.threshold, cohort.objective, cohort.considered
+    if fleet.pace is NULL:
+        return found
+    urgent = np.empty(cohort.urgent.size(), dtype=np.int64)
+    cdef int64_t[::1] first = urgent
+    for i in range(<Py_ssize_t> cohort.urgent.size()):
+        first[i] = cohort.urgent[i]
+    return found, urgent
+
+
+cdef void _set_contexts(Fleet* fleet, const double[:, :] contexts, const double[:, ::1] bank, double exploration):
+    fleet.times = NULL
+    fleet.contexts = &contexts[0, 0]
+    fleet.context_client_stride = contexts.strides[0] // <Py_ssize_t> sizeof(double)
+    fleet.context_feature_stride = contexts.strides[1] // <Py_ssize_t> sizeof(double)
+    fleet.bank = &bank[0, 0]
+    fleet.features = <int> contexts.shape[1]
+    fleet.exploration = exploration
 
 
 cdef Fleet _owed_fleet(const int64_t[::1] owed, int64_t common_credit, double units_per_turn,
                        const uint8_t[::1] available, int64_t size, double speed_weight):
     cdef Fleet fleet
+    fleet.floor = 0.0
+    fleet.pace = NULL
     fleet.clients = owed.shape[0]
     fleet.owed = &owed[0]
     fleet.common_credit = common_credit
@@ -81,8 +118,10 @@ cdef Fleet _owed_fleet(const int64_t[::1] owed, int64_t common_credit, double un
 
 
 def cohort_of_times(const double[::1] times, const int64_t[::1] owed, int64_t common_credit,
-                    double units_per_turn, const uint8_t[::1] available, int64_t size, double speed_weight):
+                    double units_per_turn, const uint8_t[::1] available, int64_t size, double speed_weight,
+                    double floor):
     cdef Fleet fleet = _owed_fleet(owed, common_credit, units_per_turn, available, size, speed_weight)
+    fleet.floor = floor
     fleet.times = &times[0]
     fleet.features = 0
     return _solved(fleet)
@@ -92,13 +131,78 @@ def cohort_of_contexts(const double[:, :] contexts, const double[:, ::1] bank, d
                        const int64_t[::1] owed, int64_t common_credit, double units_per_turn,
                        const uint8_t[::1] available, int64_t size, double speed_weight):
     cdef Fleet fleet = _owed_fleet(owed, common_credit, units_per_turn, available, size, speed_weight)
-    fleet.times = NULL
-    fleet.contexts = &contexts[0, 0]
-    fleet.context_client_stride = contexts.strides[0] // <Py_ssize_t> sizeof(double)
-    fleet.context_feature_stride = contexts.strides[1] // <Py_ssize_t> sizeof(double)
-    fleet.bank = &bank[0, 0]
-    fleet.features = <int> contexts.shape[1]
-    fleet.exploration = exploration
+    _set_contexts(&fleet, contexts, bank, exploration)
+    return _solved(fleet)
+
+
+cdef class _PaceView:
+    """The pointers of a pace, and the arrays behind them."""
+
+    cdef Pace pace
+    cdef object arrays
+
+    def __init__(self, rates, rounds, const int32_t[::1] turns, int64_t units_per_turn, allowed,
+                 double least_allowed, int64_t places):
+        cdef const int64_t[::1] units
+        cdef const double[::1] doubles
+        self.arrays = [turns]
+        self.pace.rates = self.pace.rounds = NULL
+        self.pace.allowed = self.pace.usual_sums = self.pace.mean_context = self.pace.usual_times = NULL
+        if isinstance(rates, int):
+            self.pace.common_rate = rates
+        else:
+            units = rates
+            self.arrays.append(units)
+            self.pace.rates = &units[0]
+        if isinstance(rounds, int):
+            self.pace.common_rounds = rounds
+        else:
+            units = rounds
+            self.arrays.append(units)
+            self.pace.rounds = &units[0]
+        if isinstance(allowed, float):
+            self.pace.common_allowed = allowed
+        else:
+            doubles = allowed
+            self.arrays.append(doubles)
+            self.pace.allowed = &doubles[0]
+        self.pace.turns = &turns[0]
+        self.pace.units_per_turn = units_per_turn
+        self.pace.least_allowed = least_allowed
+        self.pace.places = places
+
+    cdef Fleet to_fleet(self, const uint8_t[::1] available, int64_t size):
+        cdef Fleet fleet
+        fleet.clients = available.shape[0]
+        fleet.owed = NULL
+        fleet.common_credit = 0
+        fleet.units_per_turn = 1.0
+        fleet.available = &available[0]
+        fleet.size = size
+        fleet.speed_weight = 1.0
+        fleet.floor = 0.0
+        fleet.pace = &self.pace
+        return fleet
+
+
+def paced_cohort_of_times(const double[::1] times, const double[::1] usual_times, tuple pace,
+                          const uint8_t[::1] available, int64_t size):
+    cdef _PaceView view = _PaceView(*pace)
+    cdef Fleet fleet = view.to_fleet(available, size)
+    fleet.times = &times[0]
+    fleet.features = 0
+    view.pace.usual_times = &usual_times[0]
+    return _solved(fleet)
+
+
+def paced_cohort_of_contexts(const double[:, :] contexts, const double[:, ::1] bank, double exploration,
+                             const double[:, ::1] usual_sums, const double[::1] mean_context, tuple pace,
+                             const uint8_t[::1] available, int64_t size):
+    cdef _PaceView view = _PaceView(*pace)
+    cdef Fleet fleet = view.to_fleet(available, size)
+    _set_contexts(&fleet, contexts, bank, exploration)
+    view.pace.usual_sums = &usual_sums[0, 0]
+    view.pace.mean_context = &mean_context[0]
     return _solved(fleet)
 
 

@@ -9,6 +9,10 @@
 // candidates are swept from the slowest threshold to the fastest.
 //
 // The scale of the histogram affects only the speed: any scale gives the exact result.
+//
+// FairPace uses the same pass with prices instead of debts; pace.py is the equivalent in NumPy. The
+// value of a client is then the bit pattern of its price, which has the same order as the price.
+// Urgent clients do not compete: they are collected first and take their places before the sweep.
 
 #pragma once
 
@@ -32,6 +36,24 @@ constexpr int kDebtBuckets = 128;
 constexpr int kCells = kTimeBuckets * kDebtBuckets;
 constexpr uint16_t kAbsent = kCells;  // an additional cell for clients that are not available
 
+// How far each client is behind its promise, and its usual time. Units are integers; a null array
+// means that the common value holds for all clients.
+struct Pace {
+    const int64_t* rates;
+    int64_t common_rate;
+    const int64_t* rounds;  // in which a client accrued before this one
+    int64_t common_rounds;
+    const int32_t* turns;
+    int64_t units_per_turn;
+    const double* allowed;  // units that a client may be behind
+    double common_allowed;
+    double least_allowed;  // the lower limit of `allowed` in the numerator of a price
+    double places;
+    const double* usual_sums;  // (features + 1, clients): sums of contexts, then their number
+    const double* mean_context;  // of the whole fleet
+    const double* usual_times;  // known usual times, or null: then they are estimated
+};
+
 struct Fleet {
     int64_t clients;
     const double* times;    // known times, or null: then they are estimated from the next six fields
@@ -47,6 +69,8 @@ struct Fleet {
     const uint8_t* available;
     int64_t size;  // of the cohort; at most the number of available clients
     double speed_weight;
+    double floor;  // the round lasts at least this long
+    const Pace* pace;  // prices instead of `owed`, or null
 };
 
 struct Member {
@@ -56,6 +80,7 @@ struct Member {
 
 struct Cohort {
     std::vector<Member> members;  // in order of rows
+    std::vector<int64_t> urgent;  // rows, the most urgent first
     double threshold;
     double objective;
     int64_t considered;  // the number of candidates after the filter
@@ -112,6 +137,19 @@ TURNOUT_VECTOR static void optimistic_of_many(const double* const* contexts, con
     }
 }
 
+// The same without exploration, for which the inverse matrices are not needed.
+TURNOUT_VECTOR static void predicted_of_block(const double* const* contexts, const double* const* theta, int features,
+                                              int64_t clients, double* TURNOUT_RESTRICT times) {
+    for (int f = 0; f < features; ++f) {
+        const double *TURNOUT_RESTRICT c = contexts[f], *TURNOUT_RESTRICT t = theta[f];
+        if (f == 0)
+            for (int64_t i = 0; i < clients; ++i) times[i] = t[i] * c[i];
+        else
+            for (int64_t i = 0; i < clients; ++i) times[i] += t[i] * c[i];
+    }
+    for (int64_t i = 0; i < clients; ++i) times[i] = times[i] > 0 ? times[i] : 0.0;
+}
+
 struct Grid {
     double buckets_per_second;
     int64_t lowest_debt;
@@ -133,6 +171,45 @@ TURNOUT_VECTOR static void cells_of_block(const double* TURNOUT_RESTRICT times, 
         debt = debt < kDebtBuckets - 1 ? debt : kDebtBuckets - 1;
         const int32_t cell = slowness * kDebtBuckets + static_cast<int32_t>(debt);
         cells[i] = static_cast<uint16_t>(available[i] ? cell : kAbsent);
+    }
+}
+
+// The dot product of theta-hat and the usual context, times the number of contexts plus one; not negative.
+TURNOUT_VECTOR static void usual_of_block(const double* const* sums, const double* mean, const double* const* theta,
+                                          int features, int64_t clients, double* TURNOUT_RESTRICT usual) {
+    for (int f = 0; f < features; ++f) {
+        const double *TURNOUT_RESTRICT sum = sums[f], *TURNOUT_RESTRICT coefficient = theta[f];
+        const double average = mean[f];
+        if (f == 0)
+            for (int64_t i = 0; i < clients; ++i) usual[i] = coefficient[i] * (sum[i] + average);
+        else
+            for (int64_t i = 0; i < clients; ++i) usual[i] += coefficient[i] * (sum[i] + average);
+    }
+    for (int64_t i = 0; i < clients; ++i) usual[i] = usual[i] > 0 ? usual[i] : 0.0;
+}
+
+// Prices from the units that remain until a client is urgent. `weights` is the number of contexts, or null.
+TURNOUT_VECTOR static void prices_of_block(const double* TURNOUT_RESTRICT slack, const double* TURNOUT_RESTRICT usual,
+                                           const double* weights, const double* allowed, double common_allowed,
+                                           double least_allowed, double places, int64_t clients,
+                                           double* TURNOUT_RESTRICT prices) {
+    for (int64_t i = 0; i < clients; ++i) {
+        const double own = allowed ? allowed[i] : common_allowed;
+        const double weight = weights ? (weights[i] + 1.0) * places : places;
+        const double price = usual[i] * (own > least_allowed ? own : least_allowed) / (weight * slack[i]);
+        prices[i] = slack[i] > 0 ? price : -1.0;
+    }
+}
+
+TURNOUT_VECTOR static void slack_of_block(const Pace& pace, int64_t start, int64_t clients, double* TURNOUT_RESTRICT slack) {
+    const int64_t* rates = pace.rates ? pace.rates + start : nullptr;
+    const int64_t* rounds = pace.rounds ? pace.rounds + start : nullptr;
+    const double* allowed = pace.allowed ? pace.allowed + start : nullptr;
+    const int32_t* turns = pace.turns + start;
+    for (int64_t i = 0; i < clients; ++i) {
+        const int64_t promised = (rates ? rates[i] : pace.common_rate) * ((rounds ? rounds[i] : pace.common_rounds) + 1);
+        const int64_t behind = promised - static_cast<int64_t>(turns[i]) * pace.units_per_turn;
+        slack[i] = (allowed ? allowed[i] : pace.common_allowed) - static_cast<double>(behind);
     }
 }
 
@@ -185,44 +262,103 @@ inline std::vector<int32_t> ascending(const std::vector<uint64_t>& keys) {
     return order;
 }
 
-// Keeps the most owed of the clients passed to offer(), at most as many as the cohort's size.
+// Keeps the most valuable of the clients passed to offer(), at most as many as the cohort's size.
 // Clients must be passed in ascending order of rows.
-class MostOwed {
+class MostValuable {
    public:
-    explicit MostOwed(const Fleet& fleet) : owed_(fleet.owed), size_(static_cast<size_t>(fleet.size)) {}
+    struct Entry {
+        int64_t value;
+        int32_t row;
+    };
 
-    void offer(int32_t row) {
-        if (owed_[row] <= floor_) return;
-        kept_.push_back(row);
+    explicit MostValuable(int64_t size) : size_(static_cast<size_t>(size)) {}
+
+    void offer(int32_t row, int64_t value) {
+        if (value <= floor_) return;
+        kept_.push_back({value, row});
         if (kept_.size() >= 2 * size_ + 64) cut();
     }
 
-    const std::vector<int32_t>& rows() {
+    const std::vector<Entry>& in_order_of_rows() {
+        cut();
+        std::sort(kept_.begin(), kept_.end(), [](const Entry& a, const Entry& b) { return a.row < b.row; });
+        return kept_;
+    }
+
+   private:
+    const size_t size_;
+    std::vector<Entry> kept_;
+    int64_t floor_ = std::numeric_limits<int64_t>::min();
+
+    void cut() {
+        if (kept_.size() <= size_) return;
+        const auto least = kept_.begin() + (size_ - 1);
+        std::nth_element(kept_.begin(), least, kept_.end(), [](const Entry& a, const Entry& b) {
+            return a.value != b.value ? a.value > b.value : a.row < b.row;
+        });
+        floor_ = least->value;  // a later row needs more than this, because ties go to the lower row
+        kept_.resize(size_);
+    }
+};
+
+// Keeps the most urgent clients, at most as many as the cohort's size: the smallest slack first,
+// among equals the faster client, then the lower row.
+class MostUrgent {
+   public:
+    struct Entry {
+        double slack;
+        double time;
+        int32_t row;
+
+        bool operator<(const Entry& other) const {
+            if (slack != other.slack) return slack < other.slack;
+            return time != other.time ? time < other.time : row < other.row;
+        }
+    };
+
+    explicit MostUrgent(int64_t size) : size_(static_cast<size_t>(size)) {}
+
+    void offer(const Entry& entry) {
+        if (full_ && !(entry < last_)) return;
+        kept_.push_back(entry);
+        if (kept_.size() >= 2 * size_ + 64) cut();
+    }
+
+    const std::vector<Entry>& in_order() {
         cut();
         std::sort(kept_.begin(), kept_.end());
         return kept_;
     }
 
    private:
-    const int64_t* owed_;
     const size_t size_;
-    std::vector<int32_t> kept_;
-    int64_t floor_ = std::numeric_limits<int64_t>::min();
+    std::vector<Entry> kept_;
+    Entry last_{};
+    bool full_ = false;
 
     void cut() {
         if (kept_.size() <= size_) return;
-        const auto least = kept_.begin() + (size_ - 1);
-        std::nth_element(kept_.begin(), least, kept_.end(), [this](int32_t a, int32_t b) {
-            return owed_[a] != owed_[b] ? owed_[a] > owed_[b] : a < b;
-        });
-        floor_ = owed_[*least];  // a later row needs more than this, because ties go to the lower row
+        const auto last = kept_.begin() + (size_ - 1);
+        std::nth_element(kept_.begin(), last, kept_.end());
+        last_ = *last;
+        full_ = true;
         kept_.resize(size_);
     }
 };
 
 class Solver {
    public:
-    explicit Solver(const Fleet& fleet) : fleet_(fleet), bank_rows_(fleet.features * (fleet.features + 1) / 2 + fleet.features) {
+    explicit Solver(const Fleet& fleet)
+        : fleet_(fleet),
+          bank_rows_(fleet.features * (fleet.features + 1) / 2 + fleet.features),
+          urgent_(fleet.size) {
+        if (fleet.pace) {
+            slack_.resize(kBlock);
+            usual_.resize(kBlock);
+            prices_.resize(kBlock);
+            keys_.resize(kBlock);
+            sums_.resize(fleet.features);
+        }
         if (fleet.times) return;
         scratch_.resize(static_cast<size_t>(fleet.features + 1) * kBlock);
         contexts_.resize(fleet.features);
@@ -234,7 +370,7 @@ class Solver {
             take_all();
         else
             filter();
-        return sweep();
+        return fleet_.pace ? sweep_after_urgent() : sweep(fleet_.size, fleet_.floor);
     }
 
    private:
@@ -246,7 +382,15 @@ class Solver {
     // order of rows.
     std::vector<int32_t> rows_;
     std::vector<double> times_;
+    std::vector<int64_t> values_;
     int32_t idle_ = 0;
+    // For prices only.
+    std::vector<double> slack_, usual_, prices_;
+    std::vector<int64_t> keys_;
+    std::vector<const double*> sums_;
+    MostUrgent urgent_;
+    int64_t largest_key_ = 0;
+    double units_per_second_ = 1.0;
 
     double* scratch(int row) { return scratch_.data() + row * kBlock; }
 
@@ -262,21 +406,62 @@ class Solver {
         }
         for (int r = 0; r < bank_rows_; ++r) bank_[r] = fleet_.bank + r * fleet_.clients + start;
         double* times = scratch(fleet_.features);
-        if (fleet_.features == 3)
+        if (fleet_.exploration == 0)
+            predicted_of_block(contexts_.data(), bank_.data() + bank_rows_ - fleet_.features, fleet_.features, count, times);
+        else if (fleet_.features == 3)
             optimistic_of_three(contexts_.data(), bank_.data(), count, fleet_.exploration, times);
         else
             optimistic_of_many(contexts_.data(), bank_.data(), fleet_.features, count, fleet_.exploration, times);
         return times;
     }
 
+    // Returns the values of the clients [start, start + count): the units owed, or the bit patterns of
+    // their prices, negative for urgent clients. Must follow times_of_block() of the same clients.
+    const int64_t* values_of_block(int64_t start, int64_t count) {
+        if (!fleet_.pace) return fleet_.owed + start;
+        const Pace& pace = *fleet_.pace;
+        slack_of_block(pace, start, count, slack_.data());
+        const double *usual = usual_.data(), *weights = nullptr;
+        if (pace.usual_times) {
+            usual = pace.usual_times + start;
+        } else {
+            const double* const* theta = bank_.data() + bank_rows_ - fleet_.features;
+            for (int f = 0; f < fleet_.features; ++f) sums_[f] = pace.usual_sums + f * fleet_.clients + start;
+            usual_of_block(sums_.data(), pace.mean_context, theta, fleet_.features, count, usual_.data());
+            weights = pace.usual_sums + fleet_.features * fleet_.clients + start;
+        }
+        prices_of_block(slack_.data(), usual, weights, pace.allowed ? pace.allowed + start : nullptr,
+                        pace.common_allowed, pace.least_allowed, pace.places, count, prices_.data());
+        std::memcpy(keys_.data(), prices_.data(), count * sizeof(double));  // -1.0 is a negative integer too
+        return keys_.data();
+    }
+
+    // Collects the urgent clients of a block, and the largest price of the others.
+    void collect_urgent(int64_t start, int64_t count, const double* times, const int64_t* values) {
+        int64_t largest = largest_key_, urgent = 0;
+        for (int64_t i = 0; i < count; ++i) {
+            const int64_t value = fleet_.available[start + i] ? values[i] : 0;
+            largest = value > largest ? value : largest;
+            urgent += value < 0;
+        }
+        largest_key_ = largest;
+        if (!urgent) return;
+        for (int64_t i = 0; i < count; ++i)
+            if (fleet_.available[start + i] && values[i] < 0)
+                urgent_.offer({slack_[i], times[i], static_cast<int32_t>(start + i)});
+    }
+
     void take_all() {
         for (int64_t start = 0; start < fleet_.clients; start += kBlock) {
             const int64_t count = std::min(kBlock, fleet_.clients - start);
             const double* times = times_of_block(start, count);
+            const int64_t* values = values_of_block(start, count);
+            if (fleet_.pace) collect_urgent(start, count, times, values);
             for (int64_t i = 0; i < count; ++i)
-                if (fleet_.available[start + i]) {
+                if (fleet_.available[start + i] && !(fleet_.pace && values[i] < 0)) {
                     rows_.push_back(static_cast<int32_t>(start + i));
                     times_.push_back(times[i]);
+                    values_.push_back(values[i]);
                 }
         }
     }
@@ -289,11 +474,12 @@ class Solver {
         for (int64_t s = 0; s < stretches; ++s) {
             const int64_t start = s * (fleet_.clients - length) / (stretches - 1);
             const double* stretch = times_of_block(start, length);
+            const int64_t* values = values_of_block(start, length);
             for (int64_t i = 0; i < length; ++i) {
-                if (!fleet_.available[start + i]) continue;
+                if (!fleet_.available[start + i] || (fleet_.pace && values[i] < 0)) continue;
                 if (stretch[i] > 0) times.push_back(stretch[i]);
-                lowest = std::min(lowest, fleet_.owed[start + i]);
-                highest = std::max(highest, fleet_.owed[start + i]);
+                lowest = std::min(lowest, values[i]);
+                highest = std::max(highest, values[i]);
             }
         }
         Grid grid{1.0, 0, 0};
@@ -314,14 +500,19 @@ class Solver {
         std::vector<uint32_t> counts(kCells + 1, 0);
         std::vector<uint8_t> in_race(kCells + 1, 1);
         in_race[kAbsent] = 0;
-        MostOwed idle(fleet_);
+        MostValuable idle(fleet_.size);
         std::vector<uint16_t> cells;  // of the clients in rows_
         uint16_t block[kBlock], places[kBlock];
         int64_t next_look = 8 * kBlock;
         for (int64_t start = 0; start < fleet_.clients; start += kBlock) {
             const int64_t count = std::min(kBlock, fleet_.clients - start);
             const double* times = times_of_block(start, count);
-            cells_of_block(times, fleet_.owed + start, fleet_.available + start, count, grid, block);
+            const int64_t* values = values_of_block(start, count);
+            cells_of_block(times, values, fleet_.available + start, count, grid, block);
+            if (fleet_.pace) {
+                collect_urgent(start, count, times, values);
+                for (int64_t i = 0; i < count; ++i) block[i] = values[i] < 0 ? kAbsent : block[i];
+            }
             for (int64_t i = 0; i < count; ++i) ++counts[block[i]];
             // Branch-free, because mispredicted branches would stall the loads of the next block.
             int64_t left = 0;
@@ -333,10 +524,11 @@ class Solver {
                 const int32_t row = static_cast<int32_t>(start + places[i]);
                 const uint16_t cell = block[places[i]];
                 if (cell < kDebtBuckets) {
-                    idle.offer(row);
+                    idle.offer(row, values[places[i]]);
                 } else {
                     rows_.push_back(row);
                     times_.push_back(times[places[i]]);
+                    values_.push_back(values[places[i]]);
                     cells.push_back(cell);
                 }
             }
@@ -347,10 +539,12 @@ class Solver {
         }
         drop_hopeless(counts, in_race);
         keep_in_race(cells, in_race);
-        const std::vector<int32_t>& idle_rows = idle.rows();
-        rows_.insert(rows_.begin(), idle_rows.begin(), idle_rows.end());
-        times_.insert(times_.begin(), idle_rows.size(), 0.0);
-        idle_ = static_cast<int32_t>(idle_rows.size());
+        const std::vector<MostValuable::Entry>& entries = idle.in_order_of_rows();
+        rows_.insert(rows_.begin(), entries.size(), 0);
+        values_.insert(values_.begin(), entries.size(), 0);
+        for (size_t i = 0; i < entries.size(); ++i) rows_[i] = entries[i].row, values_[i] = entries[i].value;
+        times_.insert(times_.begin(), entries.size(), 0.0);
+        idle_ = static_cast<int32_t>(entries.size());
     }
 
     // Marks the cells whose clients cannot be selected any more: at least `size` clients in
@@ -378,21 +572,62 @@ class Solver {
         for (size_t i = 0; i < cells.size(); ++i) {
             rows_[kept] = rows_[i];
             times_[kept] = times_[i];
+            values_[kept] = values_[i];
             kept += in_race[cells[i]];
         }
         rows_.resize(kept);
         times_.resize(kept);
+        values_.resize(kept);
     }
 
-    double objective(double threshold, int64_t units) const {
-        units += fleet_.size * fleet_.common_credit;
-        return fleet_.speed_weight * threshold - static_cast<double>(units) / fleet_.units_per_turn;
+    // The units of a value: units owed, or a price in units of 1 / units_per_second_ seconds.
+    int64_t units_of(int64_t value) const {
+        if (!fleet_.pace) return value;
+        double price;
+        std::memcpy(&price, &value, sizeof price);
+        return std::llrint(price * units_per_second_);
+    }
+
+    // Urgent clients come first; the others compete for the places that are left.
+    Cohort sweep_after_urgent() {
+        double largest;
+        std::memcpy(&largest, &largest_key_, sizeof largest);
+        if (largest > 0) {
+            int exponent, length = 0;
+            std::frexp(largest, &exponent);
+            while ((fleet_.size >> length) != 0) ++length;
+            units_per_second_ = std::ldexp(1.0, std::min(60 - exponent - length, 1000));
+        }
+        const std::vector<MostUrgent::Entry>& urgent = urgent_.in_order();
+        double floor = fleet_.floor;
+        for (const auto& entry : urgent) floor = std::max(floor, entry.time);
+        const int64_t left = fleet_.size - static_cast<int64_t>(urgent.size());
+        Cohort cohort;
+        if (left > 0) {
+            cohort = sweep(left, floor);
+            cohort.threshold = std::max(cohort.threshold, floor);
+        } else {
+            cohort.threshold = cohort.objective = floor;
+            cohort.considered = static_cast<int64_t>(rows_.size());
+        }
+        for (const auto& entry : urgent) {
+            cohort.members.push_back({entry.row, entry.time});
+            cohort.urgent.push_back(entry.row);
+        }
+        std::sort(cohort.members.begin(), cohort.members.end(), [](const Member& a, const Member& b) { return a.row < b.row; });
+        return cohort;
+    }
+
+    double objective(double threshold, int64_t units, int64_t size, double floor) const {
+        units += size * fleet_.common_credit;
+        const double slowest = threshold > floor ? threshold : floor;
+        return fleet_.speed_weight * slowest - static_cast<double>(units) / (fleet_.pace ? units_per_second_ : fleet_.units_per_turn);
     }
 
     // Sorts the candidates by debt; the first `size` are the cohort of the slowest threshold.
     // Then removes the slowest candidate again and again: if it was a member of the cohort, the
     // next candidate in the order of debt replaces it.
-    Cohort sweep() {
+    Cohort sweep(int64_t size, double floor) {
         const int32_t count = static_cast<int32_t>(rows_.size());
         std::vector<uint64_t> keys(count);
         for (int32_t i = 0; i < count; ++i) keys[i] = bits_of(times_[i]);
@@ -400,7 +635,7 @@ class Solver {
         std::vector<int64_t> owed(count);
         int64_t most = std::numeric_limits<int64_t>::min();
         for (int32_t i = 0; i < count; ++i) {
-            owed[i] = fleet_.owed[rows_[by_time[i]]];
+            owed[i] = values_[by_time[i]];
             most = std::max(most, owed[i]);
         }
         for (int32_t i = 0; i < count; ++i) keys[i] = static_cast<uint64_t>(most) - static_cast<uint64_t>(owed[i]);
@@ -412,7 +647,9 @@ class Solver {
             before[i] = i - 1;
             behind[i] = i + 1;
         }
-        int32_t last = static_cast<int32_t>(fleet_.size) - 1;  // rank of the cohort's least owed member
+        if (fleet_.pace)
+            for (int64_t& value : owed) value = units_of(value);
+        int32_t last = static_cast<int32_t>(size) - 1;  // rank of the cohort's least owed member
         int64_t units = 0;
         for (int32_t i = 0; i <= last; ++i) units += owed[line[i]];
 
@@ -421,10 +658,10 @@ class Solver {
         for (int32_t left = count;; --left) {
             const double threshold = times_[by_time[left - 1]];
             if (left == count || threshold < times_[by_time[left]]) {
-                const double value = objective(threshold, units);
+                const double value = objective(threshold, units, size, floor);
                 if (value <= best) best = value, best_count = left;
             }
-            if (left == fleet_.size) break;
+            if (left == size) break;
             const int32_t gone = place[left - 1];
             if (gone <= last) {
                 units += owed[line[behind[last]]] - owed[left - 1];
@@ -440,7 +677,7 @@ class Solver {
         cohort.objective = best;
         cohort.threshold = times_[by_time[best_count - 1]];
         std::vector<uint8_t> chosen(count, 0);
-        int64_t wanted = fleet_.size;
+        int64_t wanted = size;
         for (int32_t i = 0; wanted > 0; ++i)
             if (line[i] < best_count) chosen[by_time[line[i]]] = 1, --wanted;
         ptrdiff_t idle = 0;

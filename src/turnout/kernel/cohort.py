@@ -107,7 +107,15 @@ def fastest_fair_cohort(
     return cohort_of_times(seconds, turns, target_size, weight, mask).rows
 
 
-def cohort_of_times(times: FloatArray, owed: OwedTurns, size: int, speed_weight: float, available: BoolArray) -> Cohort:
+def cohort_of_times(
+    times: FloatArray,
+    owed: OwedTurns,
+    size: int,
+    speed_weight: float,
+    available: BoolArray,
+    *,
+    floor: float = 0.0,
+) -> Cohort:
     """Solves P4 for known times.
 
     Args:
@@ -116,14 +124,16 @@ def cohort_of_times(times: FloatArray, owed: OwedTurns, size: int, speed_weight:
         size: The size of the cohort.
         speed_weight: The weight of the slowest time against the owed turns.
         available: A mask of the clients that may be selected.
+        floor: The round lasts at least this long, whichever clients are selected.
     """
     size = _attainable_size(size, available, owed)
     if size == 0:
         return EMPTY_COHORT
     compiled = compiled_kernel()
     if compiled is None:
-        return numpy_cohort(times, owed, size, speed_weight, available)
-    return Cohort(*compiled.cohort_of_times(times, *_as_tuple(owed), available.view(np.uint8), size, speed_weight))
+        return numpy_cohort(times, owed, size, speed_weight, available, floor=floor)
+    mask = available.view(np.uint8)
+    return Cohort(*compiled.cohort_of_times(times, *_as_tuple(owed), mask, size, speed_weight, floor))
 
 
 def cohort_of_contexts(
@@ -182,7 +192,16 @@ def as_exact(field: str, owed: npt.ArrayLike, size: int) -> OwedTurns:
     return OwedTurns(np.rint(np.ldexp(turns, bits)).astype(np.int64), 0, math.ldexp(1.0, bits))
 
 
-def numpy_cohort(times: FloatArray, owed: OwedTurns, size: int, speed_weight: float, available: BoolArray) -> Cohort:
+def numpy_cohort(
+    times: FloatArray,
+    owed: OwedTurns,
+    size: int,
+    speed_weight: float,
+    available: BoolArray,
+    *,
+    floor: float = 0.0,
+    order: IntArray | None = None,
+) -> Cohort:
     """Solves P4 with NumPy, with the same result as the compiled kernel.
 
     Args:
@@ -191,11 +210,14 @@ def numpy_cohort(times: FloatArray, owed: OwedTurns, size: int, speed_weight: fl
         size: The size of the cohort; at least so many clients must be available.
         speed_weight: The weight of the slowest time against the owed turns.
         available: A mask of the clients that may be selected.
+        floor: The round lasts at least this long, whichever clients are selected.
+        order: Integers that order the clients as their debts do, but more finely; by default the debts.
     """
     rows = np.flatnonzero(available)
+    keys = owed.units if order is None else order
     if len(rows) > SMALL_FLEET:
-        rows = _filter_candidates(rows, times, owed.units, size)
-    return _sweep(rows, times[rows], owed, size, speed_weight)
+        rows = _filter_candidates(rows, times, keys, size)
+    return _sweep(rows, times[rows], owed, keys[rows], size, speed_weight, floor)
 
 
 def _attainable_size(size: int, available: BoolArray, owed: OwedTurns) -> int:
@@ -253,33 +275,51 @@ def _drop_zero_times(rows: IntArray, zero_time: BoolArray, owed: IntArray, size:
     return rows[kept]
 
 
-def _sweep(rows: IntArray, times: FloatArray, owed: OwedTurns, size: int, speed_weight: float) -> Cohort:
+def _sweep(
+    rows: IntArray,
+    times: FloatArray,
+    owed: OwedTurns,
+    keys: IntArray,
+    size: int,
+    speed_weight: float,
+    floor: float,
+) -> Cohort:
     """Evaluates every threshold, from the slowest to the fastest, and returns the best cohort.
 
     Args:
         rows: The rows of the candidates, in ascending order.
         times: The times of the candidates.
         owed: The turns owed to each client of the fleet.
+        keys: Integers that order the candidates by their debts.
         size: The size of the cohort.
         speed_weight: The weight of the slowest time against the owed turns.
+        floor: The shortest duration of the round.
     """
     by_time = np.argsort(times, kind="stable")  # rows ascend, so equal times keep the lower row first
     ordered_times = times[by_time]
     units = owed.units[rows[by_time]]
-    by_owed = np.argsort(-units, kind="stable")  # ties: the faster client, then the lower row
-    admitted, objective = _best_threshold(ordered_times, units, by_owed, owed, size, speed_weight)
+    by_owed = np.argsort(-keys[by_time], kind="stable")  # ties: the faster client, then the lower row
+    durations = np.maximum(ordered_times, floor)
+    admitted, objective = _best_threshold(ordered_times, durations, units, by_owed, owed, size, speed_weight)
     members = by_time[by_owed[by_owed < admitted][:size]]
     members.sort()
     return Cohort(rows[members], times[members], float(ordered_times[admitted - 1]), objective, len(rows))
 
 
 def _best_threshold(
-    times: FloatArray, units: IntArray, by_owed: IntArray, owed: OwedTurns, size: int, speed_weight: float
+    times: FloatArray,
+    durations: FloatArray,
+    units: IntArray,
+    by_owed: IntArray,
+    owed: OwedTurns,
+    size: int,
+    speed_weight: float,
 ) -> tuple[int, float]:
     """Returns how many candidates, in order of time, the best threshold admits, and its objective.
 
     Args:
         times: The times of the candidates in ascending order.
+        durations: The duration of a round whose slowest member is this candidate.
         units: The units owed to the candidates, in the same order.
         by_owed: The indices of the candidates from the most to the least owed.
         owed: Its `credit` and `units_per_turn` are used.
@@ -292,7 +332,7 @@ def _best_threshold(
     rank, units_by_time, units_by_rank = ranks.tolist(), units.tolist(), units[by_owed].tolist()
     # The cost of a threshold is stored at the last candidate that it admits; NaN where the next one is as fast.
     with np.errstate(over="ignore"):  # an infinite cost is valid
-        costs = np.where(np.append(times[1:] > times[:-1], True), np.float64(speed_weight) * times, np.nan).tolist()
+        costs = np.where(np.append(times[1:] > times[:-1], True), np.float64(speed_weight) * durations, np.nan).tolist()
     # A doubly linked list of the ranks that the current threshold admits.
     previous, following = list(range(-1, count - 1)), list(range(1, count + 1))
     last = size - 1  # the rank of the least owed member of the cohort

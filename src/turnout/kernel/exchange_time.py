@@ -23,6 +23,8 @@ from turnout.kernel.arrays import (
 from turnout.kernel.backend import compiled_kernel
 from turnout.kernel.rounds import TIMED_OUTCOMES, RoundReport
 
+#: The ridge follows the features' mean squares when one of them has changed by this factor.
+RESCALE = 2.0
 # A block of this many clients stays in the processor's cache from the first operation to the last.
 BLOCK = 4096
 
@@ -37,13 +39,16 @@ class ExchangeTimeModel:
     Args:
         clients: The number of clients.
         features: The number of features of a context.
-        ridge: The weight of the regularisation.
+        ridge: The weight of the regularisation: in units of the features' squares, or with `relative_ridge` the number
+            of typical times that it counts for.
         forgetting: The factor by which each new time of a client discounts the weight of its older times; 1 keeps
             all times. The ridge is not discounted.
         prior: The estimate for a client without history, towards which the ridge shrinks every estimate. "zero" is
             the paper's choice. With "fleet" it is theta0, the coefficients of one regression over the times of all
             clients: theta-hat = H⁻¹ (Σ tau·c + ridge·theta0). theta0 is recomputed, for all clients, whenever the
             number of learned times has grown by a tenth.
+        relative_ridge: Whether the ridge of each feature is multiplied by the mean square of that feature over all
+            learned contexts, so that estimates do not depend on the units of the features. It needs prior="fleet".
 
     >>> model = ExchangeTimeModel(clients=2, features=1, ridge=1.0)
     >>> model.learn([1], [[2.0]], [6.0])
@@ -61,6 +66,7 @@ class ExchangeTimeModel:
         ridge: float = 1.0,
         forgetting: float = 1.0,
         prior: Literal["zero", "fleet"] = "zero",
+        relative_ridge: bool = False,
     ) -> None:
         clients = as_count("clients", clients, SettingError)
         self.features = as_count("features", features, SettingError)
@@ -69,13 +75,24 @@ class ExchangeTimeModel:
         if prior not in ("zero", "fleet"):
             raise SettingError(f"prior must be 'zero' or 'fleet', not {prior!r}")
         self._pairs = [(a, b) for a in range(self.features) for b in range(a, self.features)]
-        self._fleet = _FleetRegression(self.features, self.ridge) if prior == "fleet" else None
+        self._diagonal = [index for index, (a, b) in enumerate(self._pairs) if a == b]
+        if relative_ridge and prior != "fleet":
+            raise SettingError("relative_ridge needs prior='fleet': set it, or leave relative_ridge out")
+        self._relative = relative_ridge
+        self._ridges: FloatArray = np.full(self.features, self.ridge)
+        pool_ridge = 0.0 if relative_ridge else self.ridge
+        self._fleet = _FleetRegression(self.features, pool_ridge) if prior == "fleet" else None
         self.bank = self._initial_bank(clients)
 
     @property
     def clients(self) -> int:
         """The number of clients."""
         return int(self.bank.shape[1])
+
+    @property
+    def coefficients(self) -> FloatArray:
+        """The estimated coefficients theta-hat, features-major: (features, clients)."""
+        return self.bank[len(self._pairs) :]
 
     def predict(self, contexts: npt.ArrayLike, rows: npt.ArrayLike | None = None) -> FloatArray:
         """Returns the expected exchange times c·theta-hat.
@@ -106,6 +123,8 @@ class ExchangeTimeModel:
 
     def _update(self, clients: IntArray, features: FloatArray, seconds: FloatArray) -> None:
         compiled = compiled_kernel()
+        if self._relative and self._fleet is not None and len(clients):
+            self._rescale(self._fleet.mean_squares_with(features[np.argsort(clients)]))
         if self.forgetting < 1:
             self.bank[:, clients] = self._discounted_update(self.bank.take(clients, axis=1), features, seconds)
         elif compiled is not None:
@@ -115,7 +134,7 @@ class ExchangeTimeModel:
         if self._fleet is not None:
             order = np.argsort(clients)  # the sum of floats depends on their order
             if self._fleet.learn(features[order], seconds[order]):
-                self._change_prior(self._fleet, self._fleet.solve())
+                self._change_prior(self._fleet, self._fleet.solve(self._ridges if self._relative else None))
 
     def learn_from(self, report: RoundReport) -> None:
         """Updates the model with a round's report.
@@ -181,39 +200,111 @@ class ExchangeTimeModel:
         new = self._initial_bank(as_count("count", count, SettingError, least=0))
         self.bank = np.concatenate([self.bank, new], axis=1)
 
-    def forget(self, rows: npt.ArrayLike) -> None:
-        """Resets these clients to the state without history; their share in the fleet's prior remains."""
+    def forget(self, rows: npt.ArrayLike, *, samples: int = 0) -> None:
+        """Resets these clients to the state without history.
+
+        Their share in the fleet's prior remains, except with a relative ridge: then it is removed too, as far as it
+        was not discounted by `forgetting`.
+
+        Args:
+            rows: The clients.
+            samples: The number of times that were learned from them; only a relative ridge needs it.
+        """
         clients = as_rows("rows", rows, ReportError, clients=self.clients)
+        if self._relative and self._fleet is not None:
+            self._remove_from_fleet(self._fleet, clients, samples)
         self.bank[:, clients] = self._initial_bank(len(clients))
 
     def state(self) -> dict[str, Any]:
         """Returns everything that was learned, as plain arrays."""
         fleet = {} if self._fleet is None else {"pool": self._fleet.to_array()}
-        return {"bank": self.bank.copy(), **fleet}
+        ridges = {"ridges": self._ridges.copy()} if self._relative else {}
+        return {"bank": self.bank.copy(), **fleet, **ridges}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores what `state` returned; if that fails, the model is unchanged."""
         bank = load_array(state, "bank", self.bank)
+        ridges = load_array(state, "ridges", self._ridges) if self._relative else self._ridges
         if self._fleet is not None:
             self._fleet.load(load_array(state, "pool", self._fleet.to_array()))
-        self.bank = bank
+        self.bank, self._ridges = bank, ridges
 
     def _initial_bank(self, clients: int) -> FloatArray:
         bank = np.zeros((len(self._pairs) + self.features, clients))
         for index, (a, b) in enumerate(self._pairs):
             if a == b:
-                bank[index] = 1 / self.ridge
+                bank[index] = 1 / self._ridges[a]
         if self._fleet is not None:
             bank[len(self._pairs) :] = self._fleet.prior[:, None]
         return bank
 
     def _change_prior(self, fleet: _FleetRegression, prior: FloatArray) -> None:
         """Changes every theta-hat to what it would be with the new prior; theta-hat is linear in the prior."""
-        step = self.ridge * (prior - fleet.prior)
+        step = self._ridges * (prior - fleet.prior)
         gains = self._gains(self.bank, np.broadcast_to(step, (self.clients, self.features)))
         for feature, gain in enumerate(gains):
             self.bank[len(self._pairs) + feature] += gain
+        if self._relative:
+            # Without rounding errors, so that a client that joins now has the state of one that was always there.
+            self.bank[len(self._pairs) :, ~self._has_history()] = prior[:, None]
         fleet.prior = prior
+
+    def _remove_from_fleet(self, fleet: _FleetRegression, clients: IntArray, samples: int) -> None:
+        """Removes what these clients contributed to the fleet's regression, which their own matrices hold."""
+        own = clients[self._has_history()[clients]]
+        if not len(own) and not samples:
+            return
+        squares = np.linalg.inv(self._inverse_matrices(self.bank[:, own]))
+        sums = np.einsum("nab,nb->a", squares, self.coefficients[:, own].T) - len(own) * self._ridges * fleet.prior
+        fleet.remove(squares.sum(axis=0) - len(own) * np.diag(self._ridges), sums, samples)
+        self._rescale(fleet.mean_squares_with(np.zeros((0, self.features))), always=True)
+        self._change_prior(fleet, fleet.solve(self._ridges))
+
+    def _rescale(self, mean_squares: FloatArray, *, always: bool = False) -> None:
+        """Changes the ridges to the mean squares if one of them has changed much; no other estimate is affected."""
+        wanted = self.ridge * np.where(mean_squares > 0, mean_squares, 1.0)
+        ratio = wanted / self._ridges
+        is_first = self._fleet is not None and not self._fleet.has_samples
+        if not (always or is_first) and ((ratio <= RESCALE) & (ratio >= 1 / RESCALE)).all():
+            return
+        learned = np.flatnonzero(self._has_history())
+        columns = self.bank[:, learned]
+        old, self._ridges = self._ridges, wanted
+        self.bank[: len(self._pairs)] = 0.0
+        self.bank[self._diagonal] = 1 / wanted[:, None]
+        if len(learned):
+            self.bank[:, learned] = self._with_ridges(columns, old)
+
+    def _has_history(self) -> npt.NDArray[np.bool_]:
+        """Returns whether each client's matrix differs from that of a client without history."""
+        has_history: npt.NDArray[np.bool_] = (self.bank[self._diagonal] != 1 / self._ridges[:, None]).any(axis=0)
+        return has_history
+
+    def _with_ridges(self, columns: FloatArray, old: FloatArray) -> FloatArray:
+        """Returns these columns of the bank for the present ridges instead of the old ones."""
+        inverse, theta = self._inverse_matrices(columns), columns[len(self._pairs) :].T
+        squares = np.linalg.inv(inverse)
+        change = self._ridges - old
+        sums = np.einsum("nab,nb->na", squares, theta)
+        if self._fleet is not None:
+            sums += change * self._fleet.prior
+        return self._as_columns(squares + np.diag(change), sums)
+
+    def _inverse_matrices(self, columns: FloatArray) -> FloatArray:
+        """Returns H⁻¹ of each column as a full matrix, (clients, features, features)."""
+        inverse = np.empty((columns.shape[1], self.features, self.features))
+        for index, (a, b) in enumerate(self._pairs):
+            inverse[:, a, b] = inverse[:, b, a] = columns[index]
+        return inverse
+
+    def _as_columns(self, squares: npt.NDArray[Any], sums: FloatArray) -> FloatArray:
+        """Returns the columns of the bank for these H and H·theta-hat."""
+        inverse = np.linalg.inv(squares)
+        columns = np.empty((len(self._pairs) + self.features, len(squares)))
+        for index, (a, b) in enumerate(self._pairs):
+            columns[index] = (inverse[:, a, b] + inverse[:, b, a]) / 2
+        columns[len(self._pairs) :] = np.einsum("nab,nb->an", inverse, sums)
+        return columns
 
     def _check_input(
         self, rows: npt.ArrayLike, contexts: npt.ArrayLike, count: int | None = None
@@ -296,22 +387,15 @@ class ExchangeTimeModel:
 
         The ridge is not discounted, so the change is not of rank one and needs two inversions.
         """
-        inverse = np.empty((len(times), self.features, self.features))
-        for index, (a, b) in enumerate(self._pairs):
-            inverse[:, a, b] = inverse[:, b, a] = columns[index]
         theta = columns[len(self._pairs) :].T
-        squares = np.linalg.inv(inverse)
+        squares = np.linalg.inv(self._inverse_matrices(columns))
         sums = np.einsum("nab,nb->na", squares, theta) * self.forgetting + times[:, None] * contexts
         squares *= self.forgetting
         squares += contexts[:, :, None] * contexts[:, None, :]
-        squares += (1 - self.forgetting) * self.ridge * np.eye(self.features)
+        squares += (1 - self.forgetting) * np.diag(self._ridges)
         if self._fleet is not None:
-            sums += (1 - self.forgetting) * self.ridge * self._fleet.prior
-        inverse = np.linalg.inv(squares)
-        for index, (a, b) in enumerate(self._pairs):
-            columns[index] = (inverse[:, a, b] + inverse[:, b, a]) / 2
-        columns[len(self._pairs) :] = np.einsum("nab,nb->an", inverse, sums)
-        return columns
+            sums += (1 - self.forgetting) * self._ridges * self._fleet.prior
+        return self._as_columns(squares, sums)
 
 
 class _FleetRegression:
@@ -333,9 +417,26 @@ class _FleetRegression:
         self._samples_in_prior = self._samples
         return True
 
-    def solve(self) -> FloatArray:
-        """Returns the coefficients theta0 of all times so far."""
-        theta: FloatArray = np.linalg.solve(self.squares, self.sums).astype(np.float64)
+    @property
+    def has_samples(self) -> bool:
+        """Whether any time was learned."""
+        return self._samples > 0
+
+    def mean_squares_with(self, contexts: FloatArray) -> FloatArray:
+        """Returns the mean square of each feature over the learned contexts and these."""
+        total: FloatArray = np.diagonal(self.squares) + (contexts**2).sum(axis=0)
+        return total / max(self._samples + len(contexts), 1)
+
+    def remove(self, squares: FloatArray, sums: FloatArray, samples: int) -> None:
+        """Subtracts the contribution of clients that are forgotten."""
+        self._samples = max(self._samples - samples, 0)
+        self.squares = self.squares - squares if self._samples else np.zeros_like(squares)
+        self.sums = self.sums - sums if self._samples else np.zeros_like(sums)
+
+    def solve(self, ridges: FloatArray | None) -> FloatArray:
+        """Returns the coefficients theta0 of all times so far; `ridges` is added if `squares` has no ridge."""
+        squares = self.squares if ridges is None else self.squares + np.diag(ridges)
+        theta: FloatArray = np.linalg.solve(squares, self.sums).astype(np.float64)
         return theta
 
     def to_array(self) -> FloatArray:

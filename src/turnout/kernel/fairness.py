@@ -1,10 +1,9 @@
-"""Turns owed to each client: virtual queues in exact integers, and the certificate that they support."""
+"""Turns owed to each client: virtual queues in exact integers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -24,6 +23,7 @@ from turnout.kernel.arrays import (
     require_length,
     saved_value,
 )
+from turnout.kernel.certificate import DEFAULT_TOLERANCE, Certificate, Tolerance
 
 Rate: TypeAlias = float | str | Fraction
 Accrual: TypeAlias = Literal["always", "available"]
@@ -47,46 +47,11 @@ class OwedTurns(NamedTuple):
         return turns
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Certificate:
-    """The turns that every client was promised and the turns it got, and whether they agree.
+class Accounts(NamedTuple):
+    """Rates in units per round, and the rounds in which clients accrued: one value for all clients, or one each."""
 
-    The certificate checks, in integers, that turns taken ≥ promised − owed − forfeited. Because max(a, 0) ≥ a, this
-    holds for any policy at any time if the queues were updated correctly. A good policy also keeps `owed` small.
-    """
-
-    turns: IntArray
-    units_per_turn: int
-    promised_units: IntArray
-    owed_units: IntArray
-    forfeited_units: IntArray
-
-    @property
-    def promised(self) -> FloatArray:
-        """The turns that each client was promised: guaranteed_rate · rounds."""
-        return self.promised_units / self.units_per_turn
-
-    @property
-    def owed(self) -> FloatArray:
-        """The turns that each client is still owed."""
-        return self.owed_units / self.units_per_turn
-
-    @property
-    def forfeited(self) -> FloatArray:
-        """The turns that each client lost because of `max_owed`."""
-        return self.forfeited_units / self.units_per_turn
-
-    @property
-    def kept(self) -> BoolArray:
-        """For each client, whether it got the promised turns, except those still owed or forfeited."""
-        taken = self.turns * self.units_per_turn
-        kept: BoolArray = taken >= self.promised_units - self.owed_units - self.forfeited_units
-        return kept
-
-    @property
-    def holds(self) -> bool:
-        """Whether `kept` is true for every client."""
-        return bool(self.kept.all())
+    rates: int | IntArray
+    rounds: int | IntArray
 
 
 class FairnessQueues:
@@ -110,8 +75,8 @@ class FairnessQueues:
     ...     queues.advance(chosen)
     >>> queues.owed
     array([0.  , 0.25, 0.75])
-    >>> queues.certificate(turns=[2, 1, 0], rounds=3).holds
-    True
+    >>> queues.certificate(turns=[2, 1, 0], rounds=3).behind
+    array([-1.25, -0.25,  0.75])
     """
 
     def __init__(
@@ -175,6 +140,11 @@ class FairnessQueues:
             np.minimum(units, self._cap, out=units)
         return OwedTurns(units, 0, self.units_per_turn)
 
+    def accounts(self) -> Accounts:
+        """Returns the rates and rounds from which promised turns are computed, without a copy."""
+        rounds = self._rounds if isinstance(self._rounds, int) else read_only(self._rounds)
+        return Accounts(self._rates if isinstance(self._rates, int) else read_only(self._rates), rounds)
+
     def advance(self, chosen: npt.ArrayLike, available: npt.ArrayLike | None = None) -> None:
         """Adds the guaranteed rate of each accruing client and subtracts one turn for each chosen client."""
         self.advance_rows(self._as_rows(chosen), available)
@@ -193,13 +163,20 @@ class FairnessQueues:
         owed = np.maximum(before + accrued - self.units_per_turn, 0)
         self._balance[rows] = owed - _at(self._credit(), rows)
 
-    def certificate(self, turns: npt.ArrayLike, rounds: npt.ArrayLike | None = None) -> Certificate:
+    def certificate(
+        self,
+        turns: npt.ArrayLike,
+        rounds: npt.ArrayLike | None = None,
+        *,
+        tolerance: Tolerance = DEFAULT_TOLERANCE,
+    ) -> Certificate:
         """Compares the promised turns with the turns taken.
 
         Args:
             turns: The number of turns that each client took, counted independently of the queues.
             rounds: The number of rounds of which each client was promised its share: one number, or one per client.
                 By default the numbers that the queues have counted.
+            tolerance: The number of turns that a client may be behind.
         """
         taken = np.asarray(turns)
         if taken.shape != (self._clients,) or taken.dtype.kind not in "iu":
@@ -214,6 +191,7 @@ class FairnessQueues:
             promised_units=np.array(np.broadcast_to(counted * self._rates, self._clients)),
             owed_units=owed.units + owed.credit,
             forfeited_units=self._forfeited_units(),
+            tolerance=tolerance,
         )
 
     def add(self, count: int, guaranteed_rate: Rate | None = None) -> None:

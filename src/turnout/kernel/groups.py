@@ -11,7 +11,8 @@ import numpy as np
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray, load_array
-from turnout.kernel.fairness import FINEST, Certificate
+from turnout.kernel.certificate import Certificate
+from turnout.kernel.fairness import FINEST
 
 NO_GROUP = -1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias, TypedDict
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_number, require_length
+from turnout.kernel.certificate import DEFAULT_TOLERANCE, Tolerance, as_tolerance
 from turnout.kernel.fairness import DEFAULT_RATE, Accrual, FairnessQueues, Rate, exact_rates
 from turnout.kernel.feasibility import as_probabilities, require_feasible
 
@@ -20,6 +22,7 @@ Paid: TypeAlias = Literal["chosen", "contributed"]
 class AccountingSettings(TypedDict, total=False):
     """The keyword settings of a guarantee except its rate; `Guarantee` documents each of them."""
 
+    tolerance: Tolerance
     accrual: Accrual
     max_owed: float | Fraction | None
     paid: Paid
@@ -39,6 +42,8 @@ class Guarantee:
 
     Attributes:
         rate: The guaranteed rate, in turns per round: one value for all clients, or one for each.
+        tolerance: The number of turns that a client may be behind: beyond it the promise is broken. Policies that do
+            not use it to select are only judged by it.
         accrual: "available": a client earns its rate in the rounds for which it is available. "always": in every
             round.
         paid: "contributed": a turn counts when the client's update arrived in time. "chosen": when it was selected.
@@ -54,6 +59,7 @@ class Guarantee:
     """
 
     rate: Rate | npt.ArrayLike
+    tolerance: Tolerance = DEFAULT_TOLERANCE
     accrual: Accrual = "available"
     paid: Paid = "contributed"
     max_owed: float | Fraction | None = None
@@ -61,6 +67,7 @@ class Guarantee:
     allow_infeasible: bool = False
 
     def __post_init__(self) -> None:
+        as_tolerance(self.tolerance)
         if self.accrual not in ("always", "available"):
             raise SettingError(f"accrual must be 'always' or 'available', got {self.accrual!r}")
         if self.paid not in ("chosen", "contributed"):
@@ -104,6 +111,22 @@ class Guarantee:
     def queues(self, clients: int) -> FairnessQueues:
         """Returns new queues that count the turns owed to this number of clients."""
         return FairnessQueues(clients, self.rate, accrual=self.accrual, max_owed=self.max_owed)
+
+    def proved_bound(self, clients: int, cohort_size: int) -> float:
+        """Returns how far FairPace is proved to keep every client from its promise, in turns; infinite if it is not.
+
+        The bound tolerance − rate + rate · (N − 1)/m holds with accrual="available", paid="chosen", one rate for all
+        clients, and N · rate ≤ m. The docstring of `turnout.policies.fair_pace` has the proof.
+        """
+        units, units_per_turn = exact_rates(self.rate, None)
+        if not isinstance(units, int):
+            if (units != units[0]).any():
+                return math.inf
+            units = int(units[0])
+        rate = Fraction(units, units_per_turn)
+        if self.accrual != "available" or self.paid != "chosen" or clients * rate > cohort_size:
+            return math.inf
+        return float(Fraction(self.tolerance) - rate + rate * (clients - 1) / cohort_size)
 
     def require_feasible(self, queues: FairnessQueues, cohort_size: int) -> None:
         """Raises InfeasiblePromise if no policy could keep these rates, unless `allow_infeasible` is set."""

@@ -10,6 +10,7 @@ from turnout.policies.baselines.oracle import FairOracle, Fastest
 from turnout.policies.baselines.round_robin import RoundRobin
 from turnout.policies.baselines.uniform import SkewedRandom, UniformRandom
 from turnout.policies.checks import check_policy
+from turnout.policies.fair_pace import FairPace
 from turnout.policies.published.active_fl import ActiveFL
 from turnout.policies.published.cs_ucb import CSUCB, CSUCBQ
 from turnout.policies.published.e3cs import E3CS
@@ -43,6 +44,7 @@ __all__ = [
     "Eligible",
     "ExcludeBusy",
     "FairOracle",
+    "FairPace",
     "Fastest",
     "FedCS",
     "Oort",

@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from turnout.errors import OfferError, ReportError, SettingError, StateError, TurnoutError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count, as_rows, refuse_where
+from turnout.kernel.certificate import Certificate
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.kernel.fairness import Certificate, FairnessQueues
+from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.groups import GroupQueues
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection

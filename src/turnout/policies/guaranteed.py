@@ -1,4 +1,4 @@
-"""The base class of policies that guarantee every client a share of the rounds."""
+"""The base classes of policies that guarantee every client a share of the rounds."""
 
 from __future__ import annotations
 
@@ -11,32 +11,29 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_number, load_array
+from turnout.kernel.certificate import Certificate
 from turnout.kernel.cohort import Cohort
-from turnout.kernel.fairness import Certificate, FairnessQueues, OwedTurns
+from turnout.kernel.fairness import FairnessQueues, OwedTurns
 from turnout.kernel.guarantee import Guarantee, GuaranteeSettings, Paid
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy, prefixed, subset
 
 
 class GuaranteedPolicy(SelectionPolicy):
-    """Keeps the turns owed to each client, and selects the cohort that its subclass computes from them.
+    """Keeps the turns of each client and the turns it is owed.
 
     Args:
         clients: The number of clients.
         cohort_size: The number of clients to select in a round.
-        speed_weight: How many owed turns one second of round time is worth (V in the paper).
         settings: The settings of the guarantee; `Guarantee` documents them. `guaranteed_rate` is 0.15 by default.
     """
 
     guarantee: Guarantee
     debts: FairnessQueues
 
-    def __init__(
-        self, clients: int, *, cohort_size: int, speed_weight: float, **settings: Unpack[GuaranteeSettings]
-    ) -> None:
+    def __init__(self, clients: int, *, cohort_size: int, **settings: Unpack[GuaranteeSettings]) -> None:
         super().__init__(clients)
         self.cohort_size: int = as_count("cohort_size", cohort_size, SettingError)
-        self.speed_weight = as_number("speed_weight", speed_weight, SettingError, least=0)
         self.guarantee = Guarantee.from_settings(settings)
         self.debts = self.guarantee.queues(clients)
         self.turns = np.zeros(clients, dtype=np.int32)
@@ -59,24 +56,7 @@ class GuaranteedPolicy(SelectionPolicy):
 
     def certificate(self) -> Certificate:
         """Returns what every client was promised and got."""
-        return self.debts.certificate(self.turns)
-
-    def ask(self, offer: RoundOffer) -> Selection:
-        """Selects the cohort that minimises speed_weight · (slowest time) − (turns owed)."""
-        self.check_offer(offer)
-        owed = self.debts.owed_exactly()
-        size = self.places(offer)
-        cohort = self._cohort(offer, size, *self.objective_terms(owed, offer.round, size))
-        return Selection.trusted(
-            offer.round,
-            cohort.rows,
-            {
-                "optimistic": cohort.times,
-                "owed": owed.of(cohort.rows),
-                "threshold": np.array(cohort.threshold),
-                "objective": np.array(cohort.objective),
-            },
-        )
+        return self.debts.certificate(self.turns, tolerance=self.guarantee.tolerance)
 
     def tell(self, report: RoundReport) -> None:
         """Adds this round's accrual and subtracts one turn for each paid client."""
@@ -104,6 +84,40 @@ class GuaranteedPolicy(SelectionPolicy):
         turns = load_array(state, "turns", self.turns)
         self.debts.restore(subset(state, "queues"))
         self.turns = turns
+
+
+class WeightedPolicy(GuaranteedPolicy):
+    """Weighs seconds against turns owed: the form of RBCS-F.
+
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients to select in a round.
+        speed_weight: How many owed turns one second of round time is worth (V in the paper).
+        settings: The settings of the guarantee; `Guarantee` documents them. `guaranteed_rate` is 0.15 by default.
+    """
+
+    def __init__(
+        self, clients: int, *, cohort_size: int, speed_weight: float, **settings: Unpack[GuaranteeSettings]
+    ) -> None:
+        super().__init__(clients, cohort_size=cohort_size, **settings)
+        self.speed_weight = as_number("speed_weight", speed_weight, SettingError, least=0)
+
+    def ask(self, offer: RoundOffer) -> Selection:
+        """Selects the cohort that minimises speed_weight · (slowest time) − (turns owed)."""
+        self.check_offer(offer)
+        owed = self.debts.owed_exactly()
+        size = self.places(offer)
+        cohort = self._cohort(offer, size, *self.objective_terms(owed, offer.round, size))
+        return Selection.trusted(
+            offer.round,
+            cohort.rows,
+            {
+                "optimistic": cohort.times,
+                "owed": owed.of(cohort.rows),
+                "threshold": np.array(cohort.threshold),
+                "objective": np.array(cohort.objective),
+            },
+        )
 
     def objective_terms(self, owed: OwedTurns, round: int, size: int) -> tuple[OwedTurns, float]:  # noqa: ARG002
         """Returns what a turn of each client and a second are worth: the turns owed, and the speed weight.

@@ -15,6 +15,7 @@ from turnout.policies.baselines.fedcs import FedCS
 from turnout.policies.baselines.oracle import FairOracle, Fastest
 from turnout.policies.baselines.round_robin import RoundRobin
 from turnout.policies.baselines.uniform import SkewedRandom, UniformRandom
+from turnout.policies.fair_pace import FairPace
 from turnout.policies.published.active_fl import ActiveFL
 from turnout.policies.published.cs_ucb import CSUCB, CSUCBQ
 from turnout.policies.published.e3cs import E3CS
@@ -37,6 +38,7 @@ POLICIES: Mapping[str, type[SelectionPolicy]] = MappingProxyType(
     {
         policy.name: policy
         for policy in (
+            FairPace,
             RBCSF,
             UniformRandom,
             SkewedRandom,

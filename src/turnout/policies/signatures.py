@@ -17,7 +17,7 @@ def setting_names(policy: type[SelectionPolicy]) -> list[str]:
 
     >>> from turnout.policies import WithGuarantee
     >>> setting_names(WithGuarantee)[:3]
-    ['guaranteed_rate', 'urgency', 'accrual']
+    ['guaranteed_rate', 'urgency', 'tolerance']
     """
     names = []
     for parameter in inspect.signature(policy).parameters.values():

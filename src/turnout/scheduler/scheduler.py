@@ -15,7 +15,7 @@ import numpy as np
 
 from turnout.errors import OfferError, ReportError, SettingError, StoreError
 from turnout.kernel.arrays import IntArray, as_number
-from turnout.kernel.fairness import Certificate
+from turnout.kernel.certificate import Certificate
 from turnout.kernel.rounds import RoundRecord, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation

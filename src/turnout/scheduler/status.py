@@ -112,7 +112,7 @@ def status_of(
         failed={turn.id: turn.why or "" for turn in turns if turn.kind == "failed"},
         behind=behind,
         backing_off={fleet.ids[row]: int(fleet.counters.backoff_until[row]) for row in backing_off.tolist()},
-        certificate_holds=None if certificate is None else certificate.holds,
+        certificate_holds=None if certificate is None else certificate.books_balance,
         notices=notices,
     )
 

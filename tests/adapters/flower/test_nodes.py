@@ -122,7 +122,7 @@ def test_a_client_that_joins_during_the_run_is_owed_nothing_at_first(open_fleet:
     assert owed[4] in (pytest.approx(0.2), 0.0)  # the accrual of one round, not of four
     assert [turn.round >= 4 for turn in scheduler.history("c4")] == [True] * len(scheduler.history("c4"))
     assert scheduler.history("c4")
-    assert scheduler.certificate().holds
+    assert scheduler.certificate().books_balance
 
 
 def test_a_disconnected_client_is_not_selected_and_the_others_continue(open_fleet: OpenFleet) -> None:

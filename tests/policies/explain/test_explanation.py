@@ -58,7 +58,7 @@ def brute_force(problem: CohortProblem, *, without: int | None = None) -> tuple[
 def with_more(problem: CohortProblem, row: int, more: int) -> CohortProblem:
     units = problem.values.units.copy()
     units[row] += more
-    return problem._replace(values=problem.values._replace(units=units))
+    return replace(problem, values=problem.values._replace(units=units))
 
 
 @pytest.mark.parametrize("kernel", ["compiled", "numpy"])
@@ -175,10 +175,10 @@ def test_the_missing_debt_is_none_if_no_debt_is_large_enough() -> None:
     owed = OwedTurns(np.zeros(2, dtype=np.int64), 0, 1.0)
     problem = CohortProblem(np.array([0.0, 1e300]), owed, 1, 1e300, np.ones(2, dtype=np.bool_))
     assert selection_margin(problem, 1).missing_units is None
-    empty = problem._replace(size=0)
+    empty = replace(problem, size=0)
     assert selection_margin(empty, 1).missing_units is None
     with pytest.raises(ValueError, match="client 0 was not available"):
-        selection_margin(problem._replace(available=np.array([False, True])), 0)
+        selection_margin(replace(problem, available=np.array([False, True])), 0)
 
 
 # Policies

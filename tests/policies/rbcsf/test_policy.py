@@ -77,7 +77,7 @@ def test_the_certificate_holds_with_all_settings_and_debts_are_never_negative(
     for round_ in range(1, 41):
         offer = fleet.offer(round_)
         policy.tell(fleet.play(offer, policy.ask(offer)))
-        assert policy.certificate().holds
+        assert policy.certificate().books_balance
         assert (policy.owed >= 0).all()
         assert chosen_settings["max_owed"] is None or (policy.owed <= chosen_settings["max_owed"]).all()
 
@@ -280,7 +280,7 @@ def test_a_slow_site_gets_the_turns_that_it_is_guaranteed() -> None:
         assert sum(1 for _ in play_world(policy, PaperWorld(0), 400)) == 400
     assert without.turns[30:].sum() < 100
     certificate = with_groups.group_certificate()
-    assert certificate.holds
+    assert certificate.books_balance
     assert certificate.turns[0] >= 800 - certificate.owed[0]
     assert certificate.owed[0] < 80
     assert certificate.turns[0] == with_groups.turns[30:].sum()

@@ -109,7 +109,7 @@ def test_urgent_clients_come_first_then_due_ones_then_those_that_the_policy_insi
     assert certificate.turns.tolist() == turns
     assert certificate.promised.tolist() == pytest.approx([float(rate * rounds) for rounds in earned])
     assert certificate.owed.tolist() == policy.owed.tolist() == pytest.approx([float(debt) for debt in owed])
-    assert certificate.holds
+    assert certificate.books_balance
     assert [turns[row] >= rate * earned[row] - owed[row] for row in range(9)] == [True] * 9
 
 
@@ -329,7 +329,7 @@ def test_new_clients_are_owed_nothing_and_the_bound_still_holds() -> None:
             assert policy.owed[-1] == 0
         play_offer(policy, offer_of(round_, adversarial_availability(policy, inner, rng)))
         assert policy.owed.max() < policy.debt_bound
-    assert policy.certificate().holds
+    assert policy.certificate().books_balance
     assert policy.clients == 8
 
 
@@ -377,7 +377,7 @@ def test_max_owed_forfeits_turns_and_must_not_be_below_urgency() -> None:
         play_offer(policy, offer_of(round_, [True, True, True, round_ > 30]))
         assert policy.owed.max() <= 1
     certificate = policy.certificate()
-    assert certificate.holds
+    assert certificate.books_balance
     assert certificate.forfeited[3] > 5
     with pytest.raises(SettingError, match=r"max_owed is 1, so no debt reaches urgency 2 and no client would"):
         WithGuarantee(InOrder(4, cohort_size=1), "1/4", max_owed=1)

@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def test_the_missing_turns_are_exactly_those_with_which_the_client_is_selected(o
         for extra, selected in ((explanation.missing_units, True), (explanation.missing_units - 1, False)):
             units = problem.values.units.copy()
             units[row] += extra
-            changed = problem._replace(values=problem.values._replace(units=units))
+            changed = replace(problem, values=problem.values._replace(units=units))
             assert (row in changed.solve().rows) is selected
     assert checked > 3
 

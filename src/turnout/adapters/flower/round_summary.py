@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from turnout.kernel.fairness import Certificate
+from turnout.kernel.certificate import Certificate
 from turnout.scheduler import ARRIVED, KINDS, STILL_OUT, SURPLUS, Scheduler, Turn
 from turnout.store.training_log import OWN_PREFIX
 

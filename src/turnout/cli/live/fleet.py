@@ -16,7 +16,7 @@ from rich.text import Text
 
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.errors import SettingError
-from turnout.kernel.fairness import Certificate
+from turnout.kernel.certificate import Certificate
 from turnout.scheduler import Finding, Scheduler, SchedulerStatus, Turn, examine
 from turnout.store.atomic import atomic_write
 
@@ -59,7 +59,7 @@ def certificate(
     """
     with Scheduler.open(file, read_only=True) as scheduler:
         found, ids = scheduler.certificate(), scheduler.clients
-    worst = np.lexsort((-found.forfeited_units, -found.owed_units, found.kept))
+    worst = np.lexsort((-found.forfeited_units, -found.owed_units, found.balanced))
     shown = worst if every else worst[:MAX_SHOWN]
     clients = [
         {
@@ -68,15 +68,15 @@ def certificate(
             "promised": float(found.promised[row]),
             "owed": float(found.owed[row]),
             "forfeited": float(found.forfeited[row]),
-            "kept": bool(found.kept[row]),
+            "kept": bool(found.balanced[row]),
         }
         for row in shown.tolist()
     ]
     if json:
-        print_json({"holds": found.holds, "clients": clients, "of": len(ids)})
+        print_json({"holds": found.books_balance, "clients": clients, "of": len(ids)})
     else:
         _print_certificate(clients, found)
-    if not found.holds:
+    if not found.books_balance:
         raise typer.Exit(1)
 
 
@@ -191,10 +191,10 @@ def _print_certificate(clients: list[dict[str, Any]], found: Certificate) -> Non
         console.print(
             f"{forfeited:,.2f} turns were forfeited to the cap: raise max_owed or lower speed_weight in a new fleet."
         )
-    if found.holds:
+    if found.books_balance:
         console.print(f"The certificate holds for all {count:,} clients: turns ≥ promised − owed − forfeited.")
     else:
-        broken = int((~found.kept).sum())
+        broken = int((~found.balanced).sum())
         console.print(f"The certificate is broken for {broken:,} of {count:,} clients: run turnout fleet doctor.")
 
 

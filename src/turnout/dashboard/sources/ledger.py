@@ -10,8 +10,9 @@ import numpy as np
 
 from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingArray
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.certificate import Certificate
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.kernel.fairness import Certificate, FairnessQueues
+from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import RoundReport
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.rbcsf.change import ChangeDetector

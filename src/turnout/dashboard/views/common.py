@@ -134,8 +134,8 @@ def certificate(ledger: Ledger) -> dict[str, Any]:
     certified = ledger.certificate()
     if certified is None:
         return {"holds": None, "text": "This policy guarantees no turns."}
-    if not certified.holds:
-        broken = int((~certified.kept).sum())
+    if not certified.books_balance:
+        broken = int((~certified.balanced).sum())
         return {
             "holds": False,
             "text": f"{count_of(broken, 'client')} got fewer turns than promised, beyond the turns owed and forfeited.",

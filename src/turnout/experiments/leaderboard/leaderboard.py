@@ -23,7 +23,8 @@ from turnout.experiments.paper.comparison import weight_label
 from turnout.experiments.paper.learning_curves import LearningCurve, final_accuracies, time_to_target
 from turnout.experiments.paper.panels import HIGH
 from turnout.kernel.arrays import FloatArray
-from turnout.kernel.fairness import Certificate, exact_rates
+from turnout.kernel.certificate import Certificate
+from turnout.kernel.fairness import exact_rates
 from turnout.store import RoundColumns
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ def _measure_run(columns: RoundColumns, contender: Contender) -> dict[str, float
     if contender.promised is not None:
         certificate = certificate_of(columns, contender)
         values["missing"] = float((certificate.promised - certificate.turns).max())
-        values["certified"] = float(certificate.holds)
+        values["certified"] = float(certificate.books_balance)
     return values
 
 

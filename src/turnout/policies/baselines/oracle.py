@@ -14,7 +14,7 @@ from turnout.kernel.fairness import OwedTurns
 from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.guaranteed import GuaranteedPolicy
+from turnout.policies.guaranteed import WeightedPolicy
 
 
 class Fastest(SelectionPolicy):
@@ -40,11 +40,11 @@ class Fastest(SelectionPolicy):
         self.check_report(report)
 
 
-class FairOracle(GuaranteedPolicy):
+class FairOracle(WeightedPolicy):
     """RBCS-F with the true expected times instead of learned ones.
 
     With a large `speed_weight` and over a long run its mean round approaches that of the best fair policy from above;
-    the best policy itself has no closed form. `GuaranteedPolicy` documents the settings.
+    the best policy itself has no closed form. `WeightedPolicy` documents the settings.
     """
 
     name = "fair-oracle"

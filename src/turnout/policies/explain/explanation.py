@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from turnout.kernel.cohort import Cohort
-from turnout.kernel.cohort_problem import CohortProblem
-from turnout.kernel.fairness import exact_rate
+from turnout.kernel.cohort_problem import CohortProblem, PriceTerms
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.margin import SelectionMargin, selection_margin
-from turnout.policies.explain.sentences import MarginSentences, format_turns, inexact_sentence, waiting_sentence
+from turnout.policies.explain.prices import PriceSentences
+from turnout.policies.explain.sentences import MarginSentences, inexact_sentence, waiting_sentence
 
 Standing: TypeAlias = Literal["chosen", "not chosen", "not available", "excluded", "resting", "retired", "not joined"]
 
@@ -33,19 +33,24 @@ class Explanation:
         exact: Whether the numbers are those of the selection itself. If not, they are None and `sentence` says why.
         sentence: The explanation as text.
         seconds: The client's time, as the policy estimated it.
-        owed: What a turn of the client was worth to the policy, in turns; usually the turns it was owed.
+        owed: What a turn of the client was worth to the policy, in `unit`; usually the turns it was owed.
         threshold: The time of the slowest selected client, as the policy estimated it.
-        objective: The value of the objective, in turns; smaller is better.
+        objective: The value of the objective, in `unit`; smaller is better.
         margin: The difference in the objective to the best cohort without the client (if it was selected) or with it
-            (if not), in turns.
-        missing_turns: The additional debt with which it would have been selected, in turns.
-        missing_units: The same in units of 1 / `units_per_turn` turns, exactly.
-        units_per_turn: The number of units in a turn.
-        rounds_until: The number of rounds in which it earns that debt, if it is available in each of them and nothing
-            else changes.
+            (if not), in `unit`.
+        missing_turns: The additional debt with which it would have been selected, in `unit`.
+        missing_units: The same in units of 1 / `units_per_turn`, exactly.
+        units_per_turn: The number of units in a turn, or in a second.
+        rounds_until: The number of rounds after which it would be selected, if it is available in each of them and
+            nothing else changes.
         longer: By how many seconds the round would be longer without the client (if it was selected) or with it.
-        worth: What these seconds are worth, in turns.
+        worth: What these seconds are worth, in `unit`.
         instead: The clients that would replace it, or that it would replace.
+        unit: The unit of values: "turns", or "seconds" if the policy gives turns a price.
+        usual: The usual time of the client in seconds, if the policy gives turns a price.
+        behind: How many turns the client was behind, this round included, if the policy gives turns a price.
+        allowed: How many turns it may be behind, if the policy gives turns a price.
+        urgent: Whether it was as far behind as it may be, so that it came before all others.
     """
 
     round: int
@@ -66,6 +71,11 @@ class Explanation:
     longer: float | None = None
     worth: float | None = None
     instead: tuple[str, ...] = ()
+    unit: Literal["turns", "seconds"] = "turns"
+    usual: float | None = None
+    behind: float | None = None
+    allowed: float | None = None
+    urgent: bool = False
 
 
 def explain_choice(
@@ -96,6 +106,8 @@ def explain_choice(
         return inexact_explanation(policy, selection, row, name, "computing it again gives another selection")
     if not problem.available[row]:
         return inexact_explanation(policy, selection, row, name, "", standing="excluded")
+    if problem.prices is not None:
+        return _price_explanation(policy, offer, problem, problem.prices, row, name)
     return _exact_explanation(policy, offer, selection_margin(problem, row), problem, row, name)
 
 
@@ -147,7 +159,7 @@ def _exact_explanation(
     name: Callable[[int], str],
 ) -> Explanation:
     longer = None if margin.rival_threshold is None else margin.rival_threshold - margin.threshold
-    rounds, never = _rounds_until(problem, margin, row)
+    rounds, never = rounds_until(problem, margin, row)
     missing = None if margin.missing_units is None else margin.missing_units / margin.units_per_turn
     client = name(row)
     sentences = MarginSentences(row, margin, problem, name)
@@ -177,25 +189,66 @@ def _exact_explanation(
     )
 
 
-def _rounds_until(problem: CohortProblem, margin: SelectionMargin, row: int) -> tuple[int | None, str]:
-    """Returns the rounds in which the client earns the missing debt, or None and the reason."""
+def _price_explanation(
+    policy: SelectionPolicy,
+    offer: RoundOffer,
+    problem: CohortProblem,
+    terms: PriceTerms,
+    row: int,
+    name: Callable[[int], str],
+) -> Explanation:
+    """Explains the selection of a policy that gives turns a price."""
+    sentences = PriceSentences(row, problem, terms, name)
+    urgent = row in problem.urgent.tolist()
+    cohort = problem.solve()
+    known = Explanation(
+        round=offer.round,
+        client=name(row),
+        policy=policy.name,
+        standing="chosen" if row in cohort.rows.tolist() else "not chosen",
+        exact=True,
+        sentence=f"{sentences.urgent() if urgent else sentences.no_places()}.",
+        seconds=float(problem.times[row]),
+        threshold=cohort.threshold,
+        objective=cohort.objective,
+        unit="seconds",
+        usual=float(terms.usual[row]),
+        behind=float(terms.behind[row]),
+        allowed=float(terms.allowed[row]),
+        urgent=urgent,
+    )
+    if urgent:
+        return replace(known, rounds_until=None if known.standing == "chosen" else 1)
+    if not problem.contested().size:
+        return known
+    margin, rounds = selection_margin(problem, row), None
+    if margin.chosen:
+        sentence = sentences.chosen(margin)
+    else:
+        rounds, never = rounds_until(problem, margin, row)
+        sentence = f"{sentences.not_chosen(margin)}. {sentences.waiting(rounds, never)}"
+    longer = None if margin.rival_threshold is None else margin.rival_threshold - margin.threshold
+    return replace(
+        known,
+        sentence=f"{sentence}.",
+        owed=margin.owed_units / margin.units_per_turn,
+        margin=margin.margin,
+        missing_turns=None if margin.missing_units is None else margin.missing_units / margin.units_per_turn,
+        missing_units=margin.missing_units,
+        units_per_turn=margin.units_per_turn,
+        rounds_until=rounds,
+        longer=longer,
+        worth=longer,
+        instead=tuple(name(other) for other in (margin.joining if margin.chosen else margin.leaving)),
+    )
+
+
+def rounds_until(problem: CohortProblem, margin: SelectionMargin, row: int) -> tuple[int | None, str]:
+    """Returns in how many rounds the client would be selected, or None and the reason why that is unknown."""
     if margin.missing_units is None:
         return None, "no debt would be large enough"
-    if problem.irregular_growth:
-        return None, problem.irregular_growth
-    if problem.debts is None:
-        return None, "the policy guarantees nothing"
-    missing = Fraction(margin.missing_units) / Fraction(margin.units_per_turn)
-    debts = problem.debts
-    if debts.max_owed is not None:
-        cap = Fraction(math.floor(Fraction(debts.max_owed) * debts.units_per_turn), debts.units_per_turn)
-        owed = debts.owed_exactly()
-        if Fraction(int(owed.units[row]) + owed.credit, debts.units_per_turn) + missing > cap:
-            return None, f"its debt is limited to {format_turns(float(cap))} by max_owed"
-    rate = exact_rate(float(debts.guaranteed_rates[row]))
-    if rate == 0:
-        return None, "its guaranteed rate is 0, so its debt does not grow"
-    return math.ceil(missing / rate), ""
+    value = Fraction(margin.owed_units + margin.missing_units) / Fraction(margin.units_per_turn)
+    return problem.rounds_until(row, value)
 
 
 def _is_same(cohort: Cohort, selection: Selection) -> bool:

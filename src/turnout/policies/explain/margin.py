@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +33,7 @@ class SelectionMargin:
         seconds: Its time.
         owed_units: The value of a turn of the client, in units.
         units_per_turn: The number of units in a turn.
-        threshold: The slowest time of the cohort.
+        threshold: The slowest time of the cohort, those of urgent clients included.
         objective: The objective of the cohort.
         rival_threshold: The slowest time of the best cohort without the client (if it was selected) or with it (if
             not); None if there is no such cohort.
@@ -63,7 +63,7 @@ class SelectionMargin:
 
 
 def selection_margin(problem: CohortProblem, row: int) -> SelectionMargin:
-    """Returns the margin of an available client.
+    """Returns the margin of an available client that competes for a place; urgent clients do not.
 
     >>> from turnout.kernel.fairness import OwedTurns
     >>> problem = CohortProblem(
@@ -75,9 +75,10 @@ def selection_margin(problem: CohortProblem, row: int) -> SelectionMargin:
     >>> selection_margin(problem, 0).margin
     20.0
     """
+    problem = problem.contested()
     if not problem.available[row]:
         raise ValueError(f"client {row} was not available")
-    problem = problem._replace(size=min(problem.size, int(np.count_nonzero(problem.available))))
+    problem = replace(problem, size=min(problem.size, int(np.count_nonzero(problem.available))))
     cohort = problem.solve()
     chosen = row in cohort.rows.tolist()
     rival, missing = (_without(problem, row), 0) if chosen else _with(problem, cohort, row)
@@ -87,9 +88,9 @@ def selection_margin(problem: CohortProblem, row: int) -> SelectionMargin:
         seconds=float(problem.times[row]),
         owed_units=int(problem.values.units[row]) + problem.values.credit,
         units_per_turn=float(problem.values.units_per_turn),
-        threshold=cohort.threshold,
+        threshold=max(cohort.threshold, problem.floor),
         objective=cohort.objective,
-        rival_threshold=None if rival is None else rival.threshold,
+        rival_threshold=None if rival is None else max(rival.threshold, problem.floor),
         rival_objective=None if rival is None else rival.objective,
         leaving=tuple(sorted(before - after)),
         joining=tuple(sorted(after - before)),
@@ -109,7 +110,7 @@ def _without(problem: CohortProblem, row: int) -> _Rival | None:
     others[row] = False
     if np.count_nonzero(others) < problem.size:
         return None
-    best = problem._replace(available=others).solve()
+    best = replace(problem, available=others).solve()
     return _Rival(tuple(best.rows.tolist()), best.threshold, best.objective)
 
 
@@ -122,7 +123,7 @@ def _with(problem: CohortProblem, cohort: Cohort, row: int) -> tuple[_Rival | No
     admitted = list(_companions(problem, row))
 
     def objective(threshold: float, companions: int, more: int = 0) -> float:
-        return weight * threshold - float(companions + own + more) / per_turn
+        return weight * max(threshold, problem.floor) - float(companions + own + more) / per_turn
 
     last = max(_rank(problem, member) for member in cohort.rows.tolist())
 

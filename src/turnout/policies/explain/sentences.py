@@ -36,7 +36,9 @@ class MarginSentences(NamedTuple):
             return f"{self.client} was chosen by a tie: the best cohort without it is equally good; {TIES}"
         parts = []
         if change:
-            parts.append(f"last {_number(abs(change))} s {'less' if change < 0 else 'longer'} ({self._worth(change)})")
+            parts.append(
+                f"last {format_number(abs(change))} s {'less' if change < 0 else 'longer'} ({self._worth(change)})"
+            )
         parts.append(f"pay {format_turns(abs(lost))} {'less' if lost >= 0 else 'more'} of the debts")
         return (
             f"{self.client} was chosen with a margin of {format_turns(margin.margin)}: the best cohort without it "
@@ -59,7 +61,7 @@ class MarginSentences(NamedTuple):
         else:
             verb = "lengthen" if change > 0 else "shorten"
             start = (
-                f"choosing {client} would {verb} the round by {_number(abs(change))} s ({self._worth(change)}); "
+                f"choosing {client} would {verb} the round by {format_number(abs(change))} s ({self._worth(change)}); "
                 f"it {debt}"
             )
         missing = format_turns(margin.missing_units / margin.units_per_turn)
@@ -69,7 +71,7 @@ class MarginSentences(NamedTuple):
         return f"is owed {turns}" if self.problem.values_are_debts else f"counts for {turns}"
 
     def _short(self, turns: float) -> str:
-        return f"{'owed' if self.problem.values_are_debts else 'counting for'} {_number(turns)}"
+        return f"{'owed' if self.problem.values_are_debts else 'counting for'} {format_number(turns)}"
 
     def _values(self, rows: tuple[int, ...]) -> float:
         values = self.problem.values
@@ -80,12 +82,17 @@ class MarginSentences(NamedTuple):
         return f"worth {format_turns(abs(self.problem.speed_weight * seconds))}"
 
     def _names(self, rows: tuple[int, ...]) -> str:
-        named = [self.name(row) for row in rows[:NAMED]]
-        more = len(rows) - len(named)
-        if more:
-            return f"{', '.join(named)} and {more} more"
-        *first, last = named
-        return f"{', '.join(first)} and {last}" if first else last
+        return join_names(self.name, rows)
+
+
+def join_names(name: Callable[[int], str], rows: tuple[int, ...]) -> str:
+    """Returns the names of up to three clients, and how many more there are."""
+    named = [name(row) for row in rows[:NAMED]]
+    more = len(rows) - len(named)
+    if more:
+        return f"{', '.join(named)} and {more} more"
+    *first, last = named
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def inexact_sentence(client: str, standing: str, round: int, reasons: Mapping[str, float], why: str) -> str:
@@ -122,10 +129,10 @@ def format_turns(turns: float) -> str:
     >>> format_turns(1.0), format_turns(2.5)
     ('1 turn', '2.5 turns')
     """
-    return f"{_number(turns)} {'turn' if _number(turns) == '1' else 'turns'}"
+    return f"{format_number(turns)} {'turn' if format_number(turns) == '1' else 'turns'}"
 
 
-def _number(value: float) -> str:
+def format_number(value: float) -> str:
     """Formats a number with two decimals, or two significant digits if it is small, without trailing zeros."""
     if value != 0 and abs(value) < 0.01:
         return f"{value:.2g}"

@@ -18,7 +18,7 @@ from turnout.kernel.fairness import OwedTurns
 from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy, prefixed, subset
-from turnout.policies.guaranteed import GuaranteedPolicy
+from turnout.policies.guaranteed import WeightedPolicy
 from turnout.policies.observations import MeanTimes, append_rows
 
 
@@ -125,7 +125,7 @@ class CSUCB(SelectionPolicy):
         self.rewards.restore(state)
 
 
-class CSUCBQ(GuaranteedPolicy):
+class CSUCBQ(WeightedPolicy):
     """Selects by optimistic times and owed turns, and guarantees every client a share of the rounds.
 
     The cohort are the cohort_size available clients with the largest (1 − b) · reward + b · owed, where

@@ -12,21 +12,22 @@ import numpy.typing as npt
 
 from turnout.errors import OfferError, ReportError, SettingError
 from turnout.kernel.arrays import FloatArray, load_array
+from turnout.kernel.certificate import Certificate
 from turnout.kernel.cohort import Cohort, as_exact, cohort_of_contexts
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.exploration import exploration_from
-from turnout.kernel.fairness import Certificate, OwedTurns
+from turnout.kernel.fairness import OwedTurns
 from turnout.kernel.groups import GroupQueues
 from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.rounds import ContextRange, RoundOffer, RoundReport
 from turnout.policies.base import prefixed, subset
-from turnout.policies.guaranteed import GuaranteedPolicy
+from turnout.policies.guaranteed import WeightedPolicy
 from turnout.policies.rbcsf.change import ChangeDetector
 from turnout.policies.rbcsf.horizon import Horizon
 
 
-class RBCSF(GuaranteedPolicy):
+class RBCSF(WeightedPolicy):
     """Selects short rounds and guarantees every client a share of them.
 
     The policy learns how long each client takes, counts the turns owed to each, and selects the cohort that minimises

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray
+from turnout.kernel.certificate import Certificate
 from turnout.kernel.cohort_problem import CohortProblem
-from turnout.kernel.fairness import Certificate
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy, prefixed, subset
 from turnout.policies.signatures import setting_names

@@ -34,20 +34,21 @@ import numpy.typing as npt
 
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, as_number
+from turnout.kernel.certificate import Certificate
 from turnout.kernel.cohort import Cohort, cohort_of_times
 from turnout.kernel.cohort_problem import CohortProblem
-from turnout.kernel.fairness import DEFAULT_RATE, FINEST, Certificate, FairnessQueues, OwedTurns, Rate
+from turnout.kernel.fairness import DEFAULT_RATE, FINEST, FairnessQueues, OwedTurns, Rate
 from turnout.kernel.guarantee import AccountingSettings, Guarantee, GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy, prefixed, subset
-from turnout.policies.guaranteed import GuaranteedPolicy
+from turnout.policies.guaranteed import WeightedPolicy
 from turnout.policies.wrappers.base import Wrapper, ask_for_some, merge_selections
 
 #: A client that is owed a whole turn is due: serving it wastes nothing.
 DUE = 1
 
 
-class MostOwed(GuaranteedPolicy):
+class MostOwed(WeightedPolicy):
     """Selects the clients that are owed most, among equals the lower rows; times do not count."""
 
     name = "most-owed"
@@ -62,6 +63,7 @@ class MostOwed(GuaranteedPolicy):
             clients,
             cohort_size=clients,
             guaranteed_rate=guarantee.rate,
+            tolerance=guarantee.tolerance,
             accrual=guarantee.accrual,
             max_owed=guarantee.max_owed,
             paid=guarantee.paid,

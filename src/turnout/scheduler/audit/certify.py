@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import SettingError, StoreError
-from turnout.kernel.fairness import Certificate
+from turnout.kernel.certificate import Certificate
 from turnout.scheduler.audit.verify import differences
 from turnout.scheduler.clock import now
 from turnout.scheduler.journal.events import event_to_dict
@@ -71,7 +71,7 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
             **header,
             "events": events - 1,
             "rounds": state.fleet.round,
-            "holds": bool(counted.kept[:joined].all()),
+            "holds": bool(counted.balanced[:joined].all()),
             "record_sha256": digest.hexdigest(),
             "clients": _client_entries(counted, state.fleet.ids[:joined]),
         }

@@ -104,8 +104,8 @@ def _check_counters(db: sqlite3.Connection, fleet: Fleet) -> CheckResult:
     if guarantee is not None and certificate is not None:
         paid = counts["arrived"] if guarantee.paid == "contributed" else np.sum(list(counts.values()), axis=0)
         result.problems.extend(_count_differences(fleet, "was paid a turn", certificate.turns, paid))
-        if not certificate.holds:
-            result.problems.append(f"the certificate is broken for {int((~certificate.kept).sum()):,} clients")
+        if not certificate.books_balance:
+            result.problems.append(f"the certificate is broken for {int((~certificate.balanced).sum()):,} clients")
         result.summary = f"the certificate holds for {len(fleet.ids):,} clients and agrees with the recorded turns"
     return result
 

@@ -1,0 +1,233 @@
+"""The certificate: what every client was promised, what it got, and whether the promise is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.errors import SettingError
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number
+
+#: How far a client is behind its promise: less than one turn, within the tolerance, or beyond it.
+PromiseStatus: TypeAlias = Literal["kept", "behind", "broken"]
+#: The statuses from the best to the worst; `Certificate.levels` holds indices into this tuple.
+STATUSES: tuple[PromiseStatus, ...] = ("kept", "behind", "broken")
+#: The default tolerance, in turns.
+DEFAULT_TOLERANCE = 2.0
+
+Tolerance: TypeAlias = float | Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseSummary:
+    """The status of a promise in a few numbers; everything that reports on a promise uses these words.
+
+    Attributes:
+        status: The worst status of any client.
+        clients: The number of clients.
+        kept: The number of clients that are less than one turn behind.
+        behind: The number of clients that are at least one turn behind, within the tolerance.
+        broken: The number of clients that are beyond the tolerance.
+        unserved: The number of clients without a turn that were there for too few rounds to be promised one.
+        tolerance: The number of turns that a client may be behind.
+        worst: The row of the client that is furthest behind; None without clients.
+        worst_behind: How many turns that client is behind; negative if all clients have a surplus.
+        since: The round since which that client is beyond the tolerance; None if it is not, or not recorded.
+    """
+
+    status: PromiseStatus
+    clients: int
+    kept: int
+    behind: int
+    broken: int
+    unserved: int
+    tolerance: float
+    worst: int | None
+    worst_behind: float
+    since: int | None
+
+    def sentence(self, name: Callable[[int], str] = str) -> str:
+        """Returns the summary as one sentence, which begins with the status.
+
+        Args:
+            name: Returns the name of a client from its row.
+        """
+        if self.worst is None:
+            return "kept: there are no clients yet"
+        worst = f"{name(self.worst)} is {self.worst_behind:.2f} turns behind"
+        if self.status == "broken":
+            since = "" if self.since is None else f", since round {self.since:,}"
+            text = f"broken: {worst}, beyond the tolerance of {self.tolerance:g}{since}"
+            text += f"; {self.broken:,} of {self.clients:,} clients are beyond it"
+        elif self.status == "behind":
+            text = f"behind: {worst}, within the tolerance of {self.tolerance:g}"
+            text += f"; {self.behind:,} of {self.clients:,} clients are one turn or more behind"
+        else:
+            text = f"kept: all {self.clients:,} clients are less than one turn behind"
+        if self.unserved:
+            count = "1 client was" if self.unserved == 1 else f"{self.unserved:,} clients were"
+            text += f"; {count} there for too few rounds to be served"
+        return text
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Certificate:
+    """The turns that every client was promised and the turns that it got.
+
+    A promise is a rate and a tolerance: a client is promised guaranteed_rate · (rounds in which it accrues) turns, and
+    it must never be more than `tolerance` turns behind. The status of a client is
+
+    - "broken" if it is more than `tolerance` turns behind,
+    - otherwise "kept" if it is less than one turn behind,
+    - otherwise "behind".
+
+    All comparisons are exact, in integer units.
+
+    Attributes:
+        turns: The turns that each client took.
+        units_per_turn: The number of units in a turn.
+        promised_units: The turns that each client was promised, in units.
+        owed_units: The queue of owed turns, in units. A client with a surplus can have a positive queue: the queue
+            never falls below 0, so early extra turns do not count against later rounds.
+        forfeited_units: The turns that each client lost because of `max_owed`, in units.
+        tolerance: The number of turns that a client may be behind.
+        broken_since: The round since which each client has been more than `tolerance` turns behind; 0 where it is not.
+            None if this was not recorded.
+
+    >>> certificate = Certificate(
+    ...     turns=np.array([3, 1, 0]), units_per_turn=20, promised_units=np.array([60, 60, 60]),
+    ...     owed_units=np.array([0, 40, 60]), forfeited_units=np.zeros(3, dtype=np.int64),
+    ... )
+    >>> certificate.behind
+    array([0., 2., 3.])
+    >>> certificate.statuses.tolist(), certificate.status, certificate.worst
+    (['kept', 'behind', 'broken'], 'broken', 2)
+    >>> certificate.summary().sentence("client {}".format)
+    'broken: client 2 is 3.00 turns behind, beyond the tolerance of 2; 1 of 3 clients are beyond it'
+    """
+
+    turns: IntArray
+    units_per_turn: int
+    promised_units: IntArray
+    owed_units: IntArray
+    forfeited_units: IntArray
+    tolerance: Tolerance = DEFAULT_TOLERANCE
+    broken_since: IntArray | None = None
+
+    @property
+    def promised(self) -> FloatArray:
+        """The turns that each client was promised: guaranteed_rate · rounds."""
+        return self.promised_units / self.units_per_turn
+
+    @property
+    def owed(self) -> FloatArray:
+        """The queue of turns owed to each client; it is not negative, so it can exceed `behind`."""
+        return self.owed_units / self.units_per_turn
+
+    @property
+    def forfeited(self) -> FloatArray:
+        """The turns that each client lost because of `max_owed`."""
+        return self.forfeited_units / self.units_per_turn
+
+    @property
+    def behind_units(self) -> IntArray:
+        """Promised turns minus turns taken, in units; negative for a client with a surplus."""
+        return self.promised_units - self.turns * self.units_per_turn
+
+    @property
+    def behind(self) -> FloatArray:
+        """Promised turns minus turns taken; negative for a client with a surplus."""
+        return self.behind_units / self.units_per_turn
+
+    @property
+    def levels(self) -> npt.NDArray[np.int8]:
+        """The status of each client, as an index into STATUSES."""
+        behind = self.behind_units
+        limit = _floor(Fraction(self.tolerance) * self.units_per_turn)
+        levels = (behind >= self.units_per_turn).astype(np.int8)
+        levels[behind > limit] = 2
+        return levels
+
+    @property
+    def statuses(self) -> npt.NDArray[np.str_]:
+        """The status of each client: "kept", "behind" or "broken"."""
+        return np.array(STATUSES)[self.levels]
+
+    @property
+    def status(self) -> PromiseStatus:
+        """The worst status of any client; "kept" if there is none."""
+        return STATUSES[int(self.levels.max(initial=0))]
+
+    @property
+    def worst(self) -> int | None:
+        """The row of the client that is furthest behind, the lowest of equals; None without clients."""
+        return int(np.argmax(self.behind_units)) if len(self.turns) else None
+
+    @property
+    def unserved(self) -> BoolArray:
+        """Whether each client took no turn because it was there for too few rounds to be promised a whole one."""
+        unserved: BoolArray = (self.turns == 0) & (self.promised_units < self.units_per_turn)
+        return unserved
+
+    @property
+    def holds(self) -> bool:
+        """Whether no client is further behind than the tolerance: the status is not "broken"."""
+        return self.status != "broken"
+
+    @property
+    def balanced(self) -> BoolArray:
+        """Whether the books of each client balance: turns ≥ promised − owed − forfeited.
+
+        This is an identity of the queues, which holds for any policy at any time. If it fails, the accounting is
+        damaged; if it holds, nothing is said about the promise.
+        """
+        balanced: BoolArray = self.behind_units <= self.owed_units + self.forfeited_units
+        return balanced
+
+    @property
+    def books_balance(self) -> bool:
+        """Whether the books of all clients balance; see `balanced`."""
+        return bool(self.balanced.all())
+
+    def summary(self) -> PromiseSummary:
+        """Returns the status of the promise in a few numbers."""
+        counts = np.bincount(self.levels, minlength=len(STATUSES)).tolist()
+        worst = self.worst
+        since = 0 if worst is None or self.broken_since is None else int(self.broken_since[worst])
+        return PromiseSummary(
+            status=self.status,
+            clients=len(self.turns),
+            kept=counts[0],
+            behind=counts[1],
+            broken=counts[2],
+            unserved=int(self.unserved.sum()),
+            tolerance=float(self.tolerance),
+            worst=worst,
+            worst_behind=0.0 if worst is None else float(self.behind[worst]),
+            since=since or None,
+        )
+
+    def judged(self, tolerance: Tolerance) -> Certificate:
+        """Returns the same certificate, judged by another tolerance; it does not know since when it is broken."""
+        return replace(self, tolerance=as_tolerance(tolerance), broken_since=None)
+
+
+def as_tolerance(tolerance: Tolerance) -> Tolerance:
+    """Checks a tolerance, in turns: a positive number, or a fraction.
+
+    >>> as_tolerance(2)
+    2.0
+    """
+    if isinstance(tolerance, Fraction):
+        as_number("tolerance", float(tolerance), SettingError, above=0)
+        return tolerance
+    return as_number("tolerance", tolerance, SettingError, above=0)
+
+
+def _floor(value: Fraction) -> int:
+    return value.numerator // value.denominator

@@ -1,0 +1,184 @@
+"""FairPace's choice: a price in seconds for a turn of each client, and the cohort that it gives.
+
+    slack_i = a_i − b_i        turns that client i may still fall behind before it is urgent
+    price_i = (s_i / m) · max(a_i, tolerance/2) / slack_i        what a turn of client i is worth, in seconds
+
+b_i is how far the client is behind, a_i how far it may be, s_i its usual time and m the number of places. Clients with
+slack_i ≤ 0 are urgent and come first, the smallest slack before the others, among equals the faster, then the lower
+row. The places that are left minimise
+
+    max(time over the whole cohort) − Σ price
+
+with the exact solver of `cohort.py`. Sums of prices are integers: prices are rounded to a common power of two.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.backend import compiled_kernel
+from turnout.kernel.cohort import EMPTY_COHORT, Cohort, as_exact, numpy_cohort
+from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.kernel.fairness import OwedTurns
+from turnout.kernel.usual import UsualContexts
+
+
+class Pace(NamedTuple):
+    """How far each client is behind its promise, and how far it may be, in units of 1 / units_per_turn turns.
+
+    Attributes:
+        rates: The guaranteed rate in units per round: one for all clients, or one per client.
+        rounds: The number of rounds in which each client accrued before this one.
+        turns: The turns that each client took.
+        units_per_turn: The number of units in a turn.
+        allowed: How far each client may be behind (a): one value for all clients, or one per client.
+        least_allowed: The lower limit of `allowed` in the numerator of a price.
+    """
+
+    rates: int | IntArray
+    rounds: int | IntArray
+    turns: npt.NDArray[np.int32]
+    units_per_turn: int
+    allowed: float | FloatArray
+    least_allowed: float
+
+    def behind(self, rows: IntArray) -> IntArray:
+        """Returns how far these clients are behind (b), in units, this round's accrual included."""
+        promised: IntArray = _at(self.rates, rows) * (_at(self.rounds, rows) + 1)
+        return promised - self.turns[rows].astype(np.int64) * self.units_per_turn
+
+    def slack(self, rows: IntArray) -> FloatArray:
+        """Returns how much further each client may fall behind before it is urgent, in units."""
+        slack: FloatArray = _at(self.allowed, rows) - self.behind(rows).astype(np.float64)
+        return slack
+
+    def prices(self, rows: IntArray, usual: FloatArray, weights: FloatArray | float, places: int) -> FloatArray:
+        """Returns the price of a turn of each client in seconds; −1 for urgent clients.
+
+        Args:
+            rows: The clients.
+            usual: Their usual times, multiplied by `weights`.
+            weights: What the usual times were multiplied by.
+            places: The number of clients to select.
+        """
+        slack = self.slack(rows)
+        allowed = np.maximum(_at(self.allowed, rows), self.least_allowed)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            prices: FloatArray = usual * allowed / (weights * float(places) * slack)
+        return np.where(slack > 0, prices, -1.0)
+
+
+class PacedCohort(NamedTuple):
+    """A cohort, and the rows of its urgent members, the most urgent first."""
+
+    cohort: Cohort
+    urgent: IntArray
+
+
+def paced_cohort_of_contexts(
+    model: ExchangeTimeModel,
+    contexts: FloatArray,
+    exploration: float,
+    usual: UsualContexts,
+    pace: Pace,
+    size: int,
+    available: BoolArray,
+) -> PacedCohort:
+    """Selects the cohort for the model's times; the compiled kernel does everything in one pass.
+
+    Args:
+        model: The model that estimates the exchange times.
+        contexts: One row of features per client.
+        exploration: The width of the confidence band.
+        usual: The usual context of each client.
+        pace: How far each client is behind.
+        size: The number of clients to select.
+        available: A mask of the clients that may be selected.
+    """
+    places, size = size, min(size, int(np.count_nonzero(available)))
+    if size == 0:
+        return PacedCohort(EMPTY_COHORT, np.empty(0, dtype=np.int64))
+    mean = usual.fleet_mean(contexts, available)
+    compiled = compiled_kernel()
+    if compiled is None:
+        rows = np.flatnonzero(available)
+        times = model.optimistic(contexts, exploration)[rows]
+        prices = pace.prices(rows, *usual.terms(model, mean, rows), places)
+        return _numpy_paced(rows, times, prices, pace, size)
+    cohort, urgent = compiled.paced_cohort_of_contexts(
+        contexts, model.bank, exploration, usual.sums, mean, (*pace, places), available.view(np.uint8), size
+    )
+    return PacedCohort(Cohort(*cohort), urgent)
+
+
+def paced_cohort_of_times(
+    times: FloatArray, usual_times: FloatArray, pace: Pace, size: int, available: BoolArray
+) -> PacedCohort:
+    """Selects the cohort for known times.
+
+    Args:
+        times: The time of each client in this round.
+        usual_times: The usual time of each client, not negative.
+        pace: How far each client is behind.
+        size: The number of clients to select.
+        available: A mask of the clients that may be selected.
+    """
+    places, size = size, min(size, int(np.count_nonzero(available)))
+    if size == 0:
+        return PacedCohort(EMPTY_COHORT, np.empty(0, dtype=np.int64))
+    compiled = compiled_kernel()
+    if compiled is None:
+        rows = np.flatnonzero(available)
+        prices = pace.prices(rows, usual_times[rows], 1.0, places)
+        return _numpy_paced(rows, times[rows], prices, pace, size)
+    cohort, urgent = compiled.paced_cohort_of_times(times, usual_times, (*pace, places), available.view(np.uint8), size)
+    return PacedCohort(Cohort(*cohort), urgent)
+
+
+def exact_prices(prices: FloatArray, size: int) -> OwedTurns:
+    """Rounds prices to integers of a common unit, for which the sum of `size` prices is exact."""
+    return as_exact("prices", prices, size)
+
+
+def most_urgent(rows: IntArray, slack: FloatArray, times: FloatArray, size: int) -> IntArray:
+    """Returns the `size` rows with the smallest slack; ties go to the faster client, then to the lower row."""
+    return rows[np.lexsort((rows, times, slack))[:size]]
+
+
+def _numpy_paced(rows: IntArray, times: FloatArray, prices: FloatArray, pace: Pace, size: int) -> PacedCohort:
+    """Selects urgent clients, then solves the problem of the places that are left, with NumPy.
+
+    Args:
+        rows: The available clients.
+        times: Their times.
+        prices: Their prices; −1 for urgent clients.
+        pace: How far each client is behind.
+        size: The number of clients to select, at most len(rows).
+    """
+    is_urgent = prices < 0
+    indices = np.flatnonzero(is_urgent)
+    first = most_urgent(indices, pace.slack(rows[indices]), times[indices], size)
+    floor = float(times[first].max(initial=0.0))
+    left = size - len(first)
+    others = np.flatnonzero(~is_urgent)
+    members, threshold, objective = first, floor, floor
+    if left:
+        values = exact_prices(prices[others], size)
+        # The bit patterns of prices that are not negative have the same order as the prices.
+        order = np.ascontiguousarray(prices[others]).view(np.int64)
+        rest = numpy_cohort(
+            times[others], values, left, 1.0, np.ones(len(others), dtype=np.bool_), floor=floor, order=order
+        )
+        members = np.concatenate([first, others[rest.rows]])
+        threshold, objective = max(rest.threshold, floor), rest.objective
+    members = np.sort(members)
+    cohort = Cohort(rows[members], times[members], threshold, objective, len(others))
+    return PacedCohort(cohort, rows[first])
+
+
+def _at(value: Any, rows: IntArray) -> Any:
+    return value[rows] if isinstance(value, np.ndarray) else value

@@ -1,0 +1,110 @@
+"""The usual time of each client: what a turn of it takes in its usual circumstances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, load_array
+from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.kernel.rounds import TIMED_OUTCOMES, RoundReport
+
+
+class _Sums:
+    """Sums of vectors for each client and for the fleet; the last row of `sums` is the number of vectors."""
+
+    def __init__(self, clients: int, width: int) -> None:
+        self.sums = np.zeros((width + 1, clients))
+        self._fleet = np.zeros(width + 1)
+
+    def _learn(self, rows: IntArray, vectors: FloatArray) -> None:
+        self.sums[:-1, rows] += vectors.T
+        self.sums[-1, rows] += 1.0
+        self._fleet[:-1] += vectors[np.argsort(rows)].sum(axis=0)  # the sum of floats depends on their order
+        self._fleet[-1] += float(len(rows))
+
+    def fleet_mean(self, vectors: FloatArray, available: BoolArray) -> FloatArray:
+        """Returns the mean over all turns so far; before the first turn, the mean of these available clients."""
+        if self._fleet[-1]:
+            mean: FloatArray = self._fleet[:-1] / self._fleet[-1]
+            return mean
+        if not available.any():
+            return np.zeros(len(self._fleet) - 1)
+        return np.ascontiguousarray(vectors[available].mean(axis=0))
+
+    def weights(self, rows: IntArray) -> FloatArray:
+        """Returns the number of turns of each client plus one, for the fleet's mean."""
+        weights: FloatArray = self.sums[-1, rows] + 1.0
+        return weights
+
+    def add(self, count: int) -> None:
+        """Appends clients without turns."""
+        self.sums = np.concatenate([self.sums, np.zeros((len(self.sums), count))], axis=1)
+
+    def forget(self, rows: IntArray) -> None:
+        """Removes what these clients contributed, to the fleet's mean too."""
+        self._fleet -= self.sums[:, rows].sum(axis=1)
+        if self._fleet[-1] == 0:
+            self._fleet[:] = 0.0  # instead of rounding errors
+        self.sums[:, rows] = 0.0
+
+    def state(self) -> dict[str, Any]:
+        """Returns all sums."""
+        return {"sums": self.sums.copy(), "fleet": self._fleet.copy()}
+
+    def checked(self, state: Mapping[str, Any]) -> dict[str, FloatArray]:
+        """Returns a saved state after checking its shapes."""
+        return {"sums": load_array(state, "sums", self.sums), "fleet": load_array(state, "fleet", self._fleet)}
+
+    def restore(self, state: Mapping[str, FloatArray]) -> None:
+        """Restores what `checked` returned."""
+        self.sums, self._fleet = state["sums"], state["fleet"]
+
+
+class UsualContexts(_Sums):
+    """The usual context of each client: the mean of the contexts of its turns and one mean context of the fleet.
+
+    Only turns whose times were learned count.
+    """
+
+    def learn_from(self, report: RoundReport) -> None:
+        """Adds the contexts of the clients whose times were learned."""
+        rows, contexts, _ = _informative(report)
+        self._learn(rows, contexts)
+
+    def terms(self, model: ExchangeTimeModel, mean: FloatArray, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Returns the predicted time in the usual context, not below 0, times a weight; and that weight.
+
+        The operations have the same order as in the compiled kernel.
+        """
+        usual: FloatArray = np.zeros(len(rows))
+        for feature, average in enumerate(mean.tolist()):
+            part = model.coefficients[feature, rows] * (self.sums[feature, rows] + average)
+            usual = usual + part if feature else part
+        return np.where(usual > 0, usual, 0.0), self.weights(rows)
+
+
+class UsualTimes(_Sums):
+    """The usual time of each client: the mean of its times and one mean time of the fleet."""
+
+    def __init__(self, clients: int) -> None:
+        super().__init__(clients, 1)
+
+    def learn_from(self, report: RoundReport) -> None:
+        """Adds the times of the clients that returned or were late."""
+        rows, _, times = _informative(report)
+        self._learn(rows, times[:, None])
+
+    def terms(self, mean: FloatArray, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Returns the usual time times a weight; and that weight."""
+        return self.sums[0, rows] + float(mean[0]), self.weights(rows)
+
+
+def _informative(report: RoundReport) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Returns the clients, contexts and times of a report, without failures."""
+    if report.outcomes is None:
+        return report.clients, report.contexts, report.exchange_times
+    kept = report.with_outcome(*TIMED_OUTCOMES)
+    return report.clients[kept], report.contexts[kept], report.exchange_times[kept]

@@ -1,0 +1,109 @@
+"""The sentences of an explanation for policies that give turns a price in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from turnout.kernel.cohort_problem import CohortProblem, PriceTerms
+from turnout.policies.explain.margin import SelectionMargin
+from turnout.policies.explain.sentences import TIES, format_number, format_turns, join_names
+
+
+class PriceSentences(NamedTuple):
+    """Sentences about the price of one client's turn."""
+
+    row: int
+    problem: CohortProblem
+    terms: PriceTerms
+    name: Callable[[int], str]
+
+    @property
+    def client(self) -> str:
+        """The name of the client."""
+        return self.name(self.row)
+
+    def urgent(self) -> str:
+        """States that the client is urgent, and whether it got one of the places."""
+        first = self.problem.first.tolist()
+        if self.row in first:
+            rank = first.index(self.row)
+            order = "" if rank == 0 else f"; {rank} urgent {'client comes' if rank == 1 else 'clients come'} before it"
+            return f"{self.client} was chosen first because it is urgent: {self._behind()}{order}"
+        return (
+            f"{self.client} is urgent ({self._behind()}), but all {self.problem.size} places went to urgent clients "
+            "that are further behind their limits"
+        )
+
+    def no_places(self) -> str:
+        """States that urgent clients took all places."""
+        return f"{self.client} was not chosen because all places went to urgent clients; {self.price()}"
+
+    def price(self) -> str:
+        """States the price with the numbers from which it is computed."""
+        usual, places = float(self.terms.usual[self.row]), self.terms.places
+        allowed, behind = float(self.terms.allowed[self.row]), float(self.terms.behind[self.row])
+        factor = max(allowed, self.terms.least_allowed)
+        share, slack = usual / places, allowed - behind
+        number = format_number
+        return (
+            f"it usually takes {number(usual)} s, and a share of 1/{places} of such a round is {number(share)} s; "
+            f"{self._behind()}, so a turn is worth {number(share)} · {number(factor)}/{number(slack)} = "
+            f"{number(share * factor / slack)} s"
+        )
+
+    def chosen(self, margin: SelectionMargin) -> str:
+        """Compares the cohort with the best one without the client."""
+        if margin.rival_threshold is None or margin.margin is None:
+            return f"{self.client} was chosen because all available clients were"
+        change = margin.rival_threshold - margin.threshold
+        lost = self._prices(margin.leaving) - self._prices(margin.joining)
+        if change == 0 and lost == 0:
+            return f"{self.client} was chosen by a tie: the best cohort without it is equally good; {TIES}"
+        parts = []
+        if change:
+            parts.append(f"last {format_number(abs(change))} s {'less' if change < 0 else 'longer'}")
+        parts.append(f"pay prices of {format_number(abs(lost))} s {'less' if lost >= 0 else 'more'}")
+        return (
+            f"{self.client} was chosen with a margin of {format_number(margin.margin)} s: {self.price()}; the best "
+            f"cohort without it would {' and '.join(parts)}"
+        )
+
+    def not_chosen(self, margin: SelectionMargin) -> str:
+        """States what selecting the client would cost, which clients it would replace, and what it lacked."""
+        if margin.missing_units is None or margin.rival_threshold is None:
+            return f"{self.client} was not chosen, and no price would have changed that; {self.price()}"
+        change = margin.rival_threshold - margin.threshold
+        along = tuple(other for other in margin.joining if other != self.row)
+        if change == 0:
+            effect = f"{self.client} is fast enough, but it would replace"
+        else:
+            verb = "lengthen" if change > 0 else "shorten"
+            effect = (
+                f"choosing {self.client} would {verb} the round by {format_number(abs(change))} s, and it would replace"
+            )
+        effect += f" {join_names(self.name, margin.leaving)} (worth {format_number(self._prices(margin.leaving))} s)"
+        if along:
+            effect += f" together with {join_names(self.name, along)} (worth {format_number(self._prices(along))} s)"
+        missing = format_number(margin.missing_units / margin.units_per_turn)
+        return f"{effect}; {self.price()}: with {missing} s more it would have been chosen"
+
+    def waiting(self, rounds: int | None, never: str) -> str:
+        """States in how many rounds the price is high enough, or the client is urgent."""
+        if rounds is None:
+            return f"How long it has to wait is unknown: {never}"
+        count = "1 round" if rounds == 1 else f"{rounds:,} rounds"
+        return (
+            f"Without a turn {self.client} reaches that price, or becomes urgent, in {count}, if it is available in "
+            "each and nothing else changes"
+        )
+
+    def _behind(self) -> str:
+        allowed, behind = float(self.terms.allowed[self.row]), float(self.terms.behind[self.row])
+        state = f"{format_turns(behind)} behind" if behind >= 0 else f"{format_turns(-behind)} ahead"
+        return f"it is {state} and may be {format_number(allowed)} behind"
+
+    def _prices(self, rows: tuple[int, ...]) -> float:
+        values = self.problem.values
+        total = sum(values.units[list(rows)].tolist()) + values.credit * len(rows)
+        return total / values.units_per_turn if rows else 0.0

@@ -1,0 +1,263 @@
+"""FairPace: short rounds in which no client falls further behind than a stated tolerance.
+
+The rule, in each round (b_i: turns that client i is behind, this round's accrual included; a_i: turns that it may be
+behind; s_i: its usual time; m: the number of places):
+
+1. Clients with b_i ≥ a_i are urgent. They are selected first, the largest b_i − a_i before the others; among equals the
+   faster, then the lower row.
+2. The places that are left minimise max(time over the whole cohort) − Σ price, exactly, where
+
+       price_i = (s_i / m) · max(a_i, tolerance/2) / (a_i − b_i)     seconds that a turn of the client is worth.
+
+A slow client makes the round longer, but m slow clients can share one slow round; hence the share s_i / m. The second
+factor is a barrier: it grows without limit as the client approaches the tolerance, and falls for a client with a
+surplus. There is no weight of seconds against turns, so the choice is the same in milliseconds and in hours.
+
+With accrual="available", a_i = tolerance − rate_i. With accrual="always" a client also falls behind while it is
+absent, so a_i = tolerance − rate_i · (1 + g_i) with g_i = ln 0.001 / ln(1 − p_i), the longest absence to expect if the
+client is available with probability p_i = (rounds available + 1) / (rounds + 2), this round included.
+
+*Bound.* With N clients of one rate, cohorts of m, N · rate ≤ m, accrual="available" and paid="chosen", every client is
+at the end of every round less than
+
+    tolerance − rate + rate · (N − 1)/m
+
+turns behind, for any availability, any exchange times and any estimates of them.
+
+*Proof.* Let U = tolerance − 2 · rate and B(j) = U + rate · (1 + (N − j)/m). Fewer than j clients are B(j) or more turns
+behind at the end of any round. Suppose that a round ends with a set S of j such clients, and that no earlier round did.
+Not all of S were absent or selected, because then none of them would have fallen further behind (rate ≤ 1); hence a
+client of S was available, was not selected, and was at least B(j) − rate ≥ U behind before the round, which is
+b ≥ tolerance − rate with this round's accrual: it was urgent. So m urgent clients that were no less behind were
+selected. If none of them is in S, j + m clients were B(j) − rate = B(j + m) or more behind before the round. If s > 0
+of them are in S, these were at least B(j) + 1 − rate behind, which is at least B(s), because j + m − s ≤ N and
+N · rate ≤ m. Both contradict what held before the round. The bound is B(1). The proof uses neither which of the other
+clients are selected, nor that debts are not negative.
+
+Elsewhere (accrual="always", paid="contributed", different rates) the tolerance is a target, and the certificate says
+whether it was kept: a client that is absent for a long time, or whose turns fail, falls behind under any rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, Literal, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.errors import SettingError
+from turnout.kernel.arrays import FloatArray, IntArray, as_number, load_array
+from turnout.kernel.cohort_problem import CohortProblem, PriceTerms
+from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.kernel.guarantee import GuaranteeSettings
+from turnout.kernel.pace import Pace, exact_prices, most_urgent
+from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.policies.guaranteed import GuaranteedPolicy
+from turnout.policies.pace_times import ExpectedTimes, LearnedTimes, PaceTimes
+
+#: An absence is as long as expected unless a longer one has less than this probability.
+IMPROBABLE = 0.001
+
+
+class FairPace(GuaranteedPolicy):
+    """Selects short rounds and keeps every client within a tolerance of its guaranteed share, at any time.
+
+    The policy learns how long each client takes and gives a turn of each client a price in seconds, which grows as the
+    client approaches the tolerance. It selects the cohort that minimises the slowest time minus the prices. There is
+    no weight to choose. The module docstring states the rule and what is proved about it.
+
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients to select in a round.
+        times: "learned": the policy learns exchange times. "expected": it uses the true expected times of simulated
+            worlds, to find out what learning costs.
+        exploration: The width of the confidence bound of learned times; above 0, the choice depends on the unit of
+            time.
+        ridge: The ridge parameter of the regressions: the number of typical times that the fleet-wide estimate counts
+            for in the estimate of a client.
+        forgetting: A discount below 1 reduces the influence of old times.
+        features: The number of features of a context.
+        settings: The settings of the guarantee; `Guarantee` documents them. By default `guaranteed_rate` is 0.15,
+            `tolerance` 2, `accrual` "available" and `paid` "chosen".
+
+    >>> import numpy as np
+    >>> policy = FairPace(4, cohort_size=2, guaranteed_rate=0.25)
+    >>> offer = RoundOffer(1, available=[True, True, True, False], contexts=np.ones((4, 3)))
+    >>> chosen = policy.ask(offer).clients
+    >>> chosen
+    array([0, 1])
+    >>> policy.tell(RoundReport(1, chosen, offer.contexts[chosen], [2.0, 9.0], available=offer.available))
+    >>> policy.certificate().behind
+    array([-0.75, -0.75,  0.25,  0.  ])
+    >>> policy.bound
+    2.125
+    """
+
+    name = "fair-pace"
+
+    def __init__(
+        self,
+        clients: int,
+        *,
+        cohort_size: int = 8,
+        times: Literal["learned", "expected"] = "learned",
+        exploration: float = 0.0,
+        ridge: float = 3.0,
+        forgetting: float = 1.0,
+        features: int = 3,
+        **settings: Unpack[GuaranteeSettings],
+    ) -> None:
+        own: GuaranteeSettings = {"accrual": "available", **settings}
+        super().__init__(clients, cohort_size=cohort_size, **own)
+        self.tolerance = Fraction(self.guarantee.tolerance)
+        largest = float(self.debts.guaranteed_rates.max())
+        if self.tolerance <= largest:
+            raise SettingError(
+                f"tolerance must exceed the guaranteed rate, got tolerance {float(self.tolerance):g} for a rate of "
+                f"{largest:g}: a client is that much behind after one round without a turn"
+            )
+        if times not in ("learned", "expected"):
+            raise SettingError(f"times must be 'learned' or 'expected', got {times!r}")
+        self.exploration = as_number("exploration", exploration, SettingError, least=0)
+        self.requires_expected_times = times == "expected"
+        self._times: PaceTimes = ExpectedTimes(clients)
+        if times == "learned":
+            self.time_model = ExchangeTimeModel(
+                clients, features=features, ridge=ridge, forgetting=forgetting, prior="fleet", relative_ridge=True
+            )
+            self.features = self.time_model.features
+            self._times = LearnedTimes(self.time_model, self.exploration)
+        # The number of rounds for which each client was available; only accrual="always" needs it.
+        self._present: IntArray | None = (
+            np.zeros(clients, dtype=np.int64) if self.guarantee.accrual == "always" else None
+        )
+
+    @property
+    def bound(self) -> float:
+        """The proved upper bound on how far a client falls behind; infinite if there is none for these settings."""
+        return self.guarantee.proved_bound(self.clients, self.cohort_size)
+
+    def ask(self, offer: RoundOffer) -> Selection:
+        """Selects urgent clients first, then the cohort that minimises the slowest time minus the prices."""
+        self.check_offer(offer)
+        places, pace = self.places(offer), self.pace()
+        cohort, urgent = self._times.cohort(offer, pace, places)
+        rows = cohort.rows
+        weighted, weights = self._times.usual_terms(offer, rows)
+        is_urgent = np.isin(rows, urgent)
+        return Selection.trusted(
+            offer.round,
+            rows,
+            {
+                "optimistic": cohort.times,
+                "usual": weighted / weights,
+                "behind": pace.behind(rows) / pace.units_per_turn,
+                "price": np.where(is_urgent, 0.0, pace.prices(rows, weighted, weights, places)),
+                "urgent": is_urgent.astype(np.float64),
+                "threshold": np.array(cohort.threshold),
+                "objective": np.array(cohort.objective),
+            },
+        )
+
+    def tell(self, report: RoundReport) -> None:
+        """Updates turns and debts, and learns the exchange times."""
+        super().tell(report)
+        if self._present is not None:
+            self._present += 1 if report.available is None else report.available
+        self._times.learn_from(report)
+
+    def add(self, count: int) -> None:
+        """Appends clients about which nothing is known, and which are not behind."""
+        super().add(count)
+        self._times.add(count)
+        if self._present is not None:
+            self._present = np.concatenate([self._present, np.zeros(count, dtype=np.int64)])
+
+    def forget(self, rows: npt.ArrayLike) -> None:
+        """Removes what was learned about these clients, from the fleet-wide regression too."""
+        known = self._rows(rows)
+        self._times.forget(known)
+        if self._present is not None:
+            self._present[known] = 0
+
+    def state(self) -> dict[str, Any]:
+        """Returns turns, debts, availability and the learned model."""
+        present = {} if self._present is None else {"present": self._present.copy()}
+        return {**super().state(), **present, **self._times.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores turns, debts, availability and the learned model."""
+        # Everything is checked before anything is changed.
+        times = self._times.checked(state)
+        present = None if self._present is None else load_array(state, "present", self._present)
+        super().restore(state)
+        self._times.restore(times)
+        self._present = present
+
+    def pace(self) -> Pace:
+        """Returns how far each client is behind in the next round, and how far it may be."""
+        rates, rounds = self.debts.accounts()
+        tolerance = float(self.tolerance * self.debts.units_per_turn)
+        if self._present is None:
+            margin: Any = rates
+        else:
+            margin = rates * (1 + _longest_absence(self._present, rounds))
+        return Pace(
+            rates=rates,
+            rounds=rounds,
+            turns=self.turns,
+            units_per_turn=self.debts.units_per_turn,
+            allowed=tolerance - margin,
+            least_allowed=tolerance / 2,
+        )
+
+    def cohort_problem(self, offer: RoundOffer) -> CohortProblem:
+        """Returns the problem that `ask` solves, with prices in seconds."""
+        places, pace, rows = self.places(offer), self.pace(), np.arange(self.clients)
+        times = np.ascontiguousarray(self._times.times(offer))
+        weighted, weights = self._times.usual_terms(offer, rows)
+        prices = pace.prices(rows, weighted, weights, places)
+        urgent = np.flatnonzero(offer.available & (prices < 0))
+        return CohortProblem(
+            times,
+            exact_prices(
+                np.where(offer.available & (prices > 0), prices, 0.0), min(places, int(offer.available.sum()))
+            ),
+            places,
+            1.0,
+            offer.available,
+            self.debts,
+            values_are_debts=False,
+            urgent=most_urgent(urgent, pace.slack(urgent), times[urgent], len(urgent)),
+            prices=PriceTerms(
+                usual=weighted / weights,
+                behind=pace.behind(rows) / pace.units_per_turn,
+                allowed=np.array(np.broadcast_to(pace.allowed, self.clients)) / pace.units_per_turn,
+                least_allowed=pace.least_allowed / pace.units_per_turn,
+                places=places,
+            ),
+        )
+
+    def exploration_at(self, round: int) -> float | None:  # noqa: ARG002
+        """Returns the width of the confidence bound of learned times."""
+        return None if self.time_model is None else self.exploration
+
+
+def _longest_absence(present: IntArray, rounds: int | IntArray) -> FloatArray:
+    """Returns the longest absence to expect of each client, in rounds.
+
+    Args:
+        present: The rounds for which each client was available.
+        rounds: The rounds since it joined; both without this round, for which it is available.
+    """
+
+    def absence(count: IntArray) -> FloatArray:
+        longest: FloatArray = math.log(IMPROBABLE) / np.log1p(-(count + 2) / (rounds + 3))
+        return longest
+
+    if isinstance(rounds, int) and rounds < len(present):
+        return absence(np.arange(rounds + 1))[present]  # a logarithm for each count, not for each client
+    return absence(present)

@@ -1,0 +1,136 @@
+"""Where FairPace's times come from: a model that learns them, or a world that knows them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from turnout.errors import OfferError
+from turnout.kernel.arrays import FloatArray, IntArray, load_array
+from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.kernel.pace import Pace, PacedCohort, paced_cohort_of_contexts, paced_cohort_of_times
+from turnout.kernel.rounds import RoundOffer, RoundReport
+from turnout.kernel.usual import UsualContexts, UsualTimes
+from turnout.policies.base import prefixed, subset
+
+
+class PaceTimes(ABC):
+    """The time of each client in a round, and its usual time."""
+
+    usual: UsualContexts | UsualTimes
+
+    @abstractmethod
+    def times(self, offer: RoundOffer) -> FloatArray:
+        """Returns the time of each client in this round."""
+
+    @abstractmethod
+    def usual_terms(self, offer: RoundOffer, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Returns the usual times of these clients, each times a weight, and these weights."""
+
+    @abstractmethod
+    def cohort(self, offer: RoundOffer, pace: Pace, places: int) -> PacedCohort:
+        """Returns the cohort of FairPace for this offer."""
+
+    def learn_from(self, report: RoundReport) -> None:
+        """Learns from the outcome of a round."""
+        self.usual.learn_from(report)
+
+    def add(self, count: int) -> None:
+        """Appends clients without history."""
+        self.usual.add(count)
+
+    def forget(self, rows: IntArray) -> None:
+        """Removes what was learned about these clients."""
+        self.usual.forget(rows)
+
+    def state(self) -> dict[str, Any]:
+        """Returns what was learned, as plain arrays."""
+        return prefixed("usual", self.usual.state())
+
+    def checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a saved state after checking its shapes."""
+        return prefixed("usual", self.usual.checked(subset(state, "usual")))
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores what `checked` returned."""
+        self.usual.restore(subset(state, "usual"))
+
+
+class LearnedTimes(PaceTimes):
+    """Times that a model predicts in the client's context of the round, and in its usual context."""
+
+    def __init__(self, model: ExchangeTimeModel, exploration: float) -> None:
+        self.model, self.exploration = model, exploration
+        self.usual: UsualContexts = UsualContexts(model.clients, model.features)
+
+    def times(self, offer: RoundOffer) -> FloatArray:
+        """Returns the optimistic times; without exploration, the predicted times, not below 0."""
+        return self.model.optimistic(offer.contexts, self.exploration)
+
+    def usual_terms(self, offer: RoundOffer, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Returns the predicted times in the usual contexts, each times a weight, and these weights."""
+        return self.usual.terms(self.model, self.usual.fleet_mean(offer.contexts, offer.available), rows)
+
+    def cohort(self, offer: RoundOffer, pace: Pace, places: int) -> PacedCohort:
+        """Returns the cohort; the compiled kernel estimates, prices and filters in one pass."""
+        return paced_cohort_of_contexts(
+            self.model, offer.contexts, self.exploration, self.usual, pace, places, offer.available
+        )
+
+    def learn_from(self, report: RoundReport) -> None:
+        """Learns times and contexts."""
+        super().learn_from(report)
+        self.model.learn_from(report)
+
+    def add(self, count: int) -> None:
+        """Appends clients without history."""
+        super().add(count)
+        self.model.add(count)
+
+    def forget(self, rows: IntArray) -> None:
+        """Removes what was learned about these clients, from the fleet-wide regression too."""
+        self.model.forget(rows, samples=int(self.usual.sums[-1, rows].sum()))
+        super().forget(rows)
+
+    def state(self) -> dict[str, Any]:
+        """Returns the model and the sums of contexts."""
+        return {**super().state(), **prefixed("model", self.model.state())}
+
+    def checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a saved state after checking its shapes."""
+        model = {name: load_array(state, f"model.{name}", array) for name, array in self.model.state().items()}
+        return {**super().checked(state), **prefixed("model", model)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores the model and the sums of contexts."""
+        super().restore(state)
+        self.model.restore(subset(state, "model"))
+
+
+class ExpectedTimes(PaceTimes):
+    """True expected times, which only simulated worlds know; the usual time is the mean of a client's own times."""
+
+    def __init__(self, clients: int) -> None:
+        self.usual: UsualTimes = UsualTimes(clients)
+
+    def times(self, offer: RoundOffer) -> FloatArray:
+        """Returns the true expected times."""
+        if offer.expected_times is None:
+            raise OfferError(
+                "fair-pace with times='expected' needs the true expected times: use a world that offers "
+                "expected_times, or times='learned'"
+            )
+        return offer.expected_times
+
+    def usual_terms(self, offer: RoundOffer, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Returns the mean times of these clients, each times a weight, and these weights."""
+        return self.usual.terms(self.usual.fleet_mean(self.times(offer)[:, None], offer.available), rows)
+
+    def cohort(self, offer: RoundOffer, pace: Pace, places: int) -> PacedCohort:
+        """Returns the cohort for the true expected times."""
+        weighted, weights = self.usual_terms(offer, np.arange(offer.clients))
+        times = np.ascontiguousarray(self.times(offer))
+        return paced_cohort_of_times(times, weighted / weights, pace, places, offer.available)
