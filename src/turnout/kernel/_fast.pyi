@@ -29,7 +29,7 @@ def cohort_of_contexts(
 def paced_cohort_of_times(
     times: FloatArray,
     usual_times: FloatArray,
-    pace: tuple[int | IntArray, int | IntArray, npt.NDArray[np.int32], int, float | FloatArray, float, int],
+    pace: tuple[int | IntArray, int | IntArray, npt.NDArray[np.int32], int, float | FloatArray, float, float],
     available: npt.NDArray[np.uint8],
     size: int,
 ) -> tuple[tuple[IntArray, FloatArray, float, float, int], IntArray]: ...
@@ -39,7 +39,7 @@ def paced_cohort_of_contexts(
     exploration: float,
     usual_sums: FloatArray,
     mean_context: FloatArray,
-    pace: tuple[int | IntArray, int | IntArray, npt.NDArray[np.int32], int, float | FloatArray, float, int],
+    pace: tuple[int | IntArray, int | IntArray, npt.NDArray[np.int32], int, float | FloatArray, float, float],
     available: npt.NDArray[np.uint8],
     size: int,
 ) -> tuple[tuple[IntArray, FloatArray, float, float, int], IntArray]: ...

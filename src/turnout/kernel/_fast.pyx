@@ -17,7 +17,7 @@ cdef extern from "_fast_cohort.hpp" namespace "turnout" nogil:
         const double* allowed
         double common_allowed
         double least_allowed
-        double places
+        double sharers
         const double* usual_sums
         const double* mean_context
         const double* usual_times
@@ -142,7 +142,7 @@ cdef class _PaceView:
     cdef object arrays
 
     def __init__(self, rates, rounds, const int32_t[::1] turns, int64_t units_per_turn, allowed,
-                 double least_allowed, int64_t places):
+                 double least_allowed, double sharers):
         cdef const int64_t[::1] units
         cdef const double[::1] doubles
         self.arrays = [turns]
@@ -169,7 +169,7 @@ cdef class _PaceView:
         self.pace.turns = &turns[0]
         self.pace.units_per_turn = units_per_turn
         self.pace.least_allowed = least_allowed
-        self.pace.places = places
+        self.pace.sharers = sharers
 
     cdef Fleet to_fleet(self, const uint8_t[::1] available, int64_t size):
         cdef Fleet fleet

@@ -48,7 +48,7 @@ struct Pace {
     const double* allowed;  // units that a client may be behind
     double common_allowed;
     double least_allowed;  // the lower limit of `allowed` in the numerator of a price
-    double places;
+    double sharers;  // the number of clients among which the cost of a slow round is divided
     const double* usual_sums;  // (features + 1, clients): sums of contexts, then their number
     const double* mean_context;  // of the whole fleet
     const double* usual_times;  // known usual times, or null: then they are estimated
@@ -191,11 +191,11 @@ TURNOUT_VECTOR static void usual_of_block(const double* const* sums, const doubl
 // Prices from the units that remain until a client is urgent. `weights` is the number of contexts, or null.
 TURNOUT_VECTOR static void prices_of_block(const double* TURNOUT_RESTRICT slack, const double* TURNOUT_RESTRICT usual,
                                            const double* weights, const double* allowed, double common_allowed,
-                                           double least_allowed, double places, int64_t clients,
+                                           double least_allowed, double sharers, int64_t clients,
                                            double* TURNOUT_RESTRICT prices) {
     for (int64_t i = 0; i < clients; ++i) {
         const double own = allowed ? allowed[i] : common_allowed;
-        const double weight = weights ? (weights[i] + 1.0) * places : places;
+        const double weight = weights ? (weights[i] + 1.0) * sharers : sharers;
         const double price = usual[i] * (own > least_allowed ? own : least_allowed) / (weight * slack[i]);
         prices[i] = slack[i] > 0 ? price : -1.0;
     }
@@ -431,7 +431,7 @@ class Solver {
             weights = pace.usual_sums + fleet_.features * fleet_.clients + start;
         }
         prices_of_block(slack_.data(), usual, weights, pace.allowed ? pace.allowed + start : nullptr,
-                        pace.common_allowed, pace.least_allowed, pace.places, count, prices_.data());
+                        pace.common_allowed, pace.least_allowed, pace.sharers, count, prices_.data());
         std::memcpy(keys_.data(), prices_.data(), count * sizeof(double));  // -1.0 is a negative integer too
         return keys_.data();
     }

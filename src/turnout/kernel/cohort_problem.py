@@ -27,14 +27,14 @@ class PriceTerms:
         behind: How many turns each client is behind, this round's accrual included.
         allowed: How many turns it may be behind.
         least_allowed: The lower limit of `allowed` in the numerator of a price.
-        places: The number of places of the round, which divides the usual time.
+        sharers: The number of clients among which the cost of a slow round is divided; it divides the usual time.
     """
 
     usual: FloatArray
     behind: FloatArray
     allowed: FloatArray
     least_allowed: float
-    places: int
+    sharers: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,6 +135,6 @@ class CohortProblem:
 def _rounds_until_price(terms: PriceTerms, row: int, price: float, rate: float) -> int:
     """Returns the rounds after which the price is reached, or the client is urgent."""
     allowed, behind = float(terms.allowed[row]), float(terms.behind[row])
-    scale = float(terms.usual[row]) / terms.places * max(allowed, terms.least_allowed)
+    scale = float(terms.usual[row]) / terms.sharers * max(allowed, terms.least_allowed)
     slack = scale / price if price > 0 else 0.0
     return max(math.ceil((allowed - behind - slack) / rate - 1e-9), 0)

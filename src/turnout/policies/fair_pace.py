@@ -7,9 +7,9 @@ behind; s_i: its usual time; m: the number of places):
    faster, then the lower row.
 2. The places that are left minimise max(time over the whole cohort) − Σ price, exactly, where
 
-       price_i = (s_i / m) · max(a_i, tolerance/2) / (a_i − b_i)     seconds that a turn of the client is worth.
+       price_i = s_i / (0.8 · m) · max(a_i, tolerance/2) / (a_i − b_i)     seconds that a turn of the client is worth.
 
-A slow client makes the round longer, but m slow clients can share one slow round; hence the share s_i / m. The second
+A slow client makes the round longer, but several slow clients can share one slow round; hence the share. The second
 factor is a barrier: it grows without limit as the client approaches the tolerance, and falls for a client with a
 surplus. There is no weight of seconds against turns, so the choice is the same in milliseconds and in hours.
 
@@ -53,7 +53,7 @@ from turnout.kernel.arrays import FloatArray, IntArray, as_number, load_array
 from turnout.kernel.cohort_problem import CohortProblem, PriceTerms
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.guarantee import GuaranteeSettings
-from turnout.kernel.pace import Pace, exact_prices, most_urgent
+from turnout.kernel.pace import SHARING, Pace, exact_prices, most_urgent
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.guaranteed import GuaranteedPolicy
 from turnout.policies.pace_times import ExpectedTimes, LearnedTimes, PaceTimes
@@ -237,7 +237,7 @@ class FairPace(GuaranteedPolicy):
                 behind=pace.behind(rows) / pace.units_per_turn,
                 allowed=np.array(np.broadcast_to(pace.allowed, self.clients)) / pace.units_per_turn,
                 least_allowed=pace.least_allowed / pace.units_per_turn,
-                places=places,
+                sharers=SHARING * places,
             ),
         )
 

@@ -41,13 +41,13 @@ class PriceSentences(NamedTuple):
 
     def price(self) -> str:
         """States the price with the numbers from which it is computed."""
-        usual, places = float(self.terms.usual[self.row]), self.terms.places
+        usual, sharers = float(self.terms.usual[self.row]), self.terms.sharers
         allowed, behind = float(self.terms.allowed[self.row]), float(self.terms.behind[self.row])
         factor = max(allowed, self.terms.least_allowed)
-        share, slack = usual / places, allowed - behind
+        share, slack = usual / sharers, allowed - behind
         number = format_number
         return (
-            f"it usually takes {number(usual)} s, and a share of 1/{places} of such a round is {number(share)} s; "
+            f"it usually takes {number(usual)} s, and 1/{number(sharers)} of such a round is {number(share)} s; "
             f"{self._behind()}, so a turn is worth {number(share)} · {number(factor)}/{number(slack)} = "
             f"{number(share * factor / slack)} s"
         )
