@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from turnout.errors import SettingError
+from turnout.experiments.catalogue import EXPERIMENTS, GROUPS, find_experiments
 from turnout.experiments.framework.claims import Claim
 from turnout.experiments.framework.experiment import Findings, Runs
 from turnout.experiments.framework.report import render_report
 from turnout.experiments.framework.reproduce import Result, plans_of, reproduce, verdict_counts, write_results
-from turnout.experiments.paper.catalogue import EXPERIMENTS, GROUPS, find_experiments
 from turnout.experiments.paper.comparison import Queues, weight_label
 from turnout.kernel.fairness import FairnessQueues
 from turnout.store import RunStore

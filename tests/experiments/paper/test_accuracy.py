@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from turnout.errors import SettingError
+from turnout.experiments.catalogue import GROUPS, find_experiments
 from turnout.experiments.framework.claims import Claim
 from turnout.experiments.framework.experiment import Findings
 from turnout.experiments.framework.reproduce import plans_of, reproduce
@@ -19,7 +20,6 @@ from turnout.experiments.paper.accuracy import (
     AccuracyTime,
     find_tasks,
 )
-from turnout.experiments.paper.catalogue import GROUPS, find_experiments
 from turnout.experiments.paper.comparison import CONTENDERS, RBCSF_LABELS, WEIGHTS
 from turnout.experiments.paper.fairness_impact import FROM_UNFAIR_TO_FAIR, FairnessImpact
 from turnout.experiments.paper.learning_curves import LearningCurve

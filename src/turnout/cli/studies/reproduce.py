@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from turnout.cli.options import DeviceOption, JsonOption, WorkersOption, print_json, progress_bar, resumable
+from turnout.experiments.catalogue import EXPERIMENTS, GROUPS, find_experiments
 from turnout.experiments.framework.experiment import Experiment
 from turnout.experiments.framework.reproduce import (
     Result,
@@ -21,7 +22,6 @@ from turnout.experiments.framework.reproduce import (
 )
 from turnout.experiments.framework.reproduce import reproduce as reproduced
 from turnout.experiments.paper.accuracy import TASKS
-from turnout.experiments.paper.catalogue import EXPERIMENTS, GROUPS, find_experiments
 from turnout.simulator.sweep import missing_plans
 from turnout.store import RunStore
 

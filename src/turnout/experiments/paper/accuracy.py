@@ -73,6 +73,7 @@ class AccuracyExperiment(Experiment):
 
     clock: ClassVar[Clock] = "rounds"
     contenders: ClassVar[Mapping[str, tuple[str, dict[str, Any]]]] = CONTENDERS
+    gammas: ClassVar[tuple[float | str, ...]] = GAMMAS
     #: The contender whose final accuracy determines the targets.
     reference: ClassVar[str] = "random"
     summary: ClassVar[str] = "accuracy-summary"
@@ -83,7 +84,7 @@ class AccuracyExperiment(Experiment):
     @property
     def panels(self) -> list[Panel]:
         """One panel per task and gamma."""
-        return [Panel(task.dataset, gamma) for task, gamma in product(self.tasks, GAMMAS)]
+        return [Panel(task.dataset, gamma) for task, gamma in product(self.tasks, self.gammas)]
 
     def on(self, datasets: Sequence[str]) -> AccuracyExperiment:
         """Returns the same experiment on other datasets."""
@@ -105,7 +106,7 @@ class AccuracyExperiment(Experiment):
                 )
                 for seed in range(seeds)
             ]
-            for task, gamma in product(self.tasks, GAMMAS)
+            for task, gamma in product(self.tasks, self.gammas)
             for panel in (Panel(task.dataset, gamma),)
             for label, (policy, settings) in self.contenders.items()
         }

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from turnout.errors import SettingError, suggestion
 from turnout.experiments.framework.experiment import Experiment
+from turnout.experiments.pace.accuracy import PaceRounds, PaceTime
 from turnout.experiments.paper.accuracy import AccuracyRounds, AccuracyTime
 from turnout.experiments.paper.comparison import Overview, PullRecord, Queues, TrainingTime
 from turnout.experiments.paper.fairness_impact import FairnessImpact
@@ -24,13 +25,15 @@ NUMERICAL: tuple[Experiment, ...] = (
     HorizonStudy(),
 )
 ACCURACY: tuple[Experiment, ...] = (FairnessImpact(), AccuracyRounds(), AccuracyTime())
+PACE: tuple[Experiment, ...] = (PaceRounds(), PaceTime())
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
-    {experiment.name: experiment for experiment in (*NUMERICAL, *ACCURACY)}
+    {experiment.name: experiment for experiment in (*NUMERICAL, *ACCURACY, *PACE)}
 )
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "numerical": tuple(experiment.name for experiment in NUMERICAL),
         "accuracy": tuple(experiment.name for experiment in ACCURACY),
+        "fair-pace": tuple(experiment.name for experiment in PACE),
     }
 )
 

@@ -1,0 +1,1 @@
+"""Studies of FairPace, which the paper does not have."""
