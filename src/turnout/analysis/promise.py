@@ -22,7 +22,7 @@ from turnout.errors import ReportError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, Certificate, PromiseStatus, Tolerance, as_tolerance
 from turnout.kernel.fairness import Accrual, Rate, exact_rates
-from turnout.kernel.guarantee import Paid
+from turnout.kernel.guarantee import Guarantee, Paid
 from turnout.kernel.rounds import OUTCOMES
 from turnout.store.columns import RoundColumns
 
@@ -142,6 +142,21 @@ def shortfalls(
     return Shortfall(certificate, largest, largest_in)
 
 
+def describe_promise(guarantee: Guarantee) -> str:
+    """Returns a promise as a phrase for reports.
+
+    >>> describe_promise(Guarantee(0.1, tolerance=3))
+    '0.1 of the rounds it was available for, at most 3 turns behind; a turn counts when the update arrives in time'
+    """
+    rates, units_per_turn = exact_rates(guarantee.rate, None)
+    low, high = int(np.min(rates)) / units_per_turn, int(np.max(rates)) / units_per_turn
+    rate = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    counts = "the client is selected" if guarantee.paid == "chosen" else "the update arrives in time"
+    tolerance = float(guarantee.tolerance)
+    turns = "turn" if tolerance == 1 else "turns"
+    return f"{rate} {SHARE_OF[guarantee.accrual]}, at most {tolerance:g} {turns} behind; a turn counts when {counts}"
+
+
 def shares(columns: RoundColumns, *, accrual: Accrual = "always", paid: Paid = "chosen") -> FloatArray:
     """Returns the share of each client, (N,): its turns divided by the rounds in which it accrued; NaN without any."""
     require_rounds(columns)
@@ -168,15 +183,25 @@ def least_share(
         accrual: Whether clients accrue turns "always" or only in rounds in which they are "available".
         paid: Whether a turn counts when the client is "chosen", or when its update arrived ("contributed").
     """
-    every = shares(columns, accrual=accrual, paid=paid)
-    known = ~np.isnan(every)
-    if not known.any():
-        return math.nan
-    if accrual == "available":
-        rates, units_per_turn = exact_rates(guaranteed_rate, columns.clients)
-        servable = accrual_mask(columns, accrual).sum(axis=0) * rates >= units_per_turn
-        known = known & servable if servable.any() else known
-    return float(every[known].min())
+    require_rounds(columns)
+    rates, units_per_turn = exact_rates(guaranteed_rate, columns.clients)
+    rounds = accrual_mask(columns, accrual).sum(axis=0)
+    return smallest_share(paid_turns(columns, paid), rounds, rounds * rates >= units_per_turn, accrual)
+
+
+def smallest_share(turns: IntArray, rounds: IntArray, servable: BoolArray, accrual: Accrual) -> float:
+    """Returns the smallest share of any client, as `least_share` defines it.
+
+    Args:
+        turns: The turns of each client.
+        rounds: The rounds in which it accrued.
+        servable: Whether it was promised at least one whole turn.
+        accrual: In which rounds clients accrue.
+    """
+    counts = rounds > 0
+    if accrual == "available" and (counts & servable).any():
+        counts &= servable
+    return float((turns[counts] / rounds[counts]).min()) if counts.any() else math.nan
 
 
 def paid_turns(columns: RoundColumns, paid: Paid) -> IntArray:
