@@ -120,6 +120,7 @@ def test_one_seed_prints_no_interval() -> None:
     assert format_interval(mean, half_width, 2, unit=" s") == "3.46 s"
     assert format_interval(0.5, 0.25, 2) == "0.50 ± 0.25"
     assert format_interval(-1.0, 0.5, 1) == "-1.0 ± 0.5"
+    assert format_interval(-0.04, 0.25, 1) == "0.0 ± 0.2"
     assert format_interval(math.nan, math.nan, 2) == "–"
 
 

@@ -162,7 +162,9 @@ def shares(columns: RoundColumns, *, accrual: Accrual = "always", paid: Paid = "
     require_rounds(columns)
     rounds = accrual_mask(columns, accrual).sum(axis=0)
     turns = paid_turns(columns, paid)
-    return np.divide(turns, rounds, out=np.full(columns.clients, np.nan), where=rounds > 0)
+    every = np.full(columns.clients, np.nan)
+    np.divide(turns, rounds, out=every, where=rounds > 0)
+    return every
 
 
 def least_share(

@@ -94,22 +94,20 @@ class Search:
         """Returns the settings that meet the goal at the lowest price, by bisection; None if the curve has none.
 
         The curve is sorted by the value of the parameter. From the side where the goal should be met, the first value
-        that does not meet it ends the range, so that later values that meet it by chance do not count. If the figure
-        levels off, the range begins with the first value that meets the goal, seen from the other side.
+        that does not meet it ends the range, so that later values that meet it by chance do not count. If round times
+        level off, the smallest value that meets a goal on time is sought, seen from the other side.
         """
         goal, parameter = self.goal, self.parameter
-        meeting = [trial for trial in curve if trial.meets(goal)]
-        if parameter.levels_off and parameter.met_by_larger(goal) and meeting:
-            index = list(curve).index(meeting[0])
-            return self._bisect(meeting[0], curve[index - 1] if index else None, effort)
+        if parameter.levels_off and parameter.met_by_larger(goal):
+            return self._first_meeting(curve, effort)
         ordered = list(curve)[::-1] if parameter.met_by_larger(goal) else list(curve)
         met = 0
         while met < len(ordered) and ordered[met].meets(goal):
             met += 1
         if met == 0:
             # More seeds give a tighter bound.
-            safest = min(ordered, key=lambda trial: trial.bound(goal)) if parameter.levels_off else ordered[0]
-            return dict(safest.settings) if self.trial(safest.settings, effort.fine).meets(goal) else None
+            meets = self.trial(ordered[0].settings, effort.fine).meets(goal)
+            return dict(ordered[0].settings) if meets else None
         return self._bisect(ordered[met - 1], ordered[met] if met < len(ordered) else None, effort)
 
     def confirm(self, settings: Mapping[str, Any], effort: Effort, *, fixed: bool = False) -> Trial | None:
@@ -135,6 +133,16 @@ class Search:
                 return None
         return None
 
+    def _first_meeting(self, curve: Sequence[Trial], effort: Effort) -> dict[str, Any] | None:
+        """Returns the smallest value that meets the goal; more seeds decide where the mean alone would meet it."""
+        failed = None
+        for trial in curve:
+            likely = trial.mean(self.goal.figure) <= self.goal.most
+            if trial.meets(self.goal) or (likely and self.trial(trial.settings, effort.fine).meets(self.goal)):
+                return self._bisect(trial, failed, effort)
+            failed = trial
+        return None
+
     def _bisect(self, met: Trial, failed: Trial | None, effort: Effort) -> dict[str, Any]:
         """Returns the settings between a trial that meets the goal and one that does not, on the meeting side."""
         name, passing = self.parameter.name, self.parameter.value(met.settings)
@@ -147,6 +155,8 @@ class Search:
         coarse, fine, steps = effort.coarse, effort.fine, effort.steps
         for step in range(steps):
             seeds = min(coarse + math.ceil((fine - coarse) * (step + 1) / (steps - 1)), fine)
+            if self.parameter.levels_off:  # the curve is flat, so that few seeds decide nothing
+                seeds = fine
             middle = math.sqrt(passing * failing)
             if self.trial({name: middle}, seeds).meets(self.goal):
                 passing = middle

@@ -79,7 +79,7 @@ def format_interval(
     middle, half = float(mean), float(half_width)
     if math.isnan(middle):
         return "–"
-    text = f"{middle:.{digits}f}"
+    text = f"{round(middle, digits) + 0.0:.{digits}f}"  # without the sign of a negative zero
     if math.isnan(half):
         return f"{text}{unit}"
     # Rounded numbers are compared, so that rounding does not make an interval look as if it left the range.

@@ -128,7 +128,9 @@ GUARANTEED_RATE = Parameter(
     "guaranteed_rate", "fair-pace", "guaranteed rate", larger_is_faster=False, fairness="least_share"
 )
 #: The parameters by name.
-PARAMETERS = {parameter.name: parameter for parameter in (SPEED_WEIGHT, TOLERANCE, GUARANTEED_RATE)}
+PARAMETERS: dict[str, Parameter] = {
+    parameter.name: parameter for parameter in (SPEED_WEIGHT, TOLERANCE, GUARANTEED_RATE)
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

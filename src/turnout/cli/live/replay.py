@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -21,9 +22,9 @@ ROWS = {
     "mean_round": ("mean round, s", 2),
     "p95_round": ("95 % of rounds within, s", 2),
     "least_share": ("least share", 3),
-    "largest_shortfall": ("largest shortfall at any time, turns", 2),
-    "shortfall_at_end": ("largest shortfall at the end, turns", 2),
-    "worst_debt": ("longest queue of owed turns", 2),
+    "largest_shortfall": ("turns behind, at any time", 2),
+    "shortfall_at_end": ("turns behind, at the end", 2),
+    "worst_debt": ("most turns owed", 2),
     "jain": ("Jain index of turns", 3),
     "other_choices": ("selections that differ", 0),
     "other_rounds": ("rounds with another cohort", 0),
@@ -79,9 +80,9 @@ def _print(found: Replayed, where: str, policy: str) -> None:
         heading, digits = ROWS[figure.name]
         if figure.name == "least_share":
             heading = f"{heading} {found.share_of}"
-        value = "" if figure.name.startswith("other") else f"{figure.recorded:.{digits}f}"
-        table.add_row(heading, value, f"{figure.replayed:.{digits}f}", _accuracy(figure, digits))
-    table.add_row("status of the promise", found.recorded_status, found.status, _certainty(found))
+        value = "" if figure.name.startswith("other") else format_interval(figure.recorded, math.nan, digits)
+        table.add_row(heading, value, format_interval(figure.replayed, math.nan, digits), _accuracy(figure, digits))
+    table.add_row("promise, at the end", found.recorded_status, found.status, _certainty(found))
     Console().print(table)
     console.print(f"recorded, {found.recorded_promise}")
     console.print(f"replayed, {found.replayed_promise}")
