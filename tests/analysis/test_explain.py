@@ -1,7 +1,9 @@
-"""Training runs are explained like all other runs, because their losses are recorded."""
+"""Runs are explained from their records: training runs because their losses are recorded, fair-pace by its prices."""
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,16 @@ EXPLAINED = [
     training_plan("rbcsf", {**COHORT, "horizon": ROUNDS}),
     training_plan("fair-oracle", gamma="iid"),
 ]
+PACE = {"cohort_size": 3, "guaranteed_rate": 0.2, "tolerance": 1.0}
+WORLD = {"clients": 12, "availability": 0.7}
+PRICED = [
+    RunPlan("fair-pace", 40, 3, PACE, world_settings=WORLD),
+    RunPlan("fair-pace", 40, 3, PACE, world_settings=WORLD, keep="choices"),
+    RunPlan("fair-pace", 40, 3, {**PACE, "accrual": "always", "tolerance": 3.0}, world_settings=WORLD),
+    RunPlan("fair-pace", 40, 3, {**PACE, "times": "expected"}, world_settings=WORLD),
+    training_plan("fair-pace", PACE),
+    RunPlan("fair-pace", 40, 3, {**PACE, "tolerance": 0.3}, world_settings=WORLD),  # clients become urgent
+]
 BY_LOSS = [training_plan(policy, {"cohort_size": 3}) for policy in ("ucb-cs", "power-of-choice")]
 
 
@@ -40,7 +52,7 @@ BY_LOSS = [training_plan(policy, {"cohort_size": 3}) for policy in ("ucb-cs", "p
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("trained") / "runs.turnout"
     with RunStore(path) as runs:
-        sweep([*EXPLAINED, *BY_LOSS], runs, workers=1)
+        sweep([*EXPLAINED, *BY_LOSS, *PRICED], runs, workers=1)
     return path
 
 
@@ -76,3 +88,50 @@ def test_policies_that_select_by_loss_give_inexact_explanations(store: Path, ind
         explanation = explain_run(runs, run, chosen_in(runs, run, ROUNDS)[0])
     assert (explanation.standing, explanation.exact) == ("chosen", False)
     assert f"{BY_LOSS[index].policy} did not weigh seconds against turns owed" in explanation.sentence
+
+
+@pytest.mark.parametrize("index", range(len(PRICED)))
+def test_every_price_of_fair_pace_is_explained_with_its_numbers(store: Path, index: int) -> None:
+    run, plan = len(EXPLAINED) + len(BY_LOSS) + 1 + index, PRICED[index]
+    rate, tolerance = Fraction(1, 5), plan.settings["tolerance"]
+    urgent = 0
+    with RunStore(store, read_only=True) as runs, LearnerCache():
+        columns = runs.columns(run)
+        # keep="choices" stores no availability; that of the same run with keep="all" is the same.
+        presence = runs.columns(run - index if plan.keep == "choices" else run).available
+        assert presence is not None
+        for round_ in (1, 2, 7, plan.rounds):
+            before = slice(columns.starts[round_ - 1])
+            explained = [explain_run(runs, run, row, round_) for row in range(12)]
+            assert all(explanation.exact for explanation in explained), explained
+            chosen = [row for row, explanation in enumerate(explained) if explanation.standing == "chosen"]
+            assert chosen == chosen_in(runs, run, round_)
+            available = presence[:round_]
+            for row, explanation in enumerate(explained):
+                if explanation.standing == "not available":
+                    assert not available[-1, row]
+                    continue
+                assert explanation.unit == "seconds"
+                assert explanation.usual is not None
+                assert explanation.behind is not None
+                assert explanation.allowed is not None
+                rounds = round_ if plan.settings.get("accrual") == "always" else int(available[:, row].sum())
+                turns = int((columns.chosen[before] == row).sum())
+                assert explanation.behind == pytest.approx(float(rate * rounds - turns))
+                assert explanation.urgent == (explanation.behind >= explanation.allowed)
+                urgent += explanation.urgent
+                if explanation.owed is None:
+                    assert explanation.urgent or "all places went to urgent clients" in explanation.sentence
+                    continue
+                factor = max(explanation.allowed, tolerance / 2) / (explanation.allowed - explanation.behind)
+                assert explanation.owed == pytest.approx(explanation.usual / 3 * factor)
+                if len(chosen) == available[-1].sum():
+                    assert "all available clients were" in explanation.sentence
+                else:
+                    assert "so a turn is worth" in explanation.sentence or "by a tie" in explanation.sentence
+                if explanation.standing == "not chosen":
+                    assert explanation.rounds_until is not None
+                    # At the latest when it is urgent.
+                    slack = (explanation.allowed - explanation.behind) / float(rate)
+                    assert explanation.rounds_until <= math.ceil(slack - 1e-9)
+    assert (urgent > 0) == (tolerance == 0.3)

@@ -7,11 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from turnout.analysis.replay import FIGURES, Replayed, fitted_build, recorded, replay
+from turnout.analysis.metrics import shortfalls, summarise
+from turnout.analysis.recorded import recorded
+from turnout.analysis.replay import FIGURES, Replayed, fitted_build, replay
 from turnout.analysis.tuning import Goal, find_speed_weight
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.randomness import round_rng
-from turnout.scheduler import ClientStatus, Scheduler
+from turnout.kernel.rounds import OUTCOMES
+from turnout.scheduler import KINDS, ClientStatus, FleetReader, Scheduler
 from turnout.scheduler.journal.journal import is_fleet
 from turnout.simulator import RunPlan, play_into, play_plan
 from turnout.store import RunStore
@@ -37,7 +40,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sixty rounds of ten phones, phone-9 the slowest; some turns fail, and some late clients report later."""
     path = tmp_path_factory.mktemp("fleet") / "fleet.turnout"
     rng = random.Random(0)
-    with Scheduler.open(path, settings=SETTINGS, deadline=DEADLINE, allow_infeasible=True) as scheduler:
+    with Scheduler.open(path, policy="rbcsf", settings=SETTINGS, deadline=DEADLINE, allow_infeasible=True) as scheduler:
         for round_ in range(ROUNDS):
             draws = round_rng(0, "status", round_).uniform(0.5, 2.0, (10, 2))
             statuses = {
@@ -88,6 +91,11 @@ def test_another_policy_in_a_simulated_world_is_exact(store: Path, policy: str) 
     assert all(figure.exact for figure in result.figures)
     assert result["mean_round"].replayed == expected.durations.mean()
     assert result["least_share"].replayed == expected.turns.min() / 60
+    shortfall = shortfalls(expected, 0.15)
+    assert result["largest_shortfall"].replayed == shortfall.largest
+    assert result["shortfall_at_end"].replayed == shortfall.at_end
+    assert result.statuses == {shortfall.status: 1}
+    assert result.share_of == "of all rounds"
     assert result["other_choices"].replayed > 0
 
 
@@ -114,8 +122,105 @@ def test_without_complete_offers_contexts_are_resampled(fleet: Path) -> None:
 def test_a_policy_without_contexts_is_exact_except_for_times(fleet: Path) -> None:
     result = replay(recorded(fleet), "random", {}, draws=4)
     assert result.settings["cohort_size"] == 3  # inherited from the recorded policy
-    assert all(result[name].exact for name in ("least_share", "jain", "other_choices", "other_rounds"))
-    assert not result["mean_round"].exact
+    assert all(result[name].exact for name in ("jain", "other_choices", "other_rounds"))
+    # Only updates that arrive in time count as turns, and this depends on times.
+    assert not any(result[name].exact for name in ("mean_round", "least_share", "largest_shortfall"))
+    assert result["least_share"].half_width > 0
+
+
+def test_fair_pace_replays_a_fleet_that_broke_its_promise(fleet: Path) -> None:
+    record = recorded(fleet)
+    result = replay(record, "fair-pace", {}, draws=3)
+    assert result.settings == {"cohort_size": 3, "guaranteed_rate": 0.2}  # the recorded promise
+    assert result.promise.startswith("0.2 of the rounds it was available for, at most 2 turns behind")
+    assert result.recorded_status == "broken"
+    assert result.recorded_promise.startswith("broken: phone-9 is ")
+    assert result["largest_shortfall"].replayed < result["largest_shortfall"].recorded
+    assert result["least_share"].replayed > result["least_share"].recorded
+    assert sum(result.statuses.values()) == 3
+    assert result.status != "broken"
+    assert result.replayed_promise.startswith(f"{result.status}: ")
+
+
+def test_the_recorded_figures_are_those_of_the_fleets_own_certificate(fleet: Path) -> None:
+    result = replay(recorded(fleet), "rbcsf", {}, draws=2)
+    with Scheduler.open(fleet, read_only=True) as scheduler:
+        certificate = scheduler.certificate()
+        assert (
+            result.recorded_promise.split(",")[0]
+            == certificate.summary().sentence(lambda row: scheduler.clients[row]).split(",")[0]
+        )
+    assert result["shortfall_at_end"].recorded == certificate.behind.max()
+    assert result.recorded_status == certificate.status
+
+
+def test_a_fleet_of_fair_pace_is_reproduced_exactly(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    rng = random.Random(1)
+    settings = {"cohort_size": 3, "guaranteed_rate": 0.2, "tolerance": 3}
+    with Scheduler.open(path, policy="fair-pace", settings=settings, deadline=DEADLINE) as scheduler:
+        for _ in range(30):
+            statuses = {f"phone-{n}": ClientStatus(rng.uniform(0.5, 2.0), 1.0) for n in range(10)}
+            for client in scheduler.choose(statuses):
+                scheduler.report(client, min(1 + int(client[-1]) * rng.uniform(0.8, 1.2), DEADLINE))
+            scheduler.close_round()
+    result = replay(recorded(path), "fair-pace", {}, draws=2)
+    assert_unchanged(result)
+    assert result.status == result.recorded_status != "broken"
+    assert "at most 3 turns behind" in result.promise
+    assert replay(recorded(path), "fair-pace", {"tolerance": 1.5}, draws=2)["other_choices"].replayed > 0
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty rounds of a fleet with over-selection: clients fail, are late, outrun, or return after enough others."""
+    path = tmp_path_factory.mktemp("crowded") / "fleet.turnout"
+    rng = random.Random(3)
+    with Scheduler.open(path, policy="rbcsf", settings=SETTINGS, deadline=DEADLINE, overcommit=2.0) as scheduler:
+        for _ in range(40):
+            chosen = scheduler.choose({f"phone-{n}": ClientStatus(1.0, 1.0) for n in range(10)})
+            for client in chosen:
+                seconds = (1 + int(client[-1])) * rng.uniform(0.5, 1.5)
+                if rng.random() < 0.3:
+                    scheduler.report_failure(client, "battery")
+                elif seconds <= DEADLINE and rng.random() < 0.8:
+                    scheduler.report(client, seconds)
+            scheduler.close_round()
+    return path
+
+
+def test_metrics_replay_and_tuning_have_the_same_mean_round(crowded: Path) -> None:
+    waited, kinds = [], set()
+    with FleetReader(crowded) as reader:
+        for closed in reader.closed_rounds():
+            names = [KINDS[kind] for kind in closed.kinds]
+            kinds |= set(names)
+            waited.append(
+                max(seconds for seconds, kind in zip(closed.seconds, names, strict=True) if kind != "surplus")
+            )
+            if names.count("arrived") < closed.wanted:
+                assert waited[-1] == DEADLINE  # the server waited in vain
+            assert closed.duration == waited[-1]
+    assert kinds == set(KINDS)
+    mean = float(np.mean(waited))
+    record = recorded(crowded)
+    assert record.columns.durations.tolist() == waited
+    assert summarise(record.columns, guaranteed_rate=0.2).mean_round == mean
+    assert replay(record, "rbcsf", {}, draws=2)["mean_round"].recorded == mean
+    assert replay(record, "random", {}, draws=2)["mean_round"].recorded == mean
+    assert fitted_build(record, {}).mean_round == mean
+
+
+def test_a_replay_waits_for_clients_that_were_not_needed(crowded: Path) -> None:
+    """Over-selection is not replayed, so a client that returned after enough others arrives at its own time."""
+    record = recorded(crowded)
+    assert any("the server waits for all" in note for note in record.notes)
+    later = record.past.columns.exchange_times > record.columns.exchange_times
+    assert later.any()
+    assert record.columns.outcomes is not None
+    assert record.past.columns.outcomes is not None
+    assert (record.columns.outcomes[later] == OUTCOMES.index("late")).all()
+    assert (record.past.columns.outcomes[later] == OUTCOMES.index("arrived")).all()
 
 
 def test_all_turns_of_a_fleet_are_read(fleet: Path) -> None:
@@ -135,8 +240,9 @@ def test_all_turns_of_a_fleet_are_read(fleet: Path) -> None:
 
 def test_a_world_fitted_to_a_fleet_is_as_fast_as_its_record(fleet: Path) -> None:
     record = recorded(fleet)
-    build, scale = fitted_build(record, {})
+    build, scale, mean_round = fitted_build(record, {})
     assert 0.7 < scale < 1.4
+    assert mean_round == record.columns.durations.mean()
     result = find_speed_weight(Goal.within(2, by=40), build, points=3, coarse=3, fine=3, fresh=4, try_horizon=False)
     policy, world = build({"speed_weight": 1.0}, 0)
     assert policy.cohort_size == 3

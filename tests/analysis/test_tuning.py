@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,20 +8,27 @@ import numpy as np
 import pytest
 
 from turnout import make_policy
+from turnout.analysis.metrics import summarise
+from turnout.analysis.search import Effort, Search
 from turnout.analysis.tuning import (
+    GUARANTEED_RATE,
+    SPEED_WEIGHT,
+    TOLERANCE,
     Goal,
+    Parameter,
     RunFigures,
     Trial,
     TuningResult,
-    _boundary,
+    find_guaranteed_rate,
     find_knee,
     find_speed_weight,
+    find_tolerance,
     measure_run,
     round_to_safe_side,
 )
 from turnout.errors import SettingError
 from turnout.policies.base import SelectionPolicy
-from turnout.simulator import PaperWorld, RunPlan, World
+from turnout.simulator import PaperWorld, RunPlan, World, play_plan
 
 ROUNDS = 80
 PLAN = RunPlan("rbcsf", ROUNDS, settings={"cohort_size": 3}, world_settings={"clients": 12})
@@ -41,7 +48,7 @@ def fresh_runs_meeting(result: TuningResult, trials: int = 10) -> int:
 
 
 def make_trial(weight: float, mean_round: float, shortfall: float) -> Trial:
-    row = RunFigures(mean_round, mean_round, 0.1, shortfall, shortfall)
+    row = RunFigures(mean_round, mean_round, 0.1, shortfall, shortfall, shortfall)
     return Trial({"speed_weight": weight}, np.array([row, row]))
 
 
@@ -76,24 +83,164 @@ def test_the_bisection_agrees_with_a_grid() -> None:
     assert grid[last_failing] * 0.9 <= result.answer.weight <= grid[last_failing + 1] * 1.3
 
 
+class Certain(Search):
+    """A search without noise, in which shortfall and mean round are functions of the value of the parameter."""
+
+    def __init__(
+        self, goal: Goal, parameter: Parameter, shortfall: Callable[[float], float], time: Callable[[float], float]
+    ) -> None:
+        super().__init__(goal, parameter, build, 0, None)
+        self.shortfall, self.time = shortfall, time
+
+    def trial(self, settings: Mapping[str, Any], seeds: int) -> Trial:
+        value = self.parameter.value(settings)
+        time, shortfall = self.time(value), self.shortfall(value)
+        return Trial(settings, np.tile(RunFigures(time, time, 0.1, shortfall, shortfall, shortfall), (seeds, 1)))
+
+    def boundary_on(self, values: Iterable[float]) -> float | None:
+        name = self.parameter.name
+        settings = self.boundary([self.trial({name: value}, 4) for value in values], Effort(12, 4, 8, 4))
+        return None if settings is None else self.parameter.value(settings)
+
+
 @pytest.mark.parametrize("edge", [0.2, 1.0, 7.3, 40.0])
 def test_without_noise_the_bisection_finds_the_boundary(edge: float) -> None:
-    class Certain:
-        """A search in which the shortfall equals the weight, and the mean round is 100 minus the weight."""
+    def find(goal: Goal, parameter: Parameter, time: Callable[[float], float]) -> float:
+        found = Certain(goal, parameter, lambda value: value, time).boundary_on((0.0, *np.geomspace(0.05, 100, 12)))
+        assert found is not None
+        return found
 
-        def __init__(self, goal: Goal) -> None:
-            self.goal = goal
+    for parameter in (SPEED_WEIGHT, TOLERANCE):
+        below = find(Goal.within(edge), parameter, lambda value: 100 - value)
+        above = find(Goal("mean_round", 100 - edge), parameter, lambda value: 100 - value)
+        assert edge / 1.05 <= below <= edge <= above <= edge * 1.05
+    # A smaller rate makes rounds shorter, and the shortfall smaller: both goals are met below the edge.
+    assert edge / 1.05 <= find(Goal.within(edge), GUARANTEED_RATE, lambda value: value) <= edge
+    assert edge / 1.05 <= find(Goal("mean_round", edge), GUARANTEED_RATE, lambda value: value) <= edge
 
-        def trial(self, settings: Mapping[str, Any], seeds: int) -> Trial:
-            weight = float(settings["speed_weight"])
-            return Trial(settings, np.tile(RunFigures(100 - weight, 100 - weight, 0.1, weight, weight), (seeds, 1)))
 
-    fair, fast = Certain(Goal.within(edge)), Certain(Goal("mean_round", 100 - edge))
-    curve = [fair.trial({"speed_weight": weight}, 4) for weight in (0.0, *np.geomspace(0.05, 100, 12))]
-    below, above = _boundary(fair, curve, 4, 8), _boundary(fast, curve, 4, 8)  # type: ignore[arg-type]
-    assert below is not None
-    assert above is not None
-    assert edge / 1.05 <= below["speed_weight"] <= edge <= above["speed_weight"] <= edge * 1.05
+def test_the_first_tolerance_is_found_even_if_larger_ones_are_no_faster() -> None:
+    def level(value: float) -> float:
+        return max(10 - value, 5.0) + (0.2 if value > 8 else 0.0)  # noise of a flat curve
+
+    values = np.geomspace(0.3, 12, 10)
+    found = Certain(Goal("mean_round", 5.1), TOLERANCE, lambda value: value, level).boundary_on(values)
+    assert found is not None
+    assert 4.9 <= found <= 4.9 * 1.05
+    assert Certain(Goal("mean_round", 4.0), TOLERANCE, lambda value: value, level).boundary_on(values) is None
+    assert Certain(Goal("mean_round", 11.0), TOLERANCE, lambda value: value, level).boundary_on(values) == values[0]
+
+
+def test_a_value_is_not_moved_below_the_lowest() -> None:
+    search = Certain(Goal.within(1.0), TOLERANCE, lambda _: 2.0, lambda _: 1.0)
+    search.lowest = 0.5
+    tried: list[float] = []
+    simulate = search.trial
+
+    def trial(settings: Mapping[str, Any], seeds: int) -> Trial:
+        tried.append(float(settings["tolerance"]))
+        return simulate(settings, seeds)
+
+    search.trial = trial  # type: ignore[method-assign]
+    assert search.confirm({"tolerance": 0.7}, Effort(3, 2, 2, 2)) is None
+    assert tried == [0.7, 0.63, 0.57, 0.51]
+
+
+PACE = RunPlan("fair-pace", ROUNDS, settings={"cohort_size": 3}, world_settings={"clients": 12})
+
+
+def build_pace(settings: Mapping[str, Any], seed: int) -> tuple[SelectionPolicy, World]:
+    return replace(PACE, settings={**PACE.settings, **settings}, seed=seed).build()
+
+
+def mean_rounds(settings: Mapping[str, Any], first: int, count: int = 10) -> list[float]:
+    return [measure_run(*build_pace(settings, first + seed), ROUNDS).mean_round for seed in range(count)]
+
+
+def test_the_smallest_tolerance_for_a_mean_round_is_found_and_holds_in_fresh_runs() -> None:
+    settings = {"cohort_size": 3, "guaranteed_rate": 0.2, "accrual": "always"}
+    plan = RunPlan("fair-pace", 120, settings=settings, world_settings={"clients": 12, "noise": "none"})
+
+    def build_calm(tuned: Mapping[str, Any], seed: int) -> tuple[SelectionPolicy, World]:
+        return replace(plan, settings={**settings, **tuned}, seed=seed).build()
+
+    goal = Goal("mean_round", 6.1, 120)
+    result = find_tolerance(goal, build_calm, points=6, coarse=5, fine=10, fresh=20)
+    assert result.parameter is TOLERANCE
+    assert result.answer is not None
+    assert list(result.answer.settings) == ["tolerance"]
+    assert result.answer.runs_meeting(goal) == 20
+    fresh = [measure_run(*build_calm(result.answer.settings, 70_000 + seed), 120) for seed in range(10)]
+    assert sum(figures.mean_round <= goal.most for figures in fresh) >= 9
+    tolerances = [result.value(trial) for trial in result.curve]
+    assert tolerances == sorted(tolerances)
+    smaller = [trial for trial in result.curve if result.value(trial) < result.value(result.answer) / 1.3]
+    assert smaller
+    assert not any(trial.meets(goal) for trial in smaller)
+    # A shorter round costs a larger shortfall at some time.
+    assert result.curve[0].mean("largest_shortfall") < result.curve[-1].mean("largest_shortfall")
+    assert result.curve[0].mean("mean_round") > result.curve[-1].mean("mean_round")
+
+
+def test_the_largest_guaranteed_rate_for_a_mean_round_is_found_and_holds_in_fresh_runs() -> None:
+    goal = Goal("mean_round", 7.0, ROUNDS)
+    result = find_guaranteed_rate(goal, build_pace, points=6, coarse=5, fine=10, fresh=20)
+    assert result.parameter is GUARANTEED_RATE
+    assert result.answer is not None
+    assert result.answer.runs_meeting(goal) == 20
+    rate = result.value(result.answer)
+    assert sum(seconds <= 7.0 for seconds in mean_rounds(result.answer.settings, 70_000)) >= 9
+    assert sum(seconds <= 7.0 for seconds in mean_rounds({"guaranteed_rate": 1.4 * rate}, 70_000)) <= 5
+    assert result.knee is None
+    rates = [result.value(trial) for trial in result.curve]
+    assert rates == sorted(rates)
+    assert 0.25 <= rates[-1] < 0.4  # cohorts of 3 of 12 clients, of which 80 % are available
+    shares = [trial.mean("least_share") for trial in result.curve]
+    assert shares[0] < shares[-1]
+
+
+def test_a_fairness_goal_gives_the_largest_tolerance_that_meets_it() -> None:
+    goal = Goal.within(1, by=ROUNDS)
+    result = find_tolerance(goal, build_pace, points=5, coarse=4, fine=6, fresh=6)
+    assert result.answer is not None
+    assert result.answer.mean("shortfall") <= 1
+    assert result.value(result.answer) < result.value(result.curve[-1])
+
+
+@pytest.mark.parametrize(
+    ("find", "advice"),
+    [(find_tolerance, "lower guaranteed_rate"), (find_guaranteed_rate, "raise tolerance")],
+)
+def test_an_impossible_goal_for_fair_pace_gives_a_remedy(find: Any, advice: str) -> None:
+    result = find(Goal("mean_round", 0.5, 30), build_pace, points=3, coarse=2, fine=2, fresh=2)
+    assert result.chosen is None
+    assert advice in result.remedy
+    assert "cohort_size" in result.remedy
+
+
+def test_rates_that_cannot_be_kept_are_not_tried() -> None:
+    def build_live(settings: Mapping[str, Any], seed: int) -> tuple[SelectionPolicy, World]:
+        """Builds a policy that accepts any rate, as live fleets do."""
+        every = {"cohort_size": 3, "allow_infeasible": True, "accrual": "always", **settings}
+        return make_policy("fair-pace", 12, **every), PaperWorld(seed, clients=12)
+
+    result = find_guaranteed_rate(Goal("mean_round", 1e6, 20), build_live, points=3, coarse=2, fine=2, fresh=2)
+    assert 0.2 < result.value(result.curve[-1]) <= 0.25
+    assert result.answer is not None
+    assert result.value(result.answer) <= 0.25
+
+
+def test_the_figures_of_a_run_equal_those_of_its_columns() -> None:
+    for settings in ({}, {"accrual": "always"}, {"paid": "contributed", "tolerance": 0.5}):
+        figures = measure_run(*build_pace(settings, 5), ROUNDS)
+        columns = play_plan(replace(PACE, settings={**PACE.settings, **settings}, seed=5))
+        terms: Any = {"accrual": settings.get("accrual", "available"), "paid": settings.get("paid", "chosen")}
+        summary = summarise(columns, guaranteed_rate=0.15, **terms)
+        assert figures.mean_round == pytest.approx(summary.mean_round)
+        assert figures.least_share == summary.least_share
+        assert figures.shortfall == summary.shortfall_at_end
+        assert figures.largest_shortfall == summary.largest_shortfall
+        assert figures.worst_debt == summary.worst_debt
 
 
 def test_the_curve_is_a_trade_off(fair: TuningResult) -> None:
@@ -155,10 +302,10 @@ def test_the_bound_covers_one_more_run_at_its_confidence() -> None:
     goal, covered = Goal("mean_round", 1.0), 0
     for _ in range(2000):
         sample = rng.normal(10, 2, 7)
-        trial = Trial({"speed_weight": 1.0}, np.column_stack([sample[:6]] * 5))
+        trial = Trial({"speed_weight": 1.0}, np.column_stack([sample[:6]] * 6))
         covered += sample[6] <= trial.bound(goal)
     assert 0.965 < covered / 2000 < 0.985
-    assert Trial({"speed_weight": 1.0}, np.ones((1, 5))).bound(goal) == np.inf  # one run gives no bound
+    assert Trial({"speed_weight": 1.0}, np.ones((1, 6))).bound(goal) == np.inf  # one run gives no bound
 
 
 def test_the_knee_is_where_the_curve_bends() -> None:

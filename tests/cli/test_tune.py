@@ -47,6 +47,8 @@ def test_a_goal_gives_a_command_that_uses_the_result(tmp_path: Path) -> None:
         "turnout simulate rbcsf --rounds 30 --world clients=12 --set cohort_size=3 --set speed_weight=",
         "mean round",
         "most turns owed",
+        "least share of all rounds",
+        "turns that the worst client is behind at any time",
         "runs met the goal; the search stops when all do, so this share is biased.",
         "knee",
         "furthest below the straight line",
@@ -66,9 +68,9 @@ def test_the_answer_as_json_is_complete() -> None:
     assert found["expected"]["mean_round"]["mean"] < 11
     assert found["settings"]["speed_weight"] >= 0
     assert len(found["curve"]) == 13
-    assert {"mean_round", "p95_round", "least_share", "shortfall", "worst_debt", "likely_to_meet"} <= set(
-        found["curve"][0]
-    )
+    assert (found["policy"], found["parameter"], found["share_of"]) == ("rbcsf", "speed_weight", "of all rounds")
+    figures = {"mean_round", "p95_round", "least_share", "shortfall", "largest_shortfall", "worst_debt"}
+    assert figures | {"likely_to_meet"} <= set(found["curve"][0])
 
 
 def test_a_goal_that_cannot_be_met_exits_with_code_one_and_a_remedy() -> None:
@@ -77,6 +79,53 @@ def test_a_goal_that_cannot_be_met_exits_with_code_one_and_a_remedy() -> None:
     for text in ("No speed weight meets this goal, with or without a horizon", "best possible", "--p95-round"):
         assert text in done.stdout
     assert json.loads(run("tune", "--p95-round", "0.1", *SMALL, "--json").stdout)["possible"] is False
+
+
+def test_a_tolerance_of_fair_pace_is_found(tmp_path: Path) -> None:
+    figure = tmp_path / "trade-off.svg"
+    done = run("tune", "--policy", "fair-pace", "--mean-round", "11", *SMALL, "--figure", str(figure))
+    assert (done.stderr, done.returncode) == ("", 0)
+    for text in (
+        "Recommended: tolerance=",
+        "turnout simulate fair-pace --rounds 30 --world clients=12 --set cohort_size=3 --set tolerance=",
+        "least share of the rounds it was available for",
+        "Figures per tolerance",
+        "A tolerance meets the goal",
+    ):
+        assert text in done.stdout, text
+    assert "owed" not in done.stdout
+    assert "tolerances at the points" in figure.read_text()
+    line = next(line.strip() for line in done.stdout.splitlines() if "turnout simulate" in line)
+    assert run(*line.split()[1:]).returncode == 0
+
+
+def test_a_guaranteed_rate_of_fair_pace_is_found(tmp_path: Path) -> None:
+    figure = tmp_path / "trade-off.svg"
+    found = json_of("tune", "--find", "guaranteed_rate", "--mean-round", "9", *SMALL, "--figure", str(figure))
+    assert (found["policy"], found["parameter"]) == ("fair-pace", "guaranteed_rate")
+    assert 0 < found["settings"]["guaranteed_rate"] < 0.4
+    assert "--set guaranteed_rate=" in found["line"]
+    assert found["knee"] is None
+    assert "guaranteed rates at the points" in figure.read_text()
+
+
+def test_a_tolerance_that_cannot_be_found_gives_a_remedy() -> None:
+    done = run("tune", "--policy", "fair-pace", "--mean-round", "0.1", *SMALL)
+    assert done.returncode == 1
+    for text in ("No tolerance meets this goal.", "best possible", "tolerance=", "lower guaranteed_rate"):
+        assert text in done.stdout, text
+    assert "horizon" not in done.stdout
+
+
+def test_the_policy_of_a_record_is_tuned_by_default(tmp_path: Path) -> None:
+    path = tmp_path / "runs.turnout"
+    plan = RunPlan("fair-pace", 40, settings={"cohort_size": 3, "tolerance": 3.0}, world_settings={"clients": 12})
+    with RunStore(path) as opened:
+        play_into(opened, plan)
+    found = json_of("tune", "--mean-round", "20", "--by", "20", "--from", str(path))
+    assert (found["policy"], found["parameter"]) == ("fair-pace", "tolerance")
+    assert found["line"].startswith("make_policy('fair-pace', 12, **{'cohort_size': 3, 'tolerance': ")
+    assert any("the recorded mean round of" in text for text in found["assumptions"])
 
 
 def test_a_world_is_fitted_to_a_record(store: Path) -> None:
@@ -96,6 +145,10 @@ def test_a_world_is_fitted_to_a_record(store: Path) -> None:
         (("--mean-round", "0"), "mean_round must be above 0"),
         (("--within", "3", "--set", "speed_weight=5"), "speed_weight is the setting that is tuned"),
         (("--within", "3", "--set", "guaranteed_rate=0.5"), "guaranteed_rate"),
+        (("--mean-round", "8", "--policy", "fair-pace", "--set", "tolerance=2"), "tolerance is the setting that is"),
+        (("--mean-round", "8", "--policy", "random"), "--policy is rbcsf or fair-pace"),
+        (("--mean-round", "8", "--find", "tolerence"), "did you mean 'tolerance'"),
+        (("--mean-round", "8", "--find", "tolerance", "--policy", "rbcsf"), "tolerance is found for fair-pace"),
         (("--within", "3", "--world", "name=mars"), "unknown world 'mars'"),
         (("--within", "3", "--run", "1"), "--from"),
         (("--within", "3", "--from", "nowhere.turnout"), "there is no file nowhere.turnout"),
@@ -110,7 +163,12 @@ def test_errors_of_tune_are_one_line(arguments: tuple[str, ...], text: str, stor
 def test_a_replay_marks_exact_figures(store: Path) -> None:
     done = run("replay", str(store), "--policy", "random")
     assert (done.stderr, done.returncode) == ("", 0)
-    assert done.stdout.count(" exact ") == 7
+    assert done.stdout.count(" exact ") == 10
+    assert "promise: 0.15 of all rounds, at most 2 turns behind" in done.stdout
+    for text in ("least share of all rounds", "turns behind, at any time", "turns behind, at the end"):
+        assert text in done.stdout, text
+    for text in ("recorded, ", "replayed, "):
+        assert f"{text}kept: " in done.stdout or f"{text}behind: " in done.stdout or f"{text}broken: " in done.stdout
     assert "everything is exact" in done.stdout
     assert "replayed by random (cohort_size=3)" in done.stdout
     unchanged = json_of("replay", str(store))
@@ -130,6 +188,16 @@ def test_a_replay_marks_exact_figures(store: Path) -> None:
 )
 def test_errors_of_replay_are_one_line(arguments: tuple[str, ...], text: str, store: Path) -> None:
     assert text in error_of("replay", *(str(store) if argument == "STORE" else argument for argument in arguments))
+
+
+def test_a_replay_with_fair_pace_reports_the_promise(store: Path) -> None:
+    found = json_of("replay", str(store), "--policy", "fair-pace", "--set", "accrual=always")
+    assert found["policy"] == "fair-pace"
+    assert found["statuses"] == {found["status"]: 1}
+    assert found["share_of"] == "of all rounds"
+    assert found["recorded_promise"].startswith(f"{found['recorded_status']}: client ")
+    assert set(found["figures"]) >= {"mean_round", "least_share", "largest_shortfall", "shortfall_at_end"}
+    assert found["figures"]["largest_shortfall"]["replayed"] < found["figures"]["largest_shortfall"]["recorded"]
 
 
 @pytest.mark.parametrize("command", ["tune", "replay"])

@@ -1,146 +1,83 @@
-"""Finds the speed weight that meets a goal, by simulation.
+"""Finds the settings of a policy that meet a goal, by simulation.
 
-A larger speed weight makes rounds shorter and lets slow clients wait longer. A goal on fairness is therefore met below
-some weight, and a goal on time above some weight. The search uses the same seeds for every weight; its result is
-verified with seeds that the search did not use.
+- The speed weight of rbcsf: a larger weight makes rounds shorter and lets slow clients wait longer. A goal on fairness
+  is met below some weight, and a goal on time above some weight.
+- The tolerance of fair-pace: a larger tolerance makes rounds shorter, up to a few turns.
+- The guaranteed rate of fair-pace: a smaller rate makes rounds shorter.
+
+Every search uses the same seeds for every value; its result is verified with seeds that the search did not use.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from turnout.analysis.statistics import ConfidenceInterval, mean_confidence_interval, student_t
+from turnout.analysis.search import Build, Effort, Search, Watch
+from turnout.analysis.trials import (
+    GUARANTEED_RATE,
+    PARAMETERS,
+    SPEED_WEIGHT,
+    TOLERANCE,
+    Goal,
+    Parameter,
+    RunFigures,
+    Trial,
+    measure_run,
+    round_to_safe_side,
+)
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, as_count, as_number, read_only
+from turnout.kernel.arrays import FloatArray
+from turnout.kernel.feasibility import feasibility
 from turnout.policies.base import SelectionPolicy
-from turnout.simulator.play import play
 from turnout.simulator.world import World
 
-#: Builds a new policy and a new world from settings of the policy and a seed.
-Build = Callable[[Mapping[str, Any], int], tuple[SelectionPolicy, World]]
-#: A progress callback; receives the rounds played so far and the estimated total.
-Watch = Callable[[int, int], None]
+__all__ = [
+    "GUARANTEED_RATE",
+    "PARAMETERS",
+    "SPEED_WEIGHT",
+    "TOLERANCE",
+    "Build",
+    "Goal",
+    "Parameter",
+    "RunFigures",
+    "Trial",
+    "TuningResult",
+    "Watch",
+    "find_guaranteed_rate",
+    "find_knee",
+    "find_speed_weight",
+    "find_tolerance",
+    "measure_run",
+    "round_to_safe_side",
+]
 
-CONFIDENCE = 0.975  # of the prediction that one more run meets the goal
-FRESH_SEED_OFFSET = 1_000_000  # the distance of the verification seeds from those of the search
-SAFETY_FACTOR = 1.1  # moves a weight to the safe side if fresh seeds did not confirm it
-ATTEMPTS = 12
 LOWEST_FACTOR, HIGHEST_FACTOR = 0.5, 4.0  # see _weights
 #: The weights of the trials with a horizon, before division by the seconds of a fair round: about 5, 20 and 60 in the
 #: paper's world.
 HORIZON_WEIGHTS = (80.0, 250.0, 750.0)
-
-
-class RunFigures(NamedTuple):
-    """Five figures of one run; `shortfall` is how many turns the worst-served client is behind its guaranteed turns."""
-
-    mean_round: float
-    p95_round: float
-    least_share: float
-    shortfall: float
-    worst_debt: float
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """A bound on one figure of a run after a number of rounds.
-
-    After `rounds` rounds the figure must be at most `most`: turns for the shortfall, seconds for the other figures.
-
-    >>> Goal.within(3, by=500).description
-    'every client within 3 turns of its guarantee by round 500'
-    """
-
-    figure: Literal["shortfall", "mean_round", "p95_round"]
-    most: float
-    rounds: int = 500
-
-    def __post_init__(self) -> None:
-        name = {"shortfall": "within", "mean_round": "mean_round", "p95_round": "p95_round"}.get(self.figure)
-        if name is None:
-            raise SettingError(f"figure must be shortfall, mean_round or p95_round, not {self.figure!r}")
-        if self.figure == "shortfall":
-            as_number(name, self.most, SettingError, least=0)
-        else:
-            as_number(name, self.most, SettingError, above=0)
-        as_count("by", self.rounds, SettingError, least=2)
-
-    @classmethod
-    def within(cls, turns: float, *, by: int = 500) -> Goal:
-        """Returns the goal that after round `by` every client is at most `turns` turns behind its guaranteed turns."""
-        return cls("shortfall", turns, by)
-
-    @property
-    def description(self) -> str:
-        """The goal as a phrase for reports."""
-        if self.figure == "shortfall":
-            unit = "turn" if self.most == 1 else "turns"
-            return f"every client within {self.most:g} {unit} of its guarantee by round {self.rounds}"
-        which = "a mean round" if self.figure == "mean_round" else "95 % of the rounds"
-        return f"{which} of at most {self.most:g} s over {self.rounds} rounds"
-
-    @property
-    def is_fairness(self) -> bool:
-        """Whether small weights meet the goal; a goal on time is met by large weights."""
-        return self.figure == "shortfall"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Trial:
-    """Settings that were simulated, and the resulting figures: one row per seed, one column per field of RunFigures."""
-
-    settings: Mapping[str, Any]
-    figures: FloatArray
-
-    @property
-    def weight(self) -> float:
-        """The speed weight of the trial."""
-        return float(self.settings["speed_weight"])
-
-    def values(self, figure: str) -> FloatArray:
-        """Returns one number per seed."""
-        return self.figures[:, RunFigures._fields.index(figure)]
-
-    def mean(self, figure: str) -> float:
-        """Returns the mean over the seeds."""
-        return float(self.values(figure).mean())
-
-    def interval(self, figure: str) -> ConfidenceInterval:
-        """Returns the mean over the seeds with its confidence interval."""
-        return mean_confidence_interval(self.values(figure))
-
-    def bound(self, goal: Goal) -> float:
-        """Returns the upper prediction bound of the figure in one more run, with 97.5 % confidence.
-
-        The bound is mean + t · standard deviation · sqrt(1 + 1/n).
-        """
-        values = self.values(goal.figure)
-        if len(values) < 2:
-            return math.inf
-        quantile = student_t(2 * CONFIDENCE - 1, len(values) - 1) * math.sqrt(1 + 1 / len(values))
-        return float(values.mean() + quantile * values.std(ddof=1))
-
-    def meets(self, goal: Goal) -> bool:
-        """Returns whether one more run would meet the goal, with 97.5 % confidence."""
-        return self.bound(goal) <= goal.most
-
-    def runs_meeting(self, goal: Goal) -> int:
-        """Returns how many of the runs met the goal."""
-        return int((self.values(goal.figure) <= goal.most).sum())
+#: The tolerances of the curve, in turns: from twice the guaranteed rate, but at least the first number, to the second.
+LOWEST_TOLERANCE, HIGHEST_TOLERANCE = 0.3, 12.0
+#: The smallest rate of the curve, as a share of the largest rate that can be kept.
+LOWEST_RATE_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TuningResult:
     """The result of a search.
 
-    `answer`: the paper's rule with the weight that meets the goal at the lowest price, on fresh seeds; None if no
-    weight does. `horizon`: the same with a horizon (RBCSF), if that meets the goal, too. `best`: the simulated weight
-    with the lowest bound on the goal's figure. `curve`: the trials of all weights; `knee`: an index into it.
+    Attributes:
+        goal: The goal.
+        answer: The settings that meet the goal at the lowest price, on fresh seeds; None if there are none.
+        horizon: The same with a horizon (RBCSF), if that meets the goal, too.
+        best: The simulated settings with the lowest bound on the goal's figure.
+        curve: The trials of all values of the parameter, in ascending order.
+        knee: An index into the curve; see `find_knee`.
+        parameter: The setting that was tuned.
     """
 
     goal: Goal
@@ -149,10 +86,11 @@ class TuningResult:
     best: Trial
     curve: tuple[Trial, ...]
     knee: int | None
+    parameter: Parameter = SPEED_WEIGHT
 
     @property
     def chosen(self) -> Trial | None:
-        """The recommended settings: the paper's rule if it meets the goal, else the horizon."""
+        """The recommended settings: those without a horizon if they meet the goal, else the horizon."""
         return self.answer or self.horizon
 
     @property
@@ -176,8 +114,15 @@ class TuningResult:
         if self.chosen is not None:
             return None
         if self.goal.is_fairness:
-            return f"allow {self.attainable:g} turns or more rounds, raise cohort_size, or lower guaranteed_rate"
-        return f"allow {self.attainable:g} s, or lower cohort_size: the slowest client of a smaller cohort is faster"
+            lower = "" if self.parameter is GUARANTEED_RATE else ", or lower guaranteed_rate"
+            return f"allow {self.attainable:g} turns or more rounds, raise cohort_size{lower}"
+        other = {TOLERANCE: ", lower guaranteed_rate", GUARANTEED_RATE: ", raise tolerance"}.get(self.parameter, "")
+        smaller = "or lower cohort_size: the slowest client of a smaller cohort is faster"
+        return f"allow {self.attainable:g} s{other}, {smaller}"
+
+    def value(self, trial: Trial) -> float:
+        """Returns the value of the tuned parameter in a trial."""
+        return self.parameter.value(trial.settings)
 
 
 def find_speed_weight(
@@ -192,7 +137,7 @@ def find_speed_weight(
     try_horizon: bool = True,
     watch: Watch | None = None,
 ) -> TuningResult:
-    """Returns the speed weight that meets the goal at the lowest price, and the trade-off around it.
+    """Returns the speed weight of rbcsf that meets the goal at the lowest price, and the trade-off around it.
 
     The search first simulates `points` weights with `coarse` seeds each. It then bisects the logarithm of the weight
     between the last weight that meets the goal and the first that does not, with up to `fine` seeds; a weight meets the
@@ -211,33 +156,94 @@ def find_speed_weight(
         try_horizon: Whether to try the horizon of RBCSF, too.
         watch: A progress callback.
     """
-    for name, count in (("points", points), ("coarse", coarse), ("fine", fine), ("fresh", fresh)):
-        as_count(name, count, SettingError, least=2)
-    if fine < coarse:
-        raise SettingError(f"fine must be at least coarse, {coarse}, not {fine}: precision only grows")
-    search = _Search(goal, build, as_count("seed", seed, SettingError, least=0), watch)
-    search.expect_runs((points + 1) * coarse + fine * _steps(points) + 2 * fresh + len(HORIZON_WEIGHTS) * coarse)
+    effort = Effort(points, coarse, fine, fresh).checked()
+    search = Search(goal, SPEED_WEIGHT, build, seed, watch)
+    search.expect_runs(effort.runs + len(HORIZON_WEIGHTS) * coarse)
     fairest = search.trial({"speed_weight": 0.0}, coarse)
     seconds = max(fairest.mean("mean_round"), 1e-9)
-    weights = _weights(seconds, search.largest_debt({"speed_weight": 0.0}), points)
+    weights = _weights(seconds, _largest_debt(search), points)
     curve = [fairest, *(search.trial({"speed_weight": weight}, coarse) for weight in weights)]
-    best = min(curve, key=lambda trial: trial.bound(goal))
-    settings = _boundary(search, curve, coarse, fine)
-    answer = None if settings is None else search.confirm(settings, fine, fresh)
-    horizon = _with_horizon(search, seconds, coarse, fine, fresh) if try_horizon else None
-    return TuningResult(goal, answer, horizon, best, tuple(curve), find_knee(curve))
+    answer = _result(search, curve, effort)
+    horizon = _with_horizon(search, seconds, effort) if try_horizon else None
+    return TuningResult(goal, answer, horizon, _best(curve, goal), tuple(curve), find_knee(curve))
 
 
 #: The former name of find_speed_weight.
 tuned = find_speed_weight
 
 
-def find_knee(curve: Sequence[Trial]) -> int | None:
+def find_tolerance(
+    goal: Goal,
+    build: Build,
+    *,
+    seed: int = 0,
+    points: int = 10,
+    coarse: int = 6,
+    fine: int = 16,
+    fresh: int = 20,
+    watch: Watch | None = None,
+) -> TuningResult:
+    """Returns the tolerance of fair-pace that meets the goal at the lowest price, and the trade-off around it.
+
+    For a goal on time this is the smallest tolerance that meets it; for a goal on fairness the largest one. The search
+    is that of find_speed_weight, over tolerances from twice the guaranteed rate (at least 0.3) to 12 turns.
+
+    Args:
+        goal: The goal to meet.
+        build: Builds a policy and a world from settings and a seed.
+        seed: The first seed of the search.
+        points: The number of tolerances of the curve.
+        coarse: The number of seeds per tolerance of the curve.
+        fine: The largest number of seeds per tolerance of the bisection.
+        fresh: The number of seeds of the verification.
+        watch: A progress callback.
+    """
+    effort = Effort(points, coarse, fine, fresh).checked()
+    search = Search(goal, TOLERANCE, build, seed, watch)
+    policy, _ = search.example({})
+    lowest = max(2 * float(np.max(_rates(policy))), LOWEST_TOLERANCE)
+    return _find(search, np.geomspace(lowest, max(HIGHEST_TOLERANCE, 4 * lowest), points), effort)
+
+
+def find_guaranteed_rate(
+    goal: Goal,
+    build: Build,
+    *,
+    seed: int = 0,
+    points: int = 10,
+    coarse: int = 6,
+    fine: int = 16,
+    fresh: int = 20,
+    watch: Watch | None = None,
+) -> TuningResult:
+    """Returns the largest guaranteed rate of fair-pace that meets the goal, and the trade-off around it.
+
+    The search is that of find_speed_weight, up to the largest rate that the clients of the world can be promised.
+
+    Args:
+        goal: The goal to meet.
+        build: Builds a policy and a world from settings and a seed.
+        seed: The first seed of the search.
+        points: The number of rates of the curve.
+        coarse: The number of seeds per rate of the curve.
+        fine: The largest number of seeds per rate of the bisection.
+        fresh: The number of seeds of the verification.
+        watch: A progress callback.
+    """
+    effort = Effort(points, coarse, fine, fresh).checked()
+    search = Search(goal, GUARANTEED_RATE, build, seed, watch)
+    # Any policy can be built with a very small rate; its other settings determine which rates are possible.
+    highest = _largest_rate(*search.example({"guaranteed_rate": 1e-6}))
+    return _find(search, np.geomspace(LOWEST_RATE_SHARE * highest, highest, points), effort)
+
+
+def find_knee(curve: Sequence[Trial], fairness: str = "shortfall") -> int | None:
     """Returns the index of the trial furthest below the line between the first and the last trial.
 
-    Shortfall and mean round are scaled to 0…1 over the curve first. Returns None if no trial is below that line.
+    The figure `fairness` and the mean round are scaled to 0…1 over the curve first. Returns None if no trial is below
+    that line.
     """
-    shortfalls = np.array([trial.mean("shortfall") for trial in curve])
+    shortfalls = np.array([trial.mean(fairness) for trial in curve])
     time = np.array([trial.mean("mean_round") for trial in curve])
     if len(curve) < 3 or np.ptp(shortfalls) == 0 or np.ptp(time) == 0:
         return None
@@ -248,93 +254,50 @@ def find_knee(curve: Sequence[Trial]) -> int | None:
     return index if distance[index] > 1e-9 else None
 
 
-def round_to_safe_side(weight: float, *, down: bool) -> float:
-    """Rounds a weight to two digits, downwards or upwards.
-
-    >>> round_to_safe_side(1.2345, down=True), round_to_safe_side(123.45, down=False)
-    (1.2, 130.0)
-    """
-    if weight <= 0:
-        return 0.0
-    digit = 10.0 ** (math.floor(math.log10(weight)) - 1)
-    count = weight / digit
-    whole = math.floor(count + 1e-9) if down else math.ceil(count - 1e-9)
-    return float(f"{whole * digit:.2g}")
+def _find(search: Search, values: FloatArray, effort: Effort) -> TuningResult:
+    """Simulates the curve of these values and returns the result of the search."""
+    search.expect_runs(effort.runs)
+    parameter, goal = search.parameter, search.goal
+    if parameter is TOLERANCE:
+        search.lowest = float(values[0])
+    curve = [search.trial({parameter.name: float(value)}, effort.coarse) for value in values]
+    knee = find_knee(curve, parameter.fairness) if parameter is TOLERANCE else None
+    return TuningResult(goal, _result(search, curve, effort), None, _best(curve, goal), tuple(curve), knee, parameter)
 
 
-class _Search:
-    """Simulates settings with seeds, each combination once, and verifies results with fresh seeds."""
-
-    def __init__(self, goal: Goal, build: Build, seed: int, watch: Watch | None) -> None:
-        self.goal, self._build, self._seed, self._watch = goal, build, seed, watch
-        self._results: dict[tuple[tuple[tuple[str, Any], ...], int], RunFigures] = {}
-        self._next_fresh_seed = seed + FRESH_SEED_OFFSET
-        self._done, self._expected = 0, 0
-
-    def expect_runs(self, runs: int) -> None:
-        """Sets the estimated number of runs for the progress callback."""
-        self._expected = runs * self.goal.rounds
-
-    def largest_debt(self, settings: Mapping[str, Any]) -> float:
-        """Returns the turns owed to a whole cohort at the end if none of its clients ever had a turn."""
-        policy, _ = self._build(settings, self._seed)
-        assert policy.debts is not None  # _run refuses policies without a guarantee
-        rates = np.asarray(policy.debts.guaranteed_rates)
-        return float((policy.cohort_size or policy.clients) * rates.max() * self.goal.rounds)
-
-    def trial(self, settings: Mapping[str, Any], seeds: int) -> Trial:
-        """Simulates the settings with the first `seeds` seeds of the search."""
-        return self._trial_with(settings, range(self._seed, self._seed + seeds))
-
-    def confirm(self, settings: Mapping[str, Any], fine: int, fresh: int) -> Trial | None:
-        """Returns the trial of the settings on fresh seeds, or None if they do not meet the goal.
-
-        If necessary, the weight is moved to the safe side. Only settings that meet the goal with every seed of the
-        search are verified.
-        """
-        weight = round_to_safe_side(float(settings["speed_weight"]), down=self.goal.is_fairness)
-        for _ in range(ATTEMPTS):
-            candidate = {**settings, "speed_weight": weight}
-            if self.trial(candidate, fine).runs_meeting(self.goal) == fine:
-                first = self._next_fresh_seed
-                self._next_fresh_seed += fresh
-                trial = self._trial_with(candidate, range(first, first + fresh))
-                if trial.runs_meeting(self.goal) == fresh:
-                    return trial
-            if "horizon" in settings or weight == 0:
-                return None
-            safer = weight / SAFETY_FACTOR if self.goal.is_fairness else weight * SAFETY_FACTOR
-            weight = round_to_safe_side(safer, down=self.goal.is_fairness)
-        return None
-
-    def _trial_with(self, settings: Mapping[str, Any], seeds: range) -> Trial:
-        figures = np.array([self._run(settings, seed) for seed in seeds], dtype=np.float64)
-        return Trial(dict(settings), read_only(figures))
-
-    def _run(self, settings: Mapping[str, Any], seed: int) -> RunFigures:
-        key = (tuple(sorted(settings.items())), seed)
-        if key not in self._results:
-            self._results[key] = measure_run(*self._build(settings, seed), self.goal.rounds)
-            self._done += self.goal.rounds
-            if self._watch is not None:
-                self._watch(self._done, max(self._done, self._expected))
-        return self._results[key]
+def _result(search: Search, curve: Sequence[Trial], effort: Effort) -> Trial | None:
+    settings = search.boundary(curve, effort)
+    return None if settings is None else search.confirm(settings, effort)
 
 
-def measure_run(policy: SelectionPolicy, world: World, rounds: int) -> RunFigures:
-    """Plays one run of a policy with a guarantee; the promised turns are those of its certificate."""
-    if policy.guarantee is None:
-        raise SettingError(f"{policy.name} guarantees nothing, so there is nothing to tune: use rbcsf")
-    durations = np.array([record.report.duration for record in play(policy, world, rounds)])
-    certificate = policy.certificate()
-    assert certificate is not None
-    return RunFigures(
-        mean_round=float(durations.mean()),
-        p95_round=float(np.percentile(durations, 95)),
-        least_share=int(certificate.turns.min()) / rounds,
-        shortfall=float((certificate.promised - certificate.turns).max()),
-        worst_debt=float(certificate.owed.max()),
-    )
+def _best(curve: Sequence[Trial], goal: Goal) -> Trial:
+    return min(curve, key=lambda trial: trial.bound(goal))
+
+
+def _rates(policy: SelectionPolicy) -> FloatArray:
+    """Returns the guaranteed rate of each client."""
+    if policy.debts is None:
+        raise SettingError(f"{policy.name} guarantees nothing, so there is nothing to tune: use fair-pace or rbcsf")
+    return np.asarray(policy.debts.guaranteed_rates)
+
+
+def _largest_debt(search: Search) -> float:
+    """Returns the turns owed to a whole cohort at the end if none of its clients ever had a turn."""
+    policy, _ = search.example({"speed_weight": 0.0})
+    return float((policy.cohort_size or policy.clients) * _rates(policy).max() * search.goal.rounds)
+
+
+def _largest_rate(policy: SelectionPolicy, world: World) -> float:
+    """Returns the largest rate that can be promised to every client of the world, within the tolerance."""
+    guarantee = policy.guarantee
+    if guarantee is None:
+        raise SettingError(f"{policy.name} guarantees nothing, so there is nothing to tune: use fair-pace or rbcsf")
+    availability = np.asarray(world.availability, dtype=np.float64)
+    # With accrual="available" a rate is a share of the rounds for which a client is available.
+    rates = availability if guarantee.accrual == "available" else np.ones(len(availability))
+    scale = feasibility(rates, availability, policy.cohort_size or policy.clients).scale
+    # Rounded down, because the policy must accept the rate.
+    return math.floor(min(scale, 1.0, 0.9 * float(guarantee.tolerance)) * 1000) / 1000
 
 
 def _weights(seconds: float, largest_debt: float, points: int) -> FloatArray:
@@ -347,62 +310,23 @@ def _weights(seconds: float, largest_debt: float, points: int) -> FloatArray:
     return np.geomspace(LOWEST_FACTOR / seconds, highest, points)
 
 
-def _steps(points: int) -> int:
-    """Returns the number of bisection steps that determine a weight to about 5 %."""
-    return max(3, math.ceil(math.log2(200 / points)))
-
-
-def _boundary(search: _Search, curve: Sequence[Trial], coarse: int, fine: int) -> dict[str, Any] | None:
-    """Returns the last weight that meets the goal, seen from the side where it should be met; None if none does.
-
-    The first weight that does not meet the goal ends the range, so that later weights that meet it by chance do not
-    count.
-    """
-    goal = search.goal
-    ordered = list(curve) if goal.is_fairness else list(curve)[::-1]
-    meeting = 0
-    while meeting < len(ordered) and ordered[meeting].meets(goal):
-        meeting += 1
-    if meeting == 0:
-        # More seeds give a tighter bound.
-        return dict(ordered[0].settings) if search.trial(ordered[0].settings, fine).meets(goal) else None
-    passing = ordered[meeting - 1].weight
-    if meeting == len(ordered):
-        return {"speed_weight": passing}
-    failing = ordered[meeting].weight
-    steps = _steps(len(curve) - 1)
-    if min(passing, failing) == 0:
-        # Zero has no logarithm, and below the lowest positive weight nothing changes.
-        return {"speed_weight": passing}
-    for step in range(steps):
-        seeds = min(coarse + math.ceil((fine - coarse) * (step + 1) / (steps - 1)), fine)
-        middle = math.sqrt(passing * failing)
-        if search.trial({"speed_weight": middle}, seeds).meets(goal):
-            passing = middle
-        else:
-            failing = middle
-    return {"speed_weight": passing}
-
-
-def _with_horizon(search: _Search, seconds: float, coarse: int, fine: int, fresh: int) -> Trial | None:
+def _with_horizon(search: Search, seconds: float, effort: Effort) -> Trial | None:
     """Returns the trial with a horizon at the last round that meets the goal at the lowest price, or None.
 
     Args:
         search: The search that simulates and verifies the settings.
         seconds: The mean duration of a fair round.
-        coarse: The number of seeds per trial.
-        fine: The number of seeds of the search that must meet the goal.
-        fresh: The number of seeds of the verification.
+        effort: The numbers of seeds.
     """
     goal = search.goal
-    candidates = [
+    candidates: list[dict[str, Any]] = [
         {"speed_weight": round_to_safe_side(weight / seconds, down=True), "horizon": goal.rounds, "prior": "fleet"}
         for weight in HORIZON_WEIGHTS
     ]
     price = "mean_round" if goal.is_fairness else "shortfall"
-    meeting = [trial for trial in (search.trial(settings, coarse) for settings in candidates) if trial.meets(goal)]
-    for trial in sorted(meeting, key=lambda trial: trial.mean(price)):
-        confirmed = search.confirm(trial.settings, fine, fresh)
+    trials = [search.trial(settings, effort.coarse) for settings in candidates]
+    for trial in sorted((trial for trial in trials if trial.meets(goal)), key=lambda trial: trial.mean(price)):
+        confirmed = search.confirm(trial.settings, effort, fixed=True)
         if confirmed is not None:
             return confirmed
     return None

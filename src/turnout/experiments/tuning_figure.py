@@ -14,9 +14,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KNEE_RULE = (
-    "the weight furthest below the straight line between the fairest and the fastest weight, with both axes scaled to "
+    "the value furthest below the straight line between the fairest and the fastest value, with both axes scaled to "
     "the range from 0 to 1"
 )
+#: The labels of the figures that show what a shorter round costs.
+AXES = {
+    "shortfall": "turns missing to the worst-off client",
+    "largest_shortfall": "largest shortfall of any client at any time, turns",
+    "least_share": "least share of any client",
+}
 
 
 def trial_to_dict(trial: Trial, goal: Goal) -> dict[str, Any]:
@@ -33,6 +39,8 @@ def tuning_to_dict(found: TuningResult) -> dict[str, Any]:
     goal, chosen = found.goal, found.chosen
     return {
         "goal": goal.description,
+        "policy": found.parameter.policy,
+        "parameter": found.parameter.name,
         "possible": chosen is not None,
         "settings": None if chosen is None else dict(chosen.settings),
         "expected": None if chosen is None else trial_to_dict(chosen, goal),
@@ -41,14 +49,16 @@ def tuning_to_dict(found: TuningResult) -> dict[str, Any]:
         "best_possible": {**trial_to_dict(found.best, goal), "bound": found.best.bound(goal)},
         "remedy": found.remedy,
         "curve": [{**trial_to_dict(trial, goal), "likely_to_meet": trial.meets(goal)} for trial in found.curve],
-        "knee": None if found.knee is None else found.curve[found.knee].weight,
+        "knee": None if found.knee is None else found.value(found.curve[found.knee]),
         "knee_rule": KNEE_RULE,
     }
 
 
 def draw_trade_off(found: TuningResult) -> Figure:
-    """Draws round time against the shortfall of the worst-off client, with weights at the points and a ringed knee."""
-    goal = found.goal
+    """Draws round time against fairness, with the values of the parameter at the points and a ringed knee."""
+    goal, parameter = found.goal, found.parameter
+    name = parameter.label.split()[-1]
+    fairness = parameter.fairness
     time = "p95_round" if goal.figure == "p95_round" else "mean_round"
     with figure(7.5, 4.6) as drawn:
         axes = drawn.subplots()
@@ -56,34 +66,35 @@ def draw_trade_off(found: TuningResult) -> Figure:
         if found.knee is not None:
             knee = found.curve[found.knee]
             axes.plot(
-                [knee.mean("shortfall")],
+                [knee.mean(fairness)],
                 [knee.mean(time)],
                 marker="o",
                 markersize=13,
                 fillstyle="none",
                 color=OTHERS[2],
                 linestyle="none",
-                label=f"knee: weight {knee.weight:.3g}",
+                label=f"knee: {name} {found.value(knee):.3g}",
             )
         for trial, marker, colour, label in (
-            (found.answer, "*", OTHERS[3], "meets the goal: weight {:g}"),
-            (found.horizon, "D", OTHERS[4], "meets the goal with a horizon: weight {:g}"),
+            (found.answer, "*", OTHERS[3], "meets the goal: {} {:g}"),
+            (found.horizon, "D", OTHERS[4], "meets the goal with a horizon: {} {:g}"),
         ):
             if trial is not None:
                 axes.plot(
-                    [trial.mean("shortfall")],
+                    [trial.mean(fairness)],
                     [trial.mean(time)],
                     marker=marker,
                     markersize=10 if marker == "*" else 7,
                     color=colour,
                     linestyle="none",
-                    label=label.format(trial.weight),
+                    label=label.format(name, found.value(trial)),
                 )
-        line = axes.axvline if goal.is_fairness else axes.axhline
-        line(goal.most, color="black", linestyle=":", linewidth=1, label="goal")
+        if not goal.is_fairness or fairness == goal.figure:
+            line = axes.axvline if goal.is_fairness else axes.axhline
+            line(goal.most, color="black", linestyle=":", linewidth=1, label="goal")
         axes.set(
-            title=f"Round time against fairness after {goal.rounds} rounds (speed weights at the points)",
-            xlabel="turns missing to the worst-off client",
+            title=f"Round time against fairness after {goal.rounds} rounds ({parameter.label}s at the points)",
+            xlabel=AXES[fairness],
             ylabel="95th percentile of round time, seconds" if time == "p95_round" else "mean round time, seconds",
         )
         axes.legend()
@@ -91,19 +102,21 @@ def draw_trade_off(found: TuningResult) -> Figure:
 
 
 def _draw_curve(axes: Axes, found: TuningResult, time: str) -> None:
-    bands = {name: [trial.interval(name) for trial in found.curve] for name in ("shortfall", time)}
+    fairness = found.parameter.fairness
+    bands = {name: [trial.interval(name) for trial in found.curve] for name in (fairness, time)}
     means = {name: np.array([float(band.mean) for band in own]) for name, own in bands.items()}
     widths = {name: np.array([float(band.half_width) for band in own]) for name, own in bands.items()}
+    rule = "the paper's rule" if found.parameter.policy == "rbcsf" else found.parameter.policy
     axes.errorbar(
-        means["shortfall"],
+        means[fairness],
         means[time],
-        xerr=widths["shortfall"],
+        xerr=widths[fairness],
         yerr=widths[time],
         color=OTHERS[1],
         marker="o",
         markersize=4,
         elinewidth=0.8,
-        label="the paper's rule, mean ± 95 % confidence",
+        label=f"{rule}, mean ± 95 % confidence",
     )
-    for trial, x, y in zip(found.curve, means["shortfall"], means[time], strict=True):
-        axes.annotate(f"{trial.weight:.3g}", (x, y), xytext=(4, 5), textcoords="offset points", fontsize=8)
+    for trial, x, y in zip(found.curve, means[fairness], means[time], strict=True):
+        axes.annotate(f"{found.value(trial):.3g}", (x, y), xytext=(4, 5), textcoords="offset points", fontsize=8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,15 +11,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from turnout.analysis.replay import Figure, Replayed, recorded
+from turnout.analysis.recorded import recorded
+from turnout.analysis.replay import Figure, Replayed
 from turnout.analysis.replay import replay as replayed
+from turnout.analysis.statistics import format_interval
 from turnout.cli.options import JsonOption, SettingOption, contenders, print_json, progress_bar
 
 #: Row headings and decimal places of the figures of a replay.
 ROWS = {
     "mean_round": ("mean round, s", 2),
     "p95_round": ("95 % of rounds within, s", 2),
-    "least_share": ("share of rounds, least selected client", 3),
+    "least_share": ("least share", 3),
+    "largest_shortfall": ("turns behind, at any time", 2),
+    "shortfall_at_end": ("turns behind, at the end", 2),
     "worst_debt": ("most turns owed", 2),
     "jain": ("Jain index of turns", 3),
     "other_choices": ("selections that differ", 0),
@@ -38,9 +43,9 @@ def replay(
 ) -> None:
     """Replay recorded rounds under another policy or other settings, and compare.
 
-    Each figure is marked as exact, or as estimated with a 95 % confidence interval. The file is not changed.
+    Each figure is marked as exact, or as estimated with a 95 % prediction interval. The file is not changed.
 
-    Example: turnout replay fleet.turnout --policy random
+    Example: turnout replay fleet.turnout --policy fair-pace --set tolerance=2
     """
     record = recorded(file, run)
     name = policy or record.policy
@@ -56,6 +61,7 @@ def replay(
         )
     if json:
         result = {**asdict(found), "figures": {figure.name: figure._asdict() for figure in found.figures}}
+        result["status"] = found.status
         print_json({"recorded": {"policy": record.policy, "settings": dict(record.settings)}, **result})
         return
     _print(found, record.where, record.policy)
@@ -66,14 +72,20 @@ def _print(found: Replayed, where: str, policy: str) -> None:
     settings = ", ".join(f"{name}={value}" for name, value in found.settings.items())
     other = f"{found.policy} ({settings})" if settings else found.policy
     console.print(f"{where}: {found.rounds} rounds, {found.choices:,} selections by {policy}; replayed by {other}")
+    console.print(f"promise: {found.promise}")
     table = Table()
     for heading in ("", "recorded", "replayed", ""):
         table.add_column(heading, justify="right" if heading else "left")
     for figure in found.figures:
         heading, digits = ROWS[figure.name]
-        value = "" if figure.name.startswith("other") else f"{figure.recorded:.{digits}f}"
-        table.add_row(heading, value, f"{figure.replayed:.{digits}f}", _accuracy(figure, digits))
+        if figure.name == "least_share":
+            heading = f"{heading} {found.share_of}"
+        value = "" if figure.name.startswith("other") else format_interval(figure.recorded, math.nan, digits)
+        table.add_row(heading, value, format_interval(figure.replayed, math.nan, digits), _accuracy(figure, digits))
+    table.add_row("promise, at the end", found.recorded_status, found.status, _certainty(found))
     Console().print(table)
+    console.print(f"recorded, {found.recorded_promise}")
+    console.print(f"replayed, {found.replayed_promise}")
     if found.known_times < 1:
         console.print(f"{found.known_times:.0%} of the exchange times in the replay were recorded, the others sampled:")
     for note in found.notes:
@@ -81,4 +93,16 @@ def _print(found: Replayed, where: str, policy: str) -> None:
 
 
 def _accuracy(figure: Figure, digits: int) -> str:
-    return "exact" if figure.exact else f"estimated ± {figure.half_width:.{digits}f}"
+    if figure.exact:
+        return "exact"
+    text = format_interval(figure.replayed, figure.half_width, digits, limits=figure.limits)
+    return f"estimated {text.partition(' ')[2]}"
+
+
+def _certainty(found: Replayed) -> str:
+    """Returns whether the status is exact, or how many replays ended with each status."""
+    if all(figure.exact for figure in found.figures):
+        return "exact"
+    return (
+        f"estimated: {', '.join(f'{status} in {count}' for status, count in found.statuses.items())} of {found.draws}"
+    )

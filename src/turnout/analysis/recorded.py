@@ -1,0 +1,239 @@
+"""Reads the records that can be replayed: the file of a live fleet, or a run of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnout.errors import SettingError, StoreError
+from turnout.kernel.arrays import FloatArray
+from turnout.kernel.fairness import DEFAULT_RATE
+from turnout.kernel.guarantee import Guarantee
+from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
+from turnout.policies.base import SelectionPolicy
+from turnout.policies.registry import guarantee_of, make_policy, setting_names, with_defaults
+from turnout.scheduler import (
+    LIVE_DEFAULTS,
+    PAPER_FEATURES,
+    SURPLUS,
+    FleetReader,
+    RecordedRound,
+    SchedulerSettings,
+    is_fleet,
+    live_policy,
+)
+from turnout.simulator.plans import OUR_WORLDS, RunPlan
+from turnout.simulator.recorded import RecordedHistory
+from turnout.store import RoundColumns, RunStore
+
+#: The settings that another policy inherits from the recorded one: the cohort, and what is promised.
+SHARED = ("cohort_size", "guaranteed_rate", "tolerance", "accrual", "paid")
+MOST_NUMBERS = 20_000_000  # the largest number of context values to load, 160 megabytes
+COLD_START = 1  # the index of the cold start among the paper's features
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recorded:
+    """Recorded rounds with their policy, and how to build this or another policy for the same clients.
+
+    Attributes:
+        where: The source of the record, for reports.
+        columns: The rounds as they happened; the server waited for `columns.durations`.
+        past: What the worlds know that are built from the record: the same rounds, but with the true times of clients
+            that returned after the round had enough others.
+        policy: The name of the policy that selected the cohorts.
+        settings: The settings of this policy.
+        plan: The plan of a simulated run, which can be played again in its own world.
+        live: The settings of a live fleet.
+        notes: What to know about the record.
+        ids: The ids of the clients of a live fleet, by row.
+    """
+
+    where: str
+    columns: RoundColumns
+    past: RecordedHistory
+    policy: str
+    settings: Mapping[str, Any]
+    plan: RunPlan | None = None
+    live: SchedulerSettings | None = None
+    notes: tuple[str, ...] = ()
+    ids: tuple[str, ...] | None = None
+
+    def settings_for(self, policy: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the recorded settings, overridden by the given ones.
+
+        The same policy inherits all recorded settings, another policy only those in SHARED.
+        """
+        if policy == self.policy:
+            return {**self.settings, **given}
+        known = setting_names(policy)
+        shared = {name: self.settings[name] for name in SHARED if name in self.settings and name in known}
+        return {**shared, **given}
+
+    def build(self, policy: str, settings: Mapping[str, Any]) -> SelectionPolicy:
+        """Builds a new policy for the recorded clients."""
+        clients, features = self.columns.clients, self.columns.contexts.shape[1]
+        if self.live is not None:
+            return live_policy(replace(self.live, policy=policy, settings=settings), features, clients)
+        seed = 0 if self.plan is None else self.plan.seed
+        fitting = {"seed": seed, "features": features, "availability": self.past.available.mean(axis=0)}
+        return make_policy(policy, clients, **with_defaults(policy, settings, fitting))
+
+    def promise(self, policy: SelectionPolicy) -> Guarantee:
+        """Returns the promise by which a policy is judged: its own, else that of the recorded policy or the paper."""
+        if policy.guarantee is not None:
+            return policy.guarantee
+        defaults = LIVE_DEFAULTS if self.live is not None else {}
+        guarantee = guarantee_of(self.policy, policy.clients, with_defaults(self.policy, self.settings, defaults))
+        return guarantee or Guarantee(DEFAULT_RATE, accrual="always", paid="chosen")
+
+    def name(self, row: int) -> str:
+        """Returns the id of a client, or its row in a simulated run."""
+        return f"client {row}" if self.ids is None else self.ids[row]
+
+
+def recorded(path: Path, run: int | None = None) -> Recorded:
+    """Reads the record of a fleet's file or of a run of a store; `run` is optional if there is only one run."""
+    if is_fleet(path):
+        if run is not None:
+            raise SettingError(f"{path} is a live fleet, which has no runs: omit run")
+        return _recorded_fleet(path)
+    with RunStore(path, read_only=True) as store:
+        held = {info.id: info for info in store.runs()}
+        if run is None and len(held) != 1:
+            numbers = ", ".join(map(str, list(held)[:10])) or "none"
+            raise SettingError(f"{path} holds {len(held)} runs ({numbers}): pass one of them as run", argument="run")
+        info = held.get(next(iter(held)) if run is None else run)
+        if info is None:
+            raise StoreError(
+                f"there is no run {run} in {path}: it holds {', '.join(map(str, list(held)[:10])) or 'none'}",
+                argument="run",
+            )
+        columns = store.columns(info.id)
+    plan = RunPlan.from_dict(info.plan)
+    paper_like = plan.world in (*OUR_WORLDS, "training") and plan.world_settings.get("cold_start") != "participants"
+    deadline = plan.world_settings.get("deadline")
+    past = RecordedHistory(columns, COLD_START if paper_like else None, deadline)
+    return Recorded(
+        where=f"run {info.id} of {path}",
+        columns=columns,
+        past=past,
+        policy=plan.policy,
+        settings=plan.settings,
+        plan=replace(plan, rounds=len(columns)),
+    )
+
+
+def _recorded_fleet(path: Path) -> Recorded:
+    with FleetReader(path) as reader, reader.reading():
+        settings, features, ids = reader.settings, reader.features, tuple(reader.ids)
+        clients = len(ids)
+        rounds = list(reader.closed_rounds())
+        kept = [closed for closed in rounds if closed.available is not None]
+        if not kept:
+            raise SettingError(
+                f"{path} holds no closed round with its available clients: close at least one round before a replay"
+            )
+        offers = _offers(reader, kept, clients)
+    columns = RoundColumns.from_records(_records(kept, clients), clients=clients)
+    known = columns
+    if any((closed.kinds == SURPLUS).any() for closed in kept):
+        known = RoundColumns.from_records(_records(kept, clients, wait_for_all=True), clients=clients)
+    paper_like = features.compute is not None and features.outputs == PAPER_FEATURES.outputs
+    deadline = settings.deadline if isinstance(settings.deadline, int | float) else None
+    past = RecordedHistory(known, COLD_START if paper_like and _is_flag(columns) else None, deadline, offers)
+    return Recorded(
+        where=str(path),
+        columns=columns,
+        past=past,
+        policy=settings.policy,
+        settings=settings.settings,
+        live=settings,
+        notes=_notes(settings, kept, len(rounds)),
+        ids=ids,
+    )
+
+
+def _notes(settings: SchedulerSettings, kept: Sequence[RecordedRound], rounds: int) -> tuple[str, ...]:
+    notes = ["as recorded: clients in back-off after misses count as unavailable"]
+    if len(kept) < rounds:
+        notes.append(
+            f"only the last {len(kept)} of {rounds} rounds are used: the availability of the others was deleted"
+        )
+    if settings.overcommit != 1:
+        notes.append("over-selection is not replayed: the cohort has the requested size, and the server waits for all")
+    if settings.settings.get("accrual") == "always" and _clients(kept[0]) < _clients(kept[-1]):
+        notes.append("clients that joined later are promised turns from the first round on, because accrual is always")
+    return tuple(notes)
+
+
+def _clients(closed: RecordedRound) -> int:
+    """Returns the number of clients that had joined when the round was closed."""
+    return 0 if closed.available is None else len(closed.available)
+
+
+def _offers(reader: FleetReader, rounds: Sequence[RecordedRound], clients: int) -> FloatArray | None:
+    """Returns the contexts of all available clients, or None if they were not recorded or are too many to load."""
+    width = rounds[0].contexts.shape[1]
+    if len(rounds) * clients * width > MOST_NUMBERS:
+        return None
+    offers = np.full((len(rounds), clients, width), np.nan)
+    for index, closed in enumerate(rounds):
+        offered = reader.offer(closed.round)
+        if offered is not None and offered.contexts is not None:
+            offers[index, np.flatnonzero(offered.available)] = offered.contexts
+    return None if np.isnan(offers).all() else offers
+
+
+def _is_flag(columns: RoundColumns) -> bool:
+    """Returns whether the feature has only the values 0 and 1, as a cold start has."""
+    return bool(np.isin(columns.contexts[:, COLD_START], (0.0, 1.0)).all())
+
+
+def _records(rounds: Sequence[RecordedRound], clients: int, *, wait_for_all: bool = False) -> list[RoundRecord]:
+    """Returns records with rounds numbered from 1 and availability masks for the current number of clients.
+
+    A client that returned after the round had enough others is late, with the time at which the round was over. If
+    `wait_for_all`, it arrived at its own time, as it would have if the server had waited for it.
+    """
+    number_of = {closed.round: number for number, closed in enumerate(rounds, start=1)}
+    turns: dict[tuple[int, int], tuple[FloatArray, float]] = {}
+    records = []
+    for number, closed in enumerate(rounds, start=1):
+        available = np.zeros(clients, dtype=np.bool_)
+        if closed.available is not None:
+            available[: len(closed.available)] = closed.available
+        surplus = closed.kinds == SURPLUS
+        seconds = closed.seconds if wait_for_all else np.where(surplus, closed.duration, closed.seconds)
+        late = [
+            (number_of[late.round], late.row, *turns[number_of[late.round], late.row], late.seconds)
+            for late in closed.late
+            if late.round in number_of
+        ]
+        report = RoundReport(
+            number,
+            closed.rows,
+            closed.contexts,
+            seconds,
+            available=available,
+            outcomes=np.where(surplus, "arrived", closed.outcomes) if wait_for_all else closed.outcomes,
+            losses=closed.losses,
+            late_arrivals=_late(late),
+        )
+        records.append(RoundRecord(Selection(number, closed.rows), report))
+        for at, row in enumerate(closed.rows.tolist()):
+            turns[number, row] = (closed.contexts[at], float(seconds[at]))
+    return records
+
+
+def _late(arrivals: Sequence[tuple[int, int, FloatArray, float, float]]) -> LateArrivals | None:
+    if not arrivals:
+        return None
+    rounds, rows, contexts, deadlines, seconds = zip(*arrivals, strict=True)
+    return LateArrivals(
+        np.array(rounds), np.array(rows), np.array(contexts), np.array(deadlines), np.maximum(seconds, deadlines)
+    )
