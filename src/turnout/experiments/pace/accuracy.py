@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from turnout.analysis.promise import least_share, shortfalls
 from turnout.experiments.framework.claims import Claim, Group, highest, lowest
 from turnout.experiments.framework.experiment import Findings, Runs, Table
 from turnout.experiments.paper.accuracy import AccuracyExperiment
@@ -133,12 +134,8 @@ class PaceTime(PaceExperiment):
 
 
 def _least_share(columns: RoundColumns) -> float:
-    return float(columns.turns.min()) / len(columns.rounds)
+    return least_share(columns, RATE)
 
 
 def _shortfall(columns: RoundColumns) -> float:
-    """Returns the largest number of turns that any client was behind at the end of any round."""
-    chosen = np.zeros((len(columns.rounds), columns.clients))
-    chosen[np.repeat(np.arange(len(columns.rounds)), np.diff(columns.starts)), columns.chosen] = 1.0
-    promised = RATE * np.arange(1, len(columns.rounds) + 1)[:, None]
-    return float((promised - np.cumsum(chosen, axis=0)).max())
+    return shortfalls(columns, RATE).largest
