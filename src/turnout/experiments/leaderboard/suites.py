@@ -11,12 +11,15 @@ from typing import Any
 from turnout.errors import SettingError, suggestion
 from turnout.experiments.paper.accuracy import TASKS
 from turnout.experiments.paper.comparison import ROUNDS, WEIGHTS, weight_label
+from turnout.kernel.certificate import DEFAULT_TOLERANCE
 from turnout.kernel.fairness import Accrual
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.traces.formats.files import read_traces
 
 #: Speed weights of RBCS-F for exchange times of minutes, in which a second is worth fewer turns.
 SLOW_WEIGHTS = (0.005, 0.02, 0.1, 0.5)
+#: Tolerances of FairPace, in turns.
+TOLERANCES = (1, 2, 3, 5)
 NO_LOSSES = "it selects by losses, which only the training suite reports"
 EQUAL_SIZES = "all clients have the same amount of data, which makes it equivalent to random"
 
@@ -151,7 +154,12 @@ def _contenders(
             f"{label} + guarantee", "with-guarantee", {"policy": policy, "settings": dict(settings), **promise}
         )
 
+    def fair_pace(tolerance: float, suffix: str = "", *, knows_truth: bool = False, **more: Any) -> Contender:
+        settings = {**size, **promise, "tolerance": float(tolerance), **more}
+        return Contender(f"FairPace, tolerance {tolerance:g}{suffix}", "fair-pace", settings, knows_truth=knows_truth)
+
     contenders = [
+        *(fair_pace(tolerance) for tolerance in TOLERANCES),
         *(rbcsf(weight) for weight in weights),
         rbcsf(middle, ", fleet", prior="fleet"),
         rbcsf(middle, ", fleet, horizon", prior="fleet", by_the_end=True),
@@ -185,6 +193,7 @@ def _contenders(
             guaranteed("UCB-CS", "ucb-cs", size),
         ]
     contenders += [
+        fair_pace(DEFAULT_TOLERANCE, ", true times", knows_truth=True, times="expected"),
         Contender("fastest", "fastest", size, knows_truth=True),
         Contender(f"FedCS({deadline:g})", "fedcs", {"deadline": deadline}, knows_truth=True),
         Contender(
