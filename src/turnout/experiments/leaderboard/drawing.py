@@ -1,22 +1,24 @@
-"""The two figures of the leaderboard: all measures in rows, and time against the least share."""
+"""The two figures of the leaderboard: all measures in rows, and time against the largest shortfall."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from turnout.experiments.framework.drawing import figure
 from turnout.experiments.framework.experiment import Table
 from turnout.experiments.leaderboard.suites import Suite
-from turnout.kernel.arrays import FloatArray
+from turnout.kernel.arrays import BoolArray, FloatArray
+from turnout.kernel.certificate import DEFAULT_TOLERANCE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FAMILIES: Mapping[str, str] = {
+    "FairPace": "#d55e00",
     "RBCS-F": "#0072b2",
     "with guarantee wrapper": "#009e73",
     "others": "#e69f00",
@@ -26,15 +28,21 @@ HEADINGS: Mapping[str, str] = {
     "mean_round": "mean round time, s",
     "minutes_to_target": "minutes to target",
     "final_accuracy": "final accuracy",
+    "shortfall": "largest shortfall",
+    "shortfall_at_end": "… at the end",
     "least_share": "least share",
     "jain": "Jain index",
     "microseconds": "selection, µs *",
 }
+#: Shortfalls below one turn are drawn on a linear axis, larger ones on a logarithmic axis.
+SHORTFALL_TICKS = (0, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+#: Where the number of a point may be written, in points from it: the nearest places first.
+OFFSETS = ((5, 4), (5, -11), (-14, 4), (-14, -11), (16, -4), (-25, -4), (16, 9), (-25, 9))
 
 
 def draw_front(table: Table, measure: str, suite: Suite) -> Figure:
-    """Draws time against the share of the least-selected client; points are numbered like the rows of the table."""
-    share, time = _column(table, "least_share"), _column(table, measure)
+    """Draws time against the largest shortfall at any time; points are numbered like the rows of the table."""
+    shortfall, time = _column(table, "shortfall"), _column(table, measure)
     # The time to a target that was never reached is unknown: there is no point to draw.
     shown = np.array([not never for never in table.get("never", np.zeros(len(time)))])  # type: ignore[union-attr]
     with figure(9.0, 5.2) as drawn:
@@ -42,9 +50,9 @@ def draw_front(table: Table, measure: str, suite: Suite) -> Figure:
         for number in np.flatnonzero(shown).tolist():
             family, best = _family(table, number), _text(table, "front")[number] == "front"
             axes.errorbar(
-                share[number],
+                shortfall[number],
                 time[number],
-                xerr=_column(table, "least_share_band")[number],
+                xerr=_column(table, "shortfall_band")[number],
                 yerr=_column(table, f"{measure}_band")[number],
                 color=FAMILIES[family],
                 marker="o" if family != "knows true times" else "D",
@@ -52,21 +60,21 @@ def draw_front(table: Table, measure: str, suite: Suite) -> Figure:
                 markersize=6,
                 elinewidth=0.8,
             )
-        _write_numbers(axes, share, time, shown)
+        axes.set_ylim(bottom=0)
+        _scale_by_turns(axes, float(shortfall[shown].max()))
+        _write_numbers(axes, shortfall, time, shown)
         best = np.array([position == "front" for position in _text(table, "front")]) & shown
-        order = np.flatnonzero(best)[np.argsort(share[best])]
+        order = np.flatnonzero(best)[np.argsort(shortfall[best])]
         # A step line, because nothing is known about trade-offs between two contenders.
-        axes.step(share[order], time[order], where="pre", color="#444444", linewidth=1, linestyle="--", zorder=0)
-        promised = [rate for rate in _column(table, "promised").tolist() if not np.isnan(rate)]
-        if promised:
-            axes.axvline(promised[0], color="black", linestyle=":", linewidth=1)
+        axes.step(shortfall[order], time[order], where="post", color="#444444", linewidth=1, linestyle="--", zorder=0)
+        axes.axvline(DEFAULT_TOLERANCE, color="black", linestyle=":", linewidth=1)
         rounds = "its available rounds" if suite.share_of == "available" else "all rounds"
         axes.set(
             title=f"Pareto front (filled, dashed line): {suite.title}",
-            xlabel=f"share of the least-selected client in {rounds} (dotted: promised)",
+            xlabel=f"largest shortfall of any client at any time, turns of {suite.rate:g} of {rounds} "
+            f"(dotted: {DEFAULT_TOLERANCE:g})",
             ylabel=HEADINGS[measure],
         )
-        axes.set_ylim(bottom=0)
         _draw_legends(drawn, axes, table)
         return drawn
 
@@ -92,12 +100,16 @@ def draw_figures(table: Table, measure: str, suite: Suite) -> Figure:
                     elinewidth=1,
                 )
             axes.set_title(HEADINGS[name], fontsize=10)
-            if name != "final_accuracy":
+            if name == "shortfall":
+                _scale_by_turns(axes, float(_column(table, name).max()))
+            elif name == "shortfall_at_end":
+                axes.set_xscale("symlog", linthresh=1.0)
+            elif name != "final_accuracy":
                 axes.set_xlim(left=0)
             axes.grid(axis="y", color="#eeeeee")
             axes.set_axisbelow(True)
         panels[0].set_yticks(heights, [f"{number + 1}  {label}" for number, label in enumerate(labels)], fontsize=9)
-        note = f"Filled: on the Pareto front of {HEADINGS[measure]} and least share."
+        note = f"Filled: on the Pareto front of {HEADINGS[measure]} and largest shortfall."
         if suite.trains:
             note += " Runs that never reach the target count with their whole time."
         if "microseconds" in table:
@@ -106,23 +118,33 @@ def draw_figures(table: Table, measure: str, suite: Suite) -> Figure:
         return drawn
 
 
-def _write_numbers(axes: Axes, share: FloatArray, time: FloatArray, shown: Any) -> None:
-    """Writes the number of each point beside it, where it does not overlap another number."""
-    width, height = max(float(share[shown].max()), 1e-9), max(float(time[shown].max()), 1e-9)
-    written: list[tuple[float, float]] = []
+def _scale_by_turns(axes: Axes, largest: float) -> None:
+    """Makes the x axis linear below one turn and logarithmic above."""
+    axes.set_xscale("symlog", linthresh=1.0)
+    axes.set_xlim(0, 1.15 * max(largest, DEFAULT_TOLERANCE))
+    ticks = [tick for tick in SHORTFALL_TICKS if tick <= axes.get_xlim()[1]]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+
+
+def _write_numbers(axes: Axes, x: FloatArray, y: FloatArray, shown: BoolArray) -> None:
+    """Writes the number of each point beside it, where it does not overlap another number or point."""
+    scaled = axes.xaxis.get_transform().transform(np.array([*x, axes.get_xlim()[1]]))
+    points = np.column_stack([scaled[:-1] / scaled[-1], y / axes.get_ylim()[1]])
+    taken = [(float(a), float(b)) for a, b in points[shown]]
     for number in np.flatnonzero(shown).tolist():
-        x, y = share[number] / width, time[number] / height
-        offsets = ((5, 4), (5, -11), (-14, 4), (-14, -11), (16, -4), (-25, -4), (16, 9), (-25, 9))
-        free = (step for step in offsets if _is_free(x + step[0] / 480, y + step[1] / 290, written))
-        offset = next(free, offsets[0])
-        written.append((x + offset[0] / 480, y + offset[1] / 290))
+        centre_x, centre_y = points[number] + (0.006, 0.012)  # of a number, which is anchored at its lower left corner
+        centres = [(centre_x + dx / 430, centre_y + dy / 300) for dx, dy in OFFSETS]
+        free = [index for index, (a, b) in enumerate(centres) if _is_free(a, b, taken)]
+        index = free[0] if free else 0
+        taken.append(centres[index])
         axes.annotate(
-            str(number + 1), (share[number], time[number]), xytext=offset, textcoords="offset points", fontsize=8
+            str(number + 1), (x[number], y[number]), xytext=OFFSETS[index], textcoords="offset points", fontsize=8
         )
 
 
-def _is_free(x: float, y: float, written: list[tuple[float, float]]) -> bool:
-    return all(abs(x - a) > 0.024 or abs(y - b) > 0.03 for a, b in written)
+def _is_free(x: float, y: float, taken: list[tuple[float, float]]) -> bool:
+    return all(abs(x - a) > 0.024 or abs(y - b) > 0.03 for a, b in taken)
 
 
 def _draw_legends(drawn: Figure, axes: Axes, table: Table) -> None:
@@ -145,14 +167,15 @@ def _draw_legends(drawn: Figure, axes: Axes, table: Table) -> None:
         )
         for name in families
     ]
-    axes.legend(handles=points, fontsize=8, loc="lower right")
+    axes.legend(handles=points, fontsize=8, loc="best")
 
 
 def _family(table: Table, number: int) -> str:
     policy = _text(table, "policy")[number]
     if np.asarray(table["told_truth"])[number]:
         return "knows true times"
-    return {"rbcsf": "RBCS-F", "with-guarantee": "with guarantee wrapper"}.get(policy, "others")
+    families = {"fair-pace": "FairPace", "rbcsf": "RBCS-F", "with-guarantee": "with guarantee wrapper"}
+    return families.get(policy, "others")
 
 
 def _column(table: Table, name: str) -> FloatArray:
