@@ -104,8 +104,8 @@ def _print(result: dict[str, Any], suite: Suite) -> None:
     share_of = "the rounds in which it was available" if suite.share_of == "available" else "all rounds"
     lines = [
         "● on the Pareto front of time and shortfall; ○ not on it, but no policy is significantly better; ◇ excluded, "
-        "because it knows the expected times, which no server knows. Policies that select far fewer clients than random "
-        "or never reach the target accuracy are excluded too.",
+        "because it knows the expected times, which no server knows. Policies that select far fewer clients than "
+        "random or never reach the target accuracy are excluded too.",
         f"Later rounds: all rounds after the first {result['rounds'] // 3:,}.",
         f"Shortfall: the turns that the worst-off client is behind {result['guaranteed_rate']:g} of {share_of}, at any "
         "time and at the end of a run; the worst run is in parentheses. Negative: every client has a surplus.",
