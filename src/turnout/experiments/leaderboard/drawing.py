@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,14 +28,15 @@ HEADINGS: Mapping[str, str] = {
     "mean_round": "mean round time, s",
     "minutes_to_target": "minutes to target",
     "final_accuracy": "final accuracy",
-    "shortfall": "largest shortfall",
+    "shortfall": "shortfall, turns",
     "shortfall_at_end": "… at the end",
     "least_share": "least share",
     "jain": "Jain index",
     "microseconds": "selection, µs *",
 }
-#: Shortfalls below one turn are drawn on a linear axis, larger ones on a logarithmic axis.
-SHORTFALL_TICKS = (0, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+#: Ticks of shortfalls in turns, in a large and in a small panel; a surplus is negative.
+TICKS = (0, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+FEW_TICKS = (-100, -10, -1, 0, 1, 10, 100, 1000)
 #: Where the number of a point may be written, in points from it: the nearest places first.
 OFFSETS = ((5, 4), (5, -11), (-14, 4), (-14, -11), (16, -4), (-25, -4), (16, 9), (-25, 9))
 
@@ -61,7 +62,7 @@ def draw_front(table: Table, measure: str, suite: Suite) -> Figure:
                 elinewidth=0.8,
             )
         axes.set_ylim(bottom=0)
-        _scale_by_turns(axes, float(shortfall[shown].max()))
+        _scale_by_turns(axes, np.maximum(shortfall[shown], 0.0), TICKS)
         _write_numbers(axes, shortfall, time, shown)
         best = np.array([position == "front" for position in _text(table, "front")]) & shown
         order = np.flatnonzero(best)[np.argsort(shortfall[best])]
@@ -71,8 +72,8 @@ def draw_front(table: Table, measure: str, suite: Suite) -> Figure:
         rounds = "its available rounds" if suite.share_of == "available" else "all rounds"
         axes.set(
             title=f"Pareto front (filled, dashed line): {suite.title}",
-            xlabel=f"largest shortfall of any client at any time, turns of {suite.rate:g} of {rounds} "
-            f"(dotted: {DEFAULT_TOLERANCE:g})",
+            xlabel=f"largest shortfall at any time, in turns behind {suite.rate:g} of {rounds} "
+            f"(dotted: a tolerance of {DEFAULT_TOLERANCE:g})",
             ylabel=HEADINGS[measure],
         )
         _draw_legends(drawn, axes, table)
@@ -100,10 +101,8 @@ def draw_figures(table: Table, measure: str, suite: Suite) -> Figure:
                     elinewidth=1,
                 )
             axes.set_title(HEADINGS[name], fontsize=10)
-            if name == "shortfall":
-                _scale_by_turns(axes, float(_column(table, name).max()))
-            elif name == "shortfall_at_end":
-                axes.set_xscale("symlog", linthresh=1.0)
+            if name.startswith("shortfall"):
+                _scale_by_turns(axes, _column(table, name), FEW_TICKS)
             elif name != "final_accuracy":
                 axes.set_xlim(left=0)
             axes.grid(axis="y", color="#eeeeee")
@@ -118,12 +117,13 @@ def draw_figures(table: Table, measure: str, suite: Suite) -> Figure:
         return drawn
 
 
-def _scale_by_turns(axes: Axes, largest: float) -> None:
-    """Makes the x axis linear below one turn and logarithmic above."""
+def _scale_by_turns(axes: Axes, shortfall: FloatArray, ticks: Sequence[float]) -> None:
+    """Makes the x axis linear below one turn and logarithmic above; it begins at 0 unless there is a surplus."""
     axes.set_xscale("symlog", linthresh=1.0)
-    axes.set_xlim(0, 1.15 * max(largest, DEFAULT_TOLERANCE))
-    ticks = [tick for tick in SHORTFALL_TICKS if tick <= axes.get_xlim()[1]]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    low, high = 1.3 * min(float(shortfall.min()), 0.0), 1.3 * max(float(shortfall.max()), DEFAULT_TOLERANCE)
+    axes.set_xlim(low, high)
+    shown = [tick for tick in ticks if low <= tick <= high]
+    axes.set_xticks(shown, [f"{tick:g}".replace("-", "−") for tick in shown])
     axes.set_xticks([], minor=True)
 
 
@@ -131,19 +131,21 @@ def _write_numbers(axes: Axes, x: FloatArray, y: FloatArray, shown: BoolArray) -
     """Writes the number of each point beside it, where it does not overlap another number or point."""
     scaled = axes.xaxis.get_transform().transform(np.array([*x, axes.get_xlim()[1]]))
     points = np.column_stack([scaled[:-1] / scaled[-1], y / axes.get_ylim()[1]])
-    taken = [(float(a), float(b)) for a, b in points[shown]]
+    written: list[tuple[float, float]] = []
     for number in np.flatnonzero(shown).tolist():
-        centre_x, centre_y = points[number] + (0.006, 0.012)  # of a number, which is anchored at its lower left corner
-        centres = [(centre_x + dx / 430, centre_y + dy / 300) for dx, dy in OFFSETS]
-        free = [index for index, (a, b) in enumerate(centres) if _is_free(a, b, taken)]
+        others = [tuple(points[other].tolist()) for other in np.flatnonzero(shown).tolist() if other != number]
+        # A number is anchored at its lower left corner.
+        centres = [(points[number, 0] + 0.006 + dx / 430, points[number, 1] + 0.012 + dy / 300) for dx, dy in OFFSETS]
+        free = [index for index, centre in enumerate(centres) if _is_free(centre, [*others, *written])]
         index = free[0] if free else 0
-        taken.append(centres[index])
+        written.append(centres[index])
         axes.annotate(
             str(number + 1), (x[number], y[number]), xytext=OFFSETS[index], textcoords="offset points", fontsize=8
         )
 
 
-def _is_free(x: float, y: float, taken: list[tuple[float, float]]) -> bool:
+def _is_free(centre: tuple[float, float], taken: Sequence[tuple[float, float]]) -> bool:
+    x, y = centre
     return all(abs(x - a) > 0.024 or abs(y - b) > 0.03 for a, b in taken)
 
 
@@ -167,7 +169,7 @@ def _draw_legends(drawn: Figure, axes: Axes, table: Table) -> None:
         )
         for name in families
     ]
-    axes.legend(handles=points, fontsize=8, loc="best")
+    axes.legend(handles=points, fontsize=8, loc="lower left")
 
 
 def _family(table: Table, number: int) -> str:
