@@ -213,7 +213,9 @@ def literal_measurements(plan: RunPlan, suite: Suite) -> dict[str, float]:
         chosen += len(report.clients)
         arrived += int(report.with_outcome("arrived").sum())
     if policy.guarantee is not None and policy.guarantee.rate:
-        assert max(behind) == pytest.approx(policy.certificate().behind.max())  # type: ignore[attr-defined]
+        certificate = policy.certificate()
+        assert certificate is not None
+        assert float(max(behind)) == pytest.approx(certificate.behind.max())
     shares = [t / n for t, n in zip(turns, available, strict=True) if n and n >= LEAST_PRESENCE * plan.rounds]
     later = durations[plan.rounds // 3 :]
     return {

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -22,6 +22,7 @@ from turnout.simulator.sweep import missing_plans
 from turnout.simulator.traces.world import TraceWorld
 from turnout.store import RunStore
 
+PROMISE = "promise, tolerance"
 MARKS = {"front": "●", "near": "○", "behind": ""}
 
 
@@ -132,8 +133,9 @@ def _policies_table(result: dict[str, Any], suite: Suite) -> Table:
         ("least share", "least_share", 3),
         ("Jain", "jain", 3),
     ]
-    for heading in ("", "policy", *(heading for heading, _, _ in columns), "cohort", "arrived", "promise", "cost, µs"):
-        table.add_column(heading, justify="left" if heading in ("", "policy", "promise") else "right")
+    for heading in ("", "policy", *(heading for heading, _, _ in columns), "cohort", "arrived", PROMISE, "cost, µs"):
+        justify: Literal["left", "right"] = "left" if heading in ("", "policy", PROMISE) else "right"
+        table.add_column(heading, justify=justify, no_wrap=heading == "policy")
     for row in result["policies"]:
         cells = ["◇" if row["told_truth"] else MARKS.get(row["front"], ""), row["contender"]]
         for _, name, digits in columns:
@@ -146,7 +148,7 @@ def _policies_table(result: dict[str, Any], suite: Suite) -> Table:
 
 
 def _promise(row: dict[str, Any]) -> str:
-    status = f"{row['status']}, tolerance {row['tolerance']:g}"
+    status = f"{row['status']}, {row['tolerance']:g}"
     return f"({status})" if row["promised"] is None else status
 
 
