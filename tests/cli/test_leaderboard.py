@@ -16,7 +16,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
+        env={**os.environ, "COLUMNS": "240", "NO_COLOR": "1"},
     )
 
 
@@ -37,7 +37,17 @@ def test_the_leaderboard_is_printed_written_and_stored(tmp_path: Path) -> None:
     assert shown.returncode == 0, shown.stderr
     for one in SUITES["numerical"].contenders:
         assert one.label in shown.stdout
-    for text in ("6 rounds, 2 seeds", "knows expected times", "●", "least share", "cost, µs", "Excluded: ucb-cs"):
+    for text in (
+        "6 rounds, 2 seeds",
+        "knows the expected times",
+        "●",
+        "◇",
+        "least share",
+        "cost, µs",
+        "Excluded: ucb-cs",
+    ):
+        assert text in shown.stdout
+    for text in ("shortfall", "at the end", "kept, 1", "(kept, 2)", "after the first 2"):
         assert text in shown.stdout
     assert not (out / "runs.turnout").exists()
     with RunStore(store, read_only=True) as opened:

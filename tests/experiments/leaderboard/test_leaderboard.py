@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,11 @@ from turnout.experiments.leaderboard.leaderboard import (
     LEAST_PRESENCE,
     Leaderboard,
     as_json,
-    certificate_of,
     rows_of,
     with_costs,
     write_leaderboard,
 )
 from turnout.experiments.leaderboard.suites import SUITES, Contender, Suite, find_suite
-from turnout.kernel.fairness import FairnessQueues
 from turnout.policies.registry import POLICIES, WRAPPERS
 from turnout.simulator import play
 from turnout.simulator.plans import RunPlan
@@ -48,9 +47,18 @@ from turnout.simulator.sweep import play_plan
 from turnout.store import RoundColumns, RunStore
 
 LABELS = {
-    "numerical": ("RBCS-F, weight 20", "random", "Oort", "FedCS(3), learned", "Oort + guarantee", "fastest"),
-    "traces": ("RBCS-F, weight 0.1", "random", "CS-UCB-Q", "fair oracle, weight 0.1"),
-    "training": ("RBCS-F, weight 20", "random", "UCB-CS", "fastest"),
+    "numerical": (
+        "FairPace, tolerance 2",
+        "RBCS-F, weight 20",
+        "random",
+        "Oort",
+        "FedCS(3), learned",
+        "Oort + guarantee",
+        "FairPace, tolerance 2, true times",
+        "fastest",
+    ),
+    "traces": ("FairPace, tolerance 1", "RBCS-F, weight 0.1", "random", "CS-UCB-Q", "fair oracle, weight 0.1"),
+    "training": ("FairPace, tolerance 5", "RBCS-F, weight 20", "random", "UCB-CS", "fastest"),
 }
 ROUNDS = {"numerical": 40, "traces": 60, "training": 30}
 
@@ -104,8 +112,24 @@ def test_every_contender_can_be_built_and_is_marked_if_it_knows_true_times(name:
         policy, world = plans[0].build()
         assert policy.requires_expected_times == contender.knows_truth, contender.label
         assert (world.offer(1).expected_times is not None) or not contender.knows_truth
-        assert hasattr(policy, "certificate") or contender.promised is None
-        assert "max_owed" not in contender.settings, "the certificate is computed without a cap"
+        promised = None if policy.guarantee is None else policy.guarantee.rate
+        assert contender.promised == (promised or None)
+        if contender.promised is not None:
+            assert policy.guarantee is not None
+            assert policy.guarantee.tolerance == contender.tolerance
+            assert (contender.promised, policy.guarantee.accrual) == (suite.rate, suite.share_of)
+
+
+@pytest.mark.parametrize("name", list(SUITES))
+def test_fair_pace_takes_part_with_several_tolerances_and_once_with_true_times(name: str) -> None:
+    contenders = [contender for contender in SUITES[name].contenders if contender.policy == "fair-pace"]
+    assert [(contender.tolerance, contender.knows_truth) for contender in contenders] == [
+        (1, False),
+        (2, False),
+        (3, False),
+        (5, False),
+        (2, True),
+    ]
 
 
 def test_only_the_training_suite_has_policies_that_need_losses() -> None:
@@ -160,7 +184,7 @@ def test_measurements_equal_those_of_a_literal_evaluation(played: dict[str, RunF
     for label in LABELS[name]:
         by_seed: dict[str, list[float]] = {}
         for plan in suite.plans[label]:
-            for measure, value in literal_measurements(plan).items():
+            for measure, value in literal_measurements(plan, suite.board.suite).items():
                 by_seed.setdefault(measure, []).append(value)
         for measure, values in by_seed.items():
             mean, band = mean_confidence_interval(values)
@@ -170,10 +194,11 @@ def test_measurements_equal_those_of_a_literal_evaluation(played: dict[str, RunF
         assert suite.rows[label]["least_share"] == suite.rows[label][share]
 
 
-def literal_measurements(plan: RunPlan) -> dict[str, float]:
+def literal_measurements(plan: RunPlan, suite: Suite) -> dict[str, float]:
     """Measures a run that is played again, round by round and client by client."""
     policy, world = plan.build()
     turns, available, durations, chosen, arrived = [0] * world.clients, [0] * world.clients, [], 0, 0
+    rate, behind, largest = Fraction(str(suite.rate)), [Fraction(0)] * world.clients, Fraction(-plan.rounds)
     for record in play(policy, world, plan.rounds):
         report = record.report
         durations.append(report.duration)
@@ -182,11 +207,22 @@ def literal_measurements(plan: RunPlan) -> dict[str, float]:
             available[client] += bool(report.available[client])
         for client in report.clients.tolist():
             turns[client] += 1
+        earned = available if suite.share_of == "available" else [len(durations)] * world.clients
+        behind = [rate * rounds - taken for rounds, taken in zip(earned, turns, strict=True)]
+        largest = max(largest, *behind)
         chosen += len(report.clients)
         arrived += int(report.with_outcome("arrived").sum())
+    if policy.guarantee is not None and policy.guarantee.rate:
+        certificate = policy.certificate()
+        assert certificate is not None
+        assert float(max(behind)) == pytest.approx(certificate.behind.max())
     shares = [t / n for t, n in zip(turns, available, strict=True) if n and n >= LEAST_PRESENCE * plan.rounds]
+    later = durations[plan.rounds // 3 :]
     return {
         "mean_round": sum(durations) / plan.rounds,
+        "later_round": sum(later) / len(later),
+        "shortfall": float(largest),
+        "shortfall_at_end": float(max(behind)),
         "least_share_of_all": min(turns) / plan.rounds,
         "least_share_of_available": min(shares),
         "jain": jain_index(turns),
@@ -214,23 +250,25 @@ def test_accuracy_is_measured_if_models_are_trained(played: dict[str, RunFigures
     assert "minutes_to_target" not in played["numerical"].rows["random"]
 
 
-def test_the_certificate_equals_that_of_queues_with_the_same_rounds(played: dict[str, RunFigures]) -> None:
-    for name, label in (("numerical", "Oort + guarantee"), ("traces", "CS-UCB-Q")):
-        (contender,) = [contender for contender in played[name].board.suite.contenders if contender.label == label]
-        worst = []
-        for columns in played[name].columns(label):
-            queues = FairnessQueues(columns.clients, contender.promised or 0.0, accrual=contender.accrual)
-            for record in columns.records():
-                queues.advance(record.report.clients, record.report.available)
-            expected, computed = queues.certificate(columns.turns), certificate_of(columns, contender)
-            for field in ("promised_units", "owed_units", "turns"):
-                np.testing.assert_array_equal(getattr(expected, field), getattr(computed, field))
-            assert computed.books_balance
-            worst.append((expected.promised - columns.turns).max())
-        row = played[name].rows[label]
-        assert row["certificate"] == "holds"
-        assert row["worst_missing"] == pytest.approx(max(worst), abs=1e-5)
-    assert played["numerical"].rows["random"]["promised"] is None
+def test_the_status_is_that_of_the_worst_run_at_any_time(played: dict[str, RunFigures]) -> None:
+    for name, suite in played.items():
+        for label, row in suite.rows.items():
+            largest, at_end = zip(
+                *(
+                    (measured["shortfall"], measured["shortfall_at_end"])
+                    for measured in (literal_measurements(plan, suite.board.suite) for plan in suite.plans[label])
+                ),
+                strict=True,
+            )
+            assert row["worst_shortfall"] == pytest.approx(max(largest), abs=1e-5), (name, label)
+            assert row["worst_shortfall_at_end"] == pytest.approx(max(at_end), abs=1e-5), (name, label)
+            expected = "broken" if max(largest) > row["tolerance"] else "kept" if max(largest) < 1 else "behind"
+            assert row["status"] == expected, (name, label)
+    statuses = {row["status"] for suite in played.values() for row in suite.rows.values()}
+    assert statuses == {"kept", "behind", "broken"}
+    random = played["numerical"].rows["random"]
+    assert (random["promised"], random["tolerance"]) == (None, 2.0)
+    assert played["training"].rows["FairPace, tolerance 5"]["tolerance"] == 5.0
 
 
 def test_rarely_available_clients_are_excluded_from_the_least_share() -> None:
@@ -247,16 +285,17 @@ def test_rarely_available_clients_are_excluded_from_the_least_share() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
 def test_the_front_contains_the_points_that_are_not_dominated(points: list[tuple[int, int]]) -> None:
-    front = on_front([time for time, _ in points], [share for _, share in points])
-    for (time, share), best in zip(points, front.tolist(), strict=True):
-        dominated = any(t <= time and s >= share and (t, s) != (time, share) for t, s in points)
+    front = on_front([time for time, _ in points], [shortfall for _, shortfall in points])
+    for (time, shortfall), best in zip(points, front.tolist(), strict=True):
+        dominated = any(t <= time and s <= shortfall and (t, s) != (time, shortfall) for t, s in points)
         assert best != dominated
 
 
 def test_near_the_front_means_not_dominated_with_confidence() -> None:
     times = {"a": np.array([1.0, 1.1, 0.9]), "b": np.array([1.0, 1.3, 0.9]), "c": np.array([5.0, 5.1, 4.9])}
-    shares = {label: np.full(3, 0.1) for label in times}
-    assert classify(times, shares) == {"a": "front", "b": "near", "c": "behind"}
+    shortfalls = {label: np.full(3, 1.5) for label in times}
+    assert classify(times, shortfalls) == {"a": "front", "b": "near", "c": "behind"}
+    assert classify(times, {**shortfalls, "c": np.array([1.4, 1.0, 1.2])})["c"] == "front"
     assert classify({}, {}) == {}
 
 
@@ -270,8 +309,8 @@ def test_the_front_excludes_oracles_and_small_cohorts(played: dict[str, RunFigur
     for label, row in eligible.items():
         dominated = any(
             other["mean_round"] <= row["mean_round"]
-            and other["least_share"] >= row["least_share"]
-            and (other["mean_round"], other["least_share"]) != (row["mean_round"], row["least_share"])
+            and other["shortfall"] <= row["shortfall"]
+            and (other["mean_round"], other["shortfall"]) != (row["mean_round"], row["shortfall"])
             for name, other in eligible.items()
             if name != label
         )
@@ -369,6 +408,8 @@ def test_the_written_files_are_complete(played: dict[str, RunFigures], name: str
     assert ("forecasts.csv" in written) == (name == "traces")
     assert json.loads((tmp_path / "leaderboard.json").read_text()) == data
     assert data["left_out"] == dict(SUITES[name].left_out)
+    assert data["front"] == ["minutes_to_target" if name == "training" else "mean_round", "shortfall"]
+    assert data["guaranteed_rate"] == SUITES[name].rate
     assert data["machine_dependent"] == ["microseconds"]
     for figure in ("leaderboard.svg", "front.svg"):
         text = (tmp_path / figure).read_text()

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -22,6 +22,7 @@ from turnout.simulator.sweep import missing_plans
 from turnout.simulator.traces.world import TraceWorld
 from turnout.store import RunStore
 
+PROMISE = "promise, tolerance"
 MARKS = {"front": "●", "near": "○", "behind": ""}
 
 
@@ -102,15 +103,16 @@ def _print(result: dict[str, Any], suite: Suite) -> None:
     if "forecasts" in result:
         console.print(_forecasts_table(result["forecasts"]))
     share_of = "the rounds in which it was available" if suite.share_of == "available" else "all rounds"
-    certified = [row["certificate"] for row in result["policies"] if row["certificate"]]
-    broken = sum(status != "holds" for status in certified)
-    certificates = "all certificates hold" if not broken else f"{broken} of {len(certified)} certificates FAIL"
     lines = [
-        "● on the Pareto front; ○ not on it, but no policy is significantly better. Policies that know the expected "
-        "times, which no server knows, are excluded from the front, as are policies that select far fewer clients than "
-        "random or never reach the target accuracy.",
-        f"Least share: share of {share_of}, for the client that was selected least. Promise: kept if no client is a "
-        f"whole turn behind after the last round of any run; {certificates} (turns ≥ promised − owed).",
+        "● on the Pareto front of time and shortfall; ○ not on it, but no policy is significantly better; ◇ excluded, "
+        "because it knows the expected times, which no server knows. Policies that select far fewer clients than "
+        "random or never reach the target accuracy are excluded too.",
+        f"Later rounds: all rounds after the first {result['rounds'] // 3:,}.",
+        f"Shortfall: the turns that the worst-off client is behind {result['guaranteed_rate']:g} of {share_of}, at any "
+        "time and at the end of a run; the worst run is in parentheses. Negative: every client has a surplus.",
+        "Promise: broken if any client of any run was ever more turns behind than the tolerance, kept if all clients "
+        "were always less than one turn behind, otherwise behind. In parentheses: the policy promises nothing.",
+        f"Least share: share of {share_of}, for the client that was selected least.",
         "Cost: CPU time of one ask and one tell, measured on this machine.",
         *result["assumptions"],
         *(f"Excluded: {policy}: {reason}." for policy, reason in suite.left_out.items()),
@@ -121,29 +123,33 @@ def _print(result: dict[str, Any], suite: Suite) -> None:
 def _policies_table(result: dict[str, Any], suite: Suite) -> Table:
     seeds, rounds = result["seeds"], result["rounds"]
     table = Table(title=f"{suite.title}: {rounds} rounds, {seeds} seeds, mean ± 95 % confidence")
-    columns: list[tuple[str, str, int]] = [("mean round, s", "mean_round", 2)]
+    columns: list[tuple[str, str, int]] = [("mean round, s", "mean_round", 2), ("later rounds, s", "later_round", 2)]
     if suite.trains:
         target = result["policies"][0]["target"]
         columns = [(f"min to {target:.3f}", "minutes_to_target", 1), ("final accuracy", "final_accuracy", 3), *columns]
-    columns += [("least share", "least_share", 3), ("Jain", "jain", 3)]
-    for heading in ("", "policy", *(heading for heading, _, _ in columns), "cohort", "arrived", "promise", "cost, µs"):
-        table.add_column(heading, justify="left" if heading in ("", "policy", "promise") else "right")
+    columns += [
+        ("shortfall", "shortfall", 2),
+        ("at the end", "shortfall_at_end", 2),
+        ("least share", "least_share", 3),
+        ("Jain", "jain", 3),
+    ]
+    for heading in ("", "policy", *(heading for heading, _, _ in columns), "cohort", "arrived", PROMISE, "cost, µs"):
+        justify: Literal["left", "right"] = "left" if heading in ("", "policy", PROMISE) else "right"
+        table.add_column(heading, justify=justify, no_wrap=heading == "policy")
     for row in result["policies"]:
-        known = " (knows expected times)" if row["told_truth"] else ""
-        cells = [MARKS.get(row["front"], ""), f"{row['contender']}{known}"]
+        cells = ["◇" if row["told_truth"] else MARKS.get(row["front"], ""), row["contender"]]
         for _, name, digits in columns:
             never = f" ({row['never']} never)" if name == "minutes_to_target" and row["never"] else ""
-            cells.append(f"{'≥ ' if never else ''}{_interval(row, name, digits)}{never}")
+            worst = f" ({row[f'worst_{name}']:.{digits}f})" if f"worst_{name}" in row else ""
+            cells.append(f"{'≥ ' if never else ''}{_interval(row, name, digits)}{never}{worst}")
         cells += [f"{row['chosen']:.1f}", f"{row['arrived']:.1%}", _promise(row), _interval(row, "microseconds", 0)]
         table.add_row(*cells)
     return table
 
 
 def _promise(row: dict[str, Any]) -> str:
-    if row["promised"] is None:
-        return ""
-    missing = row["worst_missing"]
-    return f"{row['promised']:g} kept" if missing < 1 else f"{row['promised']:g}, {missing:.1f} turns short"
+    status = f"{row['status']}, {row['tolerance']:g}"
+    return f"({status})" if row["promised"] is None else status
 
 
 def _forecasts_table(rows: list[dict[str, Any]]) -> Table:

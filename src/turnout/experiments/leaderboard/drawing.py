@@ -1,22 +1,24 @@
-"""The two figures of the leaderboard: all measures in rows, and time against the least share."""
+"""The two figures of the leaderboard: all measures in rows, and time against the largest shortfall."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from turnout.experiments.framework.drawing import figure
 from turnout.experiments.framework.experiment import Table
 from turnout.experiments.leaderboard.suites import Suite
-from turnout.kernel.arrays import FloatArray
+from turnout.kernel.arrays import BoolArray, FloatArray
+from turnout.kernel.certificate import DEFAULT_TOLERANCE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FAMILIES: Mapping[str, str] = {
+    "FairPace": "#d55e00",
     "RBCS-F": "#0072b2",
     "with guarantee wrapper": "#009e73",
     "others": "#e69f00",
@@ -26,15 +28,22 @@ HEADINGS: Mapping[str, str] = {
     "mean_round": "mean round time, s",
     "minutes_to_target": "minutes to target",
     "final_accuracy": "final accuracy",
+    "shortfall": "shortfall, turns",
+    "shortfall_at_end": "… at the end",
     "least_share": "least share",
     "jain": "Jain index",
     "microseconds": "selection, µs *",
 }
+#: Ticks of shortfalls in turns, in a large and in a small panel; a surplus is negative.
+TICKS = (0, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+FEW_TICKS = (-100, -10, -1, 0, 1, 10, 100, 1000)
+#: Where the number of a point may be written, in points from it: the nearest places first.
+OFFSETS = ((5, 4), (5, -11), (-14, 4), (-14, -11), (16, -4), (-25, -4), (16, 9), (-25, 9))
 
 
 def draw_front(table: Table, measure: str, suite: Suite) -> Figure:
-    """Draws time against the share of the least-selected client; points are numbered like the rows of the table."""
-    share, time = _column(table, "least_share"), _column(table, measure)
+    """Draws time against the largest shortfall at any time; points are numbered like the rows of the table."""
+    shortfall, time = _column(table, "shortfall"), _column(table, measure)
     # The time to a target that was never reached is unknown: there is no point to draw.
     shown = np.array([not never for never in table.get("never", np.zeros(len(time)))])  # type: ignore[union-attr]
     with figure(9.0, 5.2) as drawn:
@@ -42,9 +51,9 @@ def draw_front(table: Table, measure: str, suite: Suite) -> Figure:
         for number in np.flatnonzero(shown).tolist():
             family, best = _family(table, number), _text(table, "front")[number] == "front"
             axes.errorbar(
-                share[number],
+                shortfall[number],
                 time[number],
-                xerr=_column(table, "least_share_band")[number],
+                xerr=_column(table, "shortfall_band")[number],
                 yerr=_column(table, f"{measure}_band")[number],
                 color=FAMILIES[family],
                 marker="o" if family != "knows true times" else "D",
@@ -52,21 +61,21 @@ def draw_front(table: Table, measure: str, suite: Suite) -> Figure:
                 markersize=6,
                 elinewidth=0.8,
             )
-        _write_numbers(axes, share, time, shown)
+        axes.set_ylim(bottom=0)
+        _scale_by_turns(axes, np.maximum(shortfall[shown], 0.0), TICKS)
+        _write_numbers(axes, shortfall, time, shown)
         best = np.array([position == "front" for position in _text(table, "front")]) & shown
-        order = np.flatnonzero(best)[np.argsort(share[best])]
+        order = np.flatnonzero(best)[np.argsort(shortfall[best])]
         # A step line, because nothing is known about trade-offs between two contenders.
-        axes.step(share[order], time[order], where="pre", color="#444444", linewidth=1, linestyle="--", zorder=0)
-        promised = [rate for rate in _column(table, "promised").tolist() if not np.isnan(rate)]
-        if promised:
-            axes.axvline(promised[0], color="black", linestyle=":", linewidth=1)
+        axes.step(shortfall[order], time[order], where="post", color="#444444", linewidth=1, linestyle="--", zorder=0)
+        axes.axvline(DEFAULT_TOLERANCE, color="black", linestyle=":", linewidth=1)
         rounds = "its available rounds" if suite.share_of == "available" else "all rounds"
         axes.set(
             title=f"Pareto front (filled, dashed line): {suite.title}",
-            xlabel=f"share of the least-selected client in {rounds} (dotted: promised)",
+            xlabel=f"largest shortfall at any time, in turns behind {suite.rate:g} of {rounds} "
+            f"(dotted: a tolerance of {DEFAULT_TOLERANCE:g})",
             ylabel=HEADINGS[measure],
         )
-        axes.set_ylim(bottom=0)
         _draw_legends(drawn, axes, table)
         return drawn
 
@@ -92,12 +101,14 @@ def draw_figures(table: Table, measure: str, suite: Suite) -> Figure:
                     elinewidth=1,
                 )
             axes.set_title(HEADINGS[name], fontsize=10)
-            if name != "final_accuracy":
+            if name.startswith("shortfall"):
+                _scale_by_turns(axes, _column(table, name), FEW_TICKS)
+            elif name != "final_accuracy":
                 axes.set_xlim(left=0)
             axes.grid(axis="y", color="#eeeeee")
             axes.set_axisbelow(True)
         panels[0].set_yticks(heights, [f"{number + 1}  {label}" for number, label in enumerate(labels)], fontsize=9)
-        note = f"Filled: on the Pareto front of {HEADINGS[measure]} and least share."
+        note = f"Filled: on the Pareto front of {HEADINGS[measure]} and largest shortfall."
         if suite.trains:
             note += " Runs that never reach the target count with their whole time."
         if "microseconds" in table:
@@ -106,23 +117,36 @@ def draw_figures(table: Table, measure: str, suite: Suite) -> Figure:
         return drawn
 
 
-def _write_numbers(axes: Axes, share: FloatArray, time: FloatArray, shown: Any) -> None:
-    """Writes the number of each point beside it, where it does not overlap another number."""
-    width, height = max(float(share[shown].max()), 1e-9), max(float(time[shown].max()), 1e-9)
+def _scale_by_turns(axes: Axes, shortfall: FloatArray, ticks: Sequence[float]) -> None:
+    """Makes the x axis linear below one turn and logarithmic above; it begins at 0 unless there is a surplus."""
+    axes.set_xscale("symlog", linthresh=1.0)
+    low, high = 1.3 * min(float(shortfall.min()), 0.0), 1.3 * max(float(shortfall.max()), DEFAULT_TOLERANCE)
+    axes.set_xlim(low, high)
+    shown = [tick for tick in ticks if low <= tick <= high]
+    axes.set_xticks(shown, [f"{tick:g}".replace("-", "−") for tick in shown])
+    axes.set_xticks([], minor=True)
+
+
+def _write_numbers(axes: Axes, x: FloatArray, y: FloatArray, shown: BoolArray) -> None:
+    """Writes the number of each point beside it, where it does not overlap another number or point."""
+    scaled = axes.xaxis.get_transform().transform(np.array([*x, axes.get_xlim()[1]]))
+    points = np.column_stack([scaled[:-1] / scaled[-1], y / axes.get_ylim()[1]])
     written: list[tuple[float, float]] = []
     for number in np.flatnonzero(shown).tolist():
-        x, y = share[number] / width, time[number] / height
-        offsets = ((5, 4), (5, -11), (-14, 4), (-14, -11), (16, -4), (-25, -4), (16, 9), (-25, 9))
-        free = (step for step in offsets if _is_free(x + step[0] / 480, y + step[1] / 290, written))
-        offset = next(free, offsets[0])
-        written.append((x + offset[0] / 480, y + offset[1] / 290))
+        others = [tuple(points[other].tolist()) for other in np.flatnonzero(shown).tolist() if other != number]
+        # A number is anchored at its lower left corner.
+        centres = [(points[number, 0] + 0.006 + dx / 430, points[number, 1] + 0.012 + dy / 300) for dx, dy in OFFSETS]
+        free = [index for index, centre in enumerate(centres) if _is_free(centre, [*others, *written])]
+        index = free[0] if free else 0
+        written.append(centres[index])
         axes.annotate(
-            str(number + 1), (share[number], time[number]), xytext=offset, textcoords="offset points", fontsize=8
+            str(number + 1), (x[number], y[number]), xytext=OFFSETS[index], textcoords="offset points", fontsize=8
         )
 
 
-def _is_free(x: float, y: float, written: list[tuple[float, float]]) -> bool:
-    return all(abs(x - a) > 0.024 or abs(y - b) > 0.03 for a, b in written)
+def _is_free(centre: tuple[float, float], taken: Sequence[tuple[float, float]]) -> bool:
+    x, y = centre
+    return all(abs(x - a) > 0.024 or abs(y - b) > 0.03 for a, b in taken)
 
 
 def _draw_legends(drawn: Figure, axes: Axes, table: Table) -> None:
@@ -145,14 +169,15 @@ def _draw_legends(drawn: Figure, axes: Axes, table: Table) -> None:
         )
         for name in families
     ]
-    axes.legend(handles=points, fontsize=8, loc="lower right")
+    axes.legend(handles=points, fontsize=8, loc="lower left")
 
 
 def _family(table: Table, number: int) -> str:
     policy = _text(table, "policy")[number]
     if np.asarray(table["told_truth"])[number]:
         return "knows true times"
-    return {"rbcsf": "RBCS-F", "with-guarantee": "with guarantee wrapper"}.get(policy, "others")
+    families = {"fair-pace": "FairPace", "rbcsf": "RBCS-F", "with-guarantee": "with guarantee wrapper"}
+    return families.get(policy, "others")
 
 
 def _column(table: Table, name: str) -> FloatArray:

@@ -1,4 +1,4 @@
-"""The Pareto front of time, which should be small, and share, which should be large."""
+"""The Pareto front of time and shortfall, both of which should be small."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from turnout.kernel.arrays import BoolArray, FloatArray
 Position = Literal["front", "near", "behind"]
 
 
-def on_front(times: npt.ArrayLike, shares: npt.ArrayLike) -> BoolArray:
+def on_front(times: npt.ArrayLike, shortfalls: npt.ArrayLike) -> BoolArray:
     """Returns which points are not dominated: no other point is at least as good in both and better in one.
 
-    >>> on_front([1.0, 2.0, 3.0], [0.0, 0.5, 0.4])
+    >>> on_front([1.0, 2.0, 3.0], [9.0, 1.0, 1.5])
     array([ True,  True, False])
     """
-    time, share = np.asarray(times, dtype=np.float64), np.asarray(shares, dtype=np.float64)
-    as_good = (time[:, None] <= time) & (share[:, None] >= share)
-    better = (time[:, None] < time) | (share[:, None] > share)
+    time, shortfall = np.asarray(times, dtype=np.float64), np.asarray(shortfalls, dtype=np.float64)
+    as_good = (time[:, None] <= time) & (shortfall[:, None] <= shortfall)
+    better = (time[:, None] < time) | (shortfall[:, None] < shortfall)
     dominated: BoolArray = np.any(as_good & better, axis=0)
     return ~dominated
 
 
-def classify(times: Mapping[str, FloatArray], shares: Mapping[str, FloatArray]) -> dict[str, Position]:
+def classify(times: Mapping[str, FloatArray], shortfalls: Mapping[str, FloatArray]) -> dict[str, Position]:
     """Classifies contenders by their values per seed: on the front of the means, near it, or behind it.
 
     A contender off the front is near it if no other contender dominates it with 95 % confidence, in paired comparisons
@@ -36,12 +36,12 @@ def classify(times: Mapping[str, FloatArray], shares: Mapping[str, FloatArray]) 
     labels = list(times)
     if not labels:
         return {}
-    undominated = on_front([times[label].mean() for label in labels], [shares[label].mean() for label in labels])
+    undominated = on_front([times[label].mean() for label in labels], [shortfalls[label].mean() for label in labels])
     positions: dict[str, Position] = {}
     for label, best in zip(labels, undominated.tolist(), strict=True):
         others = [other for other in labels if other != label]
         dominated = any(
-            _surely_dominates([times[label] - times[other], shares[other] - shares[label]]) for other in others
+            _surely_dominates([times[label] - times[other], shortfalls[label] - shortfalls[other]]) for other in others
         )
         positions[label] = "front" if best else "behind" if dominated else "near"
     return positions

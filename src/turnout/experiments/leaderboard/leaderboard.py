@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from turnout.analysis.metrics import available_rates, jain_index, owed_units
+from turnout.analysis.metrics import available_rates, jain_index
+from turnout.analysis.promise import shortfalls
 from turnout.analysis.statistics import mean_confidence_interval
 from turnout.experiments.framework import drawing
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs, Table
@@ -23,8 +24,7 @@ from turnout.experiments.paper.comparison import weight_label
 from turnout.experiments.paper.learning_curves import LearningCurve, final_accuracies, time_to_target
 from turnout.experiments.paper.panels import HIGH
 from turnout.kernel.arrays import FloatArray
-from turnout.kernel.certificate import Certificate
-from turnout.kernel.fairness import exact_rates
+from turnout.kernel.certificate import STATUSES
 from turnout.store import RoundColumns
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ class Leaderboard(Experiment):
     def findings(self, runs: Runs) -> Findings:
         """Computes one row per contender, sorted by time; on traces also the errors of time forecasts."""
         measured = {
-            contender.label: _measure_runs(runs.of(contender.label), contender) for contender in self.suite.contenders
+            contender.label: _measure_runs(runs.of(contender.label), self.suite, contender.tolerance)
+            for contender in self.suite.contenders
         }
         target = self._add_accuracies(runs, measured) if self.suite.trains else None
         positions = self._positions(measured)
@@ -84,7 +85,7 @@ class Leaderboard(Experiment):
         return Findings([], tables)
 
     def draw(self, findings: Findings) -> Figure:
-        """Draws time against the share of the least-selected client."""
+        """Draws time against the largest shortfall at any time."""
         return draw_front(findings.tables[TABLE], self.measure, self.suite)
 
     def _add_accuracies(self, runs: Runs, measured: dict[str, dict[str, FloatArray]]) -> float:
@@ -109,11 +110,10 @@ class Leaderboard(Experiment):
                 else measured[contender.label]["chosen"].mean() >= smallest_cohort
             )
         ]
-        share = self._share
         return dict(
             classify(
                 {label: measured[label][self.measure] for label in eligible},
-                {label: measured[label][share] for label in eligible},
+                {label: measured[label]["shortfall"] for label in eligible},
             )
         )
 
@@ -135,17 +135,20 @@ class Leaderboard(Experiment):
         for measure in self._measures():
             mean, band = mean_confidence_interval(measured[self._share if measure == "least_share" else measure])
             row[measure], row[f"{measure}_band"] = round(float(mean), 6), round(float(band), 6)
-        row["promised"] = math.nan if contender.promised is None else contender.promised
-        missing, certified = measured.get("missing"), measured.get("certified")
-        row["worst_missing"] = math.nan if missing is None else round(float(missing.max()), 6)
-        row["certificate"] = "" if certified is None else "holds" if certified.all() else "fails"
+        row |= {
+            "worst_shortfall": round(float(measured["shortfall"].max()), 6),
+            "worst_shortfall_at_end": round(float(measured["shortfall_at_end"].max()), 6),
+            "promised": math.nan if contender.promised is None else contender.promised,
+            "tolerance": contender.tolerance,
+            "status": STATUSES[int(measured["level"].max())],
+        }
         return row
 
     def _measures(self) -> list[str]:
         """Returns the measures of each contender that are shown as mean and half-width."""
         learned = ["minutes_to_target", "final_accuracy"] if self.suite.trains else []
-        shares = ["least_share", "least_share_of_all", "least_share_of_available"]
-        return ["mean_round", *learned, *shares, "jain", "chosen", "arrived"]
+        fairness = ["shortfall", "shortfall_at_end", "least_share", "least_share_of_all", "least_share_of_available"]
+        return ["mean_round", "later_round", *learned, *fairness, "jain", "chosen", "arrived"]
 
     def _forecast_labels(self) -> tuple[str, str]:
         """Returns the contender whose runs the forecasts replay, and the one that knows the expected times."""
@@ -191,7 +194,8 @@ def as_json(
         "seeds": seeds,
         "world": {"name": suite.world, **suite.world_settings},
         "assumptions": list(assumed),
-        "front": [board.measure, "least_share"],
+        "front": [board.measure, "shortfall"],
+        "guaranteed_rate": suite.rate,
         "least_share_of": suite.share_of,
         "settings": {
             contender.label: {"policy": contender.policy, **contender.settings} for contender in suite.contenders
@@ -218,39 +222,28 @@ def write_leaderboard(board: Leaderboard, findings: Findings, data: Mapping[str,
     return written
 
 
-def _measure_runs(runs: Any, contender: Contender) -> dict[str, FloatArray]:
+def _measure_runs(runs: Iterable[RoundColumns], suite: Suite, tolerance: float) -> dict[str, FloatArray]:
     """Returns each measure with one value per seed."""
-    by_seed = [_measure_run(columns, contender) for columns in runs]
+    by_seed = [_measure_run(columns, suite, tolerance) for columns in runs]
     return {measure: np.array([values[measure] for values in by_seed]) for measure in by_seed[0]}
 
 
-def _measure_run(columns: RoundColumns, contender: Contender) -> dict[str, float]:
+def _measure_run(columns: RoundColumns, suite: Suite, tolerance: float) -> dict[str, float]:
     rates = available_rates(columns, least=LEAST_PRESENCE)
     arrived = 1.0 if columns.outcomes is None or not len(columns.chosen) else float((columns.outcomes == 0).mean())
-    values = {
+    shortfall = shortfalls(columns, suite.rate, accrual=suite.share_of, tolerance=tolerance)
+    return {
         "mean_round": float(columns.durations.mean()),
+        "later_round": float(columns.durations[len(columns) // 3 :].mean()),
+        "shortfall": shortfall.largest,
+        "shortfall_at_end": shortfall.at_end,
+        "level": 2.0 if shortfall.ever_broken.any() else float(shortfall.largest >= 1),  # an index into STATUSES
         "least_share_of_all": int(columns.turns.min()) / len(columns),
         "least_share_of_available": float(np.nanmin(rates)) if not np.isnan(rates).all() else math.nan,
         "jain": jain_index(columns.turns),
         "chosen": len(columns.chosen) / len(columns),
         "arrived": arrived,
     }
-    if contender.promised is not None:
-        certificate = certificate_of(columns, contender)
-        values["missing"] = float((certificate.promised - certificate.turns).max())
-        values["certified"] = float(certificate.books_balance)
-    return values
-
-
-def certificate_of(columns: RoundColumns, contender: Contender) -> Certificate:
-    """Computes the certificate of a run from its records alone."""
-    owed, units = owed_units(columns, contender.promised or 0.0, accrual=contender.accrual)
-    rates, _ = exact_rates(contender.promised or 0.0, columns.clients)
-    available = None if contender.accrual == "always" else columns.available
-    earned = len(columns) if available is None else available.sum(axis=0)
-    promised = np.broadcast_to(np.asarray(rates) * earned, columns.clients)
-    zeros = np.zeros(columns.clients, dtype=np.int64)
-    return Certificate(columns.turns, units, promised, owed[-1], zeros)
 
 
 def _nan_to_none(value: Any) -> Any:

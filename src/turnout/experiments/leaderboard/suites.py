@@ -10,13 +10,18 @@ from typing import Any
 
 from turnout.errors import SettingError, suggestion
 from turnout.experiments.paper.accuracy import TASKS
-from turnout.experiments.paper.comparison import ROUNDS, WEIGHTS, weight_label
+from turnout.experiments.paper.comparison import RATE, ROUNDS, WEIGHTS, weight_label
+from turnout.kernel.certificate import DEFAULT_TOLERANCE
 from turnout.kernel.fairness import Accrual
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.traces.formats.files import read_traces
 
 #: Speed weights of RBCS-F for exchange times of minutes, in which a second is worth fewer turns.
 SLOW_WEIGHTS = (0.005, 0.02, 0.1, 0.5)
+#: The guaranteed rate of phones, which are available in few rounds.
+PHONES_RATE = 0.1
+#: Tolerances of FairPace, in turns.
+TOLERANCES = (1, 2, 3, 5)
 NO_LOSSES = "it selects by losses, which only the training suite reports"
 EQUAL_SIZES = "all clients have the same amount of data, which makes it equivalent to random"
 
@@ -41,9 +46,9 @@ class Contender:
         return self.settings.get("guaranteed_rate") or None
 
     @property
-    def accrual(self) -> Accrual:
-        """The rounds that the guaranteed rate refers to."""
-        return "available" if self.settings.get("accrual") == "available" else "always"
+    def tolerance(self) -> float:
+        """The number of turns that a client may be behind; 2 for a policy that states no tolerance."""
+        return float(self.settings.get("tolerance", DEFAULT_TOLERANCE))
 
     def settings_for(self, rounds: int) -> dict[str, Any]:
         """Returns the settings for a run with this number of rounds."""
@@ -54,8 +59,9 @@ class Contender:
 class Suite:
     """A world and its contenders.
 
-    `share_of`: whether the least share refers to all rounds ("always") or to the rounds in which the client was
-    available, like the guaranteed rate. `left_out`: the excluded policies, each with the reason.
+    `rate`: the guaranteed rate, by which all contenders are judged. `share_of`: whether it and the least share refer to
+    all rounds ("always") or to the rounds in which the client was available. `left_out`: the excluded policies, each
+    with the reason.
     """
 
     name: str
@@ -64,6 +70,7 @@ class Suite:
     world_settings: Mapping[str, Any]
     rounds: int
     seeds: int
+    rate: float
     share_of: Accrual
     contenders: tuple[Contender, ...]
     left_out: Mapping[str, str]
@@ -151,7 +158,12 @@ def _contenders(
             f"{label} + guarantee", "with-guarantee", {"policy": policy, "settings": dict(settings), **promise}
         )
 
+    def fair_pace(tolerance: float, suffix: str = "", *, knows_truth: bool = False, **more: Any) -> Contender:
+        settings = {**size, **promise, "tolerance": float(tolerance), **more}
+        return Contender(f"FairPace, tolerance {tolerance:g}{suffix}", "fair-pace", settings, knows_truth=knows_truth)
+
     contenders = [
+        *(fair_pace(tolerance) for tolerance in TOLERANCES),
         *(rbcsf(weight) for weight in weights),
         rbcsf(middle, ", fleet", prior="fleet"),
         rbcsf(middle, ", fleet, horizon", prior="fleet", by_the_end=True),
@@ -185,6 +197,7 @@ def _contenders(
             guaranteed("UCB-CS", "ucb-cs", size),
         ]
     contenders += [
+        fair_pace(DEFAULT_TOLERANCE, ", true times", knows_truth=True, times="expected"),
         Contender("fastest", "fastest", size, knows_truth=True),
         Contender(f"FedCS({deadline:g})", "fedcs", {"deadline": deadline}, knows_truth=True),
         Contender(
@@ -212,8 +225,9 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
                 {},
                 ROUNDS,
                 20,
+                RATE,
                 "always",
-                _contenders(WEIGHTS, cohort_size=8, rate=0.15, accrual="always", deadline=3.0, losses=False),
+                _contenders(WEIGHTS, cohort_size=8, rate=RATE, accrual="always", deadline=3.0, losses=False),
                 _WITHOUT_LOSSES,
             ),
             Suite(
@@ -223,11 +237,12 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
                 {"clients": 300},
                 864,  # six days, the length of the recorded traces
                 5,
+                PHONES_RATE,
                 "available",
                 _contenders(
                     SLOW_WEIGHTS,
                     cohort_size=10,
-                    rate=0.1,
+                    rate=PHONES_RATE,
                     accrual="available",
                     deadline=75.0,
                     losses=False,
@@ -242,8 +257,9 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
                 {"dataset": "digits", "gamma": 1.0, **TASKS["digits"].settings},
                 TASKS["digits"].rounds,
                 5,
+                RATE,
                 "always",
-                _contenders(WEIGHTS, cohort_size=8, rate=0.15, accrual="always", deadline=3.0, losses=True),
+                _contenders(WEIGHTS, cohort_size=8, rate=RATE, accrual="always", deadline=3.0, losses=True),
                 MappingProxyType({"data-size": EQUAL_SIZES}),
             ),
         )
