@@ -1,23 +1,64 @@
-"""Metrics of a run: selection rates, turns owed, round times and prediction errors."""
+"""Metrics of a run: selection rates, turns owed, shortfalls, round times and prediction errors.
+
+The metrics of a promise are those of `turnout.analysis.promise`, which this module exports too.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from turnout.analysis.promise import (
+    SHARE_OF,
+    Shortfall,
+    accrual_mask,
+    least_share,
+    owed_after_each_round,
+    owed_units,
+    require_rounds,
+    round_of_each_row,
+    shares,
+    shortfalls,
+    with_outcome,
+)
 from turnout.analysis.statistics import mean_or_nan
-from turnout.errors import ReportError, SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_floats, as_number, require_length
+from turnout.errors import SettingError
+from turnout.kernel.arrays import FloatArray, as_count, as_floats, as_number, require_length
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.kernel.fairness import Accrual, Rate, exact_rates
-from turnout.kernel.rounds import OUTCOMES, TIMED_OUTCOMES
+from turnout.kernel.fairness import Accrual, Rate
+from turnout.kernel.guarantee import Paid
+from turnout.kernel.rounds import TIMED_OUTCOMES
 from turnout.store.columns import RoundColumns
+
+__all__ = [
+    "SHARE_OF",
+    "Estimates",
+    "PredictionError",
+    "Shortfall",
+    "Summary",
+    "as_true_means",
+    "available_rates",
+    "band_coverage",
+    "gini_coefficient",
+    "jain_index",
+    "least_share",
+    "lorenz_curve",
+    "owed_after_each_round",
+    "owed_units",
+    "prediction_error",
+    "replayed_estimates",
+    "round_of_each_row",
+    "selection_rates",
+    "shares",
+    "shortfalls",
+    "sliding_rates",
+    "spread",
+    "summarise",
+    "time_saved",
+]
 
 
 class Estimates(NamedTuple):
@@ -36,7 +77,23 @@ class PredictionError(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Ten figures of a run: round times in seconds, shares of turns, and turns owed after the last round."""
+    """Figures of a run: round times in seconds, shares of turns, and how far clients are behind a promise, in turns.
+
+    Attributes:
+        rounds: The number of rounds.
+        mean_round: The mean duration of a round, in seconds.
+        p95_round: The 95th percentile of the durations.
+        total_time: The sum of the durations.
+        mean_cohort: The mean number of selected clients.
+        least_share: The smallest share of any client; see `share_of`.
+        jain: Jain's index of the turns.
+        spread_of_turns: The standard deviation of the turns over the clients.
+        worst_debt: The longest queue of owed turns after the last round.
+        mean_debt: The mean length of the queues.
+        largest_shortfall: The largest number of promised turns minus turns of any client at the end of any round.
+        shortfall_at_end: The same after the last round.
+        share_of: What shares are shares of: "of all rounds", or "of the rounds it was available for".
+    """
 
     rounds: int
     mean_round: float
@@ -48,34 +105,47 @@ class Summary:
     spread_of_turns: float
     worst_debt: float
     mean_debt: float
+    largest_shortfall: float
+    shortfall_at_end: float
+    share_of: str
 
 
-def summarise(columns: RoundColumns, *, guaranteed_rate: Rate | npt.ArrayLike) -> Summary:
+def summarise(
+    columns: RoundColumns,
+    *,
+    guaranteed_rate: Rate | npt.ArrayLike,
+    accrual: Accrual = "always",
+    paid: Paid = "chosen",
+) -> Summary:
     """Summarises the speed and the fairness of a run.
 
-    `least_share` is the share of rounds of the least selected client. Debts follow the paper: every client accrues
-    turns in every round, and a selection pays one turn.
+    By default the promise is that of the paper: every client accrues turns in every round, and a selection pays one
+    turn.
     """
-    rounds = _count_rounds(columns)
+    rounds = require_rounds(columns)
     durations, turns = columns.durations, columns.turns
-    units, units_per_turn = owed_units(columns, guaranteed_rate)
+    shortfall = shortfalls(columns, guaranteed_rate, accrual=accrual, paid=paid)
+    owed, units_per_turn = shortfall.certificate.owed_units, shortfall.units_per_turn
     return Summary(
         rounds=rounds,
         mean_round=float(durations.mean()),
         p95_round=float(np.percentile(durations, 95)),
         total_time=float(durations.sum()),
         mean_cohort=len(columns.chosen) / rounds,
-        least_share=int(turns.min()) / rounds,
+        least_share=least_share(columns, guaranteed_rate, accrual=accrual, paid=paid),
         jain=jain_index(turns),
         spread_of_turns=spread(turns),
-        worst_debt=int(units[-1].max()) / units_per_turn,
-        mean_debt=int(units[-1].sum()) / (units_per_turn * columns.clients),
+        worst_debt=int(owed.max()) / units_per_turn,
+        mean_debt=int(owed.sum()) / (units_per_turn * columns.clients),
+        largest_shortfall=shortfall.largest,
+        shortfall_at_end=shortfall.at_end,
+        share_of=SHARE_OF[accrual],
     )
 
 
 def selection_rates(columns: RoundColumns) -> FloatArray:
     """Returns the share of rounds in which each client was selected, (N,)."""
-    rates: FloatArray = columns.turns / _count_rounds(columns)
+    rates: FloatArray = columns.turns / require_rounds(columns)
     return rates
 
 
@@ -85,8 +155,8 @@ def available_rates(columns: RoundColumns, *, least: float = 0.0) -> FloatArray:
     The rate is NaN for clients that were available in no round or in less than the share `least` of all rounds, because
     few rounds give no reliable rate.
     """
-    rounds = _count_rounds(columns)
-    available_rounds = _accrual_mask(columns, "available").sum(axis=0)
+    rounds = require_rounds(columns)
+    available_rounds = accrual_mask(columns, "available").sum(axis=0)
     rates = np.full(columns.clients, np.nan)
     counts = (available_rounds > 0) & (available_rounds >= least * rounds)
     rates[counts] = columns.turns[counts] / available_rounds[counts]
@@ -99,71 +169,13 @@ def sliding_rates(columns: RoundColumns, window: int) -> FloatArray:
     Row 0 covers rounds 1 to `window`.
     """
     window = as_count("window", window, SettingError)
-    rounds = _count_rounds(columns)
+    rounds = require_rounds(columns)
     if window > rounds:
         raise SettingError(f"window must be at most the number of rounds, {rounds}, not {window}")
     turns_before = np.zeros((rounds + 1, columns.clients), dtype=np.int64)
     np.cumsum(columns.chosen_mask, axis=0, out=turns_before[1:])
     rates: FloatArray = (turns_before[window:] - turns_before[:-window]) / window
     return rates
-
-
-def owed_after_each_round(
-    columns: RoundColumns,
-    guaranteed_rate: Rate | npt.ArrayLike,
-    *,
-    accrual: Accrual = "always",
-    max_owed: float | Fraction | None = None,
-    outcomes_paid: Sequence[str] = OUTCOMES,
-) -> FloatArray:
-    """Returns the turns owed to each client after each round, (T, N), as FairnessQueues computes them.
-
-    Args:
-        columns: The recorded rounds.
-        guaranteed_rate: The guaranteed rate, one for all clients or one per client.
-        accrual: Whether clients accrue turns "always" or only in rounds in which they are "available".
-        max_owed: The largest number of turns owed to a client; None for no limit.
-        outcomes_paid: The outcomes that pay a turn: all outcomes if a selection pays, ("arrived",) if only a
-            contribution pays.
-    """
-    units, units_per_turn = owed_units(
-        columns, guaranteed_rate, accrual=accrual, max_owed=max_owed, outcomes_paid=outcomes_paid
-    )
-    return units / units_per_turn
-
-
-def owed_units(
-    columns: RoundColumns,
-    guaranteed_rate: Rate | npt.ArrayLike,
-    *,
-    accrual: Accrual = "always",
-    max_owed: float | Fraction | None = None,
-    outcomes_paid: Sequence[str] = OUTCOMES,
-) -> tuple[IntArray, int]:
-    """Returns the result of owed_after_each_round in integer units, and the number of units per turn.
-
-    Args:
-        columns: The recorded rounds.
-        guaranteed_rate: The guaranteed rate, one for all clients or one per client.
-        accrual: Whether clients accrue turns "always" or only in rounds in which they are "available".
-        max_owed: The largest number of turns owed to a client; None for no limit.
-        outcomes_paid: The outcomes that pay a turn.
-    """
-    rates, units_per_turn = exact_rates(guaranteed_rate, columns.clients)
-    gains: IntArray = np.multiply(_accrual_mask(columns, accrual), rates, dtype=np.int64)
-    gains[_paid_mask(columns, outcomes_paid)] -= units_per_turn
-    if max_owed is None:
-        # The recursion owed ← max(owed + gain, 0) equals the running sum minus its running minimum.
-        balance = np.cumsum(gains, axis=0)
-        return balance - np.minimum(np.minimum.accumulate(balance, axis=0), 0), units_per_turn
-    as_number("max_owed", float(max_owed), SettingError, least=0)
-    cap = math.floor(Fraction(max_owed) * units_per_turn)
-    owed = np.zeros(columns.clients, dtype=np.int64)
-    owed_after = np.empty_like(gains)
-    for round_, gain in enumerate(gains):
-        owed = np.minimum(np.maximum(owed + gain, 0), cap)
-        owed_after[round_] = owed
-    return owed_after, units_per_turn
 
 
 def jain_index(turns: npt.ArrayLike) -> float:
@@ -221,7 +233,7 @@ def spread(turns: npt.ArrayLike) -> float:
 
 def time_saved(columns: RoundColumns, baseline: RoundColumns) -> float:
     """Returns the saved share of the baseline's total time over the same number of rounds; negative if slower."""
-    if _count_rounds(columns) != _count_rounds(baseline):
+    if require_rounds(columns) != require_rounds(baseline):
         raise SettingError(
             f"time_saved compares runs of equal length, but the run has {len(columns.rounds)} rounds and the baseline "
             f"{len(baseline.rounds)}"
@@ -248,7 +260,7 @@ def replayed_estimates(
         return Estimates(predicted, uncertainty)
     width = columns.contexts.shape[1] if features is None else features
     model = ExchangeTimeModel(columns.clients, features=width, ridge=ridge, forgetting=forgetting)
-    usable = _with_outcome(columns, TIMED_OUTCOMES)
+    usable = with_outcome(columns, TIMED_OUTCOMES)
     starts = columns.starts.tolist()
     for round_, start, end in zip(columns.rounds.tolist(), starts, starts[1:], strict=False):
         clients, contexts = columns.chosen[start:end], columns.contexts[start:end]
@@ -268,7 +280,7 @@ def prediction_error(
 ) -> PredictionError:
     """Returns the difference of the replayed predictions from the observed times, without failed clients."""
     predicted, _ = replayed_estimates(columns, features=features, ridge=ridge, forgetting=forgetting)
-    counts = _with_outcome(columns, TIMED_OUTCOMES)
+    counts = with_outcome(columns, TIMED_OUTCOMES)
     errors = np.abs(predicted - columns.exchange_times)[counts]
     rounds = len(columns.rounds)
     of_round = round_of_each_row(columns)[counts]
@@ -302,11 +314,6 @@ def band_coverage(
     return mean_or_nan(np.abs(means - predicted) <= exploration * uncertainty)
 
 
-def round_of_each_row(columns: RoundColumns) -> IntArray:
-    """Returns the index, from 0, of the round to which each row of the columns belongs, (R,)."""
-    return np.repeat(np.arange(len(columns.rounds)), np.diff(columns.starts))
-
-
 def as_true_means(expected: npt.ArrayLike, columns: RoundColumns) -> FloatArray:
     """Validates true expected times: one per selected client of each round."""
     means = as_floats("expected", expected, 1, SettingError)
@@ -314,45 +321,8 @@ def as_true_means(expected: npt.ArrayLike, columns: RoundColumns) -> FloatArray:
     return means
 
 
-def _count_rounds(columns: RoundColumns) -> int:
-    if len(columns.rounds) == 0:
-        raise SettingError("the columns hold no rounds: at least one round is required")
-    return len(columns.rounds)
-
-
 def _as_turns(turns: npt.ArrayLike) -> FloatArray:
     counts = as_floats("turns", turns, 1, SettingError)
     if len(counts) == 0 or counts.min() < 0:
         raise SettingError("turns must be a non-negative number per client, for at least one client")
     return counts
-
-
-def _accrual_mask(columns: RoundColumns, accrual: Accrual) -> BoolArray:
-    if accrual == "always":
-        return np.ones((len(columns.rounds), columns.clients), dtype=np.bool_)
-    if accrual != "available":
-        raise SettingError(f"accrual must be 'always' or 'available', not {accrual!r}")
-    if columns.available is None or "available" in columns.absent:
-        raise ReportError(
-            "accrual='available' needs the available clients of every round, but some rounds were recorded without them"
-        )
-    return columns.available
-
-
-def _paid_mask(columns: RoundColumns, outcomes_paid: Sequence[str]) -> BoolArray:
-    paying = _with_outcome(columns, outcomes_paid)
-    paid = np.zeros((len(columns.rounds), columns.clients), dtype=np.bool_)
-    paid[round_of_each_row(columns)[paying], columns.chosen[paying]] = True
-    return paid
-
-
-def _with_outcome(columns: RoundColumns, outcomes: Sequence[str]) -> BoolArray:
-    """Returns a mask of the rows with one of these outcomes; without recorded outcomes, all clients arrived."""
-    for outcome in outcomes:
-        if outcome not in OUTCOMES:
-            raise SettingError(f"unknown outcome {outcome!r}: outcomes are {', '.join(OUTCOMES)}")
-    is_wanted = np.array([outcome in outcomes for outcome in OUTCOMES])
-    if columns.outcomes is None:
-        return np.full(len(columns.chosen), is_wanted[OUTCOMES.index("arrived")])
-    mask: BoolArray = is_wanted[columns.outcomes]
-    return mask

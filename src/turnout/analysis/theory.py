@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from turnout.analysis.metrics import as_true_means, owed_units, replayed_estimates, round_of_each_row
+from turnout.analysis.metrics import as_true_means, replayed_estimates
+from turnout.analysis.promise import owed_units, round_of_each_row
 from turnout.analysis.statistics import mean_or_nan
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_floats, as_number, require_length
