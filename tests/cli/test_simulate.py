@@ -52,8 +52,33 @@ cohort_size = 5
 
 def test_a_simulation_shows_every_policy() -> None:
     shown = run("simulate", "rbcsf", "random", "--rounds", "30").stdout
-    for text in ("30 rounds, seed 0", "rbcsf", "random", "mean round", "least selected", "Jain"):
+    for text in ("30 rounds, seed 0", "rbcsf", "random", "mean round", "of all rounds", "largest shortfall", "Jain"):
         assert text in shown
+
+
+def test_the_default_policies_are_fair_pace_and_random() -> None:
+    result = json.loads(run("simulate", "--rounds", "60", "--json").stdout)
+    assert [row["policy"] for row in result] == ["fair-pace", "random"]
+    assert {row["share_of"] for row in result} == {"of the rounds it was available for"}
+    assert result[0]["largest_shortfall"] <= result[0]["tolerance"] == 2
+    assert result[0]["status"] == ("kept" if result[0]["largest_shortfall"] < 1 else "behind")
+    compared = json.loads(run("compare", "--rounds", "60", "--seeds", "2", "--json").stdout)
+    assert [row["policy"] for row in compared["policies"]] == ["fair-pace", "rbcsf", "random", "fedcs"]
+    assert (compared["guaranteed_rate"], compared["accrual"]) == (0.15, "available")
+    status = {row["policy"]: row["status"] for row in compared["policies"]}
+    assert (status["fair-pace"] != "broken", status["fedcs"]) == (True, "broken")
+
+
+def test_every_policy_is_judged_by_one_promise_and_its_own_tolerance() -> None:
+    arguments = ("simulate", "rbcsf", "random", "--rounds", "60", "--json", "--set", "speed_weight=50")
+    judged = json.loads(run(*arguments, "--set", "tolerance=100").stdout)
+    assert [(row["tolerance"], row["share_of"]) for row in judged] == [(100, "of all rounds"), (2, "of all rounds")]
+    assert judged[0]["status"] == "behind"
+    assert judged[0]["largest_shortfall"] > 2
+    judged = json.loads(run(*arguments, "--tolerance", "3").stdout)
+    assert [row["tolerance"] for row in judged] == [3, 3]
+    assert judged[0]["status"] == "broken"
+    assert "tolerance must be above 0" in error_of("simulate", "random", "--rounds", "5", "--tolerance", "0")
 
 
 def test_settings_apply_to_the_policies_that_have_them() -> None:
@@ -175,6 +200,8 @@ def test_runs_are_listed_shown_exported_and_deleted(tmp_path: Path) -> None:
     number = str(listed[0]["run"])
     shown = json.loads(run("runs", "show", store, number, "--json").stdout)
     assert shown["summary"]["rounds"] == 12
+    assert (shown["summary"]["tolerance"], shown["summary"]["share_of"]) == (2, "of all rounds")
+    assert shown["summary"]["status"] in ("kept", "behind", "broken")
     assert "prediction error" in run("runs", "show", store, number).stdout
     lines = run("runs", "export", store, number).stdout.splitlines()
     assert lines[0] == "round,client,exchange_time,outcome,optimistic,owed,round_duration"
