@@ -232,6 +232,18 @@ def test_a_guaranteed_rate_is_checked() -> None:
     assert result["clients_at_risk"] == [1]
 
 
+def test_the_check_states_what_is_proved_about_the_tolerance() -> None:
+    result = json.loads(run("check", "--json").stdout)
+    assert result["tolerance"] == 2
+    assert result["proved_bound"] == pytest.approx(2 - 0.15 + 0.15 * 39 / 8)
+    proved = json.loads(run("check", "--tolerance", str(result["tolerance_for_proof"]), "--json").stdout)
+    assert proved["proved_bound"] == pytest.approx(2)
+    shown = run("check", "--clients", "10", "--cohort-size", "3", "--rate", "0.2").stdout
+    assert "with a tolerance of 2, nobody is ever 2.4 turns behind; a tolerance of 1.6 keeps everybody less" in shown
+    assert json.loads(run("check", "--rate", "0.3", "--json").stdout)["proved_bound"] is None
+    assert "tolerance must be above 0" in error_of("check", "--tolerance", "0")
+
+
 def test_a_guaranteed_rate_in_a_file_is_checked(tmp_path: Path) -> None:
     config = tmp_path / "study.toml"
     config.write_text(CONFIG.replace("speed_weight = 5.0", "guaranteed_rate = 0.3"))
