@@ -57,6 +57,18 @@ def test_a_broken_promise_is_certified_as_broken_and_its_books_balance(tmp_path:
     assert "The books balance" in output
 
 
+def test_a_client_that_has_left_is_not_judged(tmp_path: Path) -> None:
+    path, out, record = tmp_path / "fleet.turnout", tmp_path / "c.json", tmp_path / "c.jsonl"
+    play_slow_and_fast(path, 40, guaranteed_rate=0.5)
+    with Scheduler.open(path) as scheduler:
+        scheduler.retire("slow")
+    output, errors, code = run("certify", path, "-o", out)
+    assert (errors, code) == ("", 0)
+    assert "Promise kept: all 1 clients are less than one turn behind." in output
+    verified = json_of("verify", out, record)
+    assert (verified["verified"], verified["promise"]["status"], verified["books_balance"]) == (True, "kept", True)
+
+
 def test_a_forged_certificate_is_not_verified(fleet: Path, tmp_path: Path) -> None:
     out, record = tmp_path / "c.json", tmp_path / "c.jsonl"
     run("certify", fleet, "-o", out)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json as json_module
-from collections.abc import Mapping
-from fractions import Fraction
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +15,7 @@ from rich.console import Console
 from turnout.cli.live.promise import promise_to_dict
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.errors import SettingError
+from turnout.kernel.arrays import IntArray
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, Certificate
 from turnout.scheduler import certify as write_certificate
 from turnout.scheduler import verifier
@@ -40,8 +40,9 @@ def certify(
     """
     record_path = out.with_suffix(".jsonl") if record is None else record
     certificate = write_certificate(fleet, out, record_path)
-    clients, found = certificate["clients"], _certificate_of(certificate)
-    promise = promise_to_dict(found.summary(), list(clients))
+    clients = certificate["clients"]
+    found, ids = _judged_certificate(certificate, record_path)
+    promise = promise_to_dict(found.summary(), ids)
     if json:
         summary = {name: value for name, value in certificate.items() if name != "clients"}
         paths = {"certificate": str(out), "record": str(record_path)}
@@ -84,13 +85,10 @@ def verify(
         text = certificate.read_bytes()
         with record.open("rb") as lines:
             differences = verifier.differences(text, lines)
+        known = {} if differences else _verified(json_module.loads(text), record)
     except OSError as error:
         raise SettingError(f"cannot read {error.filename}: {error.strerror or error}") from error
-    stated = None if differences else json_module.loads(text)
-    found = None if stated is None else _certificate_of(stated)
-    promise = None if stated is None or found is None else promise_to_dict(found.summary(), list(stated["clients"]))
     if json:
-        known = {} if found is None else {"promise": promise, "books_balance": found.books_balance}
         print_json({"verified": not differences, "differences": differences, **known})
     else:
         console = Console(highlight=False, soft_wrap=True)
@@ -99,33 +97,52 @@ def verify(
         if len(differences) > MAX_SHOWN:
             console.print(f"and {len(differences) - MAX_SHOWN:,} more")
         console.print("NOT verified." if differences else "Verified: the certificate matches the record.")
-        if found is not None and promise is not None:
-            console.print(printable(f"Promise {promise['sentence']}."))
-            console.print(_books(found))
+        if known:
+            console.print(printable(f"Promise {known['promise']['sentence']}."))
+            console.print(_books(known["books_balance"]))
     if differences:
         raise typer.Exit(1)
 
 
-def _certificate_of(content: Mapping[str, Any]) -> Certificate:
-    """Returns the certificate that a file states; files of older releases have no tolerance."""
-    clients = content["clients"].values()
+def _verified(content: Mapping[str, Any], record: Path) -> dict[str, Any]:
+    """Returns what a verified certificate says about the promise, and whether the books of all clients balance."""
+    found, ids = _judged_certificate(content, record)
+    everybody = _certificate_of(content, list(content["clients"]))
+    return {"promise": promise_to_dict(found.summary(), ids), "books_balance": everybody.books_balance}
 
-    def column(name: str) -> Any:
-        return np.array([client[name] for client in clients], dtype=np.int64)
 
-    tolerance = content.get("tolerance", content["terms"].get("tolerance", DEFAULT_TOLERANCE))
+def _judged_certificate(content: Mapping[str, Any], record: Path) -> tuple[Certificate, list[str]]:
+    """Returns the certificate of the clients that have not left, and their ids: only these can still be served."""
+    left = set()
+    with record.open("rb") as lines:
+        for line in lines:
+            if b'"retire"' in line or b'"forget"' in line:
+                event = json_module.loads(line)
+                if event["kind"] in ("retire", "forget"):
+                    left.add(event["client"])
+    ids = [client for client in content["clients"] if client not in left]
+    return _certificate_of(content, ids), ids
+
+
+def _certificate_of(content: Mapping[str, Any], ids: Sequence[str]) -> Certificate:
+    """Returns what a certificate states about these clients; files of older releases have no tolerance."""
+    clients = [content["clients"][client] for client in ids]
+
+    def column(name: str) -> IntArray:
+        return np.array([client.get(name, 0) for client in clients], dtype=np.int64)
+
     return Certificate(
         turns=column("turns"),
         units_per_turn=int(content["terms"]["units_per_turn"]),
         promised_units=column("promised_units"),
         owed_units=column("owed_units"),
         forfeited_units=column("forfeited_units"),
-        tolerance=Fraction(tolerance) if isinstance(tolerance, str) else tolerance,
+        tolerance=content["terms"].get("tolerance", DEFAULT_TOLERANCE),
+        broken_since=column("broken_since"),
     )
 
 
-def _books(found: Certificate) -> str:
-    if found.books_balance:
+def _books(balance: bool) -> str:
+    if balance:
         return "The books balance: turns ≥ promised − owed − forfeited for every client."
-    wrong = int((~found.balanced).sum())
-    return f"The books do NOT balance for {wrong:,} of {len(found.turns):,} clients: the accounting is damaged."
+    return "The books do NOT balance: turns < promised − owed − forfeited for some clients, the accounting is damaged."

@@ -166,7 +166,7 @@ def _status_rows(
         yield "round", [f"{found.round} is closed, no round is open" if found.round else "no round was opened yet"]
     lists = {
         "failed": [f"{client}: {why}" for client, why in found.failed.items()],
-        "behind": [] if promise is None else _behind(promise, ids),
+        "behind": [f"{client} by {turns:.2f} turns" for client, turns in found.behind.items()],
         "backing off": [f"{client} until round {last}, inclusive" for client, last in found.backing_off.items()],
     }
     yield from ((heading, _shorten(lines)) for heading, lines in lists.items() if lines)
@@ -187,12 +187,6 @@ def _deadline(found: SchedulerStatus) -> str:
 def _shorten(lines: list[str]) -> list[str]:
     """Returns the first lines, and the number of the others."""
     return lines if len(lines) <= MAX_SHOWN else [*lines[:MAX_SHOWN], f"and {len(lines) - MAX_SHOWN:,} more"]
-
-
-def _behind(promise: Certificate, ids: list[str]) -> list[str]:
-    """Names the clients that are at least one turn behind, the furthest first."""
-    rows = np.argsort(-promise.behind_units, kind="stable")[: int((promise.levels > 0).sum())]
-    return [f"{ids[row]} by {promise.behind[row]:.2f} turns" for row in rows.tolist()]
 
 
 def _client_dict(found: Certificate, row: int, client: str) -> dict[str, Any]:
