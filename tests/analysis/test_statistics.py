@@ -1,12 +1,21 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from statistics import NormalDist
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from turnout.analysis.statistics import mean_confidence_interval, student_t
+from turnout.analysis.statistics import (
+    UNIT_RANGE,
+    ConfidenceInterval,
+    format_interval,
+    mean_confidence_interval,
+    student_t,
+)
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray
 
@@ -83,3 +92,38 @@ def test_the_interval_covers_the_true_mean_at_the_confidence_level() -> None:
     draws: FloatArray = np.random.default_rng(7).normal(3.0, 2.0, (5, 20_000))
     mean, half_width = mean_confidence_interval(draws)
     assert np.mean(np.abs(mean - 3.0) <= half_width) == pytest.approx(0.95, abs=0.01)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
+def test_the_ends_of_an_interval_of_shares_are_shares(values: list[float]) -> None:
+    interval = mean_confidence_interval(values)
+    low, high = interval.bounds(UNIT_RANGE)
+    assert 0 <= low <= interval.mean + 1e-12
+    assert interval.mean - 1e-12 <= high <= 1
+    if len(values) > 1 and interval.mean + interval.half_width <= 1:
+        assert high == interval.mean + interval.half_width
+
+
+@given(st.floats(0, 1), st.floats(0, 2), st.integers(0, 4))
+def test_a_printed_interval_of_shares_never_leaves_the_range(mean: float, half_width: float, digits: int) -> None:
+    text = format_interval(mean, half_width, digits, limits=UNIT_RANGE)
+    if " to " in text:
+        low, high = text.partition("(")[2].rstrip(")").split(" to ")
+    else:
+        middle, width = (Decimal(number) for number in text.split(" ± "))
+        low, high = str(middle - width), str(middle + width)
+    assert 0 <= Decimal(low) <= Decimal(high) <= 1
+
+
+def test_one_seed_prints_no_interval() -> None:
+    mean, half_width = mean_confidence_interval([3.456])
+    assert format_interval(mean, half_width, 2, unit=" s") == "3.46 s"
+    assert format_interval(0.5, 0.25, 2) == "0.50 ± 0.25"
+    assert format_interval(-1.0, 0.5, 1) == "-1.0 ± 0.5"
+    assert format_interval(math.nan, math.nan, 2) == "–"
+
+
+def test_without_an_interval_both_ends_are_the_mean() -> None:
+    low, high = ConfidenceInterval(np.array([0.2, 0.4]), np.array([np.nan, 0.5])).bounds(UNIT_RANGE)
+    assert low.tolist() == [0.2, 0.0]
+    assert high.tolist() == [0.2, 0.9]

@@ -12,12 +12,25 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count
 
+#: The range of accuracies and shares.
+UNIT_RANGE = (0.0, 1.0)
+
 
 class ConfidenceInterval(NamedTuple):
-    """A mean and half the width of its confidence interval."""
+    """A mean and half the width of its confidence interval, which is NaN for a single seed."""
 
     mean: FloatArray
     half_width: FloatArray
+
+    def bounds(self, limits: tuple[float, float] = (-math.inf, math.inf)) -> tuple[FloatArray, FloatArray]:
+        """Returns both ends of the interval, within the range of possible values; the mean for a single seed.
+
+        >>> low, high = mean_confidence_interval([0.9, 1.0, 0.98]).bounds(UNIT_RANGE)
+        >>> round(float(low), 3), float(high)
+        (0.829, 1.0)
+        """
+        half_width = np.nan_to_num(self.half_width, nan=0.0)
+        return np.maximum(self.mean - half_width, limits[0]), np.minimum(self.mean + half_width, limits[1])
 
 
 def mean_confidence_interval(values: npt.ArrayLike, axis: int = 0, confidence: float = 0.95) -> ConfidenceInterval:
@@ -37,6 +50,46 @@ def mean_confidence_interval(values: npt.ArrayLike, axis: int = 0, confidence: f
         return ConfidenceInterval(mean, np.full_like(mean, np.nan))
     standard_error = numbers.std(axis=axis, ddof=1) / math.sqrt(seeds)
     return ConfidenceInterval(mean, np.asarray(student_t(confidence, seeds - 1) * standard_error))
+
+
+def format_interval(
+    mean: float | FloatArray,
+    half_width: float | FloatArray,
+    digits: int,
+    *,
+    unit: str = "",
+    limits: tuple[float, float] = (-math.inf, math.inf),
+) -> str:
+    """Returns an interval as text: "mean ± half-width", or the mean alone if there is no interval (a single seed).
+
+    An interval that would leave the range of possible values is given by its ends, within that range.
+
+    Args:
+        mean: The mean.
+        half_width: Half the width of the interval; NaN if there is none.
+        digits: The number of decimal places.
+        unit: What follows the number, such as " s".
+        limits: The range of possible values.
+
+    >>> format_interval(8.25, 0.4, 1, unit=" s"), format_interval(8.25, math.nan, 1, unit=" s")
+    ('8.2 ± 0.4 s', '8.2 s')
+    >>> format_interval(0.98, 0.05, 2, limits=UNIT_RANGE)
+    '0.98 (0.93 to 1.00)'
+    """
+    middle, half = float(mean), float(half_width)
+    if math.isnan(middle):
+        return "–"
+    text = f"{middle:.{digits}f}"
+    if math.isnan(half):
+        return f"{text}{unit}"
+    # Rounded numbers are compared, so that rounding does not make an interval look as if it left the range.
+    if (
+        round(middle, digits) - round(half, digits) < limits[0]
+        or round(middle, digits) + round(half, digits) > limits[1]
+    ):
+        low, high = max(middle - half, limits[0]), min(middle + half, limits[1])
+        return f"{text} ({low:.{digits}f} to {high:.{digits}f}){unit}"
+    return f"{text} ± {half:.{digits}f}{unit}"
 
 
 @lru_cache(maxsize=256)
