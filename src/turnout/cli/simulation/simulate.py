@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from turnout.analysis.statistics import mean_confidence_interval
+from turnout.analysis.statistics import UNIT_RANGE, format_interval, mean_confidence_interval
 from turnout.cli.options import (
     ConfigOption,
     JsonOption,
@@ -57,6 +58,7 @@ StoreOption = Annotated[
     Path | None,
     typer.Option("--save", "--store", help="Store for the runs; runs that it holds are not repeated."),
 ]
+ANY = (-math.inf, math.inf)
 SIMULATED = ("fair-pace", "random")
 COMPARED = ("fair-pace", "rbcsf", "random", "fedcs")
 NOTE = (
@@ -287,17 +289,17 @@ def _comparison_table(title: str, rows: list[dict[str, Any]], baseline: str) -> 
     for heading in ("policy", "mean round, s", saved, share, "largest shortfall, turns", "status", "Jain"):
         table.add_column(heading, justify="left" if heading in ("policy", "status") else "right")
 
-    def cell(interval: dict[str, float], digits: int, scale: float = 1.0) -> str:
-        return f"{interval['mean'] * scale:.{digits}f} ± {interval['half_width'] * scale:.{digits}f}"
+    def cell(interval: dict[str, float], digits: int, scale: float = 1.0, limits: tuple[float, float] = ANY) -> str:
+        return format_interval(interval["mean"] * scale, interval["half_width"] * scale, digits, limits=limits)
 
     for row in rows:
         table.add_row(
             row["policy"],
             cell(row["mean_round"], 2),
             cell(row["time_saved"], 1, 100),
-            cell(row["least_share"], 3),
+            cell(row["least_share"], 3, limits=UNIT_RANGE),
             f"{row['largest_shortfall']:.2f}",
             status_cell(row["status"], row["tolerance"]),
-            cell(row["jain"], 3),
+            cell(row["jain"], 3, limits=UNIT_RANGE),
         )
     return table
