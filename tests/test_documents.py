@@ -64,22 +64,30 @@ def test_the_index_links_every_page() -> None:
 
 
 def test_the_readme_table_shows_the_figures_of_the_stored_results() -> None:
-    """`turnout demo` and `turnout reproduce horizon` play the same runs as the leaderboard of the paper's world."""
+    """`turnout demo` plays the same runs as the leaderboard of the paper's world."""
     contenders = {
-        "random selection": "random",
+        "**FairPace**, tolerance 2 (default)": "FairPace, tolerance 2",
         "RBCS-F, speed weight 1": "RBCS-F, weight 1",
         "RBCS-F, speed weight 5": "RBCS-F, weight 5",
-        "RBCS-F, speed weight 20 (default)": "RBCS-F, weight 20",
-        "RBCS-F, guarantee planned for round 500 (`horizon=500`)": "RBCS-F, weight 20, fleet, horizon",
+        "RBCS-F, speed weight 20": "RBCS-F, weight 20",
+        "random selection": "random",
+        "FedCS(3), which knows the expected times": "FedCS(3)",
     }
     with (ROOT / "docs/results/leaderboard/numerical/leaderboard.csv").open() as file:
         stored = {row["contender"]: row for row in csv.DictReader(file)}
-    shown = re.findall(r"^\| (.+?) \| ([\d.]+) s \| ([\d.]+) \|", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
-    assert [label for label, _, _ in shown] == list(contenders)
-    for label, mean_round, least_share in shown:
+    row_of_table = r"^\| (.+?) \| ([\d.]+) s \| (.+?) \| ([\d.]+) \| ([\d.]+) turns \| (.+?) \|$"
+    shown = re.findall(row_of_table, (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    assert [row[0] for row in shown] == list(contenders)
+    random = float(stored["random"]["mean_round"])
+    for label, mean_round, saved, least_share, shortfall, promise in shown:
         row = stored[contenders[label]]
         assert mean_round == f"{float(row['mean_round']):.2f}"
+        assert saved == (
+            "–" if label.startswith("random") else f"{1 - float(row['mean_round']) / random:.0%}"[:-1] + " %"
+        )
         assert least_share == f"{float(row['least_share']):.3f}"
+        assert shortfall == f"{float(row['worst_shortfall']):.2f}"
+        assert promise == {"broken": "broken", "behind": "within the tolerance"}[row["status"]]
 
 
 def check_block(block: Block, folder: Path) -> None:

@@ -23,11 +23,12 @@ def run_plain_loop(folder: Path, rounds: int) -> str:
     return result.stdout
 
 
-def test_the_plain_loop_trains_resumes_and_keeps_its_guarantee(tmp_path: Path) -> None:
+def test_the_plain_loop_trains_resumes_and_keeps_its_promise(tmp_path: Path) -> None:
     output = run_plain_loop(tmp_path / "fleet", 10)
     assert re.search(r"^round 10: accuracy 0\.[3-9]\d\d, cohort (phone-\d\d, ){3}phone-\d\d$", output, re.MULTILINE)
     assert "round      10 is closed, no round is open" in output
-    assert output.endswith("the guarantee holds: True\n")
+    # In ten rounds a client is promised two turns at most, and may be two turns behind.
+    assert re.search(r"^The promise is (kept|behind): .+\n\Z", output, re.MULTILINE)
     resumed = run_plain_loop(tmp_path / "fleet", 12)
     assert re.findall(r"^round (\d+):", resumed, re.MULTILINE) == ["12"]
 

@@ -9,6 +9,7 @@ import pytest
 
 from cli.in_process import run
 from cli.test_explain import error_of, json_of
+from cli.test_fleet import play_slow_and_fast
 from turnout.scheduler import ClientStatus, Scheduler
 
 
@@ -28,12 +29,44 @@ def test_a_fleet_is_certified_and_verified(fleet: Path, tmp_path: Path) -> None:
     output, errors, code = run("certify", fleet, "-o", out)
     assert (errors, code) == ("", 0)
     assert f"{out}: 6 clients, 5 rounds" in output
-    assert "The promise is kept for every client" in output
+    assert "Promise kept: all 6 clients are less than one turn behind." in output
     answer = json_of("certify", fleet, "--out", out, "--record", record)
     assert (answer["certificate"], answer["record"], answer["clients"]) == (str(out), str(record), 6)
     assert answer["record_sha256"] == json.loads(out.read_text())["record_sha256"]
-    assert json_of("verify", out, record) == {"verified": True, "differences": []}
-    assert "Verified" in run("verify", out, record)[0]
+    assert answer["promise"]["status"] == "kept"
+    verified = json_of("verify", out, record)
+    assert (verified["verified"], verified["differences"], verified["books_balance"]) == (True, [], True)
+    assert verified["promise"] == answer["promise"]
+    shown = run("verify", out, record)[0].splitlines()
+    assert shown == [
+        "Verified: the certificate matches the record.",
+        "Promise kept: all 6 clients are less than one turn behind.",
+        "The books balance: turns ≥ promised − owed − forfeited for every client.",
+    ]
+
+
+def test_a_broken_promise_is_certified_as_broken_and_its_books_balance(tmp_path: Path) -> None:
+    path, out, record = tmp_path / "fleet.turnout", tmp_path / "c.json", tmp_path / "c.jsonl"
+    play_slow_and_fast(path, 40, guaranteed_rate=0.5)
+    output, errors, code = run("certify", path, "-o", out)
+    assert (errors, code) == ("", 1)
+    assert "Promise broken: slow is 19.00 turns behind, beyond the tolerance of 2" in output
+    output, errors, code = run("verify", out, record)
+    assert (errors, code) == ("", 0)
+    assert "Promise broken: slow is 19.00 turns behind" in output
+    assert "The books balance" in output
+
+
+def test_a_client_that_has_left_is_not_judged(tmp_path: Path) -> None:
+    path, out, record = tmp_path / "fleet.turnout", tmp_path / "c.json", tmp_path / "c.jsonl"
+    play_slow_and_fast(path, 40, guaranteed_rate=0.5)
+    with Scheduler.open(path) as scheduler:
+        scheduler.retire("slow")
+    output, errors, code = run("certify", path, "-o", out)
+    assert (errors, code) == ("", 0)
+    assert "Promise kept: all 1 clients are less than one turn behind." in output
+    verified = json_of("verify", out, record)
+    assert (verified["verified"], verified["promise"]["status"], verified["books_balance"]) == (True, "kept", True)
 
 
 def test_a_forged_certificate_is_not_verified(fleet: Path, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_an_invalid_setting_prints_one_line_and_exits_with_code_two() -> None:
     assert run("dance").returncode == 2
 
 
-def test_the_demo_shows_the_time_saved_and_the_least_selected_client(tmp_path: Path) -> None:
+def test_the_demo_shows_the_time_saved_and_the_status_of_the_promise(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     done = run("demo", "--rounds", "40", "--seeds", "2", "--report", str(report))
     assert done.returncode == 0, done.stderr
@@ -95,24 +95,32 @@ def test_the_demo_shows_the_time_saved_and_the_least_selected_client(tmp_path: P
         "40 rounds",
         "mean of 2 seeds",
         "random",
+        "FairPace, tolerance 2",
         "RBCS-F, weight 20",
         "FedCS(3)",
-        "least selected",
-        "most owed",
+        "least share of",
+        "largest shortfall",
+        "behind ≤ 2",
+        "broken",
     ):
         assert text in done.stdout
     page = report.read_text()
     assert "turnout demo --seeds 2 --rounds 40" in page
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 4
 
 
 def test_the_demo_prints_the_same_figures_as_json_on_both_kernels(tmp_path: Path) -> None:
     arguments = ("demo", "--rounds", "40", "--seeds", "2", "--json", "--report", str(tmp_path / "report.html"))
     rows = json.loads(run(*arguments).stdout)["rows"]
     assert rows == json.loads(run(*arguments, TURNOUT_KERNEL="numpy").stdout)["rows"]
-    assert [row["policy"] for row in rows][:2] == ["random", "RBCS-F, weight 1"]
-    assert rows[0]["time_saved"] == 0
-    assert rows[0]["mean_round_seconds"] > rows[-1]["mean_round_seconds"]
+    assert [row["policy"] for row in rows][:2] == ["FairPace, tolerance 2", "RBCS-F, weight 1"]
+    by_policy = {row["policy"]: row for row in rows}
+    assert by_policy["random"]["time_saved"] == 0
+    assert rows[0]["time_saved"] > 0.2
+    assert rows[0]["largest_shortfall_turns"] <= rows[0]["tolerance"] == 2
+    assert rows[0]["status"] != "broken"
+    assert by_policy["FedCS(3)"]["status"] == "broken"
+    assert by_policy["FedCS(3)"]["largest_shortfall_turns"] == pytest.approx(40 * 0.15)
 
 
 def test_the_demo_prints_its_table_without_matplotlib(tmp_path: Path) -> None:

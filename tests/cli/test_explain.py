@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from turnout.simulator.plans import RunPlan
 from turnout.simulator.sweep import sweep
 from turnout.store import RoundColumns, RunStore
 
-SETTINGS = {"cohort_size": 2, "guaranteed_rate": 0.2, "speed_weight": 1.0}
+SETTINGS = {"cohort_size": 2, "guaranteed_rate": 0.2}
 
 
 def json_of(*arguments: str | Path) -> Any:
@@ -31,10 +32,10 @@ def error_of(*arguments: str | Path) -> str:
     return errors
 
 
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["fair-pace", "rbcsf"])
+def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path, rng = tmp_path_factory.mktemp("fleet") / "fleet.turnout", random.Random(0)
-    with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
+    with Scheduler.open(path, policy=request.param, settings=SETTINGS, deadline=30.0) as scheduler:
         for _ in range(12):
             statuses = {f"[red]{n}": ClientStatus(rng.uniform(0.5, 2), 2.0 + n) for n in range(6)}
             for client in scheduler.choose(statuses):
@@ -82,6 +83,29 @@ def test_a_client_of_a_fleet_is_explained(fleet: Path) -> None:
     assert "there is no client 'nobody'" in error_of("explain", fleet, "nobody")
     assert "there is no round 99 to explain" in error_of("explain", fleet, "[red]0", "--round", "99")
     assert "is a live fleet, which has no runs" in error_of("explain", fleet, "[red]0", "--run", "1")
+
+
+def test_a_price_is_explained_with_the_numbers_from_which_it_is_computed(tmp_path: Path) -> None:
+    path = tmp_path / "runs.turnout"
+    with RunStore(path) as store:
+        sweep([RunPlan("fair-pace", 40, seed=1)], store, workers=1)
+        found = next(
+            answer
+            for row in range(40)
+            if (answer := explain_run(store, 1, row, 40)).standing == "not chosen" and not answer.urgent
+        )
+    output, errors, code = run("explain", path, found.client.removeprefix("client "))
+    assert (errors, code) == ("", 0)
+    assert f"{found.client} " in output
+    assert re.search(r"usually takes [\d.]+ s, and a share of 1/8 of such a round is [\d.]+ s", output), output
+    assert re.search(r"so a turn is worth [\d.]+ · [\d.]+/[\d.]+ = [\d.]+ s", output), output
+    table = dict(re.findall(r"^│ (.+?) +│ (.+?) +│$", output, re.MULTILINE))
+    assert table["its usual exchange time"] == f"{found.usual:,.4g} s"
+    assert table["turns behind, this round included"] == f"{found.behind:,.4g}"
+    assert table["turns that it may be behind"] == f"{found.allowed:,.4g}"
+    assert table["price of its turn"] == f"{found.owed:,.4g} s"
+    assert table["margin"] == f"{found.margin:,.4g} s"
+    assert not any(value.endswith("turns") for value in table.values())
 
 
 @pytest.mark.parametrize("run_", [1, 2, 3, 5])

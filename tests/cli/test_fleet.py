@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -22,7 +23,7 @@ from turnout.scheduler import ClientStatus, Feature, Features, Scheduler
 from turnout.store import RunStore
 
 COMMANDS = [("status",), ("certificate",), ("history", "phone-00"), ("export",), ("doctor",)]
-SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.1, "speed_weight": 1.0}
+SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.1}
 
 
 def run(command: str, file: Path, *arguments: str) -> Done:
@@ -94,13 +95,32 @@ def odd(tmp_path: Path) -> Path:
     return path
 
 
+def play_slow_and_fast(path: Path, rounds: int, **settings: Any) -> None:
+    """A fleet of rbcsf with a weight so large that it selects the fast client, from the second round on."""
+    every = {"cohort_size": 1, "speed_weight": 1e6, "max_owed": 1000, **settings}
+    with Scheduler.open(path, policy="rbcsf", settings=every, deadline=30.0) as scheduler:
+        for number in range(rounds):
+            present = ["slow"] if number == 0 else ["slow", "fast"]
+            for client in scheduler.choose({name: status_of(1) for name in present}):
+                scheduler.report(client, 1.0 if client == "fast" else 20.0)
+            scheduler.close_round()
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """Forty rounds with a guaranteed rate of a half, in which the slow client got one turn."""
+    path = tmp_path / "broken.turnout"
+    play_slow_and_fast(path, 40, guaranteed_rate=0.5)
+    return path
+
+
 # status
 
 
 def test_the_status_shows_the_open_round_and_pending_clients(file: Path) -> None:
     with Scheduler.open(file, read_only=True) as scheduler:
         (out,) = scheduler.status().out
-    text = output_of("status", file)
+    shown = output_of("status", file)
     for text in (
         "8, 0 of them retired",
         "31, open for",
@@ -109,16 +129,29 @@ def test_the_status_shows_the_open_round_and_pending_clients(file: Path) -> None
         f"│ {out}",
         "no network",
         "phone-03 until round",
-        "kept, except for the turns owed",
+        "promise",
     ):
-        assert text in text
+        assert text in shown
+
+
+def test_the_status_has_the_sentence_of_the_certificate_and_names_clients_that_are_behind(broken: Path) -> None:
+    with Scheduler.open(broken, read_only=True) as scheduler:
+        certificate, ids, status = scheduler.certificate(), scheduler.clients, scheduler.status()
+    shown = " ".join(output_of("status", broken).replace("│", " ").split())
+    assert f"promise {certificate.summary().sentence(ids.__getitem__)}" in shown
+    assert f"behind slow by {status.behind['slow']:.2f} turns" in shown
+    found = json_of("status", broken)["promise"]
+    assert (found["status"], found["worst"], found["tolerance"]) == ("broken", "slow", 2.0)
 
 
 def test_the_status_as_json_equals_that_of_the_scheduler(file: Path) -> None:
     found = json_of("status", file)
     with Scheduler.open(file, read_only=True) as scheduler:
         status = scheduler.status()
-        assert {**asdict(status), "resting": status.resting, "elapsed": found["elapsed"]} == found
+        summary = scheduler.certificate().summary()
+        known = {**asdict(status), "resting": status.resting, "elapsed": found["elapsed"], "promise": found["promise"]}
+        assert known == found
+        assert found["promise"]["sentence"] == summary.sentence(scheduler.clients.__getitem__)
     assert found["elapsed"] > 0
 
 
@@ -141,24 +174,31 @@ def test_the_status_of_a_round_past_its_deadline(tmp_path: Path) -> None:
 # certificate
 
 
-def test_the_certificate_holds_and_lists_clients_that_are_owed_most_first(file: Path) -> None:
-    text = output_of("certificate", file)
-    assert text.endswith("The certificate holds for all 8 clients: turns ≥ promised − owed − forfeited.\n")
-    rows = json_of("certificate", file)
-    assert rows["holds"] is True
-    assert rows["of"] == len(rows["clients"]) == 8
-    owed = [row["owed"] for row in rows["clients"]]
-    assert owed == sorted(owed, reverse=True)
+def test_the_certificate_lists_the_clients_that_are_furthest_behind_first(file: Path) -> None:
     with Scheduler.open(file, read_only=True) as scheduler:
-        certificate, row = scheduler.certificate(), scheduler.clients.index("phone-05")
-    (late,) = [client for client in rows["clients"] if client["client"] == "phone-05"]
+        certificate, ids = scheduler.certificate(), scheduler.clients
+    summary, row = certificate.summary(), ids.index("phone-05")
+    done = run("certificate", file)
+    assert done.returncode == int(summary.status == "broken")
+    assert done.stdout.endswith(f"Promise {summary.sentence(ids.__getitem__)}.\n")
+    found = json.loads(run("certificate", file, "--json").stdout)
+    assert (found["status"], found["tolerance"]) == (summary.status, 2.0)
+    assert (found["worst"], found["worst_behind"]) == (ids[summary.worst or 0], summary.worst_behind)
+    assert found["since"] == summary.since
+    assert found["of"] == len(found["clients"]) == 8
+    behind = [client["behind"] for client in found["clients"]]
+    assert behind == sorted(behind, reverse=True)
+    (late,) = [client for client in found["clients"] if client["client"] == "phone-05"]
     assert late == {
         "client": "phone-05",
         "turns": int(certificate.turns[row]),
         "promised": float(certificate.promised[row]),
+        "behind": float(certificate.behind[row]),
+        "status": str(certificate.statuses[row]),
+        "unserved": False,
         "owed": float(certificate.owed[row]),
         "forfeited": float(certificate.forfeited[row]),
-        "kept": True,
+        "kept": bool(certificate.levels[row] < 2),
     }
 
 
@@ -168,32 +208,66 @@ def test_twenty_clients_are_shown_by_default_and_all_with_the_option(tmp_path: P
         scheduler.register([f"phone-{n:02}" for n in range(30)])
     assert len(json_of("certificate", path)["clients"]) == 20
     assert len(json_of("certificate", path, "--all")["clients"]) == 30
-    assert "The 20 of 30 clients that are owed most" in output_of("certificate", path)
+    assert "The 20 of 30 clients that are furthest behind" in output_of("certificate", path)
     assert "phone-29" in output_of("certificate", path, "--all")
 
 
-def test_forfeited_turns_are_reported(tmp_path: Path) -> None:
-    path = tmp_path / "fleet.turnout"
-    settings = {"cohort_size": 1, "guaranteed_rate": 0.5, "max_owed": 1, "speed_weight": 100.0}
-    with Scheduler.open(path, settings=settings, deadline=9.0) as scheduler:
-        for _ in range(20):
-            (chosen,) = scheduler.choose({"slow": status_of(1), "fast": status_of(1)})
-            scheduler.report(chosen, 1.0 if chosen == "fast" else 8.0)
-            scheduler.close_round()
-    assert "raise max_owed or lower speed_weight" in output_of("certificate", path)
+def test_a_broken_promise_exits_with_code_one_unless_another_tolerance_is_given(broken: Path) -> None:
+    done = run("certificate", broken)
+    assert done.returncode == 1
+    assert re.search(r"slow +│ +20\.00 │ +1 │ +\+19\.00 │ broken", done.stdout)
+    assert "Promise broken: slow is 19.00 turns behind, beyond the tolerance of 2" in done.stdout
+    as_json = run("certificate", broken, "--json")
+    assert as_json.returncode == 1
+    found = json.loads(as_json.stdout)
+    assert (found["status"], found["holds"], found["worst"], found["worst_behind"]) == ("broken", False, "slow", 19.0)
+    assert found["counts"] == {"kept": 1, "behind": 0, "broken": 1, "unserved": 0}
+    done = run("certificate", broken, "--tolerance", "19")
+    assert done.returncode == 0
+    assert "Promise behind: slow is 19.00 turns behind, within the tolerance of 19" in done.stdout
+    assert "tolerance must be above 0" in error_of("certificate", broken, "--tolerance", "0")
 
 
-def test_a_broken_certificate_exits_with_code_one(file: Path) -> None:
-    eight = np.zeros(8, dtype=np.int64)
-    broken = Certificate(
-        turns=eight, units_per_turn=10, promised_units=eight + np.arange(8), owed_units=eight, forfeited_units=eight
+def test_owed_and_forfeited_turns_are_shown_and_explained_where_they_differ_from_behind(tmp_path: Path) -> None:
+    plain, capped = tmp_path / "plain.turnout", tmp_path / "capped.turnout"
+    play_slow_and_fast(plain, 4, guaranteed_rate=0.25)
+    shown = output_of("certificate", plain)
+    assert "forfeited" not in shown
+    play_slow_and_fast(capped, 40, guaranteed_rate=0.5, max_owed=1)
+    shown = run("certificate", capped).stdout
+    assert re.search(r"slow .*│ +1\.00 │ +18\.50 │", shown), shown
+    assert "forfeited: 18.50 turns were dropped from the queue because of max_owed; behind still counts them." in shown
+    assert "a client that once had a surplus can be owed more than it is behind" not in shown
+
+
+def test_a_positive_queue_of_a_client_with_a_surplus_is_explained(file: Path) -> None:
+    two = np.zeros(2, dtype=np.int64)
+    surplus = Certificate(
+        turns=two + 5, units_per_turn=10, promised_units=two + 20, owed_units=np.array([4, 0]), forfeited_units=two
     )
-    with patch.object(Scheduler, "certificate", return_value=broken):
-        done = run("certificate", file)
-        as_json = run("certificate", file, "--json")
-    assert done.returncode == as_json.returncode == 1
-    assert "broken for 7 of 8 clients" in done.stdout
-    assert json.loads(as_json.stdout)["holds"] is False
+    with (
+        patch.object(Scheduler, "certificate", return_value=surplus),
+        patch.object(Scheduler, "clients", ["early", "steady"]),
+    ):
+        shown = output_of("certificate", file)
+    assert re.search(r"early +│ +2\.00 │ +5 │ +-3\.00 │ kept +│ +0\.40 │", shown), shown
+    assert re.search(r"steady +│ +2\.00 │ +5 │ +-3\.00 │ kept +│ +│", shown), shown
+    assert "a client that once had a surplus can be owed more than it is behind" in shown
+
+
+def test_clients_without_a_turn_for_lack_of_rounds_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, settings={"cohort_size": 1, "guaranteed_rate": 0.1}, deadline=9.0) as scheduler:
+        scheduler.register(["late-comer"])
+        for _ in range(3):
+            scheduler.choose({"a": status_of(1)})
+            scheduler.report("a", 2.0)
+            scheduler.close_round()
+    shown = output_of("certificate", path)
+    assert "too few rounds to be promised one: late-comer." in shown
+    assert "1 client was there for too few rounds to be served" in shown
+    found = {client["client"]: client for client in json_of("certificate", path)["clients"]}
+    assert (found["late-comer"]["unserved"], found["a"]["unserved"]) == (True, False)
 
 
 def test_a_policy_without_a_guarantee_has_no_certificate(tmp_path: Path) -> None:
@@ -213,8 +287,8 @@ def test_a_policy_without_a_guarantee_has_no_certificate(tmp_path: Path) -> None
 def test_a_history_shows_outcomes_reasons_and_late_times(file: Path) -> None:
     assert "battery empty" in output_of("history", file, "phone-03")
     text = output_of("history", file, "phone-05")
-    for text in ("late", "30.00", "42.50", "reliability", "owed"):
-        assert text in text
+    for expected in ("late", "30.00", "42.50", "reliability", "promised", "behind"):
+        assert expected in text
 
 
 def test_a_history_as_json_has_every_turn(file: Path) -> None:
@@ -314,9 +388,12 @@ def test_a_damaged_file_exits_with_code_one_and_a_remedy(file: Path) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_fleet_in_use_can_be_read(file: Path, command: tuple[str, ...]) -> None:
     with Scheduler.open(file) as scheduler:
-        output_of(command[0], file, *command[1:])
-        scheduler.close_round()
-        output_of(command[0], file, *command[1:])
+        for _ in range(2):
+            done = run(command[0], file, *command[1:])
+            broken = command[0] == "certificate" and scheduler.certificate().status == "broken"
+            assert (done.stderr, done.returncode) == ("", int(broken))
+            if scheduler.open_round is not None:
+                scheduler.close_round()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -337,7 +414,7 @@ def test_a_damaged_fleet_prints_one_line_and_exits_with_code_two(file: Path, com
 
 
 def test_texts_of_clients_cannot_control_the_terminal(odd: Path) -> None:
-    every = [output_of("status", odd), output_of("certificate", odd), output_of("history", odd, "two\nlines")]
+    every = [output_of("status", odd), run("certificate", odd).stdout, output_of("history", odd, "two\nlines")]
     assert not any("\x1b" in text or "\x07" in text for text in every)
     assert r"\x1b[31mred until round 2, inclusive" in every[0]
     assert r"two\nlines" in every[1]

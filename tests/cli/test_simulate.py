@@ -52,8 +52,33 @@ cohort_size = 5
 
 def test_a_simulation_shows_every_policy() -> None:
     shown = run("simulate", "rbcsf", "random", "--rounds", "30").stdout
-    for text in ("30 rounds, seed 0", "rbcsf", "random", "mean round", "least selected", "Jain"):
+    for text in ("30 rounds, seed 0", "rbcsf", "random", "mean round", "of all rounds", "largest shortfall", "Jain"):
         assert text in shown
+
+
+def test_the_default_policies_are_fair_pace_and_random() -> None:
+    result = json.loads(run("simulate", "--rounds", "60", "--json").stdout)
+    assert [row["policy"] for row in result] == ["fair-pace", "random"]
+    assert {row["share_of"] for row in result} == {"of the rounds it was available for"}
+    assert result[0]["largest_shortfall"] <= result[0]["tolerance"] == 2
+    assert result[0]["status"] == ("kept" if result[0]["largest_shortfall"] < 1 else "behind")
+    compared = json.loads(run("compare", "--rounds", "60", "--seeds", "2", "--json").stdout)
+    assert [row["policy"] for row in compared["policies"]] == ["fair-pace", "rbcsf", "random", "fedcs"]
+    assert (compared["guaranteed_rate"], compared["accrual"]) == (0.15, "available")
+    status = {row["policy"]: row["status"] for row in compared["policies"]}
+    assert (status["fair-pace"] != "broken", status["fedcs"]) == (True, "broken")
+
+
+def test_every_policy_is_judged_by_one_promise_and_its_own_tolerance() -> None:
+    arguments = ("simulate", "rbcsf", "random", "--rounds", "60", "--json", "--set", "speed_weight=50")
+    judged = json.loads(run(*arguments, "--set", "tolerance=100").stdout)
+    assert [(row["tolerance"], row["share_of"]) for row in judged] == [(100, "of all rounds"), (2, "of all rounds")]
+    assert judged[0]["status"] == "behind"
+    assert judged[0]["largest_shortfall"] > 2
+    judged = json.loads(run(*arguments, "--tolerance", "3").stdout)
+    assert [row["tolerance"] for row in judged] == [3, 3]
+    assert judged[0]["status"] == "broken"
+    assert "tolerance must be above 0" in error_of("simulate", "random", "--rounds", "5", "--tolerance", "0")
 
 
 def test_settings_apply_to_the_policies_that_have_them() -> None:
@@ -175,6 +200,8 @@ def test_runs_are_listed_shown_exported_and_deleted(tmp_path: Path) -> None:
     number = str(listed[0]["run"])
     shown = json.loads(run("runs", "show", store, number, "--json").stdout)
     assert shown["summary"]["rounds"] == 12
+    assert (shown["summary"]["tolerance"], shown["summary"]["share_of"]) == (2, "of all rounds")
+    assert shown["summary"]["status"] in ("kept", "behind", "broken")
     assert "prediction error" in run("runs", "show", store, number).stdout
     lines = run("runs", "export", store, number).stdout.splitlines()
     assert lines[0] == "round,client,exchange_time,outcome,optimistic,owed,round_duration"
@@ -203,6 +230,18 @@ def test_a_guaranteed_rate_is_checked() -> None:
     assert "cohort_size of at least 10" in result["remedy"]
     result = json.loads(run("check", "--availability", "0.9,0.16,0.9", "--cohort-size", "2", "--json").stdout)
     assert result["clients_at_risk"] == [1]
+
+
+def test_the_check_states_what_is_proved_about_the_tolerance() -> None:
+    result = json.loads(run("check", "--json").stdout)
+    assert result["tolerance"] == 2
+    assert result["proved_bound"] == pytest.approx(2 - 0.15 + 0.15 * 39 / 8)
+    proved = json.loads(run("check", "--tolerance", str(result["tolerance_for_proof"]), "--json").stdout)
+    assert proved["proved_bound"] == pytest.approx(2)
+    shown = run("check", "--clients", "10", "--cohort-size", "3", "--rate", "0.2").stdout
+    assert "with a tolerance of 2, nobody is ever 2.4 turns behind; a tolerance of 1.6 keeps everybody less" in shown
+    assert json.loads(run("check", "--rate", "0.3", "--json").stdout)["proved_bound"] is None
+    assert "tolerance must be above 0" in error_of("check", "--tolerance", "0")
 
 
 def test_a_guaranteed_rate_in_a_file_is_checked(tmp_path: Path) -> None:

@@ -66,24 +66,24 @@ def with_turnout(grid: Grid, config: dict, out: Path) -> dict:
     strategy = FedAvg(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0.0)
     with Scheduler.open(
         out / "fleet.turnout",
-        settings={**promise, "speed_weight": 1.0},
+        settings=promise,
         deadline=float(config["deadline"]),
-        rest_after=1,
+        backoff_after=1,
     ) as scheduler:
         curve = train(FairSelection(strategy, scheduler), grid, int(config["fair-rounds"]))
         print(scheduler.status())
-        ids, turns = scheduler.clients, scheduler.certificate().turns
+        ids, certificate = scheduler.clients, scheduler.certificate()
         lost = sorted(client for client in ids if missed(scheduler, client))
         reliability = {client: scheduler.reliability(client) for client in ids}
         rounds = [client for client in ids if scheduler.history(client)]
         print(f"reliability: {', '.join(f'{client} {reliability[client]:.2f}' for client in rounds)}")
         return {
-            "policy": "turnout, RBCS-F",
+            "policy": "turnout, FairPace",
             **curve,
-            "turns": dict(zip(ids, turns.tolist(), strict=True)),
+            "turns": dict(zip(ids, certificate.turns.tolist(), strict=True)),
             "lost": lost,
             "reliability": reliability,
-            "owed": dict(zip(ids, scheduler.certificate().owed.tolist(), strict=True)),
+            "behind": dict(zip(ids, certificate.behind.tolist(), strict=True)),
         }
 
 

@@ -96,15 +96,15 @@ def with_flower(grid: Grid, settings: dict, seed: int) -> Run:
 def with_turnout(grid: Grid, settings: dict, seed: int, out: Path) -> Run:
     """Trains with the same strategy and fair selection."""
     all_phones(grid)
-    promise = {name: settings[name.replace("_", "-")] for name in ("cohort_size", "guaranteed_rate", "speed_weight")}
-    promise["accrual"] = "always"  # guarantees a share of all rounds, not only of those in which a phone is available
+    promise = {name: settings[name.replace("_", "-")] for name in ("cohort_size", "guaranteed_rate")}
+    promise["accrual"] = "always"  # a share of all rounds, not only of those in which a phone is available
     strategy = FedAvg(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0.0)
     with Scheduler.open(out / f"seed-{seed}.turnout", settings=promise) as scheduler:
         fair = FairSelection(strategy, scheduler, simulated=PaperWorld(seed), resume=False, nodes=PHONES, poll=0.05)
         accuracy = train(fair, grid, settings, seed)
         turns, ids = scheduler.certificate().turns, scheduler.clients
         seconds = [max(turn.seconds for turn in scheduler.turns(number)) for number in range(1, scheduler.round + 1)]
-        return Run("turnout, RBCS-F", seed, seconds, accuracy, [int(turns[ids.index(str(n))]) for n in range(PHONES)])
+        return Run("turnout, FairPace", seed, seconds, accuracy, [int(turns[ids.index(str(n))]) for n in range(PHONES)])
 
 
 def train(strategy: FedAvg | FairSelection, grid: Grid, settings: dict, seed: int) -> list[float]:
@@ -152,7 +152,7 @@ def show(runs: list[Run], promised: float, out: Path) -> None:
         )
         table.add_row(policy, *(mean_and_interval(column) for column in columns))
     Console(width=110).print(table)
-    fair_runs = by_policy["turnout, RBCS-F"]
+    fair_runs = by_policy["turnout, FairPace"]
     saved = [
         1 - fair_run.minutes_to(target) / random_run.minutes_to(target)
         for fair_run, random_run, target in zip(fair_runs, random_runs, targets, strict=True)

@@ -25,7 +25,9 @@ WorkersOption = Annotated[
     int | None, typer.Option(min=1, help="Number of worker processes; by default one per CPU core.")
 ]
 DeviceOption = Annotated[str, typer.Option(help="Device that trains the models: cpu, or cuda for a GPU.")]
-PoliciesArgument = Annotated[list[str] | None, typer.Argument(help="Names of policies, such as rbcsf random fedcs.")]
+PoliciesArgument = Annotated[
+    list[str] | None, typer.Argument(help="Names of policies, such as fair-pace rbcsf random.")
+]
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="TOML file with rounds, world and policies; see docs/simulating.md.")
 ]
@@ -34,7 +36,7 @@ SettingOption = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="A setting of all policies that have it, such as speed_weight=5, or of one: rbcsf.speed_weight=5. "
+        help="A setting of all policies that have it, such as tolerance=1, or of one: rbcsf.speed_weight=5. "
         "Repeatable.",
     ),
 ]
@@ -136,7 +138,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise SettingError(f"{path}: write one [world] table and any number of [[policy]] tables")
     for number, table in enumerate(tables, start=1):
         if not isinstance(table, Mapping) or "name" not in table:
-            raise SettingError(f'{path}: [[policy]] table {number} needs a name, such as name = "rbcsf"')
+            raise SettingError(f'{path}: [[policy]] table {number} needs a name, such as name = "fair-pace"')
     return content
 
 
@@ -144,7 +146,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
     """Parses NAME=VALUE. The value is read as TOML, or as a string if it is not valid TOML."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise SettingError(f"write a setting as NAME=VALUE, such as speed_weight=5, not {text!r}")
+        raise SettingError(f"write a setting as NAME=VALUE, such as tolerance=1, not {text!r}")
     try:
         return name.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

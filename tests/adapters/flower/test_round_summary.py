@@ -13,7 +13,7 @@ from turnout.adapters.flower import FairSelection
 pytestmark = pytest.mark.usefixtures("clock")
 
 ALWAYS = {"turnout-round-seconds", "turnout-asked", "turnout-arrived"}
-PROMISED = {"turnout-most-owed-turns", "turnout-fewest-turns"}
+PROMISED = {"turnout-most-behind-turns", "turnout-broken-promises", "turnout-fewest-turns"}
 OWN = {"train_loss", "norm_bit"}  # metrics of the app
 
 
@@ -29,9 +29,9 @@ def test_the_log_names_the_selected_clients_and_the_reasons(
     grid = InProcessGrid(named_nodes(3, [1.0, 2.0, 4.0]))
     FairSelection(open_to_all(), open_fleet(), poll=0.25).start(grid, model(0.0), num_rounds=3)
     asked = [line for line in log_lines(caplog) if " asks " in line]
-    assert asked[0] == "turnout: round 1 asks c0 (owed 0.00, never timed), c1 (owed 0.00, never timed)"
+    assert asked[0] == "turnout: round 1 asks c0 (0.00 behind, never timed), c1 (0.00 behind, never timed)"
     assert re.fullmatch(
-        r"turnout: round 2 asks c0 \(owed 0\.00, expected \d\.\d s\), c2 \(owed 0\.10, never timed\)", asked[1]
+        r"turnout: round 2 asks c\d \(0\.90 ahead, expected \d\.\d s\), c2 \(0\.10 behind, never timed\)", asked[1]
     )
     assert all(
         cohort == sorted(re.findall(r"c\d", line)) for cohort, line in zip(grid.asked("train"), asked, strict=True)
@@ -42,11 +42,30 @@ def test_the_log_summarises_each_round(open_fleet: OpenFleet, caplog: pytest.Log
     grid = InProcessGrid(named_nodes(3, [1.0, 2.0, 4.0]))
     FairSelection(open_to_all(), open_fleet(), poll=0.25).start(grid, model(0.0), num_rounds=3)
     ended = [line for line in log_lines(caplog) if " took " in line]
+    kept = "promise kept: all 3 clients are less than one turn behind"
     assert ended[0] == (
-        "turnout: round 1 took 2.0 s; the last one back was c1 after 2.0 s; most owed is c2, 0.10 turns"
+        f"turnout: round 1 took 2.0 s; the last one back was c1 after 2.0 s; {kept}; "
+        "1 client was there for too few rounds to be served"
     )
-    assert ended[1].startswith("turnout: round 2 took 4.0 s; the last one back was c2 after 4.0 s; most owed is c1")
+    assert ended[1] == f"turnout: round 2 took 4.0 s; the last one back was c2 after 4.0 s; {kept}"
     assert re.search(r"the last one back was c\d after \d\.\d s, expected \d\.\d s", ended[2])
+
+
+def test_the_log_and_the_metrics_report_a_broken_promise(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = InProcessGrid(named_nodes(3, [1.0, 1.0, 9.0]))
+    settings = {"cohort_size": 2, "guaranteed_rate": 0.5, "speed_weight": 1000.0}
+    scheduler = open_fleet(policy="rbcsf", settings=settings)
+    result = FairSelection(open_to_all(), scheduler, poll=0.25).start(grid, model(0.0), num_rounds=12)
+    certificate = scheduler.certificate()
+    assert certificate.status == "broken"
+    sentence = certificate.summary().sentence(scheduler.clients.__getitem__)
+    assert sentence.startswith("broken: c2 is")
+    assert log_lines(caplog)[-1].endswith(f"; promise {sentence}")
+    last = result.train_metrics_clientapp[12]
+    assert last["turnout-broken-promises"] == 1
+    assert last["turnout-most-behind-turns"] == float(certificate.behind.max()) > 2
 
 
 def test_the_log_names_failed_and_late_clients(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
@@ -78,7 +97,7 @@ def test_the_log_names_at_most_ten_clients(open_fleet: OpenFleet, caplog: pytest
 def test_the_summary_names_the_policy_and_the_strategy(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     scheduler = open_fleet()
     FairSelection(open_to_all(), scheduler).start(InProcessGrid(named_nodes(2)), model(0.0), num_rounds=1)
-    assert "turnout: rbcsf {'cohort_size': 2, 'guaranteed_rate': 0.1}" in caplog.text
+    assert "turnout: fair-pace {'cohort_size': 2, 'guaranteed_rate': 0.1}" in caplog.text
     assert str(scheduler.path) in caplog.text
     assert "Strategy: FedAvg" in caplog.text
     assert "Fraction: train (1.00)" in caplog.text  # from the strategy's summary
@@ -96,7 +115,8 @@ def test_selection_metrics_are_added_to_each_round(open_fleet: OpenFleet) -> Non
     assert "turnout-expected-seconds" in keys[6]
     last = result.train_metrics_clientapp[6]
     certificate = scheduler.certificate()
-    assert last["turnout-most-owed-turns"] == pytest.approx(float(certificate.owed.max()))
+    assert last["turnout-most-behind-turns"] == float(certificate.behind.max())
+    assert last["turnout-broken-promises"] == 0
     assert last["turnout-fewest-turns"] == float(certificate.turns.min())
     assert last["turnout-round-seconds"] == max(turn.seconds or 0.0 for turn in scheduler.turns(6))
     assert result.train_metrics_clientapp[2]["turnout-round-seconds"] == 4.0
@@ -110,11 +130,13 @@ def test_the_metrics_count_selected_and_arrived_clients(open_fleet: OpenFleet) -
     assert (metrics["turnout-asked"], metrics["turnout-arrived"]) == (4, 2)
 
 
-def test_a_policy_without_a_guarantee_reports_no_debts(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_policy_without_a_guarantee_reports_no_promise(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+) -> None:
     scheduler = open_fleet(policy="random", settings={"cohort_size": 2})
     result = FairSelection(open_to_all(), scheduler).start(InProcessGrid(named_nodes(3)), model(0.0), num_rounds=2)
     assert set(result.train_metrics_clientapp[2]) == OWN | ALWAYS
-    assert "owed" not in "".join(log_lines(caplog))
+    assert not re.search("promise|behind|ahead", "".join(log_lines(caplog)))
 
 
 def test_evaluation_metrics_are_unchanged(open_fleet: OpenFleet) -> None:

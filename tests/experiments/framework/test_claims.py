@@ -87,3 +87,9 @@ def test_a_run_that_never_reached_the_target_cannot_make_a_claim_hold() -> None:
     late = Group("late", np.array([60.0, 61.0, 62.5]), never=3)
     assert highest("", "", late, [slow]).verdict == "holds"
     assert highest("", "", slow, [failed, group("slower", 70, 71, 72)]).verdict == "does not hold"
+
+
+def test_a_single_seed_is_summarised_without_an_interval() -> None:
+    assert Group("one", np.array([2.5])).summary == "2.5"
+    assert Group("two", np.array([2.0, 3.0])).summary.startswith("2.5 ± ")
+    assert Group("never", np.array([7.0]), never=1).summary == "7; 1 of 1 runs never"

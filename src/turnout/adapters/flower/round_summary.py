@@ -12,24 +12,25 @@ MAX_LISTED = 10  # clients named in one log line
 
 
 def describe_selection(scheduler: Scheduler, nodes: Mapping[str, int]) -> str:
-    """Returns a text that names the selected clients, what each is owed, and its expected exchange time."""
+    """Returns a text with the selected clients, how far each is behind its promise, and its expected exchange time."""
     opened = scheduler.open_round
     if opened is None or not nodes:
         return "no clients: none is available"
     ids, expected = scheduler.clients, scheduler.predicted()
-    owed = opened.reasons.get("owed")
+    certificate = _certificate(scheduler)
     clients = []
-    for index, row in enumerate(opened.rows.tolist()):
+    for row in opened.rows.tolist():
         client = ids[row]
         reasons = [f"expected {expected[client]:.1f} s" if client in expected else "never timed"]
-        if owed is not None and len(owed) == len(opened.rows):
-            reasons.insert(0, f"owed {owed[index]:.2f}")
+        if certificate is not None:
+            behind = float(certificate.behind[row])
+            reasons.insert(0, f"{behind:.2f} behind" if behind >= 0 else f"{-behind:.2f} ahead")
         clients.append(f"{client} ({', '.join(reasons)})")
     return _join_first(clients)
 
 
 def describe_outcome(scheduler: Scheduler, round: int, expected: Mapping[str, float]) -> str:
-    """Returns a text with the round's duration, its slowest client, missing clients, and the largest debt."""
+    """Returns a text with the round's duration, its slowest client, missing clients, and the status of the promise."""
     turns = scheduler.turns(round)
     times = {turn.id: turn.seconds for turn in turns if turn.kind == "arrived" and turn.seconds is not None}
     parts = [f"took {_duration(turns):.1f} s" if turns else "had no participants"]
@@ -44,9 +45,8 @@ def describe_outcome(scheduler: Scheduler, round: int, expected: Mapping[str, fl
         if clients:
             parts.append(f"{kind} {_join_first(clients)}")
     certificate = _certificate(scheduler)
-    if certificate is not None and len(certificate.owed):
-        worst = int(certificate.owed.argmax())
-        parts.append(f"most owed is {scheduler.clients[worst]}, {certificate.owed[worst]:.2f} turns")
+    if certificate is not None:
+        parts.append(f"promise {certificate.summary().sentence(scheduler.clients.__getitem__)}")
     return "; ".join(parts)
 
 
@@ -61,8 +61,10 @@ def round_metrics(scheduler: Scheduler, round: int, expected: Mapping[str, float
     if len(expected) == len(turns) > 0:
         metrics[f"{OWN_PREFIX}expected-seconds"] = max(expected.values())
     certificate = _certificate(scheduler)
-    if certificate is not None and len(certificate.owed):
-        metrics[f"{OWN_PREFIX}most-owed-turns"] = float(certificate.owed.max())
+    if certificate is not None and len(certificate.turns):
+        summary = certificate.summary()
+        metrics[f"{OWN_PREFIX}most-behind-turns"] = summary.worst_behind
+        metrics[f"{OWN_PREFIX}broken-promises"] = float(summary.broken)
         metrics[f"{OWN_PREFIX}fewest-turns"] = float(certificate.turns.min())
     return metrics
 

@@ -1,16 +1,22 @@
-"""`turnout certify` and `turnout verify`: certificates of the guaranteed rates that third parties can verify."""
+"""`turnout certify` and `turnout verify`: certificates of a promise that third parties can verify."""
 
 from __future__ import annotations
 
 import inspect
+import json as json_module
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 
+from turnout.cli.live.promise import promise_to_dict
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.errors import SettingError
+from turnout.kernel.arrays import IntArray
+from turnout.kernel.certificate import DEFAULT_TOLERANCE, Certificate
 from turnout.scheduler import certify as write_certificate
 from turnout.scheduler import verifier
 
@@ -28,23 +34,26 @@ def certify(
 ) -> None:
     """Write a certificate of the turns that each client was promised and got, and the record that proves it.
 
-    Exit code: 0 if the promise is kept, 1 if it is broken. `turnout verify` checks the two files.
+    Exit code: 1 if the promise to any client is broken, 0 otherwise. `turnout verify` checks the two files.
 
     Example: turnout certify fleet.turnout --out certificate.json
     """
     record_path = out.with_suffix(".jsonl") if record is None else record
     certificate = write_certificate(fleet, out, record_path)
     clients = certificate["clients"]
+    found, ids = _judged_certificate(certificate, record_path)
+    promise = promise_to_dict(found.summary(), ids)
     if json:
         summary = {name: value for name, value in certificate.items() if name != "clients"}
-        print_json({"certificate": str(out), "record": str(record_path), **summary, "clients": len(clients)})
+        paths = {"certificate": str(out), "record": str(record_path)}
+        print_json({**paths, **summary, "clients": len(clients), "promise": promise})
     else:
         console = Console(highlight=False, soft_wrap=True, markup=False)
         console.print(f"{out}: {len(clients):,} clients, {certificate['rounds']:,} rounds")
         console.print(f"{record_path}: {certificate['events']:,} events, SHA-256 {certificate['record_sha256']}")
-        status = "kept for every client, except for owed and forfeited turns" if certificate["holds"] else "BROKEN"
-        console.print(f"The promise is {status}. To verify: turnout verify {out} {record_path}")
-    if not certificate["holds"]:
+        console.print(printable(f"Promise {promise['sentence']}."))
+        console.print(f"To verify: turnout verify {out} {record_path}")
+    if not found.holds:
         raise typer.Exit(1)
 
 
@@ -60,7 +69,10 @@ def verify(
 ) -> None:
     """Recompute a certificate from its record, event by event, and compare.
 
-    Exit code: 0 if the certificate matches the record, 1 if it does not.
+    It also prints the status of the promise, and whether the books balance: turns ≥ promised − owed − forfeited, which
+    holds unless the accounting is damaged.
+
+    Exit code: 0 if the certificate matches the record, 1 if it does not; the status of the promise does not change it.
 
     Example: turnout verify certificate.json certificate.jsonl
     """
@@ -70,12 +82,14 @@ def verify(
     if certificate is None or record is None:
         raise SettingError("pass a certificate and its record, such as certificate.json certificate.jsonl")
     try:
+        text = certificate.read_bytes()
         with record.open("rb") as lines:
-            differences = verifier.differences(certificate.read_bytes(), lines)
+            differences = verifier.differences(text, lines)
+        known = {} if differences else _verified(json_module.loads(text), record)
     except OSError as error:
         raise SettingError(f"cannot read {error.filename}: {error.strerror or error}") from error
     if json:
-        print_json({"verified": not differences, "differences": differences})
+        print_json({"verified": not differences, "differences": differences, **known})
     else:
         console = Console(highlight=False, soft_wrap=True)
         for difference in differences[:MAX_SHOWN]:
@@ -83,5 +97,52 @@ def verify(
         if len(differences) > MAX_SHOWN:
             console.print(f"and {len(differences) - MAX_SHOWN:,} more")
         console.print("NOT verified." if differences else "Verified: the certificate matches the record.")
+        if known:
+            console.print(printable(f"Promise {known['promise']['sentence']}."))
+            console.print(_books(known["books_balance"]))
     if differences:
         raise typer.Exit(1)
+
+
+def _verified(content: Mapping[str, Any], record: Path) -> dict[str, Any]:
+    """Returns what a verified certificate says about the promise, and whether the books of all clients balance."""
+    found, ids = _judged_certificate(content, record)
+    everybody = _certificate_of(content, list(content["clients"]))
+    return {"promise": promise_to_dict(found.summary(), ids), "books_balance": everybody.books_balance}
+
+
+def _judged_certificate(content: Mapping[str, Any], record: Path) -> tuple[Certificate, list[str]]:
+    """Returns the certificate of the clients that have not left, and their ids: only these can still be served."""
+    left = set()
+    with record.open("rb") as lines:
+        for line in lines:
+            if b'"retire"' in line or b'"forget"' in line:
+                event = json_module.loads(line)
+                if event["kind"] in ("retire", "forget"):
+                    left.add(event["client"])
+    ids = [client for client in content["clients"] if client not in left]
+    return _certificate_of(content, ids), ids
+
+
+def _certificate_of(content: Mapping[str, Any], ids: Sequence[str]) -> Certificate:
+    """Returns what a certificate states about these clients; files of older releases have no tolerance."""
+    clients = [content["clients"][client] for client in ids]
+
+    def column(name: str) -> IntArray:
+        return np.array([client.get(name, 0) for client in clients], dtype=np.int64)
+
+    return Certificate(
+        turns=column("turns"),
+        units_per_turn=int(content["terms"]["units_per_turn"]),
+        promised_units=column("promised_units"),
+        owed_units=column("owed_units"),
+        forfeited_units=column("forfeited_units"),
+        tolerance=content["terms"].get("tolerance", DEFAULT_TOLERANCE),
+        broken_since=column("broken_since"),
+    )
+
+
+def _books(balance: bool) -> str:
+    if balance:
+        return "The books balance: turns ≥ promised − owed − forfeited for every client."
+    return "The books do NOT balance: turns < promised − owed − forfeited for some clients, the accounting is damaged."

@@ -17,7 +17,7 @@ from turnout.policies.explain.explanation import Explanation
 from turnout.scheduler import Scheduler, is_fleet
 from turnout.store import RunStore
 
-#: Row headings and units of the fields of an `Explanation`.
+#: Row headings and units of the fields of an `Explanation`, for policies that weigh seconds against owed turns.
 ROWS = {
     "seconds": ("exchange time that the policy expected", "s"),
     "owed": ("owed", "turns"),
@@ -28,6 +28,20 @@ ROWS = {
     "worth": ("which is worth", "turns"),
     "missing_turns": ("missing turns", "turns"),
     "rounds_until": ("rounds until it has accrued them", ""),
+}
+#: The same for policies that give turns a price in seconds.
+PRICE_ROWS = {
+    "seconds": ("exchange time that the policy expected", "s"),
+    "usual": ("its usual exchange time", "s"),
+    "behind": ("turns behind, this round included", ""),
+    "allowed": ("turns that it may be behind", ""),
+    "owed": ("price of its turn", "s"),
+    "threshold": ("slowest time of the cohort", "s"),
+    "objective": ("objective of the cohort", "s"),
+    "margin": ("margin", "s"),
+    "longer": ("the round would take longer by", "s"),
+    "missing_turns": ("missing in its price", "s"),
+    "rounds_until": ("rounds until its price is high enough", ""),
 }
 
 
@@ -42,7 +56,9 @@ def explain(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Explain why a client was selected in a round and by what margin, or how many more owed turns it needed.
+    """Explain why a client was selected in a round and by what margin, or what it lacked.
+
+    For fair-pace this is the price of its turn in seconds, for rbcsf the turns that it is owed.
 
     Example: turnout explain fleet.turnout phone-17 --round 120
     """
@@ -53,7 +69,7 @@ def explain(
     console = Console(highlight=False, soft_wrap=True)
     console.print(printable(found.sentence))
     table = Table(show_header=False)
-    for name, (heading, unit) in ROWS.items():
+    for name, (heading, unit) in (PRICE_ROWS if found.unit == "seconds" else ROWS).items():
         value = getattr(found, name)
         if value is not None:
             table.add_row(heading, f"{value:,.4g} {unit}".rstrip() if isinstance(value, float) else f"{value:,}")

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from turnout.cli.live.promise import behind_words, certificate_table, explain_certificate, promise_to_dict
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Certificate
@@ -28,17 +29,19 @@ MAX_SHOWN = 20
 
 @fleet.command()
 def status(file: FleetArgument, json: JsonOption = False) -> None:
-    """Show the open round, pending, failed and late clients, clients that are owed turns, and back-offs.
+    """Show the open round, pending, failed and late clients, the promise and who is behind, and back-offs.
 
     Example: turnout fleet status fleet.turnout
     """
     with Scheduler.open(file, read_only=True) as scheduler:
-        found = scheduler.status()
+        found, ids = scheduler.status(), scheduler.clients
+        promise = scheduler.certificate() if ids and scheduler.has_guarantee else None
     if json:
-        print_json({**asdict(found), "resting": found.backing_off})  # the former name of backing_off
+        known = None if promise is None else promise_to_dict(promise.summary(), ids)
+        print_json({**asdict(found), "resting": found.backing_off, "promise": known})  # resting: the former name
         return
     table = _table("", "", title=str(file), show_header=False)
-    for heading, lines in _status_rows(found):
+    for heading, lines in _status_rows(found, promise, ids):
         table.add_row(heading, Text("\n").join(printable(line) for line in lines))
     Console().print(table)
 
@@ -47,36 +50,42 @@ def status(file: FleetArgument, json: JsonOption = False) -> None:
 def certificate(
     file: FleetArgument,
     every: Annotated[
-        bool, typer.Option("--all", help=f"Show all clients instead of the {MAX_SHOWN} that are owed most.")
+        bool, typer.Option("--all", help=f"Show all clients instead of the {MAX_SHOWN} that are furthest behind.")
     ] = False,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="Judge by this tolerance, in turns, instead of the tolerance of the fleet."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show the turns that each client was promised and got, clients that are owed most first.
+    """Show the turns that each client was promised and got, and whether the promise is kept, behind or broken.
 
-    Exit code: 0 if the certificate holds, 1 if it is broken.
+    A client is behind by the promised turns minus the turns that it got. The promise to a client is kept if it is
+    less than one turn behind, and broken if it is further behind than the tolerance.
+
+    Exit code: 1 if the promise to any client is broken, 0 otherwise.
 
     Example: turnout fleet certificate fleet.turnout --all
     """
     with Scheduler.open(file, read_only=True) as scheduler:
         found, ids = scheduler.certificate(), scheduler.clients
-    worst = np.lexsort((-found.forfeited_units, -found.owed_units, found.balanced))
-    shown = worst if every else worst[:MAX_SHOWN]
-    clients = [
-        {
-            "client": ids[row],
-            "turns": int(found.turns[row]),
-            "promised": float(found.promised[row]),
-            "owed": float(found.owed[row]),
-            "forfeited": float(found.forfeited[row]),
-            "kept": bool(found.balanced[row]),
-        }
-        for row in shown.tolist()
-    ]
+    if tolerance is not None:
+        found = found.judged(tolerance)
+    rows = np.argsort(-found.behind_units, kind="stable")
+    shown = (rows if every else rows[:MAX_SHOWN]).tolist()
+    summary = found.summary()
     if json:
-        print_json({"holds": found.books_balance, "clients": clients, "of": len(ids)})
+        clients = [_client_dict(found, row, ids[row]) for row in shown]
+        print_json({**promise_to_dict(summary, ids), "holds": found.holds, "clients": clients, "of": len(ids)})
     else:
-        _print_certificate(clients, found)
-    if not found.books_balance:
+        Console().print(certificate_table(found, shown, ids))
+        console = Console(highlight=False, soft_wrap=True)
+        if len(shown) < len(ids):
+            console.print(f"The {len(shown)} of {len(ids):,} clients that are furthest behind; --all shows all.")
+        for line in explain_certificate(found, shown, ids):
+            console.print(printable(line))
+        console.print(printable(f"Promise {summary.sentence(ids.__getitem__)}."))
+    if not found.holds:
         raise typer.Exit(1)
 
 
@@ -86,20 +95,23 @@ def history(
     client: Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")],
     json: JsonOption = False,
 ) -> None:
-    """Show all turns of a client (times in seconds), its reliability, and the turns it is owed.
+    """Show all turns of a client (times in seconds), its reliability, and how far it is behind its promise.
 
     Example: turnout fleet history fleet.turnout phone-17
     """
     with Scheduler.open(file, read_only=True) as scheduler:
         turns, reliability = scheduler.history(client), scheduler.reliability(client)
-        owed = _owed(scheduler, client)
+        row = scheduler.rows([client])[0]
+        promise = scheduler.certificate() if scheduler.has_guarantee else None
+    behind, owed = (None, None) if promise is None else (float(promise.behind[row]), float(promise.owed[row]))
     if json:
         rows = [_turn_dict(turn) for turn in turns]
-        print_json({"client": client, "reliability": reliability, "owed": owed, "turns": rows})
+        known = {"client": client, "reliability": reliability, "behind": behind, "owed": owed}
+        print_json({**known, "turns": rows})
         return
-    suffix = "" if owed is None else f", owed {owed:.2f} turns"
+    suffix = "" if promise is None else f"; {_standing(promise, int(row))}"
     Console().print(_turns_table(turns, client))
-    Console(highlight=False).print(f"{len(turns)} turns, reliability {reliability:.2f}{suffix}")
+    Console(highlight=False, soft_wrap=True).print(f"{len(turns)} turns, reliability {reliability:.2f}{suffix}")
 
 
 @fleet.command()
@@ -141,7 +153,9 @@ def doctor(file: FleetArgument, json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-def _status_rows(found: SchedulerStatus) -> Iterator[tuple[str, list[str]]]:
+def _status_rows(
+    found: SchedulerStatus, promise: Certificate | None, ids: list[str]
+) -> Iterator[tuple[str, list[str]]]:
     yield "clients", [f"{found.clients:,}, {found.retired:,} of them retired"]
     if found.is_open:
         yield "round", [f"{found.round}, open for {found.elapsed:.1f} s; {_deadline(found)}"]
@@ -152,13 +166,12 @@ def _status_rows(found: SchedulerStatus) -> Iterator[tuple[str, list[str]]]:
         yield "round", [f"{found.round} is closed, no round is open" if found.round else "no round was opened yet"]
     lists = {
         "failed": [f"{client}: {why}" for client, why in found.failed.items()],
-        "behind": [f"{client} is owed {turns:.2f} turns" for client, turns in found.behind.items()],
+        "behind": [f"{client} by {turns:.2f} turns" for client, turns in found.behind.items()],
         "backing off": [f"{client} until round {last}, inclusive" for client, last in found.backing_off.items()],
     }
     yield from ((heading, _shorten(lines)) for heading, lines in lists.items() if lines)
-    if found.certificate_holds is not None:
-        kept = "kept, except for the turns owed"
-        yield "promise", [kept if found.certificate_holds else "BROKEN: see turnout fleet certificate"]
+    if promise is not None:
+        yield "promise", [promise.summary().sentence(ids.__getitem__)]
     if found.notices:
         yield "notes", found.notices
 
@@ -176,26 +189,19 @@ def _shorten(lines: list[str]) -> list[str]:
     return lines if len(lines) <= MAX_SHOWN else [*lines[:MAX_SHOWN], f"and {len(lines) - MAX_SHOWN:,} more"]
 
 
-def _print_certificate(clients: list[dict[str, Any]], found: Certificate) -> None:
-    table = _table("client", "turns", "promised", "owed", "forfeited", "kept")
-    for client in clients:
-        numbers = [f"{client[name]:,.2f}" for name in ("promised", "owed", "forfeited")]
-        kept = "yes" if client["kept"] else "NO"
-        table.add_row(printable(client["client"]), f"{client['turns']:,}", *numbers, kept)
-    Console().print(table)
-    console = Console(highlight=False, soft_wrap=True)
-    count, forfeited = len(found.turns), float(found.forfeited.sum())
-    if len(clients) < count:
-        console.print(f"The {len(clients)} of {count:,} clients that are owed most; --all shows all.")
-    if forfeited:
-        console.print(
-            f"{forfeited:,.2f} turns were forfeited to the cap: raise max_owed or lower speed_weight in a new fleet."
-        )
-    if found.books_balance:
-        console.print(f"The certificate holds for all {count:,} clients: turns ≥ promised − owed − forfeited.")
-    else:
-        broken = int((~found.balanced).sum())
-        console.print(f"The certificate is broken for {broken:,} of {count:,} clients: run turnout fleet doctor.")
+def _client_dict(found: Certificate, row: int, client: str) -> dict[str, Any]:
+    status = str(found.statuses[row])
+    return {
+        "client": client,
+        "turns": int(found.turns[row]),
+        "promised": float(found.promised[row]),
+        "behind": float(found.behind[row]),
+        "status": status,
+        "unserved": bool(found.unserved[row]),
+        "owed": float(found.owed[row]),
+        "forfeited": float(found.forfeited[row]),
+        "kept": status != "broken",
+    }
 
 
 def _print_findings(findings: list[Finding], file: Path, intact: bool) -> None:
@@ -211,12 +217,12 @@ def _print_findings(findings: list[Finding], file: Path, intact: bool) -> None:
     console.print("The file is intact." if intact else "The file is damaged.")
 
 
-def _owed(scheduler: Scheduler, client: str) -> float | None:
-    """Returns the turns owed to a client, or None if the policy guarantees no rate."""
-    try:
-        return float(scheduler.certificate().owed[scheduler.rows([client])[0]])
-    except SettingError:
-        return None
+def _standing(promise: Certificate, row: int) -> str:
+    """Says how many turns a client was promised and got, and the status of its promise."""
+    return (
+        f"promised {promise.promised[row]:,.2f} turns, got {promise.turns[row]:,}, "
+        f"{behind_words(float(promise.behind[row]))}: {promise.statuses[row]}"
+    )
 
 
 def _turns_table(turns: list[Turn], client: str) -> Table:
@@ -253,7 +259,7 @@ def _turn_dict(turn: Turn) -> dict[str, Any]:
 
 
 def _table(*headings: str, title: str | Text = "", show_header: bool = True) -> Table:
-    numbers = ("round", "turns", "promised", "owed", "forfeited", "seconds", "loss", "late after")
+    numbers = ("round", "seconds", "loss", "late after")
     table = Table(title=title or None, show_header=show_header)
     for heading in headings:
         table.add_column(heading, justify="right" if heading in numbers else "left")

@@ -1,7 +1,8 @@
-"""`turnout check`: whether a guaranteed rate is feasible."""
+"""`turnout check`: whether a promise is feasible, and what is proved about it."""
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from rich.console import Console
 from turnout.cli.options import ConfigOption, JsonOption, print_json, read_config
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FloatArray
+from turnout.kernel.certificate import DEFAULT_TOLERANCE, as_tolerance
 from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.feasibility import feasibility, largest_feasible_rate, require_feasible
+from turnout.kernel.guarantee import Guarantee
 from turnout.policies.registry import setting_names
 from turnout.simulator.plans import make_world
 
@@ -30,16 +33,20 @@ def check(
             "0.8,0.5,0.9. By default 0.8."
         ),
     ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help=f"Turns that a client may be behind; by default {DEFAULT_TOLERANCE:g}."),
+    ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check whether a guaranteed rate is feasible, how much slack it has, and which clients are at risk.
+    """Check whether a promise is feasible, how much slack it has, which clients are at risk, and what is proved.
 
     Exit code: 0 if the rate is feasible, 1 if it is not.
 
     Example: turnout check --clients 100 --cohort-size 10 --rate 0.05
     """
-    question = _question(clients, cohort_size, rate, availability, config)
+    question = _question(clients, cohort_size, rate, availability, tolerance, config)
     shares: FloatArray = question["availability"]
     size, promised = question["cohort_size"], question["rate"]
     largest = largest_feasible_rate(shares, size)
@@ -54,6 +61,8 @@ def check(
         "slack": float(largest) - promised,
         "clients_at_risk": at_risk,
         "remedy": None,
+        "tolerance": question["tolerance"],
+        **_proved(len(shares), size, promised, question["tolerance"]),
     }
     try:
         require_feasible(np.full(len(shares), promised), shares, size)
@@ -68,9 +77,23 @@ def check(
 
 
 def _question(
-    clients: int | None, cohort_size: int | None, rate: float | None, availability: str | None, config: Any
+    clients: int | None,
+    cohort_size: int | None,
+    rate: float | None,
+    availability: str | None,
+    tolerance: float | None,
+    config: Any,
 ) -> dict[str, Any]:
-    """Returns the values of the command line, else those of the file, else those of the paper."""
+    """Returns the values of the command line, else those of the file, else the defaults.
+
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients per round.
+        rate: The guaranteed rate.
+        availability: One probability, or one per client, as text.
+        tolerance: The tolerance in turns.
+        config: The file.
+    """
     file = {} if config is None else read_config(config)
     world = dict(file.get("world", {}))
     policy = _policy_with_guarantee(file.get("policy", []))
@@ -89,7 +112,20 @@ def _question(
         "availability": np.array(make_world(name, 0, **world).availability),
         "cohort_size": cohort_size or policy.get("cohort_size", 8),
         "rate": float(promised),
+        "tolerance": float(
+            as_tolerance(policy.get("tolerance", DEFAULT_TOLERANCE) if tolerance is None else tolerance)
+        ),
     }
+
+
+def _proved(clients: int, cohort_size: int, rate: float, tolerance: float) -> dict[str, float | None]:
+    """Returns the proved bound of fair-pace, and the tolerance for which the bound is the tolerance asked for."""
+    promise = Guarantee(rate, tolerance=tolerance, accrual="available", paid="chosen")
+    bound = promise.proved_bound(clients, cohort_size)
+    if math.isinf(bound) or tolerance <= rate:
+        return {"proved_bound": None, "tolerance_for_proof": None}
+    needed = 2 * tolerance - bound
+    return {"proved_bound": bound, "tolerance_for_proof": needed if needed > rate else None}
 
 
 def _policy_with_guarantee(policies: list[dict[str, Any]]) -> dict[str, Any]:
@@ -120,3 +156,17 @@ def _print(answer: dict[str, Any]) -> None:
     if at_risk:
         shown = ", ".join(map(str, at_risk[:10])) + (f" and {len(at_risk) - 10} more" if len(at_risk) > 10 else "")
         console.print(f"At risk because available in less than 1.25 × {rate:g} of the rounds: clients {shown}.")
+    if answer["proved_bound"] is not None:
+        console.print(_proof(answer))
+
+
+def _proof(answer: dict[str, Any]) -> str:
+    """Says what is proved about fair-pace with this promise, if it refers to the rounds a client is available for."""
+    tolerance, needed = answer["tolerance"], answer["tolerance_for_proof"]
+    text = (
+        f"Proved for fair-pace, if turns are earned by being available and count when a client is selected: with a "
+        f"tolerance of {tolerance:g}, nobody is ever {answer['proved_bound']:.4g} turns behind"
+    )
+    if needed is None:
+        return f"{text}."
+    return f"{text}; a tolerance of {needed:.4g} keeps everybody less than {tolerance:g} turns behind."

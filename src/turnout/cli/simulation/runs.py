@@ -15,11 +15,12 @@ from rich.table import Table
 
 from turnout.analysis.metrics import prediction_error, summarise
 from turnout.cli.options import JsonOption, print_json
+from turnout.cli.simulation.judging import PAPER_PROMISE, JudgedPromise
 from turnout.experiments.framework.reproduce import write_text
-from turnout.kernel.fairness import DEFAULT_RATE
+from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.rounds import RoundRecord
 from turnout.policies.registry import guarantee_of
-from turnout.store import RunInfo, RunStore
+from turnout.store import RoundColumns, RunInfo, RunStore
 
 runs = typer.Typer(no_args_is_help=True, help="List, show, export and delete the runs of a store.")
 
@@ -70,8 +71,7 @@ def show(store: StoreArgument, run: RunArgument, json: JsonOption = False) -> No
         info = opened.info(run)
         columns = opened.columns(run)
     guarantee = guarantee_of(str(info.plan.get("policy")), info.clients, info.plan.get("settings") or {})
-    promise = DEFAULT_RATE if guarantee is None else guarantee.rate
-    shown = {**_as_dict(info), "summary": asdict(summarise(columns, guaranteed_rate=promise)) if info.rounds else {}}
+    shown = {**_as_dict(info), "summary": _summary(columns, guarantee) if info.rounds else {}}
     if info.rounds and columns.contexts.shape[1]:
         shown["summary"]["prediction_error"] = prediction_error(columns).overall
     if json:
@@ -127,6 +127,18 @@ def delete(
         print_json({"deleted": run})
     else:
         typer.echo(f"deleted run {run}")
+
+
+def _summary(columns: RoundColumns, guarantee: Guarantee | None) -> dict[str, Any]:
+    """Returns the figures of a run, and the status of its promise if it has one that can be judged."""
+    if guarantee is None:
+        return asdict(PAPER_PROMISE.summarise(columns))
+    if guarantee.accrual == "available" and (columns.available is None or "available" in columns.absent):
+        # Without the recorded availability nobody knows what was promised; the figures are those of all rounds.
+        return asdict(summarise(columns, guaranteed_rate=guarantee.rate, paid=guarantee.paid))
+    promise = JudgedPromise(guarantee.rate, guarantee.accrual, guarantee.paid)
+    judged = promise.judge(columns, guarantee.tolerance)
+    return {**asdict(judged.summary), "tolerance": judged.tolerance, "status": judged.status}
 
 
 def _name(info: RunInfo) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -15,8 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from turnout.analysis.metrics import Summary, summarise
-from turnout.analysis.statistics import mean_confidence_interval
+from turnout.analysis.statistics import UNIT_RANGE, format_interval, mean_confidence_interval
 from turnout.cli.options import (
     ConfigOption,
     JsonOption,
@@ -32,13 +32,22 @@ from turnout.cli.options import (
     read_config,
     resumable,
 )
+from turnout.cli.simulation.judging import (
+    Judged,
+    JudgedPromise,
+    PromiseOption,
+    ToleranceOption,
+    promise_of,
+    status_cell,
+    tolerance_of,
+    worst_of,
+)
 from turnout.cli.studies.leaderboard import show_leaderboard
 from turnout.errors import SettingError, suggestion
 from turnout.experiments.framework.drawing import save_as
 from turnout.experiments.leaderboard.suites import SUITES
 from turnout.experiments.paper.comparison import draw_overview, overview_tables
-from turnout.kernel.fairness import DEFAULT_RATE, exact_rate
-from turnout.policies.base import SelectionPolicy
+from turnout.kernel.certificate import Tolerance
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.play import play
 from turnout.simulator.sweep import missing_plans, play_into, sweep
@@ -49,10 +58,13 @@ StoreOption = Annotated[
     Path | None,
     typer.Option("--save", "--store", help="Store for the runs; runs that it holds are not repeated."),
 ]
-PromiseOption = Annotated[
-    float | None,
-    typer.Option(min=0, max=1, help="Guaranteed rate for the column of turns owed; by default that of the policies."),
-]
+ANY = (-math.inf, math.inf)
+SIMULATED = ("fair-pace", "random")
+COMPARED = ("fair-pace", "rbcsf", "random", "fedcs")
+NOTE = (
+    "largest shortfall: promised turns minus turns, of any client after any round. status: at the worst moment; kept "
+    "is less than one turn behind, broken is beyond the tolerance."
+)
 
 
 def simulate(
@@ -63,30 +75,30 @@ def simulate(
     rounds: RoundsOption = None,
     seed: SeedOption = 0,
     promise: PromiseOption = None,
+    tolerance: ToleranceOption = None,
     save: SaveOption = None,
     figure: Annotated[Path | None, typer.Option(help="File for a figure (.svg or .png).")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Simulate policies in the same world and summarise their rounds (by default rbcsf and random).
+    """Simulate policies in the same world and summarise their rounds (by default fair-pace and random).
 
-    Example: turnout simulate rbcsf random --rounds 200 --set cohort_size=5 --world clients=50
+    Example: turnout simulate fair-pace random --rounds 200 --set cohort_size=5 --world clients=50
     """
-    plans = [
-        replace(plan, seed=seed) for plan in contenders(policies, config, settings, world, rounds, ("rbcsf", "random"))
-    ]
+    plans = [replace(plan, seed=seed) for plan in contenders(policies, config, settings, world, rounds, SIMULATED)]
     built = [plan.build()[0] for plan in plans]  # reports invalid settings before the first round
-    promised = _promised(built) if promise is None else promise
+    judged_by = promise_of(built, promise)
+    tolerances = [tolerance_of(policy, tolerance) for policy in built]
     runs = _simulate(plans, save)
-    summaries = [summarise(columns, guaranteed_rate=promised) for columns in runs]
+    judged = [judged_by.judge(columns, allowed) for columns, allowed in zip(runs, tolerances, strict=True)]
     if figure is not None:
         names = [plan.name for plan in plans]
         tables = overview_tables({name: [columns] for name, columns in zip(names, runs, strict=True)})
-        save_as(draw_overview(names, *tables, promised), figure)
+        save_as(draw_overview(names, *tables, judged_by.number), figure)
     if json:
-        print_json([{"policy": plan.name, **asdict(row)} for plan, row in zip(plans, summaries, strict=True)])
+        print_json([{"policy": plan.name, **_judged_dict(row)} for plan, row in zip(plans, judged, strict=True)])
         return
-    title = f"{plans[0].rounds} rounds, seed {seed}, turns owed at a guaranteed rate of {promised:g}"
-    Console().print(_summary_table(title, plans, summaries))
+    Console().print(_summary_table(f"{plans[0].rounds} rounds, seed {seed}; {judged_by}", plans, judged))
+    Console(highlight=False).print(NOTE)
 
 
 def compare(
@@ -109,6 +121,7 @@ def compare(
         str | None, typer.Option(help="Policy to compare with; by default random, or the first.")
     ] = None,
     promise: PromiseOption = None,
+    tolerance: ToleranceOption = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the figures and data of a suite, and for its store unless --store is given."),
@@ -119,19 +132,21 @@ def compare(
 ) -> None:
     """Compare policies over many seeds, seed by seed, with 95 % confidence intervals.
 
-    With --suite, the comparison is a leaderboard of all policies that marks the Pareto front of time and fairness.
+    By default the policies are fair-pace, rbcsf, random and fedcs. With --suite, the comparison is a leaderboard of all
+    policies that marks the Pareto front of time and fairness.
 
-    Example: turnout compare rbcsf random fedcs --seeds 20
+    Example: turnout compare fair-pace rbcsf random --seeds 20
     """
     if suite is not None:
         fixed = {"policies": policies, "--config": config, "--set": settings, "--world": world}
-        _reject_options("--suite, which defines it", {**fixed, "--baseline": baseline, "--promise": promise})
+        judging = {"--baseline": baseline, "--promise": promise, "--tolerance": tolerance}
+        _reject_options("--suite, which defines it", {**fixed, **judging})
         show_leaderboard(
             suite, traces=traces, seeds=seeds, rounds=rounds, out=out, store=save, workers=workers, json=json
         )
         return
     _reject_options("a comparison without --suite", {"--traces": traces, "--out": out})
-    plans = contenders(policies, config, settings, world, rounds, ("rbcsf", "random", "fedcs"))
+    plans = contenders(policies, config, settings, world, rounds, COMPARED)
     count = seeds or (read_config(config).get("seeds", 10) if config is not None else 10)
     built = [plan.build()[0] for plan in plans]  # reports invalid settings before the first run
     names = [plan.name for plan in plans]
@@ -141,12 +156,16 @@ def compare(
         )
     reference = names.index(baseline or ("random" if "random" in names else names[0]))
     by_seed = [[replace(plan, seed=seed) for seed in range(count)] for plan in plans]
-    figures = _sweep(by_seed, _promised(built) if promise is None else promise, save, workers)
-    rows = [_compare(plan, summaries, figures[reference]) for plan, summaries in zip(plans, figures, strict=True)]
+    judged_by = promise_of(built, promise)
+    figures = _sweep(by_seed, judged_by, [tolerance_of(policy, tolerance) for policy in built], save, workers)
+    rows = [_compare(plan, judged, figures[reference]) for plan, judged in zip(plans, figures, strict=True)]
     if json:
-        print_json({"seeds": count, "baseline": names[reference], "policies": rows})
+        known = {"guaranteed_rate": judged_by.number, "accrual": judged_by.accrual}
+        print_json({"seeds": count, "baseline": names[reference], **known, "policies": rows})
         return
-    Console().print(_comparison_table(rows, plans[0].rounds, count, names[reference]))
+    title = f"{plans[0].rounds} rounds, {count} seeds, mean ± 95 % confidence; {judged_by}"
+    Console().print(_comparison_table(title, rows, names[reference]))
+    Console(highlight=False).print(f"{NOTE} Both in the worst of the seeds.")
 
 
 def _reject_options(mode: str, options: Mapping[str, object]) -> None:
@@ -178,13 +197,13 @@ def _simulate_in_memory(plan: RunPlan, progress: Progress) -> RoundColumns:
     return RoundColumns.from_records(records, clients=world.clients)
 
 
-def _promised(policies: Sequence[SelectionPolicy]) -> float:
-    """Returns the guaranteed rate of the first policy that has one rate for all clients, else the paper's rate."""
-    rates = [policy.guarantee.rate for policy in policies if policy.guarantee is not None]
-    return next((float(exact_rate(rate)) for rate in rates if isinstance(rate, float | int | str)), DEFAULT_RATE)
-
-
-def _sweep(by_seed: list[list[RunPlan]], promise: float, save: Path | None, workers: int | None) -> list[list[Summary]]:
+def _sweep(
+    by_seed: list[list[RunPlan]],
+    promise: JudgedPromise,
+    tolerances: Sequence[Tolerance],
+    save: Path | None,
+    workers: int | None,
+) -> list[list[Judged]]:
     with ExitStack() as open_until_done:
         if save is None:
             folder = open_until_done.enter_context(tempfile.TemporaryDirectory())
@@ -195,31 +214,60 @@ def _sweep(by_seed: list[list[RunPlan]], promise: float, save: Path | None, work
         with progress_bar() as progress:
             task = progress.add_task("Simulating", total=len(missing_plans(plans, store)))
             runs = iter(sweep(plans, store, workers=workers, watch=lambda _: progress.advance(task)))
-        return [[summarise(store.columns(next(runs)), guaranteed_rate=promise) for _ in plans] for plans in by_seed]
+        return [
+            [promise.judge(store.columns(next(runs)), tolerance) for _ in plans_of_policy]
+            for plans_of_policy, tolerance in zip(by_seed, tolerances, strict=True)
+        ]
 
 
-def _compare(plan: RunPlan, own: list[Summary], reference: list[Summary]) -> dict[str, Any]:
+def _compare(plan: RunPlan, own: list[Judged], reference: list[Judged]) -> dict[str, Any]:
     """Returns mean and half-width over seeds of each figure; the time saved is a mean of differences per seed."""
 
     def interval(values: list[float]) -> dict[str, float]:
         mean, half_width = mean_confidence_interval(np.array(values))
         return {"mean": float(mean), "half_width": float(half_width)}
 
+    def figure(name: str) -> list[float]:
+        return [float(getattr(judged.summary, name)) for judged in own]
+
+    totals = zip(own, reference, strict=True)
     return {
         "policy": plan.name,
-        "mean_round": interval([summary.mean_round for summary in own]),
-        "time_saved": interval([1 - a.total_time / b.total_time for a, b in zip(own, reference, strict=True)]),
-        "least_share": interval([summary.least_share for summary in own]),
-        "worst_debt": interval([summary.worst_debt for summary in own]),
-        "jain": interval([summary.jain for summary in own]),
+        "mean_round": interval(figure("mean_round")),
+        "time_saved": interval([1 - a.summary.total_time / b.summary.total_time for a, b in totals]),
+        "least_share": interval(figure("least_share")),
+        "share_of": own[0].summary.share_of,
+        "worst_debt": interval(figure("worst_debt")),
+        "largest_shortfall": max(figure("largest_shortfall")),
+        "shortfall_at_end": max(figure("shortfall_at_end")),
+        "tolerance": own[0].tolerance,
+        "status": worst_of([judged.status for judged in own]),
+        "jain": interval(figure("jain")),
     }
 
 
-def _summary_table(title: str, plans: Sequence[RunPlan], summaries: Sequence[Summary]) -> Table:
+def _judged_dict(judged: Judged) -> dict[str, Any]:
+    return {**asdict(judged.summary), "tolerance": judged.tolerance, "status": judged.status}
+
+
+def _summary_table(title: str, plans: Sequence[RunPlan], judged: Sequence[Judged]) -> Table:
     table = Table(title=title)
-    for heading in ("policy", "mean round", "95 % of rounds", "total", "cohort", "least selected", "most owed", "Jain"):
-        table.add_column(heading, justify="left" if heading == "policy" else "right")
-    for plan, summary in zip(plans, summaries, strict=True):
+    share = f"least share {judged[0].summary.share_of}"
+    headings = (
+        "policy",
+        "mean round",
+        "95 % of rounds",
+        "total",
+        "cohort",
+        share,
+        "largest shortfall",
+        "status",
+        "Jain",
+    )
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("policy", "status") else "right")
+    for plan, row in zip(plans, judged, strict=True):
+        summary = row.summary
         table.add_row(
             plan.name,
             f"{summary.mean_round:.2f} s",
@@ -227,26 +275,31 @@ def _summary_table(title: str, plans: Sequence[RunPlan], summaries: Sequence[Sum
             f"{summary.total_time / 60:.1f} min",
             f"{summary.mean_cohort:.1f}",
             f"{summary.least_share:.3f}",
-            f"{summary.worst_debt:.1f} turns",
+            f"{summary.largest_shortfall:.2f} turns",
+            status_cell(row.status, row.tolerance),
             f"{summary.jain:.3f}",
         )
     return table
 
 
-def _comparison_table(rows: list[dict[str, Any]], rounds: int, seeds: int, baseline: str) -> Table:
-    table = Table(title=f"{rounds} rounds, {seeds} seeds, mean ± 95 % confidence; time saved against {baseline}")
-    for heading in ("policy", "mean round, s", "time saved, %", "least selected", "most owed, turns", "Jain"):
-        table.add_column(heading, justify="left" if heading == "policy" else "right")
+def _comparison_table(title: str, rows: list[dict[str, Any]], baseline: str) -> Table:
+    table = Table(title=title)
+    share = f"least share {rows[0]['share_of']}"
+    saved = f"% saved against {baseline}"
+    for heading in ("policy", "mean round, s", saved, share, "largest shortfall, turns", "status", "Jain"):
+        table.add_column(heading, justify="left" if heading in ("policy", "status") else "right")
+
+    def cell(interval: dict[str, float], digits: int, scale: float = 1.0, limits: tuple[float, float] = ANY) -> str:
+        return format_interval(interval["mean"] * scale, interval["half_width"] * scale, digits, limits=limits)
+
     for row in rows:
-        cells = [row["policy"]]
-        for name, scale, digits in (
-            ("mean_round", 1, 2),
-            ("time_saved", 100, 1),
-            ("least_share", 1, 3),
-            ("worst_debt", 1, 1),
-            ("jain", 1, 3),
-        ):
-            interval = row[name]
-            cells.append(f"{interval['mean'] * scale:.{digits}f} ± {interval['half_width'] * scale:.{digits}f}")
-        table.add_row(*cells)
+        table.add_row(
+            row["policy"],
+            cell(row["mean_round"], 2),
+            cell(row["time_saved"], 1, 100),
+            cell(row["least_share"], 3, limits=UNIT_RANGE),
+            f"{row['largest_shortfall']:.2f}",
+            status_cell(row["status"], row["tolerance"]),
+            cell(row["jain"], 3, limits=UNIT_RANGE),
+        )
     return table

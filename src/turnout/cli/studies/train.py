@@ -36,7 +36,7 @@ from turnout.store import RoundColumns, RunStore
 
 
 def train(
-    policy: Annotated[str, typer.Argument(help="Name of the policy.")] = "rbcsf",
+    policy: Annotated[str, typer.Argument(help="Name of the policy.")] = "fair-pace",
     dataset: Annotated[str, typer.Option(help=f"Dataset: {', '.join(SOURCES)}.")] = "digits",
     gamma: Annotated[str, typer.Option(help="Concentration of the split over clients: small is uneven, or iid.")] = "1",
     rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 100,
@@ -72,7 +72,7 @@ def train(
 
     Settings default to those of the study of the dataset: turnout reproduce accuracy.
 
-    Example: turnout train rbcsf --dataset digits --rounds 50 --save runs.turnout
+    Example: turnout train fair-pace --dataset digits --rounds 50 --save runs.turnout
     """
     given = {
         "model": model,

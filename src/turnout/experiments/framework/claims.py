@@ -43,10 +43,11 @@ class Group:
 
     @property
     def summary(self) -> str:
-        """The mean and the half-width of its 95 % confidence interval, as text."""
+        """The mean and, with several seeds, the half-width of its 95 % confidence interval, as text."""
         mean, band = mean_confidence_interval(self.values)
+        interval = "" if np.isnan(band) else f" ± {float(band):.2g}"
         never = f"; {self.never} of {len(self.values)} runs never" if self.never else ""
-        return f"{float(mean):.4g} ± {float(band):.2g}{never}"
+        return f"{float(mean):.4g}{interval}{never}"
 
 
 def ascending(name: str, statement: str, groups: Sequence[Group], *, panel: str = "") -> Claim:
