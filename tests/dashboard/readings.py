@@ -84,9 +84,9 @@ def audit_of(
             waited = [
                 seconds
                 for seconds, outcome in zip(event["seconds"], outcome_of.values(), strict=True)
-                if outcome not in ("failed", "surplus")
+                if outcome != "surplus"  # the server waits for failed and late clients, not for surplus ones
             ]
-            audit.durations.append(max(waited or event["seconds"], default=0.0))
+            audit.durations.append(max(waited, default=0.0))
             audit.cohorts.append(event["clients"])
             audit.present.append(available)
             audit.debts.append(dict(owed))

@@ -102,8 +102,12 @@ def next_turn(explanation: Explanation) -> str | None:
     """Returns when the client's next turn is due, as its explanation of a round says; None if that says nothing."""
     if explanation.standing == "chosen":
         return f"It was chosen in round {explanation.round:,}; how long it waits is known after a round without it."
-    if explanation.rounds_until is None:
+    if explanation.standing != "not chosen":
         return None
+    if explanation.rounds_until is None:
+        return (
+            f"How long it waits for its next turn is unknown; the explanation of round {explanation.round:,} says why."
+        )
     rounds = count_of(explanation.rounds_until, "round")
     return (
         f"Its next turn comes in about {rounds}, counted from round {explanation.round:,}, if it is available in each "

@@ -133,6 +133,7 @@ def promise(ledger: Ledger) -> dict[str, Any] | None:
         "least": json_number(float(rates.min())),
         "most": json_number(float(rates.max())),
         "accrual": queues.accrual,
+        "of": SHARE_OF[queues.accrual],
         "paid": ledger.paid,
         "tolerance": json_number(tolerance_of(ledger)),
         "cap": None if queues.max_owed is None else json_number(float(queues.max_owed)),
