@@ -3,8 +3,7 @@ import { band, chart, line, roundAxis } from './charts.js';
 import { clientsRequest, clientsTable } from './clients.js';
 import { h } from './dom.js';
 import {
-  STATUSES, badge, box, card, cards, charts, clientLink, facts, flagLegend, muted, navigation, renderSlot, roundLink,
-  statusBadge,
+  badge, box, card, cards, certificate, charts, clientLink, facts, flagLegend, muted, navigation, renderSlot, roundLink,
 } from './parts.js';
 import { count, number, seconds, share, short, span, turns } from './format.js';
 
@@ -71,9 +70,7 @@ function times({ times: data }, from) {
 
 function headCards(data) {
   return cards(
-    data.status != null &&
-      h('section', { class: `card certificate ${STATUSES[data.status][0]}` }, h('h2', { class: 'label' }, 'Promise'),
-        h('p', { class: 'value' }, statusBadge(data.status)), h('p', { class: 'more' }, data.standing)),
+    data.status != null && certificate({ status: data.status, text: data.standing }),
     card('Turns', count(data.counted ?? data.turns),
       data.promised != null && `Promised: ${turns(data.promised)}; tolerance: ${turns(data.tolerance)}`,
       data.counted != null && data.counted !== data.turns && `Chosen ${count(data.turns)} times`,
