@@ -16,18 +16,20 @@ const MARKERS = { kept: ['ok', 'circle'], behind: ['warn', 'diamond'], broken: [
 function turnsBehind(data) {
   const { ids, turns: taken, promised, behind, status, tolerance, of } = data.taken_vs_promised;
   const order = ids.map((_, index) => index).sort((a, b) => behind[b] - behind[a]);
+  const lowest = -3 * Math.max(tolerance, largest(behind)); // large surpluses would hide who is behind
+  const cut = behind.some((value) => value < lowest) ? ` Larger surpluses are drawn at ${number(lowest)} turns.` : '';
   return chart({
     id: 'turns-behind', from: data, wide: true, title: 'How far are clients behind?',
     click: (id) => navigation.open('client', { id }),
     caption:
       'Each point is a client, those that are furthest behind first: promised turns minus turns; below 0 is a ' +
-      `surplus. Above the line, the tolerance, the promise is broken.${sampleOf(ids, of)}`,
+      `surplus. Above the line, the tolerance, the promise is broken.${cut}${sampleOf(ids, of)}`,
     traces: (c) =>
       Object.entries(MARKERS).map(([name, [colour, symbol]]) => {
         const shown = order.map((index, rank) => [index, rank]).filter(([index]) => status[index] === name);
         return {
           type: 'scatter', mode: 'markers', name: STATUSES[name][1], showlegend: shown.length > 0,
-          x: shown.map(([, rank]) => rank + 1), y: shown.map(([index]) => behind[index]),
+          x: shown.map(([, rank]) => rank + 1), y: shown.map(([index]) => Math.max(behind[index], lowest)),
           customdata: shown.map(([index]) => ids[index]),
           text: shown.map(([index]) =>
               `${plain(ids[index])}: ${number(behind[index])} turns behind, ${number(taken[index])} of ` +
