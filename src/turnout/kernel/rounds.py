@@ -315,7 +315,7 @@ class RoundReport(_Value):
     @property
     def duration(self) -> float:
         """The duration of the round in seconds: the time of its slowest client (f in the paper)."""
-        return round_duration(self.exchange_times)
+        return float(self.exchange_times.max(initial=0.0))
 
     def with_outcome(self, *outcomes: str) -> BoolArray:
         """Returns a mask of the selected clients whose outcome is one of these."""
@@ -325,24 +325,6 @@ class RoundReport(_Value):
         for outcome in outcomes:
             mask |= np.equal(self.outcomes, outcome)
         return mask
-
-
-def round_duration(seconds: FloatArray, waited_for: BoolArray | None = None) -> float:
-    """Returns the duration of a round in seconds: the longest time for which the server waited for a client.
-
-    This is the only definition of round time. The server waits for late and failed clients too, until their deadline
-    or until they failed. It does not wait for clients that return after enough others ("surplus" in a live fleet).
-
-    Args:
-        seconds: The recorded time of each client of the cohort.
-        waited_for: Whether the server waited for each of them; None means for all.
-
-    >>> round_duration(np.array([5.0, 60.0, 9.0]))
-    60.0
-    >>> round_duration(np.array([5.0, 60.0, 9.0]), np.array([True, False, True]))
-    9.0
-    """
-    return float(seconds.max(initial=0.0, where=True if waited_for is None else waited_for))
 
 
 @dataclass(frozen=True, slots=True)
