@@ -9,7 +9,7 @@ import pytest
 from turnout import RoundOffer, RoundRecord, RoundReport, Selection
 from turnout.errors import OfferError, ReportError, SelectionError, SettingError
 from turnout.kernel.backend import using_kernel
-from turnout.kernel.rounds import ContextRange, LateArrivals
+from turnout.kernel.rounds import ContextRange, LateArrivals, round_seconds
 
 CONTEXTS = np.ones((3, 2))
 
@@ -133,6 +133,13 @@ def test_values_are_compared_by_their_contents() -> None:
 def test_the_duration_of_a_round_is_the_time_of_its_slowest_client() -> None:
     assert make_report().duration == 5.0
     assert make_report(clients=[], contexts=np.empty((0, 2)), exchange_times=[]).duration == 0.0
+
+
+def test_failed_clients_count_for_the_duration_and_surplus_clients_do_not() -> None:
+    times = np.array([3.0, 20.0, 5.0])
+    assert round_seconds(times) == 20.0
+    assert round_seconds(times, np.array([True, False, True])) == 5.0
+    assert round_seconds(times, np.zeros(3, dtype=np.bool_)) == 0.0
 
 
 def test_with_outcome_returns_a_mask_of_clients() -> None:

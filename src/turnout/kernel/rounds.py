@@ -33,6 +33,24 @@ TIMED_OUTCOMES = OUTCOMES[:2]
 NO_METRICS: Mapping[str, float] = MappingProxyType({})
 
 
+def round_seconds(exchange_times: FloatArray, waited_for: BoolArray | None = None) -> float:
+    """Returns how long the server waited in a round: the longest time of the clients that it waited for; 0 for none.
+
+    This is the definition of round time everywhere. It includes late clients, which count with their deadline, and
+    failed clients, which count with the time until the server stopped waiting for them.
+
+    Args:
+        exchange_times: The time of each selected client, in seconds.
+        waited_for: False for clients that returned after the round had enough others, which do not make it longer;
+            None if the server waited for all.
+
+    >>> round_seconds(np.array([4.0, 9.0, 30.0]), np.array([True, True, False]))
+    9.0
+    """
+    times = exchange_times if waited_for is None else exchange_times[waited_for]
+    return float(times.max(initial=0.0))
+
+
 class _Value:
     """Base class of frozen values that are equal if all fields are equal; arrays are compared by their contents."""
 
@@ -314,8 +332,8 @@ class RoundReport(_Value):
 
     @property
     def duration(self) -> float:
-        """The duration of the round in seconds: the time of its slowest client (f in the paper)."""
-        return float(self.exchange_times.max(initial=0.0))
+        """The duration of the round in seconds (f in the paper); see `round_seconds`."""
+        return round_seconds(self.exchange_times)
 
     def with_outcome(self, *outcomes: str) -> BoolArray:
         """Returns a mask of the selected clients whose outcome is one of these."""

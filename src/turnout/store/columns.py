@@ -178,7 +178,7 @@ class RoundColumns:
 
     @property
     def durations(self) -> FloatArray:
-        """The duration of each round in seconds; 0 for a round without clients."""
+        """The duration of each round in seconds, as `turnout.kernel.rounds.round_seconds` defines it."""
         durations = np.zeros(len(self))
         nonempty = np.diff(self.starts) > 0
         if nonempty.any():

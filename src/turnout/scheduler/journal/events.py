@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from turnout.errors import StoreError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
-from turnout.scheduler.outcomes import KINDS, OUTCOME_OF_KIND
+from turnout.kernel.rounds import round_seconds
+from turnout.scheduler.outcomes import KINDS, OUTCOME_OF_KIND, SURPLUS
 from turnout.scheduler.records import unpack_closed
 
 #: The kind of an event, by the name under which it is stored.
@@ -68,6 +69,11 @@ class RecordedRound:
         """The outcome of each client as policies see it: "arrived", "late" or "failed"."""
         outcomes: npt.NDArray[np.str_] = OUTCOME_OF_KIND[self.kinds]
         return outcomes
+
+    @property
+    def duration(self) -> float:
+        """How long the server waited, in seconds: until it had enough updates, or until it stopped waiting."""
+        return round_seconds(self.seconds, self.kinds != SURPLUS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
