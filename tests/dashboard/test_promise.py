@@ -21,8 +21,7 @@ from dashboard.served import TWELVE, Served, promise_fleet, served
 from dashboard.test_machines import metrics_of, value_of
 from scheduler.fleets import named
 from turnout.kernel.certificate import STATUSES
-from turnout.kernel.rounds import round_duration
-from turnout.scheduler import SURPLUS, FleetReader, Scheduler
+from turnout.scheduler import FleetReader, Scheduler
 from turnout.scheduler.journal import journal
 from turnout.simulator import RunPlan, play_into
 from turnout.store import RunStore
@@ -325,7 +324,7 @@ def test_a_round_takes_what_the_server_waited_for(folder: Path) -> None:
             scheduler.report_failure(client, "disk full")
         record = scheduler.close_round()
     with FleetReader(path) as reader:
-        recorded = [round_duration(closed.seconds, closed.kinds != SURPLUS) for closed in reader.closed_rounds()]
+        recorded = [closed.duration for closed in reader.closed_rounds()]
     assert recorded == [9.0, record.report.duration]
     with served(path) as server:
         server.wait_read()
@@ -421,13 +420,14 @@ def test_the_chart_shows_the_turns_behind_with_the_tolerance_as_a_line(browser: 
 @in_a_browser
 def test_statuses_differ_in_word_mark_and_colour(browser: Browser, folder: Path) -> None:
     seen = []
-    for status, settings, rounds in (
-        ("kept", {"policy": "fair-pace", "tolerance": 2}, 5),
-        ("behind", {"policy": "rbcsf", "speed_weight": 20.0, "tolerance": 1000}, 60),
-        ("broken", {"policy": "rbcsf", "speed_weight": 20.0}, 60),
-    ):
+    fleets: list[tuple[str, str, int, dict[str, float]]] = [
+        ("kept", "fair-pace", 5, {}),
+        ("behind", "rbcsf", 60, {"speed_weight": 20.0, "tolerance": 1000}),
+        ("broken", "rbcsf", 60, {"speed_weight": 20.0}),
+    ]
+    for status, policy, rounds, settings in fleets:
         path = folder / f"{status}.turnout"
-        promise_fleet(path, rounds=rounds, **settings)
+        promise_fleet(path, policy, rounds, **settings)
         with served(path) as server, closing(open_page(browser, server)) as page:
             assert text_of(page, "#promise .badge").endswith(status.capitalize())
             assert page.evaluate("document.getElementById('promise').dataset.status") == status

@@ -206,9 +206,16 @@ def test_overview_of_a_fleet(fleet: Served, audit: Audit) -> None:
     assert data["outcomes"] == audit.outcomes
     assert set(audit.outcomes) == {"arrived", "surplus", "outrun", "late", "failed"}
     retired = "c9"
-    shares = {client: audit.turns[client] / audit.volunteered[client] for client in audit.ids if client != retired}
+    stay = [client for client in audit.ids if client != retired]
+    shares = {client: audit.counted[client] / audit.volunteered[client] for client in stay}
     assert close_to([data["least_share"]], [min(shares.values())])
     assert shares[data["least"]["id"]] == min(shares.values())
+    behind = {client: float(RATE * audit.volunteered[client] - audit.counted[client]) for client in stay}
+    assert data["worst"]["id"] == max(behind, key=lambda client: behind[client])
+    counts = Counter(status_of(value) for value in behind.values())
+    assert {status: data["certificate"][status] for status in ("kept", "behind", "broken")} == {
+        status: counts[status] for status in ("kept", "behind", "broken")
+    }
     left_in = audit.left_in[retired]
     worst = [
         max(float(owed) for client, owed in debts.items() if client != retired or number <= left_in)

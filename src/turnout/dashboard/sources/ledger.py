@@ -10,10 +10,10 @@ import numpy as np
 
 from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingArray
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
-from turnout.kernel.certificate import STATUSES, Certificate, PromiseSummary
+from turnout.kernel.certificate import Certificate, PromiseSummary
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import Accrual, FairnessQueues
-from turnout.kernel.rounds import RoundReport, round_duration
+from turnout.kernel.rounds import RoundReport, round_seconds
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.rbcsf.change import ChangeDetector
 from turnout.scheduler import JUDGED_AFTER, OUTRUN, SURPLUS, ClientHistory
@@ -50,7 +50,6 @@ _PER_TURN = {
 TURN_REASONS = ("optimistic", "owed", "usual", "behind", "price")
 UNKNOWN = -1
 _FAIRNESS_SERIES = ("rounds", "worst", "mean", "p95", "least_share", "behind")
-_BROKEN = STATUSES.index("broken")
 _PER_CLIENT = {
     "turns": 0,
     "volunteered": 0,
@@ -86,7 +85,7 @@ class PlayedRound:
     @property
     def duration(self) -> float:
         """The duration of the round in seconds: the server waits for all clients except those that are surplus."""
-        return round_duration(self.report.exchange_times, self.kinds != SURPLUS)
+        return round_seconds(self.report.exchange_times, self.kinds != SURPLUS)
 
 
 class Ledger:
@@ -206,8 +205,11 @@ class Ledger:
             certificate = self.policy.certificate()
             if certificate is None:
                 return None
-            if certificate.broken_since is None and self._knows_broken_since:
-                certificate = replace(certificate, broken_since=self._broken_since.copy())
+            certificate = replace(
+                certificate,
+                broken_since=self._broken_since.copy() if self._knows_broken_since else None,
+                retired=self.retired if self.retired.any() else None,
+            )
             known = self._certified = (self._changes, self.policy, certificate, certificate.summary())
         return known[2:]
 
@@ -226,15 +228,34 @@ class Ledger:
             else ("always")
         )
 
-    def shares(self) -> FloatArray:
-        """Returns each client's turns divided by the rounds in which it accrues turns; NaN before the first of them."""
+    def shares(self, certificate: Certificate | None = None) -> FloatArray:
+        """Returns each client's turns divided by the rounds in which it accrues turns; NaN before the first of them.
+
+        Turns are counted as the promise counts them; without a promise, they are the rounds for which a client was
+        chosen. The certificate may be given if it was just computed.
+        """
+        certificate = certificate or self.certificate()
         if self.share_accrual == "available":
             rounds = self.counters["volunteered"]
         else:
             rounds = self.last_round - self.counters["joined"]
         shares = np.full(self.clients, np.nan)
-        np.divide(self.counters["turns"], rounds, out=shares, where=rounds > 0)
+        turns = self.counters["turns"] if certificate is None else certificate.turns
+        np.divide(turns, rounds, out=shares, where=rounds > 0)
         return shares
+
+    def judged_shares(self, certificate: Certificate | None = None) -> FloatArray:
+        """Returns the shares of which the smallest is shown: NaN for retired clients, and for unknown shares.
+
+        If clients accrue turns only while they are available, those that were promised no whole turn do not count
+        either, unless there are no others: they were there for too few rounds.
+        """
+        certificate = certificate or self.certificate()
+        counts = ~self.retired
+        if certificate is not None and self.share_accrual == "available":
+            servable = counts & (certificate.promised_units >= certificate.units_per_turn)
+            counts = servable if servable.any() else counts
+        return np.where(counts, self.shares(certificate), np.nan)
 
     def mean_seconds(self) -> FloatArray:
         """Returns the mean exchange time of each client; NaN if no time is known."""
@@ -322,17 +343,16 @@ class Ledger:
         self._changes += 1
         self._judge(0)
 
-    def _judge(self, number: int) -> float:
-        """Notes since which round clients are beyond the tolerance; returns how far the worst client is behind."""
+    def _judge(self, number: int) -> Certificate | None:
+        """Notes since which round clients are beyond the tolerance; returns the certificate."""
         certificate = None if self.policy is None else self.policy.certificate()
         if certificate is None:
-            return np.nan
-        broken = certificate.levels == _BROKEN
+            return None
+        broken = certificate.broken
         self._broken_since[broken & ~self._broken] = number
         self._broken_since[~broken] = 0
         self._broken = broken
-        worst = certificate.worst
-        return np.nan if worst is None else int(certificate.behind_units[worst]) / certificate.units_per_turn
+        return replace(certificate, retired=self.retired if self.retired.any() else None)
 
     def _predict(self, report: RoundReport) -> tuple[FloatArray, FloatArray]:
         """Returns the predicted time and the half-width of the band of each client; NaN for unknown clients."""
@@ -372,10 +392,10 @@ class Ledger:
             changed = self._change_detector.changed(rows, predicted[judged], report.exchange_times[judged])
             counters["changed_in"][rows[changed]] = report.round
 
-    def _record_fairness(self, behind: float) -> None:
+    def _record_fairness(self, certificate: Certificate | None) -> None:
         owed = np.full(1, np.nan) if self.queues is None else self.queues.owed[~self.retired]
-        shares = self.shares()
-        known = shares[np.isfinite(shares) & ~self.retired]
+        shares = self.judged_shares(certificate)
+        known = shares[np.isfinite(shares)]
         p95 = (95 * (len(owed) - 1)) // 100
         point = (
             self.last_round,
@@ -383,7 +403,7 @@ class Ledger:
             owed.mean() if len(owed) else 0.0,
             np.partition(owed, p95)[p95] if len(owed) else 0.0,
             known.min() if len(known) else np.nan,
-            behind,
+            np.nan if certificate is None or certificate.worst is None else certificate.behind[certificate.worst],
         )
         for name, value in zip(_FAIRNESS_SERIES, point, strict=True):
             self._fairness_series[name].append(float(value))

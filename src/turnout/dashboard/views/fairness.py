@@ -66,12 +66,12 @@ def fairness(watch: Watch, source: Source | None) -> dict[str, Any]:
     ledger = source.ledger
     shares, turns = ledger.shares(), ledger.counters["turns"]
     known = shares[np.isfinite(shares) & ~ledger.retired]
-    standing = standings(ledger)
+    standing, judged = standings(ledger), ledger.judged_shares()
     return {
         **data,
         "unserved": _unserved(source, standing),
         "owed_note": owed_note(standing),
-        "least_share": json_number(known.min()) if len(known) else None,
+        "least_share": json_number(np.nanmin(judged)) if np.isfinite(judged).any() else None,
         "jain": json_number(jain_index(turns)),
         "gini": json_number(gini_coefficient(turns)),
         "shares": histogram(known),
@@ -131,7 +131,7 @@ def clients(
 
 def _unserved(source: Source, standing: Standings) -> dict[str, Any]:
     """Returns the clients that were there for too few rounds to be served."""
-    rows = np.flatnonzero(standing.unserved)
+    rows = np.flatnonzero(standing.unserved & ~source.ledger.retired)
     return {"total": len(rows), "ids": [source.id_of(row) for row in rows[:MAX_NAMED_UNSERVED].tolist()]}
 
 

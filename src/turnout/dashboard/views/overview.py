@@ -66,8 +66,10 @@ def overview(watch: Watch, source: Source | None) -> dict[str, Any]:
     seconds = ledger.round_column("seconds")
     x, (mean, low, high) = bin_series(ledger.round_column("rounds"), seconds)
     shares, standing = ledger.shares(), standings(ledger)
-    least = _index_of_least(shares, ledger)
-    worst = int(np.nanargmax(standing.behind)) if np.isfinite(standing.behind).any() else None
+    judged = ledger.judged_shares()
+    least = int(np.nanargmin(judged)) if np.isfinite(judged).any() else None
+    summary = ledger.promise_summary()
+    worst = None if summary is None else summary.worst
     sizes = np.diff(ledger.starts)
     volunteers = ledger.round_column("volunteers")
     known = volunteers[volunteers >= 0]
@@ -165,11 +167,6 @@ def _sample_random_cohorts(ledger: Ledger) -> tuple[float, int] | None:
     return float(slowest.mean()), len(clients)
 
 
-def _index_of_least(shares: FloatArray, ledger: Ledger) -> int | None:
-    known = np.where(ledger.retired, np.nan, shares)
-    return int(np.nanargmin(known)) if np.isfinite(known).any() else None
-
-
 def _open_round(source: Source) -> dict[str, Any] | None:
     current = source.open_round()
     if current is None:
@@ -189,8 +186,9 @@ def _open_round(source: Source) -> dict[str, Any] | None:
 
 def _furthest_behind(source: Source, standing: Standings, shares: FloatArray) -> list[dict[str, Any]]:
     """Returns the clients that are furthest behind their promise."""
-    rows = np.argsort(-standing.behind, kind="stable")[:SHOWN_CLIENTS]
-    return [_behind_row(source, row, standing, shares) for row in rows.tolist() if standing.behind[row] > 0]
+    behind = np.where(source.ledger.retired, -np.inf, standing.behind)
+    rows = np.argsort(-behind, kind="stable")[:SHOWN_CLIENTS]
+    return [_behind_row(source, row, standing, shares) for row in rows.tolist() if behind[row] > 0]
 
 
 def _behind_row(source: Source, row: int, standing: Standings, shares: FloatArray) -> dict[str, Any]:

@@ -124,7 +124,7 @@ def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
     }
     if len(seconds):
         data["turnout_last_round_seconds"] = ("Duration of the last round in seconds.", "gauge", float(seconds[-1]))
-    shares = ledger.shares()[~ledger.retired]
+    shares = ledger.judged_shares()
     if np.isfinite(shares).any():
         share_of = SHARE_OF[ledger.share_accrual]
         text = f"The smallest share of turns of any client, of {share_of}."
