@@ -46,9 +46,18 @@ NUMBER, COUNT = Number(), Count()
 POINTS, DOTS, PAGE = 301, 2000, 500
 LINE = Many(NUMBER, POINTS)
 BINS = {"edges": Many(NUMBER, 41), "counts": Many(COUNT, 40)}
-FLAGS = Many(OneOf(("context", "changed", "backing_off", "retired", "rarely_available")), 5)
+FLAGS = Many(OneOf(("context", "changed", "backing_off", "retired", "rarely_available", "too_few_rounds")), 6)
 OUTCOME = OneOf(("arrived", "late", "failed", "surplus", "outrun"))
-CERTIFICATE = {"holds": Maybe(bool), "text": str}
+STATUS = OneOf(("kept", "behind", "broken"))
+CERTIFICATE = {
+    "status": Maybe(STATUS),
+    "text": str,
+    **dict.fromkeys(("kept", "behind", "broken", "unserved", "since"), Maybe(COUNT)),
+    "tolerance": NUMBER,
+    "worst": Maybe(str),
+    "worst_behind": NUMBER,
+}
+SHARE_OF = OneOf(("all rounds", "the rounds it was available for"))
 READING = Maybe({"done": COUNT, "of": COUNT})
 ABOUT = {
     "run": Maybe(COUNT),
@@ -62,20 +71,37 @@ ABOUT = {
             "least": NUMBER,
             "most": NUMBER,
             "accrual": OneOf(("always", "available")),
+            "of": SHARE_OF,
+            "tolerance": NUMBER,
             "paid": OneOf(("chosen", "contributed")),
             "cap": NUMBER,
         }
     ),
+    "certificate": CERTIFICATE,
+    "share_of": SHARE_OF,
     "finished": bool,
     "reading": READING,
     "version": COUNT,
+}
+STANDING = {
+    "id": str,
+    "status": STATUS,
+    "behind": NUMBER,
+    "owed": NUMBER,
+    "turns": COUNT,
+    "promised": NUMBER,
+    "share": NUMBER,
 }
 FIGURE = {"mean": NUMBER, "half": NUMBER}
 CLIENT = {
     "id": str,
     "turns": COUNT,
     "share": NUMBER,
+    "counted": NUMBER,
     "promised": NUMBER,
+    "behind": NUMBER,
+    "tolerance": NUMBER,
+    "status": Maybe(STATUS),
     "owed": NUMBER,
     "forfeited": NUMBER,
     "volunteered": NUMBER,
@@ -95,6 +121,7 @@ ROUND = {
     "target_size": NUMBER,
     "threshold": NUMBER,
     "objective": NUMBER,
+    "unit": OneOf(("turns", "seconds")),
     "opened": Maybe(str),
     "closed": Maybe(str),
     "summary": str,
@@ -107,7 +134,7 @@ ROUND = {
             "high": NUMBER,
             "seconds": NUMBER,
             "outcome": OneOf((*OUTCOME.values, "out")),
-            "owed": NUMBER,
+            **dict.fromkeys(("owed", "usual", "behind", "price"), NUMBER),
             "loss": NUMBER,
             "bottleneck": bool,
             "why": Maybe(str),
@@ -165,17 +192,19 @@ SHAPES: dict[str, Any] = {
         "least_share": NUMBER,
         "least": Maybe({"id": str}),
         "jain": NUMBER,
-        "worst": Maybe({"id": str, "owed": NUMBER}),
+        "worst": Maybe(STANDING),
         "certificate": CERTIFICATE,
         "rounds": {"x": LINE, "mean": LINE, "low": LINE, "high": LINE},
-        "debts": Maybe({"x": LINE, "worst": LINE, "mean": LINE}),
+        "shortfall": Maybe({"x": LINE, "largest": LINE, "ever": NUMBER, "tolerance": NUMBER}),
         "outcomes": Named(COUNT),
         "warnings": Many({"level": OneOf(("error", "warning", "note")), "text": str, "id": Maybe(str)}, 20),
-        "behind": Many({"id": str, "owed": NUMBER, "turns": COUNT, "share": NUMBER}, 8),
+        "behind": Many(STANDING, 8),
     },
     "fairness": {
         "about": ABOUT,
         "certificate": CERTIFICATE,
+        "unserved": {"total": COUNT, "ids": Many(str, 20)},
+        "owed_note": Maybe(str),
         "least_share": NUMBER,
         "jain": NUMBER,
         "gini": NUMBER,
@@ -185,13 +214,23 @@ SHAPES: dict[str, Any] = {
                 "ids": Many(str, DOTS),
                 "turns": Many(NUMBER, DOTS),
                 "promised": Many(NUMBER, DOTS),
+                "behind": Many(NUMBER, DOTS),
+                "status": Many(STATUS, DOTS),
                 "owed": Many(NUMBER, DOTS),
+                "tolerance": NUMBER,
             }
         ),
         "lorenz": {"x": LINE, "y": LINE},
         "worst_over_time": {"x": LINE, "least_share": LINE, "promised": NUMBER},
         "groups": Many(
-            {"name": str, "clients": COUNT, "turns": COUNT, "share": NUMBER, "promised": NUMBER, "owed": NUMBER}, 1000
+            {
+                "name": str,
+                "clients": COUNT,
+                "turns": COUNT,
+                **dict.fromkeys(("share", "promised", "behind", "tolerance", "owed"), NUMBER),
+                "status": STATUS,
+            },
+            1000,
         ),
     },
     "clients": {
@@ -217,6 +256,7 @@ SHAPES: dict[str, Any] = {
         "curve": Maybe({"x": LINE, "worst": LINE, "mean": LINE, "p95": LINE}),
         "now": Maybe(BINS),
         "cap": NUMBER,
+        "owed_note": Maybe(str),
     },
     "turns": {
         "about": ABOUT,
@@ -263,8 +303,10 @@ SHAPES: dict[str, Any] = {
                 "late": COUNT,
                 "failed": COUNT,
                 "bottleneck": Maybe(str),
+                "bottleneck_failed": bool,
                 "threshold": NUMBER,
                 "objective": NUMBER,
+                "unit": OneOf(("turns", "seconds")),
                 "volunteers": NUMBER,
             },
             PAGE,
@@ -274,6 +316,7 @@ SHAPES: dict[str, Any] = {
     "client": {
         "about": ABOUT,
         **CLIENT,
+        "standing": Maybe(str),
         "rank": Maybe(COUNT),
         "joined": COUNT,
         "strip": {
@@ -309,6 +352,9 @@ SHAPES: dict[str, Any] = {
         "longer": NUMBER,
         "worth": NUMBER,
         "instead": Many(str, 1000),
+        "unit": OneOf(("turns", "seconds")),
+        **dict.fromkeys(("usual", "behind", "allowed"), NUMBER),
+        "next": Maybe(str),
     },
     "training": {
         "about": ABOUT,
@@ -339,7 +385,7 @@ SHAPES: dict[str, Any] = {
                 "runs": Many(COUNT, 400),
                 "rounds": COUNT,
                 **dict.fromkeys(("mean_round", "p95_round", "total_time", "least_share", "jain"), FIGURE),
-                "worst_debt": Maybe(FIGURE),
+                "shortfall": Maybe(FIGURE),
                 "accuracy": Maybe(FIGURE),
             },
             24,
@@ -367,9 +413,9 @@ SHAPES: dict[str, Any] = {
 }
 #: Lists of a response that must have the same length.
 SAME_LENGTH: dict[str, list[tuple[str, ...]]] = {
-    "overview": [("rounds.x", "rounds.mean", "rounds.low", "rounds.high"), ("debts.x", "debts.worst", "debts.mean")],
+    "overview": [("rounds.x", "rounds.mean", "rounds.low", "rounds.high"), ("shortfall.x", "shortfall.largest")],
     "fairness": [
-        tuple(f"taken_vs_promised.{name}" for name in ("ids", "turns", "promised", "owed")),
+        tuple(f"taken_vs_promised.{name}" for name in ("ids", "turns", "promised", "behind", "status", "owed")),
         ("lorenz.x", "lorenz.y"),
         ("worst_over_time.x", "worst_over_time.least_share"),
     ],

@@ -59,13 +59,14 @@ def open_dashboard(page: Page, url: str) -> Page:
 
 
 def make_runs(path: Path, *, rounds: int = 200, seeds: int = 3) -> None:
-    """Writes training runs of five policies; the pages show the last one, RBCS-F."""
+    """Writes training runs of six policies; the pages show the last one, FairPace."""
     policies = {
         "round robin": ("round-robin", {}),
         "Oort": ("oort", {}),
         "FedCS(3)": ("fedcs", {}),
         "random": ("random", {}),
         "RBCS-F": ("rbcsf", {"speed_weight": 5.0}),
+        "FairPace": ("fair-pace", {}),
     }
     plans = [
         RunPlan(policy, rounds, seed, settings, "training", {"items": 50, "hidden": 16}, label=label)
@@ -79,8 +80,8 @@ def make_runs(path: Path, *, rounds: int = 200, seeds: int = 3) -> None:
 @contextmanager
 def playing(path: Path) -> Iterator[None]:
     """Plays a fleet of phones until the block ends: a quarter is slow, one becomes slower, some fail."""
-    settings = {"cohort_size": 6, "guaranteed_rate": 0.1, "speed_weight": 1.0}
-    with Scheduler.open(path, settings=settings, deadline=90.0) as scheduler:
+    settings = {"cohort_size": 6, "guaranteed_rate": 0.1}
+    with Scheduler.open(path, policy="fair-pace", settings=settings, deadline=90.0) as scheduler:
         for _ in range(ROUNDS):
             _play(scheduler)
 

@@ -27,6 +27,7 @@ class Audit:
 
     ids: list[str] = field(default_factory=list)
     turns: dict[str, int] = field(default_factory=dict)
+    counted: dict[str, int] = field(default_factory=dict)
     volunteered: dict[str, int] = field(default_factory=dict)
     last_round: dict[str, int] = field(default_factory=dict)
     joined: dict[str, int] = field(default_factory=dict)
@@ -63,6 +64,7 @@ def audit_of(
             for client in event["clients"]:
                 audit.ids.append(client)
                 audit.turns[client] = audit.volunteered[client] = audit.last_round[client] = 0
+                audit.counted[client] = 0
                 audit.joined[client] = len(audit.durations)
                 owed[client] = Fraction(0)
         elif event["kind"] == "round":
@@ -73,6 +75,7 @@ def audit_of(
             outcome_of = dict(zip(event["clients"], event["outcomes"], strict=True))
             for client, outcome in outcome_of.items():
                 audit.turns[client] += 1
+                audit.counted[client] += outcome in paid
                 audit.last_round[client] = event["round"]
                 audit.outcomes[outcome] = audit.outcomes.get(outcome, 0) + 1
             for client in audit.ids:
@@ -84,9 +87,9 @@ def audit_of(
             waited = [
                 seconds
                 for seconds, outcome in zip(event["seconds"], outcome_of.values(), strict=True)
-                if outcome not in ("failed", "surplus")
+                if outcome != "surplus"  # the server waits for failed and late clients, not for surplus ones
             ]
-            audit.durations.append(max(waited or event["seconds"], default=0.0))
+            audit.durations.append(max(waited, default=0.0))
             audit.cohorts.append(event["clients"])
             audit.present.append(available)
             audit.debts.append(dict(owed))

@@ -162,7 +162,12 @@ def small_fleet(
             or are surplus; otherwise all clients return.
         **settings: Options of `Scheduler.open`.
     """
-    defaults = {"settings": {"cohort_size": 4, "guaranteed_rate": "1/6"}, "deadline": 10.0, "overcommit": 1.3}
+    defaults = {
+        "policy": "rbcsf",
+        "settings": {"cohort_size": 4, "guaranteed_rate": "1/6"},
+        "deadline": 10.0,
+        "overcommit": 1.3,
+    }
     with Scheduler.open(path, **{**defaults, "allow_infeasible": True, **settings}) as scheduler:
         play_rounds(scheduler, rounds, named(12) if ids is None else ids, eventful=eventful)
         if is_open:
@@ -198,6 +203,24 @@ def play_rounds(scheduler: Scheduler, rounds: int, ids: Sequence[str], *, eventf
             elif not eventful or fate > 0.12:
                 scheduler.report(client, seconds, loss=2.0 / (1 + round_) + 0.01 * index)
         scheduler.close_round()
+
+
+TWELVE = {f"h{index}": 60.0 + 420.0 * index / 11 for index in range(12)}  # mean times evenly from 60 to 480 s
+
+
+def promise_fleet(path: Path, policy: str, rounds: int = 120, **settings: Any) -> None:
+    """Plays a fleet of twelve clients whose mean times lie evenly between 60 and 480 s, of which 10 % is promised.
+
+    RBCS-F with a speed weight of 20 breaks that promise on purpose: a slow client must be owed hundreds of turns first.
+    """
+    rules = {"cohort_size": 4, "guaranteed_rate": 0.1, **settings}
+    with Scheduler.open(path, policy=policy, settings=rules) as scheduler:
+        for _ in range(rounds):
+            chosen = scheduler.choose(list(TWELVE))
+            rng = round_rng(1, "times", scheduler.round)
+            noise = dict(zip(TWELVE, rng.uniform(0.9, 1.1, len(TWELVE)).tolist(), strict=True))
+            scheduler.report_many({client: TWELVE[client] * noise[client] for client in chosen})
+            scheduler.close_round()
 
 
 def offer_of(ids: Sequence[str], round_: int) -> dict[str, ClientStatus]:

@@ -17,6 +17,7 @@ from dashboard.readings import random_columns, write_random_run
 from dashboard.served import Served, served, small_fleet
 from scheduler.fleets import offered
 from turnout.dashboard.views.fairness import SORTS
+from turnout.kernel.certificate import STATUSES
 from turnout.scheduler import Scheduler
 from turnout.store import RunStore
 
@@ -89,6 +90,8 @@ def test_the_list_is_sorted_with_unknown_values_last(fleet: Served, sort: str, o
         assert [joined[row["id"]] for row in rows] == sorted(joined.values(), reverse=order == "desc")
         return
     values = [row[sort] for row in rows]
+    if sort == "status":
+        values = [STATUSES.index(value) for value in values]
     known = [value for value in values if value is not None]
     assert values == [*known, *[None] * (len(values) - len(known))]
     assert known == sorted(known, reverse=order == "desc")

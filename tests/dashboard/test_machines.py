@@ -106,8 +106,16 @@ def test_metrics_agree_with_the_pages(folder: Path) -> None:
         assert value_of(samples, "turnout_rounds_total") == 30
         assert value_of(samples, "turnout_round_seconds_total") == pytest.approx(data["total_time"], rel=1e-5)
         assert value_of(samples, "turnout_least_share") == pytest.approx(data["least_share"], rel=1e-5)
-        assert value_of(samples, "turnout_worst_debt_turns") == pytest.approx(data["worst"]["owed"], rel=1e-5)
-        assert value_of(samples, "turnout_promise_holds") == 1
+        debts = [row["owed"] for row in server.json("/api/clients")["rows"] if "retired" not in row["flags"]]
+        assert value_of(samples, "turnout_worst_debt_turns") == pytest.approx(max(debts), rel=1e-5)
+        certificate = data["certificate"]
+        level = ["kept", "behind", "broken"].index(certificate["status"])
+        assert value_of(samples, "turnout_promise_status") == level
+        assert value_of(samples, "turnout_promise_holds") == (level < 2)
+        assert value_of(samples, "turnout_promise_broken_clients") == certificate["broken"]
+        assert value_of(samples, "turnout_promise_tolerance_turns") == certificate["tolerance"] == 2
+        shortfall = value_of(samples, "turnout_promise_largest_shortfall_turns")
+        assert shortfall == pytest.approx(max(data["worst"]["behind"], 0), rel=1e-5)
         outcomes = {
             dict(sample.labels)["outcome"]: count for sample, count in samples.items() if "outcomes" in sample.name
         }

@@ -173,7 +173,8 @@ def test_numbers_on_the_page_equal_those_of_the_fleet(browser: Browser, tmp_path
     small_fleet(path, rounds=40, is_open=False)
     with Scheduler.open(path, read_only=True) as scheduler:
         certificate, ids = scheduler.certificate(), scheduler.clients
-    most = max(range(len(ids)), key=lambda row: certificate.owed[row])
+    most = certificate.worst
+    assert most is not None
     with served(path) as server, visiting(browser, server.url) as page:
         server.wait_read()
         turn_to(page, "fairness")
@@ -181,11 +182,17 @@ def test_numbers_on_the_page_equal_those_of_the_fleet(browser: Browser, tmp_path
             "[...document.querySelectorAll('#page tbody tr')[0].children].map(element => element.textContent)"
         )
         assert first[0] == ids[most]
-        assert float(first[1]) == pytest.approx(certificate.owed[most], abs=0.006)
+        assert first[1].endswith(str(certificate.statuses[most]).capitalize())
+        assert float(first[2].replace("−", "-")) == pytest.approx(certificate.behind[most], abs=0.006)
+        assert float(first[3]) == certificate.turns[most]
+        assert float(first[4]) == pytest.approx(certificate.promised[most], abs=0.006)
+        assert float(first[5]) == certificate.tolerance
+        assert float(first[6]) == pytest.approx(certificate.owed[most], abs=0.006)
         page.click("#page tbody tr:first-child a")
         page.wait_for(SETTLED % "client")
         assert ids[most] in page.evaluate("document.querySelector('#page h1').textContent")
-        assert "Guarantee kept" in _text(page, "overview")
+        sentence = f"{ids[most]} is {certificate.behind[most]:.2f} turns behind, beyond the tolerance of 2"
+        assert sentence in _text(page, "overview")
 
 
 def test_the_client_page_shows_the_explanation(browser: Browser, tmp_path: Path) -> None:
@@ -358,7 +365,7 @@ def test_a_run_is_chosen_in_the_dialog(browser: Browser, tmp_path: Path) -> None
         page.wait_for("document.getElementById('runs').open")
         page.click(f"#runs a[href*='run={stored.random[0]}']")
         page.wait_for(f"location.hash.includes('run={stored.random[0]}')")
-        page.wait_for("document.getElementById('page').textContent.includes('No guarantee')")
+        page.wait_for("document.getElementById('page').textContent.includes('No promise')")
         assert "random" in page.evaluate("document.getElementById('run-button').textContent")
 
 

@@ -7,6 +7,7 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
@@ -102,7 +103,7 @@ def make_app(watch: Watch, *, token: str | None = None) -> FastAPI:
     @route("/api/clients")
     def clients(
         run: Run = None,
-        sort: Text = "owed",
+        sort: Text = "behind",
         order: Text = "desc",
         page: PageNumber = 1,
         size: Size = 50,
@@ -187,16 +188,17 @@ def _file_response(request: Request, name: str) -> Response:
     return Response(file.data, media_type=file.media_type, headers=headers)
 
 
-def _explanation(watch: Watch, run: int | None, client: str, number: int | None) -> dict[str, Any]:
+def _explanation(watch: Watch, run: int | None, client_id: str, number: int | None) -> dict[str, Any]:
     """Explains a selection; releases the lock first, because the replay may take seconds and reads the file itself."""
     with watch.locked_source(run) as source:
         if source is None:
             raise ReportError("there is nothing to explain yet: this store has no run")
-        row, newest = source.row_of(client), _newest_round(source)
+        row, newest = source.row_of(client_id), _newest_round(source)
     if not newest:
         raise ReportError("there is nothing to explain yet: no cohort has been selected")
     explanation = source.explain(row, newest if number is None else number)
-    return {name: json_number(value) if isinstance(value, float) else value for name, value in explanation.items()}
+    data = {**asdict(explanation), "next": client.next_turn(explanation)}
+    return {name: json_number(value) if isinstance(value, float) else value for name, value in data.items()}
 
 
 def _newest_round(source: Source) -> int:

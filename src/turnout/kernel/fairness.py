@@ -28,6 +28,8 @@ from turnout.kernel.certificate import DEFAULT_TOLERANCE, Certificate, Tolerance
 Rate: TypeAlias = float | str | Fraction
 Accrual: TypeAlias = Literal["always", "available"]
 
+#: The rounds in which a client earns, in words: a share of turns is a share of these rounds, and headings name them.
+SHARE_OF: Mapping[Accrual, str] = {"always": "all rounds", "available": "the rounds it was available for"}
 #: The default guaranteed rate, in turns per round: that of the paper's experiments.
 DEFAULT_RATE = 0.15
 # The largest number of units per turn; with it, the turns owed after billions of rounds fit into 64 bits.

@@ -9,6 +9,7 @@ import numpy as np
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
+from turnout.policies.explain.explanation import Explanation
 from turnout.scheduler import OpenRound, Turn
 
 
@@ -16,6 +17,8 @@ class Source(Protocol):
     """A run of a store, or a fleet: its ledger, and the data that only this kind of source has."""
 
     ledger: Ledger
+    #: Why the promise cannot be judged; None if it can, or if there is none.
+    trouble: str | None
 
     @property
     def name(self) -> str:
@@ -53,7 +56,7 @@ class Source(Protocol):
     def search(self, query: str, limit: int) -> IntArray:
         """Returns the rows of at most `limit` clients whose ids contain `query`."""
 
-    def explain(self, row: int, number: int) -> dict[str, Any]:
+    def explain(self, row: int, number: int) -> Explanation:
         """Explains why this client was chosen in a round, or why it was not."""
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:

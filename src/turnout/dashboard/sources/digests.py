@@ -10,28 +10,25 @@ from typing import Any
 
 import numpy as np
 
-from turnout.analysis.metrics import jain_index, owed_units
+from turnout.analysis.metrics import jain_index
 from turnout.errors import TurnoutError
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.policies.registry import guarantee_of
 from turnout.store import RoundColumns, RunInfo, RunStore
-
-#: Debts are recomputed only for runs with at most this product of clients and rounds.
-MAX_DEBT_CELLS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Digest:
     """Summary of a run: durations of its rounds, turns of its clients, and metrics (rounds and values by name).
 
-    `worst_debt` is the largest debt after the last round, computed as in the paper for the reference rate of the store.
+    `shortfall` is how far any client was ever behind the reference rate of the store, of all rounds, in turns.
     """
 
     rounds: int
     seconds: FloatArray
     turns: IntArray
     metrics: dict[str, tuple[IntArray, FloatArray]]
-    worst_debt: float | None
+    shortfall: float | None
 
     @property
     def figures(self) -> dict[str, float | None]:
@@ -42,7 +39,7 @@ class Digest:
             "total_time": float(self.seconds.sum()),
             "least_share": int(self.turns.min()) / self.rounds,
             "jain": jain_index(self.turns),
-            "worst_debt": self.worst_debt,
+            "shortfall": self.shortfall,
             "accuracy": None if "accuracy" not in self.metrics else float(self.metrics["accuracy"][1][-1]),
         }
 
@@ -78,14 +75,22 @@ def _guaranteed_rate(info: RunInfo) -> float | None:
     return float(Fraction(rate)) if isinstance(rate, str | int | float) else None
 
 
+def largest_shortfall(columns: RoundColumns, rate: float) -> float:
+    """Returns how many turns any client was ever behind `rate` of all rounds, after any round; at least 0.
+
+    A client is furthest behind before one of its turns or at the end, so only these moments are compared.
+    """
+    rounds, clients = len(columns), columns.chosen
+    index = np.repeat(np.arange(rounds), np.diff(columns.starts))  # the rounds played before each turn
+    order = np.argsort(clients, kind="stable")
+    turns = columns.turns
+    earlier = np.arange(len(order)) - np.repeat(np.cumsum(turns) - turns, turns)  # the client's turns before this one
+    before = float((rate * index[order] - earlier).max(initial=0.0))
+    return max(before, rate * rounds - int(turns.min()), 0.0)
+
+
 def _make_digest(columns: RoundColumns, reference_rate: float | None) -> Digest:
-    worst_debt = None
-    if reference_rate is not None and len(columns) * columns.clients <= MAX_DEBT_CELLS:
-        try:
-            units, units_per_turn = owed_units(columns, reference_rate)
-            worst_debt = int(units[-1].max()) / units_per_turn
-        except TurnoutError:  # the record lacks data that the computation needs
-            worst_debt = None
+    shortfall = None if reference_rate is None else largest_shortfall(columns, reference_rate)
     metrics: dict[str, Any] = {}
     for name, values in columns.metrics.items():
         known = np.isfinite(values)
@@ -93,4 +98,4 @@ def _make_digest(columns: RoundColumns, reference_rate: float | None) -> Digest:
             known &= ~absent
         if known.any():
             metrics[name] = (columns.rounds[known], values[known])
-    return Digest(len(columns), columns.durations, columns.turns, metrics, worst_debt)
+    return Digest(len(columns), columns.durations, columns.turns, metrics, shortfall)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from turnout.dashboard.sources.training import read_training_metrics
 from turnout.errors import ReportError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
+from turnout.policies.explain.explanation import Explanation
 from turnout.scheduler import (
     FAILED,
     FleetEvent,
@@ -42,6 +42,7 @@ class FleetSource:
         except BaseException:
             self._reader.close()
             raise
+        self.trouble: str | None = None
         self.ledger = Ledger(debts_from=self._follower.fleet.round)
         self._events = self._reader.last_event
 
@@ -110,13 +111,13 @@ class FleetSource:
         matches = (row for row, client in enumerate(ids) if part in client.casefold())
         return np.fromiter((row for row, _ in zip(matches, range(limit), strict=False)), dtype=np.int64)
 
-    def explain(self, row: int, number: int) -> dict[str, Any]:
+    def explain(self, row: int, number: int) -> Explanation:
         """Explains a closed round by replaying the journal up to it, an open round with a read-only scheduler."""
         fleet = self._follower.fleet
         if number > fleet.round:
             with Scheduler.open(self._path, read_only=True) as scheduler:
-                return asdict(scheduler.explain(self.id_of(row), number))
-        return asdict(explain_closed_round(self._reader, fleet, row, number))
+                return scheduler.explain(self.id_of(row), number)
+        return explain_closed_round(self._reader, fleet, row, number)
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
         """Returns the open round and its turns; None if no round is open."""
@@ -187,7 +188,7 @@ class FleetSource:
         offer = self._reader.offer(closed.round)
         if offer is not None:
             reasons = align_reasons(Selection(closed.round, offer.rows, dict(offer.reasons)), report)
-        # The time of a failure is unknown; the journal records the deadline instead.
+        # The exchange time of a failed client is unknown; the journal records how long the server waited for it.
         times = np.where(closed.kinds == FAILED, np.nan, closed.seconds)
         opened, ended = closed.opened.timestamp(), closed.closed.timestamp()
         closed_before = self.ledger.round_column("closed")
@@ -207,3 +208,4 @@ class FleetSource:
             if ledger.queues is not None:
                 exact = ledger.queues.owed_exactly()
                 ledger.initial_units = exact.units + exact.credit
+                ledger.judge_snapshot()

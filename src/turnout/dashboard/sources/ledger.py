@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingArray
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
-from turnout.kernel.certificate import Certificate
+from turnout.kernel.certificate import Certificate, PromiseSummary
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.kernel.fairness import FairnessQueues
-from turnout.kernel.rounds import RoundReport
+from turnout.kernel.fairness import Accrual, FairnessQueues
+from turnout.kernel.rounds import RoundReport, round_seconds
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.rbcsf.change import ChangeDetector
 from turnout.scheduler import JUDGED_AFTER, OUTRUN, SURPLUS, ClientHistory
@@ -41,10 +41,15 @@ _PER_TURN = {
     "band": np.float64,
     "optimistic": np.float64,
     "owed": np.float64,
+    "usual": np.float64,
+    "behind": np.float64,
+    "price": np.float64,
     "losses": np.float64,
 }
+#: The reasons of a selection that are shown for each client.
+TURN_REASONS = ("optimistic", "owed", "usual", "behind", "price")
 UNKNOWN = -1
-_FAIRNESS_SERIES = ("rounds", "worst", "mean", "p95", "least_share")
+_FAIRNESS_SERIES = ("rounds", "worst", "mean", "p95", "least_share", "behind")
 _PER_CLIENT = {
     "turns": 0,
     "volunteered": 0,
@@ -78,9 +83,9 @@ class PlayedRound:
     between: float = np.nan
 
     @property
-    def waited_seconds(self) -> FloatArray:
-        """Times that determined the end of the round: NaN for surplus clients, because the round was full before."""
-        return np.where(self.kinds == SURPLUS, np.nan, self.times)
+    def duration(self) -> float:
+        """The duration of the round in seconds: the server waits for all clients except those that are surplus."""
+        return round_seconds(self.report.exchange_times, self.kinds != SURPLUS)
 
 
 class Ledger:
@@ -108,6 +113,11 @@ class Ledger:
         self.initial_units: IntArray | None = None
         self._change_detector: ChangeDetector | None = None
         self._model: ExchangeTimeModel | None = None
+        # Which clients are beyond the tolerance, and since which round; 0 if that was before the first known round.
+        self._broken: BoolArray = np.empty(0, dtype=np.bool_)
+        self._broken_since: IntArray = np.empty(0, dtype=np.int64)
+        self._changes = 0  # counts whatever can change a certificate
+        self._certified: tuple[int, SelectionPolicy, Certificate, PromiseSummary] | None = None
 
     def __len__(self) -> int:
         return len(self._rounds["rounds"])
@@ -122,7 +132,7 @@ class Ledger:
 
     @property
     def fairness_series(self) -> dict[str, FloatArray]:
-        """The worst debt, mean debt, 95th percentile of the debts and least share, by round."""
+        """By round: the worst debt, mean debt, 95th percentile of the debts, least share, and most turns behind."""
         return {name: column.values for name, column in self._fairness_series.items()}
 
     @property
@@ -178,19 +188,74 @@ class Ledger:
         return retired
 
     def certificate(self) -> Certificate | None:
-        """Returns what every client was promised and got; None if the policy guarantees nothing."""
-        return None if self.policy is None or not self.clients else self.policy.certificate()
+        """Returns what every client was promised and got, and since when; None if the policy guarantees nothing."""
+        certified = self._certify()
+        return None if certified is None else certified[0]
 
-    def shares(self) -> FloatArray:
-        """Returns each client's turns divided by the rounds in which it accrues turns; NaN before the first of them."""
+    def promise_summary(self) -> PromiseSummary | None:
+        """Returns the status of the promise in a few numbers; None if the policy guarantees nothing."""
+        certified = self._certify()
+        return None if certified is None else certified[1]
+
+    def _certify(self) -> tuple[Certificate, PromiseSummary] | None:
+        if self.policy is None or not self.clients:
+            return None
+        known = self._certified
+        if known is None or known[0] != self._changes or known[1] is not self.policy:
+            certificate = self.policy.certificate()
+            if certificate is None:
+                return None
+            certificate = replace(
+                certificate,
+                broken_since=self._broken_since.copy() if self._knows_broken_since else None,
+                retired=self.retired if self.retired.any() else None,
+            )
+            known = self._certified = (self._changes, self.policy, certificate, certificate.summary())
+        return known[2:]
+
+    @property
+    def _knows_broken_since(self) -> bool:
+        """Whether the promise is judged after every round; larger fleets are judged only now and then."""
+        return self.clients <= EVERY_ROUND_UP_TO
+
+    @property
+    def share_accrual(self) -> Accrual:
+        """The rounds that `shares` counts: those in which a client was "available", or "always" all of them."""
         queues = self.queues
-        if queues is not None and queues.accrual == "available" and self.knows_availability:
+        return (
+            "available"
+            if queues is not None and queues.accrual == "available" and self.knows_availability
+            else ("always")
+        )
+
+    def shares(self, certificate: Certificate | None = None) -> FloatArray:
+        """Returns each client's turns divided by the rounds in which it accrues turns; NaN before the first of them.
+
+        Turns are counted as the promise counts them; without a promise, they are the rounds for which a client was
+        chosen. The certificate may be given if it was just computed.
+        """
+        certificate = certificate or self.certificate()
+        if self.share_accrual == "available":
             rounds = self.counters["volunteered"]
         else:
             rounds = self.last_round - self.counters["joined"]
         shares = np.full(self.clients, np.nan)
-        np.divide(self.counters["turns"], rounds, out=shares, where=rounds > 0)
+        turns = self.counters["turns"] if certificate is None else certificate.turns
+        np.divide(turns, rounds, out=shares, where=rounds > 0)
         return shares
+
+    def judged_shares(self, certificate: Certificate | None = None) -> FloatArray:
+        """Returns the shares of which the smallest is shown: NaN for retired clients, and for unknown shares.
+
+        If clients accrue turns only while they are available, those that were promised no whole turn do not count
+        either, unless there are no others: they were there for too few rounds.
+        """
+        certificate = certificate or self.certificate()
+        counts = ~self.retired
+        if certificate is not None and self.share_accrual == "available":
+            servable = counts & (certificate.promised_units >= certificate.units_per_turn)
+            counts = servable if servable.any() else counts
+        return np.where(counts, self.shares(certificate), np.nan)
 
     def mean_seconds(self) -> FloatArray:
         """Returns the mean exchange time of each client; NaN if no time is known."""
@@ -208,7 +273,10 @@ class Ledger:
         for name, start in _PER_CLIENT.items():
             new = np.full(count, self.last_round if name == "joined" else start, dtype=np.int64)
             self.counters[name] = np.concatenate([self.counters[name], new])
+        self._changes += 1
         self.seconds = np.concatenate([self.seconds, np.zeros(count)])
+        self._broken = np.concatenate([self._broken, np.zeros(count, dtype=np.bool_)])
+        self._broken_since = np.concatenate([self._broken_since, np.zeros(count, dtype=np.int64)])
         if self._owns_history:
             self.history.add(count)
         if self._change_detector is None:
@@ -224,6 +292,7 @@ class Ledger:
 
     def leave(self, row: int) -> None:
         """Marks a client as retired."""
+        self._changes += 1
         self.counters["left_in"][row] = self.last_round
 
     def add(self, played: PlayedRound, tell: Callable[[], None] | None) -> None:
@@ -232,6 +301,7 @@ class Ledger:
         `tell` passes the report to the policy. It is None if the policy has already learned from this round; then the
         ledger has no predictions for it.
         """
+        self._changes += 1
         report = played.report
         rows, number = report.clients, report.round
         predicted, band = self._predict(report) if tell is not None else (np.full(len(rows), np.nan),) * 2
@@ -240,19 +310,16 @@ class Ledger:
             tell()
             if self._model is not None:
                 self._model.learn_from(report)
-        reasons = {
-            name: np.asarray(played.reasons.get(name, np.full(len(rows), np.nan))) for name in ("optimistic", "owed")
-        }
+        reasons = {name: np.asarray(played.reasons.get(name, np.full(len(rows), np.nan))) for name in TURN_REASONS}
         losses = np.full(len(rows), np.nan) if report.losses is None else report.losses
         turns = {"chosen": rows, "times": played.times, "kinds": played.kinds, "losses": losses}
         for name, values in {**turns, "predicted": predicted, "band": band, **reasons}.items():
             self._turns[name].append(values)
         self._ends.append(len(self._turns["chosen"]))
         available = report.available
-        waited = played.waited_seconds
         round_values = {
             "rounds": number,
-            "seconds": report.duration if np.isnan(waited).all() else np.nanmax(waited),
+            "seconds": played.duration,
             "volunteers": UNKNOWN if available is None else int(available.sum()),
             "threshold": float(played.reasons.get("threshold", np.nan)),
             "objective": float(played.reasons.get("objective", np.nan)),
@@ -268,7 +335,24 @@ class Ledger:
             measured.append(value)
         self._count(played, predicted, arrived_before)
         if tell is not None and number % max(1, self.clients // EVERY_ROUND_UP_TO) == 0:
-            self._record_fairness()
+            self._changes += 1  # the policy has learned from the round
+            self._record_fairness(self._judge(number))
+
+    def judge_snapshot(self) -> None:
+        """Notes which clients are beyond the tolerance in a state that was not computed round by round."""
+        self._changes += 1
+        self._judge(0)
+
+    def _judge(self, number: int) -> Certificate | None:
+        """Notes since which round clients are beyond the tolerance; returns the certificate."""
+        certificate = None if self.policy is None else self.policy.certificate()
+        if certificate is None:
+            return None
+        broken = certificate.broken
+        self._broken_since[broken & ~self._broken] = number
+        self._broken_since[~broken] = 0
+        self._broken = broken
+        return replace(certificate, retired=self.retired if self.retired.any() else None)
 
     def _predict(self, report: RoundReport) -> tuple[FloatArray, FloatArray]:
         """Returns the predicted time and the half-width of the band of each client; NaN for unknown clients."""
@@ -308,10 +392,10 @@ class Ledger:
             changed = self._change_detector.changed(rows, predicted[judged], report.exchange_times[judged])
             counters["changed_in"][rows[changed]] = report.round
 
-    def _record_fairness(self) -> None:
+    def _record_fairness(self, certificate: Certificate | None) -> None:
         owed = np.full(1, np.nan) if self.queues is None else self.queues.owed[~self.retired]
-        shares = self.shares()
-        known = shares[np.isfinite(shares) & ~self.retired]
+        shares = self.judged_shares(certificate)
+        known = shares[np.isfinite(shares)]
         p95 = (95 * (len(owed) - 1)) // 100
         point = (
             self.last_round,
@@ -319,6 +403,7 @@ class Ledger:
             owed.mean() if len(owed) else 0.0,
             np.partition(owed, p95)[p95] if len(owed) else 0.0,
             known.min() if len(known) else np.nan,
+            np.nan if certificate is None or certificate.worst is None else certificate.behind[certificate.worst],
         )
         for name, value in zip(_FAIRNESS_SERIES, point, strict=True):
             self._fairness_series[name].append(float(value))

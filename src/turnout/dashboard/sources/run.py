@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +14,7 @@ from turnout.errors import ReportError, TurnoutError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import OUTCOMES, RoundRecord, RoundReport
 from turnout.policies.base import SelectionPolicy
+from turnout.policies.explain.explanation import Explanation
 from turnout.policies.registry import make_policy, with_defaults
 from turnout.policies.wrappers.guarantee import MostOwed
 from turnout.scheduler import KINDS, OpenRound, Turn
@@ -95,9 +94,9 @@ class RunSource:
         matches = (row for row in range(self.info.clients) if query in str(row))
         return np.fromiter((row for row, _ in zip(matches, range(limit), strict=False)), dtype=np.int64)
 
-    def explain(self, row: int, number: int) -> dict[str, Any]:
+    def explain(self, row: int, number: int) -> Explanation:
         """Explains a round by replaying the run up to it."""
-        return asdict(explain_run(self._store, self.info.id, row, number))
+        return explain_run(self._store, self.info.id, row, number)
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
         """Returns None: a run records closed rounds only."""

@@ -3,10 +3,11 @@ import { band, chart, line, roundAxis } from './charts.js';
 import { clientsRequest, clientsTable } from './clients.js';
 import { h } from './dom.js';
 import {
-  badge, box, card, cards, charts, clientLink, facts, flagLegend, muted, navigation, renderSlot, roundLink,
+  badge, box, card, cards, certificate, charts, clientLink, facts, flagLegend, muted, navigation, renderSlot, roundLink,
 } from './parts.js';
 import { count, number, seconds, share, short, span, turns } from './format.js';
 
+const FOLLOWED_CLIENTS = 100_000;
 const MARKERS = { failed: ['bad', 'x'], late: ['warn', 'diamond'] };
 
 function strip({ strip: data }, from) {
@@ -69,8 +70,11 @@ function times({ times: data }, from) {
 
 function headCards(data) {
   return cards(
-    card('Turns', count(data.turns), `${share(data.share)} of its rounds`,
-      data.promised != null && `Promised: ${turns(data.promised)}`),
+    data.status != null && certificate({ status: data.status, text: data.standing }),
+    card('Turns', count(data.counted ?? data.turns),
+      data.promised != null && `Promised: ${turns(data.promised)}; tolerance: ${turns(data.tolerance)}`,
+      data.counted != null && data.counted !== data.turns && `Chosen ${count(data.turns)} times`,
+      `Share of ${data.about.share_of}: ${share(data.share)}`),
     card('Owed', turns(data.owed),
       data.rank != null && `Rank ${count(data.rank)} of ${count(data.about.clients)} by debt`,
       data.forfeited > 0 && `Forfeited: ${turns(data.forfeited)}`),
@@ -80,13 +84,19 @@ function headCards(data) {
       ['Last turn in round ', roundLink(data.last_round)]));
 }
 
-const figures = (why) =>
-  [
-    ['Assumed time', seconds(why.seconds)], ['Owed', turns(why.owed)], ['Assumed slowest time', seconds(why.threshold)],
-    ['Objective', turns(why.objective)], ['Margin', turns(why.margin)], ['Missing turns', turns(why.missing_turns)],
-    ['Accrued in', why.rounds_until == null ? '–' : `${count(why.rounds_until)} rounds`],
-    ['Change of the duration', seconds(why.longer)], ['Worth', turns(why.worth)],
+function figures(why) {
+  const isPriced = why.unit === 'seconds';
+  const worth = isPriced ? seconds : turns;
+  return [
+    ['Assumed time', seconds(why.seconds)], ['Usual time', seconds(why.usual)],
+    ['Behind, this round included', turns(why.behind)], ['May be behind', turns(why.allowed)],
+    [isPriced ? 'Price of a turn' : 'Owed', worth(why.owed)], ['Assumed slowest time', seconds(why.threshold)],
+    ['Objective', worth(why.objective)], ['Margin', worth(why.margin)],
+    [isPriced ? 'Missing in the price' : 'Missing turns', worth(why.missing_turns)],
+    ['Its turn comes in', why.rounds_until == null ? '–' : `${count(why.rounds_until)} rounds`],
+    ['Change of the duration', seconds(why.longer)], ['Worth', worth(why.worth)],
   ].filter(([, value]) => value !== '–');
+}
 
 function explanation(why) {
   return [
@@ -122,16 +132,28 @@ function whyCard(data, slot, round) {
     renderSlot(slot, explanation));
 }
 
+/** The slot with the explanation of the newest round: that of the page, if it explains this round. */
+const newest = (data, slots, settings) =>
+  Number(settings.round ?? data.about.rounds) === data.about.rounds ? slots.explain : slots.next;
+
+/** When the next turn is due, from the explanation of the newest round. */
+function renderNext(data, slots, settings) {
+  const why = newest(data, slots, settings)?.data;
+  return why?.next && h('p', { class: 'sentence', id: 'next-turn' }, why.next);
+}
+
 const detail = (data, slots, settings) => [
   [...data.id].length > 40 && h('p', { class: 'full-id' }, h('bdi', null, data.id)), flagLegend([data]),
   headCards(data),
-  data.next && box('Next turn', h('p', { class: 'sentence' }, data.next)),
+  box('Next turn', h('p', { class: 'sentence' }, data.next), renderNext(data, slots, settings)),
   data.about.rounds > 0 && whyCard(data, slots.explain, Number(settings.round ?? data.about.rounds)), strip(data, data),
   charts(times(data, data),
     data.debts &&
       chart({
         id: 'client-debts', from: data, title: 'Is the debt of the client paid?',
-        caption: 'Turns owed after each round. The debt rises while the client waits and falls by one with each turn.',
+        caption:
+          'The queue of owed turns after each round. It rises while the client waits, falls by one with each turn, ' +
+          'and never falls below 0.',
         traces: (c) => [
           line(data.debts.x, data.debts.owed, 'owed', c.accent, {
             mode: 'lines', line: { shape: 'hv' }, hovertemplate: 'round %{x:,d}: %{y:.2f} turns<extra></extra>',
@@ -145,12 +167,18 @@ const detail = (data, slots, settings) => [
 export default {
   name: 'client', label: 'Client', about: ['id'],
   title: ({ id }) => (id == null ? 'Find a client' : `Client ${short(id, 40)}`),
-  requests(settings, { client }) {
+  requests(settings, { client, next }) {
     if (settings.id == null) return { clients: clientsRequest(settings) };
-    const round = settings.round ?? client?.data?.about.rounds;
+    const rounds = client?.data?.about.rounds;
+    const round = settings.round ?? rounds;
+    // One explanation of the newest round at a time; in a large fleet only the first, because a replay takes long.
+    const held = next?.waiting ?? (client?.data?.about.clients > FOLLOWED_CLIENTS ? next?.url : null);
+    const latest = held ? new URLSearchParams(held.split('?')[1]).get('round') : rounds;
     return {
       client: { id: settings.id },
       ...(client?.data && round > 0 ? { explain: { id: settings.id, round, fixed: true } } : {}),
+      ...(client?.data && rounds > 0 && Number(round) !== rounds
+        ? { next: { path: 'explain', id: settings.id, round: latest, fixed: true } } : {}),
     };
   },
   view: (slots, settings) => settings.id == null

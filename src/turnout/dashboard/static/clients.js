@@ -1,20 +1,42 @@
 // The table of clients on Fairness and Client; the server sorts, searches and paginates it.
 import { h } from './dom.js';
-import { clientLink, debounce, flagLegend, flags, navigation, pager, roundLink, table } from './parts.js';
+import { clientLink, debounce, flagLegend, flags, navigation, pager, roundLink, statusBadge, table } from './parts.js';
 import { count, number, seconds, share } from './format.js';
 
-export const clientsRequest = ({ sort = 'owed', order = 'desc', page, search }) => ({
+export const clientsRequest = ({ sort = 'behind', order = 'desc', page, search }) => ({
   sort, order, page: page ?? 1, size: 25, search,
 });
 
-const columns = [
+const columns = ({ share_of: shareOf, promise }) => [
   {
     key: 'id', label: 'client', text: true, title: 'Sorts by the order of joining', cell: (row) => clientLink(row.id),
   },
-  { key: 'owed', label: 'owed (turns)', cell: (row) => number(row.owed) },
-  { key: 'turns', label: 'turns taken', cell: (row) => count(row.turns) },
-  { key: 'promised', label: 'promised (turns)', cell: (row) => number(row.promised) },
-  { key: 'share', label: 'share of rounds', cell: (row) => share(row.share) },
+  ...(promise
+    ? [
+        {
+          key: 'status', label: 'status', text: true,
+          title: 'Kept: less than one turn behind. Behind: within the tolerance. Broken: beyond it',
+          cell: (row) => statusBadge(row.status),
+        },
+        {
+          key: 'behind', label: 'behind (turns)', title: 'Promised turns minus turns that count; negative: a surplus',
+          cell: (row) => number(row.behind),
+        },
+        {
+          key: 'counted', label: 'turns',
+          title: promise.paid === 'contributed' ? 'Turns whose updates arrived in time' : 'Turns taken',
+          cell: (row) => number(row.counted),
+        },
+        { key: 'promised', label: 'promised (turns)', cell: (row) => number(row.promised) },
+        { label: 'tolerance (turns)', cell: (row) => number(row.tolerance) },
+        {
+          key: 'owed', label: 'owed (turns)', title: 'The queue of owed turns, which never falls below 0',
+          cell: (row) => number(row.owed),
+        },
+      ]
+    : []),
+  { key: 'turns', label: 'times chosen', cell: (row) => count(row.turns) },
+  { key: 'share', label: `share of ${shareOf}`, cell: (row) => share(row.share) },
   {
     key: 'forfeited', label: 'forfeited (turns)', title: 'Turns lost because the debt had reached its cap',
     cell: (row) => number(row.forfeited),
@@ -38,7 +60,8 @@ export function clientsTable(data, search = '') {
         maxlength: 500, oninput: debounce((text) => by({ search: text, page: null })),
       })),
     table({
-      caption: search ? `Clients whose id contains “${search.slice(0, 40)}”` : 'Clients', columns, rows: data.rows,
+      caption: search ? `Clients whose id contains “${search.slice(0, 40)}”` : 'Clients', columns: columns(data.about),
+      rows: data.rows,
       sorted: { sort: data.sort, order: data.order, by },
       none: search ? 'No client id contains this text.' : 'No client has joined yet.',
     }),

@@ -2,7 +2,7 @@
 import { LEGEND_LIMIT, chart, line, roundAxis, rule, timeUnit } from './charts.js';
 import { h } from './dom.js';
 import { box, charts, empty, muted, navigation, renderSlot, table } from './parts.js';
-import { count, plain, plusMinus } from './format.js';
+import { count, plain, plusMinus, share } from './format.js';
 
 const PERCENT = () => [0.01, '%'];
 const TURNS = () => [1, 'turns'];
@@ -10,8 +10,8 @@ const PLAIN = () => [1, ''];
 /** Field, label, [divisor, unit] as a function of the largest mean, decimals, and 1 if larger is better, else -1. */
 const MEASURES = [
   ['mean_round', 'mean round', timeUnit, null, -1], ['p95_round', '95th percentile', timeUnit, null, -1],
-  ['least_share', 'smallest share', PERCENT, 1, 1],
-  ['jain', 'Jain’s index', PLAIN, 3, 1], ['worst_debt', 'largest debt', TURNS, null, -1],
+  ['least_share', 'smallest share of all rounds', PERCENT, 1, 1],
+  ['jain', 'Jain’s index', PLAIN, 3, 1], ['shortfall', 'largest shortfall at any time', TURNS, null, -1],
   ['accuracy', 'accuracy', PLAIN, 3, 1],
 ];
 const DASHES = ['solid', 'dash', 'dot', 'dashdot', 'longdash'];
@@ -78,6 +78,9 @@ function view(data) {
           { label: 'runs', cell: (group) => count(group.runs.length) },
         ],
       }),
+      referenceRate != null &&
+        muted(`The shortfall is how far any client was ever behind ${share(referenceRate)} of all rounds, for all ` +
+          'policies alike.'),
       muted('± is the half-width of the 95 % confidence interval over the runs of a group. ',
         'If intervals overlap, “best” may be due to chance.')),
     charts(
@@ -108,9 +111,9 @@ function view(data) {
         ],
         layout: (c) => ({
           xaxis: { title: 'mean round duration (seconds)', rangemode: 'tozero' },
-          yaxis: { title: 'smallest share of rounds', tickformat: '.3~p', rangemode: 'tozero' },
+          yaxis: { title: 'smallest share of all rounds', tickformat: '.3~p', rangemode: 'tozero' },
           showlegend: !isCrowded,
-          ...(referenceRate == null ? {} : rule(c, 'y', referenceRate, 'guaranteed', { right: true })),
+          ...(referenceRate == null ? {} : rule(c, 'y', referenceRate, 'promised', { right: true })),
         }),
       }),
       chart({

@@ -1,10 +1,50 @@
 // Fairness: promised and taken turns of each client, and the distribution of turns.
 import { bars, chart, line, roundAxis, rule } from './charts.js';
 import { clientsRequest, clientsTable } from './clients.js';
-import { box, card, cards, certificate, charts, navigation, renderSlot, table } from './parts.js';
+import {
+  STATUSES, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, statusBadge, table,
+} from './parts.js';
 import { count, number, plain, ratio, share, turns } from './format.js';
 
 const largest = (values) => values.reduce((a, b) => Math.max(a, b ?? 0), 0);
+
+const sampleOf = (ids, of) =>
+  of > ids.length ? ` The chart shows a sample of ${count(ids.length)} of ${count(of)} clients.` : '';
+const MARKERS = { kept: ['ok', 'circle'], behind: ['warn', 'diamond'], broken: ['bad', 'x'] };
+
+/** How far each client is behind, those that are furthest behind first, with the tolerance as a line. */
+function turnsBehind(data) {
+  const { ids, turns: taken, promised, behind, status, tolerance, of } = data.taken_vs_promised;
+  const order = ids.map((_, index) => index).sort((a, b) => behind[b] - behind[a]);
+  const lowest = -3 * Math.max(tolerance, largest(behind)); // large surpluses would hide who is behind
+  const cut = behind.some((value) => value < lowest) ? ` Larger surpluses are drawn at ${number(lowest)} turns.` : '';
+  return chart({
+    id: 'turns-behind', from: data, wide: true, title: 'How far are clients behind?',
+    click: (id) => navigation.open('client', { id }),
+    caption:
+      'Each point is a client, those that are furthest behind first: promised turns minus turns; below 0 is a ' +
+      `surplus. Above the line, the tolerance, the promise is broken.${cut}${sampleOf(ids, of)}`,
+    traces: (c) =>
+      Object.entries(MARKERS).map(([name, [colour, symbol]]) => {
+        const shown = order.map((index, rank) => [index, rank]).filter(([index]) => status[index] === name);
+        return {
+          type: 'scatter', mode: 'markers', name: STATUSES[name][1], showlegend: shown.length > 0,
+          x: shown.map(([, rank]) => rank + 1), y: shown.map(([index]) => Math.max(behind[index], lowest)),
+          customdata: shown.map(([index]) => ids[index]),
+          text: shown.map(([index]) =>
+              `${plain(ids[index])}: ${number(behind[index])} turns behind, ${number(taken[index])} of ` +
+                `${number(promised[index])} turns`),
+          hovertemplate: '%{text}<extra></extra>', cliponaxis: false,
+          marker: { color: c[colour], symbol, size: ids.length > 300 ? 5 : 8 },
+        };
+      }),
+    layout: (c) => ({
+      xaxis: { title: 'clients, furthest behind first', range: [0, ids.length + 1] },
+      yaxis: { title: 'turns behind', zeroline: true, zerolinecolor: c.muted },
+      ...rule(c, 'y', tolerance, `tolerance: ${turns(tolerance)}`, { color: c.bad, right: true }),
+    }),
+  });
+}
 
 /** Taken against promised turns; clients in order of their turns if all are promised the same number. */
 function takenVsPromised(data) {
@@ -15,7 +55,6 @@ function takenVsPromised(data) {
   const order = ids.map((_, index) => index);
   if (same) order.sort((a, b) => taken[a] - taken[b]);
   const x = order.map((index, rank) => (same ? rank + 1 : promised[index]));
-  const sample = of > ids.length ? ` The chart shows a sample of ${count(ids.length)} of ${count(of)} clients.` : '';
   const points = (c, behind) => {
     const shown = order
       .map((index, rank) => [index, rank])
@@ -25,7 +64,7 @@ function takenVsPromised(data) {
       x: shown.map(([, rank]) => x[rank]), y: shown.map(([index]) => taken[index]),
       customdata: shown.map(([index]) => ids[index]),
       text: shown.map(([index]) =>
-          `${plain(ids[index])}: ${count(taken[index])} of ${number(promised[index])} turns, owed ` +
+          `${plain(ids[index])}: ${count(taken[index])} of ${number(promised[index])} turns, queue of owed turns ` +
             `${number(owed[index])}`),
       hovertemplate: '%{text}<extra></extra>',
       marker: {
@@ -39,7 +78,7 @@ function takenVsPromised(data) {
     click: (id) => navigation.open('client', { id }),
     caption:
       `Each point is a client${same ? '; clients are ordered by turns' : ''}. The line marks the promised turns: ` +
-      `clients below it are owed turns.${sample}`,
+      `clients below it are behind.${sampleOf(ids, of)}`,
     traces: (c) => [
       ...(same
         ? []
@@ -58,28 +97,38 @@ function takenVsPromised(data) {
   });
 }
 
+/** Names the clients that were there for too few rounds to be served. */
+function unserved({ unserved: { total, ids } }) {
+  if (!total) return null;
+  const more = total > ids.length ? ` and ${count(total - ids.length)} more` : '';
+  return muted(`${count(total)} ${total === 1 ? 'client was' : 'clients were'} there for too few rounds to be served: `,
+    ids.map((id, index) => [index > 0 && ', ', clientLink(id)]), `${more}.`);
+}
+
 function view(data) {
   const { promise } = data.about;
   const { lorenz, worst_over_time: worst } = data;
   const promised = worst.promised ?? promise?.least;
+  const shareOf = data.about.share_of;
   return [
     cards(certificate(data.certificate),
-      card('Smallest share of rounds', share(data.least_share),
-        promised == null ? 'No share is guaranteed.' : `Guaranteed: ${share(promised)}`),
+      card(`Smallest share of ${shareOf}`, share(data.least_share),
+        promised == null ? 'No share is promised.' : `Promised: ${share(promised)}`),
       card('Jain’s index', ratio(data.jain),
         '1 if all n clients have had the same number of turns, 1/n if one client has had all turns.'),
       card('Gini coefficient', ratio(data.gini), '0 if all clients have had the same number of turns.')),
-    charts(data.taken_vs_promised && takenVsPromised(data),
+    unserved(data), data.owed_note && muted(data.owed_note),
+    charts(data.taken_vs_promised && turnsBehind(data), data.taken_vs_promised && takenVsPromised(data),
       chart({
         id: 'shares', from: data, title: 'How are turns distributed over clients?',
         caption:
-          'Number of clients by their share of rounds. Clients left of the line have had less than the guaranteed ' +
+          `Number of clients by their share of ${shareOf}. Clients left of the line have had less than the promised ` +
           'share.',
         traces: (c) => [bars(data.shares, 'clients', c.accent, share)],
         layout: (c) => ({
-          xaxis: { title: 'share of rounds', tickformat: '.3~p' }, yaxis: { title: 'clients', rangemode: 'tozero' },
+          xaxis: { title: `share of ${shareOf}`, tickformat: '.3~p' }, yaxis: { title: 'clients', rangemode: 'tozero' },
           showlegend: false,
-          ...(promised == null ? {} : rule(c, 'x', promised, 'guaranteed')),
+          ...(promised == null ? {} : rule(c, 'x', promised, 'promised')),
         }),
       }),
       chart({
@@ -103,8 +152,8 @@ function view(data) {
       chart({
         id: 'worst', from: data, title: 'Does the client with the smallest share catch up?',
         caption:
-          'The smallest share of rounds of any client up to each round. If the guarantee is kept, it approaches the ' +
-          'line from below.',
+          `The smallest share of ${shareOf} of any client up to each round. If all clients get their turns, it ` +
+          'approaches the line from below.',
         traces: (c) => [
           line(worst.x, worst.least_share, 'smallest share', c.accent, {
             hovertemplate: 'round %{x:,d}: %{y:.1%}<extra></extra>',
@@ -113,7 +162,7 @@ function view(data) {
         layout: (c) => ({
           xaxis: roundAxis, yaxis: { title: 'smallest share', tickformat: '.3~p', rangemode: 'tozero' },
           showlegend: false,
-          ...(promised == null ? {} : rule(c, 'y', promised, 'guaranteed')),
+          ...(promised == null ? {} : rule(c, 'y', promised, 'promised')),
         }),
       })),
     data.groups.length > 0 &&
@@ -123,9 +172,12 @@ function view(data) {
           columns: [
             { label: 'group', text: true, cell: (row) => row.name },
             { label: 'clients', cell: (row) => count(row.clients) },
+            { label: 'status', text: true, cell: (row) => statusBadge(row.status) },
+            { label: 'behind (turns)', cell: (row) => number(row.behind) },
             { label: 'turns', cell: (row) => count(row.turns) },
-            { label: 'share of rounds', cell: (row) => share(row.share) },
             { label: 'promised (turns)', cell: (row) => number(row.promised) },
+            { label: 'tolerance (turns)', cell: (row) => number(row.tolerance) },
+            { label: 'share of all rounds', cell: (row) => share(row.share) },
             { label: 'owed (turns)', cell: (row) => number(row.owed) },
           ],
         })),

@@ -16,6 +16,8 @@ const shareDigits = (value) =>
 export const share = (value) => known(value) ? `${fixed(value * 100, shareDigits(value))}${THIN}%` : UNKNOWN;
 export const percent = (value) => (known(value) ? `${fixed(value * 100, 0)}${THIN}%` : UNKNOWN);
 export const turns = (value) => (known(value) ? `${number(value)} ${value === 1 ? 'turn' : 'turns'}` : UNKNOWN);
+/** 1.20 turns behind, 3 turns ahead */
+export const behind = (value) => known(value) ? `${turns(Math.abs(value))} ${value < 0 ? 'ahead' : 'behind'}` : UNKNOWN;
 export const milliseconds = (value) => (known(value) ? `${number(value)}${THIN}ms` : UNKNOWN);
 
 /** 8.42 s, 128 s, 12.4 min, 3.2 h, 2.5 d */
@@ -78,6 +80,7 @@ export const FLAGS = {
   backing_off: 'The client missed several turns in a row and is not selected for some rounds.',
   retired: 'The client has retired: it accrues and takes no more turns.',
   rarely_available: 'The client was available in fewer rounds than its guarantee needs.',
+  too_few_rounds: 'The client was there for too few rounds to be promised a whole turn, and had none.',
 };
 export const flagLabel = (name) => name.replaceAll('_', ' ');
 

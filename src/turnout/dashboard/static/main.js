@@ -1,7 +1,7 @@
 // Routing, keys, theme and live updates: requests the data of the visible page and redraws it when they change.
 import { drawAll } from './charts.js';
 import { fill, h } from './dom.js';
-import { badge, debounce, emptyRounds, navigation } from './parts.js';
+import { badge, debounce, emptyRounds, navigation, promiseLine } from './parts.js';
 import { chooseRun, showRun } from './runs.js';
 import { count, progress, short } from './format.js';
 import client from './client.js';
@@ -161,7 +161,9 @@ function draw() {
     about && h('span', { class: 'muted' }, ` ${count(about.clients)} clients, ${progress(about)}`));
   const isEmpty = about && about.rounds === 0 && !page.worksWithoutRounds && !slots.overview?.data?.open;
   const content = isEmpty ? emptyRounds(about.reading) : page.view(slots, settings);
-  fill(at('page'), h('div', { 'data-key': `${page.name} ${settings.run ?? ''}`, class: 'inside' }, heading, content));
+  const promise = about && promiseLine(about.certificate);
+  fill(at('page'),
+    h('div', { 'data-key': `${page.name} ${settings.run ?? ''}`, class: 'inside' }, heading, promise, content));
   page.drawn?.(slots, settings);
   drawAll(at('page'));
 }

@@ -2,9 +2,10 @@
 import { band, chart, line, roundAxis, rule } from './charts.js';
 import { h } from './dom.js';
 import {
-  badge, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, roundLink, table,
+  badge, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, roundLink, statusBadge,
+  table,
 } from './parts.js';
-import { OUTCOMES, count, number, percent, ratio, seconds, share, turns } from './format.js';
+import { OUTCOMES, behind, count, number, percent, ratio, seconds, share, turns } from './format.js';
 
 function openRound(open) {
   if (!open) return null;
@@ -40,13 +41,16 @@ function headCards(data) {
         `Mean of the last ${count(data.recent_of)}: ${seconds(data.recent_round)}; ` +
           `95th percentile: ${seconds(data.p95_round)}`),
     certificate(data.certificate),
-    card('Largest debt', data.worst ? turns(data.worst.owed) : '–',
-      data.worst ? ['owed to ', clientLink(data.worst.id)] : 'No turns are owed.',
-      promise?.cap != null && `A debt cannot exceed ${turns(promise.cap)}.`),
-    card('Smallest share of rounds', share(data.least_share), data.least && ['of ', clientLink(data.least.id)],
+    card('Furthest behind', data.worst ? behind(data.worst.behind) : '–',
+      data.worst
+        ? [clientLink(data.worst.id), `: ${number(data.worst.turns)} of ${number(data.worst.promised)} promised turns`]
+        : 'No turns are promised.',
+      promise?.tolerance != null && `A client may be ${turns(promise.tolerance)} behind.`),
+    card(`Smallest share of ${data.about.share_of}`, share(data.least_share),
+      data.least && ['had by ', clientLink(data.least.id)],
       promised
-        ? `Guaranteed: ${promised} of the rounds${promise.accrual === 'available' ? ' in which it is available' : ''}`
-        : 'No share is guaranteed.'),
+        ? `Promised: ${promised} of ${promise.of}`
+        : 'No share is promised.'),
     card('Jain’s index', ratio(data.jain), '1 if all clients have had the same number of turns.',
       data.cohort != null &&
         `Mean cohort: ${number(data.cohort)} clients` +
@@ -58,15 +62,15 @@ const warning = ({ level, text, id }) =>
   h('li', null, badge(...(LEVELS[level] ?? LEVELS.note)), h('span', null, id != null && [clientLink(id), ': '], text));
 
 function view(data) {
-  const { rounds, debts } = data;
+  const { rounds, shortfall } = data;
   return [
     headCards(data),
     charts(
       chart({
         id: 'overview-rounds', from: data, title: 'Are rounds getting shorter?',
         caption:
-          'Seconds from the selection to the last client that the round waited for. The line is the mean of the ' +
-          'rounds at a point, the band is their range.',
+          'Seconds for which the server waited in a round, failed and late clients included. The line is the mean of ' +
+          'the rounds at a point, the band is their range.',
         traces: (c) => [
           ...band(rounds.x, rounds.low, rounds.high, c.band),
           line(rounds.x, rounds.mean, 'mean duration', c.accent, {
@@ -79,17 +83,21 @@ function view(data) {
         }),
         click: (round) => navigation.open('rounds', { number: round }),
       }),
-      debts &&
+      shortfall &&
         chart({
-          id: 'overview-debts', from: data, title: 'Do debts stay bounded?',
+          id: 'overview-shortfall', from: data, title: 'Was any client ever beyond the tolerance?',
           caption:
-            'The largest and the mean number of turns owed to a client. Flat curves mean that the guarantee is kept; ' +
-            'steadily rising curves mean that it cannot be kept.',
+            'How many turns the client that was furthest behind its promise was behind, after each round. Above the ' +
+            `line the promise is broken. The largest value so far: ${behind(shortfall.ever)}.`,
           traces: (c) => [
-            line(debts.x, debts.worst, 'largest', c.bad),
-            line(debts.x, debts.mean, 'mean', c.accent, { line: { dash: 'dot' } }),
+            line(shortfall.x, shortfall.largest, 'furthest behind', c.accent, {
+              hovertemplate: 'up to round %{x:,d}: %{y:.2f} turns<extra></extra>',
+            }),
           ],
-          layout: () => ({ xaxis: roundAxis, yaxis: { title: 'turns owed', rangemode: 'tozero' } }),
+          layout: (c) => ({
+            xaxis: roundAxis, yaxis: { title: 'turns behind', rangemode: 'tozero' }, showlegend: false,
+            ...rule(c, 'y', shortfall.tolerance, 'tolerance', { color: c.bad }),
+          }),
         })),
     h('div', { class: 'charts' },
       box('Warnings',
@@ -110,14 +118,16 @@ function view(data) {
           ],
           none: 'No client has returned yet.',
         }))),
-    box('Largest debts',
+    box('Furthest behind',
       table({
-        caption: 'Clients that are owed the most turns', rows: data.behind, none: 'No turns are owed.',
+        caption: 'Clients that are furthest behind their promise', rows: data.behind, none: 'No client is behind.',
         columns: [
           { label: 'client', text: true, cell: (row) => clientLink(row.id) },
-          { label: 'owed (turns)', cell: (row) => number(row.owed) },
-          { label: 'turns taken', cell: (row) => count(row.turns) },
-          { label: 'share of rounds', cell: (row) => share(row.share) },
+          { label: 'status', text: true, cell: (row) => statusBadge(row.status) },
+          { label: 'behind (turns)', cell: (row) => number(row.behind) },
+          { label: 'turns', cell: (row) => number(row.turns) },
+          { label: 'promised (turns)', cell: (row) => number(row.promised) },
+          { label: `share of ${data.about.share_of}`, cell: (row) => share(row.share) },
           {
             label: 'last round', text: true,
             cell: (row) =>

@@ -31,14 +31,24 @@ export function badge(level, text) {
   return h('span', { class: `badge ${level}` }, h('span', { class: 'mark', 'aria-hidden': 'true' }, mark), text);
 }
 
-export function certificate(data) {
-  const [level, text] =
-    data.holds === true ? ['ok', 'Guarantee kept'] : data.holds === false
-        ? ['bad', 'GUARANTEE BROKEN']
-        : ['none', 'No guarantee'];
-  return h('section', { class: `card certificate ${level}` }, h('h2', { class: 'label' }, 'Certificate'),
-    h('p', { class: 'value' }, badge(level, text)), h('p', { class: 'more' }, data.text));
+/** The level of a badge and the word for each status of a promise. */
+export const STATUSES = { kept: ['ok', 'Kept'], behind: ['warn', 'Behind'], broken: ['bad', 'Broken'] };
+const NO_STATUS = ['none', 'No promise'];
+export const statusBadge = (status) => badge(...(STATUSES[status] ?? NO_STATUS));
+
+/** A card with the status of a promise; the text begins with the status, which the badge already shows. */
+export function certificate({ status, text }) {
+  const [level] = STATUSES[status] ?? NO_STATUS;
+  return h('section', { class: `card certificate ${level}` }, h('h2', { class: 'label' }, 'Promise'),
+    h('p', { class: 'value' }, statusBadge(status)), h('p', { class: 'more' }, withoutStatus(status, text)));
 }
+const withoutStatus = (status, text) =>
+  status && text.startsWith(`${status}: `) ? text.slice(status.length + 2) : text;
+
+/** The status of the promise as one line below the heading of every page. */
+export const promiseLine = (data) =>
+  h('p', { class: 'promise', id: 'promise', 'data-key': 'promise', 'data-status': data.status },
+    statusBadge(data.status), h('span', { class: 'muted' }, withoutStatus(data.status, data.text)));
 
 export const flags = (names) =>
   names.map((name) => [h('span', { class: 'flag', title: FLAGS[name] ?? name }, flagLabel(name)), ' ']);

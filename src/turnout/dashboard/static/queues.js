@@ -1,6 +1,6 @@
 // Queues: the turns owed to each client by round, and the distribution of debts.
 import { bars, chart, clientAxis, line, mapHeight, roundAxis, rule } from './charts.js';
-import { ORDERS, charts, choice, empty, navigation, pager, renderSlot } from './parts.js';
+import { ORDERS, charts, choice, empty, muted, navigation, pager, renderSlot } from './parts.js';
 import { plain, turns } from './format.js';
 
 function map(data) {
@@ -26,12 +26,13 @@ function map(data) {
 function view(data) {
   const { curve, now, cap } = data;
   return [
+    data.owed_note && muted(data.owed_note),
     charts(curve &&
         chart({
           id: 'queue-curve', from: data, title: 'Do debts stay bounded?',
           caption:
-            'Largest debt, 95th percentile and mean of all clients, in turns. Flat curves mean that the guarantee is ' +
-            'kept.',
+            'Largest debt, 95th percentile and mean of all clients, in turns. Steadily rising curves mean that more ' +
+            'is promised than given; the page Fairness judges the promise by the turns behind.',
           traces: (c) => [
             line(curve.x, curve.worst, 'largest', c.bad),
             line(curve.x, curve.p95, '95th percentile', c.warn, { line: { dash: 'dash' } }),

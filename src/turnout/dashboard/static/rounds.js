@@ -59,7 +59,8 @@ function detail(data) {
       ['Duration', seconds(data.seconds)], ['Chosen', count(data.rows.length)],
       ['Target size', count(data.target_size)],
       ['Available', count(data.volunteers)], ['Assumed slowest time', seconds(data.threshold)],
-      ['Objective', data.objective == null ? '–' : turns(data.objective)], ['Opened', timestamp(data.opened)],
+      ['Objective', data.unit === 'seconds' ? seconds(data.objective) : turns(data.objective)],
+      ['Opened', timestamp(data.opened)],
       ['Closed', timestamp(data.closed)],
     ]),
     data.rows.length > 0 && data.rows.length <= 200 && bars(data),
@@ -81,7 +82,16 @@ function detail(data) {
           { label: 'predicted', cell: (row) => seconds(row.predicted) },
           { label: 'band', cell: (row) => (row.low == null ? '–' : `${seconds(row.low)} to ${seconds(row.high)}`) },
           { label: 'optimistic', cell: (row) => seconds(row.optimistic) },
-          { label: 'owed before the round (turns)', cell: (row) => number(row.owed) },
+          ...(data.unit === 'seconds'
+            ? [
+                { label: 'usual time', cell: (row) => seconds(row.usual) },
+                { label: 'behind (turns)', cell: (row) => number(row.behind) },
+                {
+                  label: 'price of its turn', title: 'Urgent clients are chosen before all others, at no price',
+                  cell: (row) => (row.price === 0 ? 'urgent' : seconds(row.price)),
+                },
+              ]
+            : [{ label: 'owed before the round (turns)', cell: (row) => number(row.owed) }]),
           { label: 'loss', cell: (row) => number(row.loss) },
           {
             label: 'selection', text: true,
@@ -99,13 +109,19 @@ const list = (data, shown) =>
       none: 'No round is recorded yet.',
       columns: [
         { label: 'round', cell: (row) => roundLink(row.round) },
-        { label: 'duration', cell: (row) => seconds(row.seconds) },
+        {
+          label: 'duration', title: 'What the server waited for, failed and late clients included',
+          cell: (row) => seconds(row.seconds),
+        },
         { label: 'available', cell: (row) => count(row.volunteers) },
         { label: 'chosen', cell: (row) => count(row.cohort) }, { label: 'returned', cell: (row) => count(row.back) },
         { label: 'late', cell: (row) => count(row.late) }, { label: 'failed', cell: (row) => count(row.failed) },
         { label: 'last client', text: true, cell: (row) => clientLink(row.bottleneck, { round: row.round }) },
         { label: 'assumed slowest', cell: (row) => seconds(row.threshold) },
-        { label: 'objective (turns)', cell: (row) => number(row.objective) },
+        {
+          label: 'objective',
+          cell: (row) => (row.unit === 'seconds' ? seconds(row.objective) : turns(row.objective)),
+        },
       ],
     }),
     pager(data, 'rounds'));

@@ -9,32 +9,35 @@ import numpy as np
 
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.views.common import (
+    OWED_WITH_SURPLUS,
+    Standings,
     about,
     bin_series,
     count_of,
     flag_names,
     json_number,
     json_numbers,
-    owed,
-    promised,
+    standings,
+    tolerance_of,
 )
 from turnout.dashboard.views.queues import debt_history, turns_and_availability
 from turnout.dashboard.watch import Watch
 from turnout.errors import ReportError
+from turnout.policies.explain.explanation import Explanation
 from turnout.scheduler import KINDS
 
 SHOWN_TURNS = 500
 
 
 def client(watch: Watch, source: Source | None, *, client_id: str) -> dict[str, Any]:
-    """Returns the turns, availability, times and debts of a client, and an estimate of its next turn."""
+    """Returns the turns, availability, times and debts of a client, and how it stands with its promise."""
     if source is None:
         raise ReportError("there is no client yet: this store has no run")
     ledger = source.ledger
     row = source.row_of(client_id)
     rows = np.array([row])
-    promised_turns, forfeited, _ = promised(ledger)
-    debts = owed(ledger)
+    standing = standings(ledger)
+    debts = standing.owed
     counts, available, edges = turns_and_availability(ledger, rows)
     counters = ledger.counters
     rounds = ledger.round_column("rounds")
@@ -43,9 +46,14 @@ def client(watch: Watch, source: Source | None, *, client_id: str) -> dict[str, 
         "id": source.id_of(row),
         "turns": int(counters["turns"][row]),
         "share": json_number(ledger.shares()[row]),
-        "promised": json_number(promised_turns[row]),
+        "counted": json_number(standing.counted[row]),
+        "promised": json_number(standing.promised[row]),
+        "behind": json_number(standing.behind[row]),
+        "tolerance": json_number(tolerance_of(ledger)),
+        "status": standing.status(row),
+        "standing": _standing(source, standing, row),
         "owed": json_number(debts[row]),
-        "forfeited": json_number(forfeited[row]),
+        "forfeited": json_number(standing.forfeited[row]),
         "rank": int((debts > debts[row]).sum()) + 1 if math.isfinite(debts[row]) else None,
         "volunteered": int(counters["volunteered"][row]) if ledger.knows_availability else None,
         "reliability": json_number(ledger.history.reliability[row]),
@@ -61,7 +69,7 @@ def client(watch: Watch, source: Source | None, *, client_id: str) -> dict[str, 
         },
         "times": _times(source, row),
         "debts": _debts(source, row),
-        "next": _next_turn(source, row),
+        "next": _record_in_words(source, row),
     }
 
 
@@ -90,25 +98,56 @@ def _debts(source: Source, row: int) -> dict[str, Any] | None:
     return {"x": x, "owed": json_numbers(high)}
 
 
-def _next_turn(source: Source, row: int) -> str:
-    """Estimates the next turn from the client's share so far, and states its guaranteed rate."""
+def next_turn(explanation: Explanation) -> str | None:
+    """Returns when the client's next turn is due, as its explanation of a round says; None if that says nothing."""
+    if explanation.standing == "chosen":
+        return f"It was chosen in round {explanation.round:,}; how long it waits is known after a round without it."
+    if explanation.standing != "not chosen":
+        return None
+    if explanation.rounds_until is None:
+        return (
+            f"How long it waits for its next turn is unknown; the explanation of round {explanation.round:,} says why."
+        )
+    rounds = count_of(explanation.rounds_until, "round")
+    return (
+        f"Its next turn comes in about {rounds}, counted from round {explanation.round:,}, if it is available in each "
+        "and nothing else changes."
+    )
+
+
+def _standing(source: Source, standing: Standings, row: int) -> str | None:
+    """Returns the status of one client as a sentence; None if the policy guarantees nothing."""
+    status, certified = standing.status(row), source.ledger.certificate()
+    if status is None or certified is None:
+        return None
+    behind, tolerance = float(standing.behind[row]), float(certified.tolerance)
+    distance = f"{abs(behind):.2f} turns {'behind' if behind >= 0 else 'ahead of'} its promise"
+    text = f"{status}: {source.id_of(row)} is {distance}"
+    if status == "broken":
+        since = 0 if certified.broken_since is None else int(certified.broken_since[row])
+        text += f", beyond the tolerance of {tolerance:g}{f', since round {since:,}' if since else ''}"
+    elif status == "behind":
+        text += f", within the tolerance of {tolerance:g}"
+    if standing.unserved[row]:
+        text += "; it was there for too few rounds to be served"
+    if standing.owed_with_surplus[row]:
+        text += f". It is owed {standing.owed[row]:.2f} turns all the same: {OWED_WITH_SURPLUS}"
+    return f"{text}."
+
+
+def _record_in_words(source: Source, row: int) -> str:
+    """States how often the client had a turn, when it had the last one, and its guaranteed rate."""
     ledger = source.ledger
     if ledger.retired[row]:
         return "This client has retired and gets no more turns."
     turns, rounds = int(ledger.counters["turns"][row]), ledger.last_round - int(ledger.counters["joined"][row])
     if rounds <= 0:
-        return "This client has just joined, so its next turn cannot be estimated yet."
+        return "This client has just joined."
     text = f"This client had {count_of(turns, 'turn')} in {count_of(rounds, 'round')}"
     if turns:
         interval = rounds / turns
         since = ledger.last_round - int(ledger.counters["last_round"][row])
-        remaining = max(interval - since, 0.0)
         text += f", one every {interval:.1f} rounds; the last was {_rounds_ago(since)}"
-        text += (
-            f". Its next turn is expected in about {count_of(math.ceil(remaining), 'round')}"
-            if remaining >= 1
-            else ". Its next turn is due"
-        )
     queues = ledger.queues
     if queues is not None and (rate := float(queues.guaranteed_rates[row])) > 0:
         rounds_counted = "rounds in which it is available" if queues.accrual == "available" else "rounds"

@@ -13,13 +13,19 @@ from turnout.dashboard.sources.ledger import UNKNOWN, Ledger
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.certificate import STATUSES
+from turnout.kernel.fairness import SHARE_OF
 
 POINTS = 300
 DIGITS = 6
 SHOWN_ROWS = 60
 LARGEST_PAGE = 500
 RECENT_CHANGE_ROUNDS = 100  # rounds for which a change of a client is flagged
-FLAGS = ("context", "changed", "backing_off", "retired", "rarely_available")
+FLAGS = ("context", "changed", "backing_off", "retired", "rarely_available", "too_few_rounds")
+#: Why a client with a surplus can be owed turns; shown wherever there is one.
+OWED_WITH_SURPLUS = (
+    "the queue of owed turns never falls below 0, so early extra turns do not count against later rounds"
+)
 
 
 class Page(NamedTuple):
@@ -94,6 +100,8 @@ def about(watch: Watch, source: Source | None) -> dict[str, Any]:
         "rounds": 0,
         "planned": None,
         "promise": None,
+        "certificate": certificate(source),
+        "share_of": SHARE_OF["always"],
         "finished": False,
         "reading": None if reading is None else {"done": reading[0], "of": reading[1]},
         "version": watch.version,
@@ -111,6 +119,7 @@ def about(watch: Watch, source: Source | None) -> dict[str, Any]:
         "planned": source.planned,
         "finished": source.finished,
         "promise": promise(ledger),
+        "share_of": SHARE_OF[ledger.share_accrual],
     }
 
 
@@ -124,29 +133,111 @@ def promise(ledger: Ledger) -> dict[str, Any] | None:
         "least": json_number(float(rates.min())),
         "most": json_number(float(rates.max())),
         "accrual": queues.accrual,
+        "of": SHARE_OF[queues.accrual],
         "paid": ledger.paid,
+        "tolerance": json_number(tolerance_of(ledger)),
         "cap": None if queues.max_owed is None else json_number(float(queues.max_owed)),
     }
 
 
-def certificate(ledger: Ledger) -> dict[str, Any]:
-    """Returns whether the certificate holds, and a sentence about it."""
+def certificate(source: Source | None) -> dict[str, Any]:
+    """Returns the status of the promise, its numbers, and the sentence that `Certificate.summary` has for it.
+
+    The status is None if there is nothing to judge; the text then says why.
+    """
+    summary = None if source is None else source.ledger.promise_summary()
+    if source is None or summary is None:
+        numbers = dict.fromkeys(("kept", "behind", "broken", "unserved", "tolerance", "worst", "worst_behind", "since"))
+        return {"status": None, "text": _nothing_to_judge(source), **numbers}
+    return {
+        "status": summary.status,
+        "text": f"{summary.sentence(source.id_of)}.",
+        "kept": summary.kept,
+        "behind": summary.behind,
+        "broken": summary.broken,
+        "unserved": summary.unserved,
+        "tolerance": json_number(summary.tolerance),
+        "worst": None if summary.worst is None else source.id_of(summary.worst),
+        "worst_behind": json_number(summary.worst_behind),
+        "since": summary.since,
+    }
+
+
+def _nothing_to_judge(source: Source | None) -> str:
+    if source is None:
+        return "This store has no run yet."
+    if source.trouble is not None:
+        return "The promise cannot be judged."
+    if source.reading is not None and source.ledger.policy is None:
+        return "The promise is judged when the records have been read."
+    if not source.ledger.clients:
+        return "No client has joined yet."
+    return "This policy guarantees no turns."
+
+
+def tolerance_of(ledger: Ledger) -> float | None:
+    """Returns how many turns a client may be behind; None if the policy guarantees nothing."""
+    summary = ledger.promise_summary()
+    return None if summary is None else summary.tolerance
+
+
+class Standings(NamedTuple):
+    """What each client was promised and got; all arrays are NaN, and levels -1, if the policy guarantees nothing.
+
+    Attributes:
+        promised: The promised turns.
+        counted: The turns that count: with paid="contributed" only those whose updates arrived in time.
+        behind: Promised turns minus turns that count; negative for a surplus.
+        owed: The queue of owed turns.
+        forfeited: The turns lost because of the cap.
+        levels: The statuses, as indices into `turnout.kernel.certificate.STATUSES`.
+        unserved: The clients that were there for too few rounds to be served.
+    """
+
+    promised: FloatArray
+    counted: FloatArray
+    behind: FloatArray
+    owed: FloatArray
+    forfeited: FloatArray
+    levels: IntArray
+    unserved: BoolArray
+
+    def status(self, row: int) -> str | None:
+        """Returns the status of a client; None if the policy guarantees nothing."""
+        level = int(self.levels[row])
+        return None if level < 0 else STATUSES[level]
+
+    @property
+    def owed_with_surplus(self) -> BoolArray:
+        """Whether each client is owed turns although it is ahead of its promise."""
+        mask: BoolArray = (self.behind < 0) & (self.owed > 0)
+        return mask
+
+
+def standings(ledger: Ledger) -> Standings:
+    """Returns what each client was promised and got."""
     certified = ledger.certificate()
     if certified is None:
-        return {"holds": None, "text": "This policy guarantees no turns."}
-    if not certified.books_balance:
-        broken = int((~certified.balanced).sum())
-        return {
-            "holds": False,
-            "text": f"{count_of(broken, 'client')} got fewer turns than promised, beyond the turns owed and forfeited.",
-        }
-    largest_debt = float(certified.owed.max(initial=0.0))
-    forfeiting = int((certified.forfeited >= 1).sum())
-    text = "Every client got the turns it was promised"
-    text += f", except for at most {largest_debt:.2f} turns still owed." if largest_debt else "; no turns are owed."
-    if forfeiting:
-        text += f" {count_of(forfeiting, 'client')} forfeited turns above the cap."
-    return {"holds": True, "text": text}
+        unknown, none = np.full(ledger.clients, np.nan), np.zeros(ledger.clients, dtype=np.bool_)
+        return Standings(*(unknown,) * 5, np.full(ledger.clients, -1, dtype=np.int64), none)
+    return Standings(
+        certified.promised,
+        certified.turns.astype(np.float64),
+        certified.behind,
+        certified.owed,
+        certified.forfeited,
+        certified.levels.astype(np.int64),
+        certified.unserved,
+    )
+
+
+def owed_note(standing: Standings) -> str | None:
+    """Explains why clients with a surplus are owed turns; None if there are none."""
+    total = int(standing.owed_with_surplus.sum())
+    if not total:
+        return None
+    are = "is" if total == 1 else "are"
+    return f"{count_of(total, 'client')} {are} owed turns in spite of a surplus: {OWED_WITH_SURPLUS}."
 
 
 def count_of(count: int, noun: str) -> str:
@@ -160,15 +251,6 @@ def owed(ledger: Ledger) -> FloatArray:
     return np.full(ledger.clients, np.nan) if queues is None else queues.owed
 
 
-def promised(ledger: Ledger) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Returns the promised, forfeited and paid turns of each client; NaN if the policy guarantees nothing."""
-    certified = ledger.certificate()
-    if certified is None:
-        unknown = np.full(ledger.clients, np.nan)
-        return unknown, unknown, unknown
-    return certified.promised, certified.forfeited, certified.turns.astype(np.float64)
-
-
 def flags(source: Source) -> dict[str, BoolArray]:
     """Returns for each flag the clients that have it."""
     ledger = source.ledger
@@ -177,6 +259,7 @@ def flags(source: Source) -> dict[str, BoolArray]:
         "context": ledger.suspect_clients(),
         "changed": (changed_in > 0) & (changed_in > ledger.last_round - RECENT_CHANGE_ROUNDS),
         "retired": ledger.retired,
+        "too_few_rounds": standings(ledger).unserved & ~ledger.retired,
     }
     return {**shared, **source.extra_flags()}
 

@@ -20,7 +20,7 @@ from turnout.store import RunInfo
 
 MAX_RUNS = 400
 MAX_GROUPS = 24
-FIGURES = ("mean_round", "p95_round", "total_time", "least_share", "jain", "worst_debt", "accuracy")
+FIGURES = ("mean_round", "p95_round", "total_time", "least_share", "jain", "shortfall", "accuracy")
 
 
 def training(watch: Watch, source: Source | None, *, metric: str | None) -> dict[str, Any]:

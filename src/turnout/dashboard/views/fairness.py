@@ -10,6 +10,7 @@ from turnout.analysis.metrics import gini_coefficient, jain_index, lorenz_curve
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import (
+    Standings,
     about,
     bin_series,
     certificate,
@@ -17,9 +18,10 @@ from turnout.dashboard.views.common import (
     histogram,
     json_number,
     json_numbers,
-    owed,
+    owed_note,
     page_of,
-    promised,
+    standings,
+    tolerance_of,
 )
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
@@ -27,12 +29,16 @@ from turnout.kernel.arrays import FloatArray, IntArray
 
 MAX_POINTS = 2000
 LORENZ_POINTS = 200
+MAX_NAMED_UNSERVED = 20
 MAX_MATCHES = 10_000
 SORTS = (
     "id",
     "turns",
     "share",
+    "counted",
     "promised",
+    "behind",
+    "status",
     "owed",
     "forfeited",
     "volunteered",
@@ -43,8 +49,8 @@ SORTS = (
 
 
 EMPTY: dict[str, Any] = {
-    "certificate": {"holds": None, "text": "No client has joined yet."},
-    **dict.fromkeys(("least_share", "jain", "gini", "taken_vs_promised")),
+    **dict.fromkeys(("least_share", "jain", "gini", "taken_vs_promised", "owed_note")),
+    "unserved": {"total": 0, "ids": []},
     "shares": {"edges": [], "counts": []},
     "lorenz": {"x": [], "y": []},
     "worst_over_time": {"x": [], "least_share": [], "promised": None},
@@ -54,20 +60,22 @@ EMPTY: dict[str, Any] = {
 
 def fairness(watch: Watch, source: Source | None) -> dict[str, Any]:
     """Returns taken and promised turns, the distribution of shares, the Lorenz curve and the least share by round."""
-    data: dict[str, Any] = {"about": about(watch, source)}
+    data: dict[str, Any] = {"about": about(watch, source), "certificate": certificate(source)}
     if source is None or not source.ledger.clients:
         return {**data, **EMPTY}
     ledger = source.ledger
     shares, turns = ledger.shares(), ledger.counters["turns"]
     known = shares[np.isfinite(shares) & ~ledger.retired]
+    standing, judged = standings(ledger), ledger.judged_shares()
     return {
         **data,
-        "certificate": certificate(ledger),
-        "least_share": json_number(known.min()) if len(known) else None,
+        "unserved": _unserved(source, standing),
+        "owed_note": owed_note(standing),
+        "least_share": json_number(np.nanmin(judged)) if np.isfinite(judged).any() else None,
         "jain": json_number(jain_index(turns)),
         "gini": json_number(gini_coefficient(turns)),
         "shares": histogram(known),
-        "taken_vs_promised": _taken_vs_promised(source),
+        "taken_vs_promised": _taken_vs_promised(source, standing),
         "lorenz": _lorenz(turns),
         "worst_over_time": _worst_over_time(ledger),
         "groups": _groups(ledger),
@@ -95,7 +103,8 @@ def clients(
         raise SettingError(f"order must be asc or desc, got {order!r}")
     if source is None or not source.ledger.clients:
         return {**data, "total": 0, "page": 1, "pages": 1, "size": size, "rows": []}
-    columns = _columns(source.ledger)
+    standing, tolerance = standings(source.ledger), json_number(tolerance_of(source.ledger))
+    columns = _columns(source.ledger, standing)
     rows = source.search(search, MAX_MATCHES) if search else np.arange(source.ledger.clients)
     rows = _sorted(rows, None if sort == "id" else columns[sort], order)
     current = page_of(len(rows), page, size)
@@ -111,6 +120,8 @@ def clients(
             {
                 "id": source.id_of(row),
                 **{name: json_number(column[row]) for name, column in columns.items()},
+                "tolerance": tolerance,
+                "status": standing.status(row),
                 "flags": names,
             }
             for row, names in zip(shown.tolist(), flags, strict=True)
@@ -118,16 +129,24 @@ def clients(
     }
 
 
-def _columns(ledger: Ledger) -> dict[str, FloatArray]:
-    promised_turns, forfeited, _ = promised(ledger)
+def _unserved(source: Source, standing: Standings) -> dict[str, Any]:
+    """Returns the clients that were there for too few rounds to be served."""
+    rows = np.flatnonzero(standing.unserved & ~source.ledger.retired)
+    return {"total": len(rows), "ids": [source.id_of(row) for row in rows[:MAX_NAMED_UNSERVED].tolist()]}
+
+
+def _columns(ledger: Ledger, standing: Standings) -> dict[str, FloatArray]:
     last = ledger.counters["last_round"].astype(np.float64)
     volunteered = ledger.counters["volunteered"].astype(np.float64)
     return {
         "turns": ledger.counters["turns"].astype(np.float64),
         "share": ledger.shares(),
-        "promised": promised_turns,
-        "owed": owed(ledger),
-        "forfeited": forfeited,
+        "counted": standing.counted,
+        "promised": standing.promised,
+        "behind": standing.behind,
+        "status": standing.levels.astype(np.float64),
+        "owed": standing.owed,
+        "forfeited": standing.forfeited,
         "volunteered": volunteered if ledger.knows_availability else np.full(ledger.clients, np.nan),
         "mean_seconds": ledger.mean_seconds(),
         "reliability": ledger.history.reliability,
@@ -143,21 +162,23 @@ def _sorted(rows: IntArray, values: FloatArray | None, order: str) -> IntArray:
     return rows[np.argsort(keys, kind="stable")]
 
 
-def _taken_vs_promised(source: Source) -> dict[str, Any] | None:
+def _taken_vs_promised(source: Source, standing: Standings) -> dict[str, Any] | None:
     ledger = source.ledger
-    if ledger.queues is None:
+    if ledger.certificate() is None:
         return None
-    promised_turns, _, taken = promised(ledger)
     rows = np.arange(ledger.clients)
-    if len(rows) > MAX_POINTS:  # the largest debts, and an even sample of the others
-        most = np.argsort(-owed(ledger), kind="stable")[: MAX_POINTS // 10]
+    if len(rows) > MAX_POINTS:  # the clients that are furthest behind, and an even sample of the others
+        most = np.argsort(-standing.behind, kind="stable")[: MAX_POINTS // 10]
         evenly = np.linspace(0, len(rows) - 1, MAX_POINTS - len(most)).astype(np.int64)
         rows = np.unique(np.concatenate([most, evenly]))
     return {
         "ids": [source.id_of(row) for row in rows.tolist()],
-        "turns": json_numbers(taken[rows]),
-        "promised": json_numbers(promised_turns[rows]),
-        "owed": json_numbers(owed(ledger)[rows]),
+        "turns": json_numbers(standing.counted[rows]),
+        "promised": json_numbers(standing.promised[rows]),
+        "behind": json_numbers(standing.behind[rows]),
+        "status": [standing.status(row) for row in rows.tolist()],
+        "owed": json_numbers(standing.owed[rows]),
+        "tolerance": json_number(tolerance_of(ledger)),
         "of": ledger.clients,
     }
 
@@ -191,6 +212,9 @@ def _groups(ledger: Ledger) -> list[dict[str, Any]]:
             "turns": int(certified.turns[index]),
             "share": json_number(certified.turns[index] / max(len(ledger), 1)),
             "promised": json_number(certified.promised[index]),
+            "behind": json_number(certified.behind[index]),
+            "tolerance": json_number(float(certified.tolerance)),
+            "status": str(certified.statuses[index]),
             "owed": json_number(certified.owed[index]),
         }
         for index, name in enumerate(groups.names)

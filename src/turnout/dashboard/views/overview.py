@@ -10,6 +10,7 @@ from turnout.analysis.metrics import jain_index
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import (
+    Standings,
     about,
     bin_series,
     certificate,
@@ -17,14 +18,15 @@ from turnout.dashboard.views.common import (
     flags,
     json_number,
     json_numbers,
-    owed,
+    standings,
+    tolerance_of,
 )
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray
 from turnout.scheduler import ARRIVED, KINDS, MISSED, RETURNED
 
 RECENT_ROUNDS = 50
-SHOWN_DEBTORS = 8
+SHOWN_CLIENTS = 8
 DRAWS = 400
 MAX_SAMPLED_TURNS = 200_000
 MAX_NAMED_CLIENTS = 3
@@ -46,9 +48,8 @@ EMPTY: dict[str, Any] = {
     **dict.fromkeys(
         ("open", "mean_round", "recent_round", "p95_round", "volunteers", "cohort", "random", "least_share")
     ),
-    **dict.fromkeys(("least", "jain", "worst", "debts")),
+    **dict.fromkeys(("least", "jain", "worst", "shortfall")),
     **dict.fromkeys(("round", "recent_of", "total_time"), 0),
-    "certificate": {"holds": None, "text": "This store has no run yet."},
     "rounds": {"x": [], "mean": [], "low": [], "high": []},
     "outcomes": {},
     "warnings": [],
@@ -57,16 +58,18 @@ EMPTY: dict[str, Any] = {
 
 
 def overview(watch: Watch, source: Source | None) -> dict[str, Any]:
-    """Returns the current round, durations compared with random selection, debts, the certificate and warnings."""
-    data: dict[str, Any] = {"about": about(watch, source)}
+    """Returns the current round, durations compared with random selection, the promise and warnings."""
+    data: dict[str, Any] = {"about": about(watch, source), "certificate": certificate(source)}
     if source is None:
         return {**data, **EMPTY}
     ledger = source.ledger
     seconds = ledger.round_column("seconds")
     x, (mean, low, high) = bin_series(ledger.round_column("rounds"), seconds)
-    shares, debts = ledger.shares(), np.where(ledger.retired, np.nan, owed(ledger))
-    least = _index_of_least(shares, ledger)
-    worst = int(np.nanargmax(debts)) if np.isfinite(debts).any() else None
+    shares, standing = ledger.shares(), standings(ledger)
+    judged = ledger.judged_shares()
+    least = int(np.nanargmin(judged)) if np.isfinite(judged).any() else None
+    summary = ledger.promise_summary()
+    worst = None if summary is None else summary.worst
     sizes = np.diff(ledger.starts)
     volunteers = ledger.round_column("volunteers")
     known = volunteers[volunteers >= 0]
@@ -85,13 +88,12 @@ def overview(watch: Watch, source: Source | None) -> dict[str, Any]:
         "least_share": None if least is None else json_number(shares[least]),
         "least": None if least is None else {"id": source.id_of(least)},
         "jain": json_number(jain_index(ledger.counters["turns"])) if ledger.clients else None,
-        "worst": None if worst is None else {"id": source.id_of(worst), "owed": json_number(debts[worst])},
-        "certificate": certificate(ledger),
+        "worst": None if worst is None else _behind_row(source, worst, standing, shares),
         "rounds": {"x": x, "mean": json_numbers(mean), "low": json_numbers(low), "high": json_numbers(high)},
-        "debts": debts_over_time(ledger),
+        "shortfall": shortfall_over_time(ledger),
         "outcomes": outcomes(ledger),
         "warnings": _warnings(source),
-        "behind": _largest_debts(source, shares, debts),
+        "behind": _furthest_behind(source, standing, shares),
     }
 
 
@@ -105,6 +107,20 @@ def debts_over_time(ledger: Ledger) -> dict[str, Any] | None:
         data["x"], (mean, _, high) = bin_series(series["rounds"].astype(np.int64), series[name])
         data[name] = json_numbers(high if name == "worst" else mean)
     return data
+
+
+def shortfall_over_time(ledger: Ledger) -> dict[str, Any] | None:
+    """Returns by round how far the client that is furthest behind is behind; None if that is not known."""
+    series = ledger.fairness_series
+    if not np.isfinite(series["behind"]).any():
+        return None
+    x, (_, _, high) = bin_series(series["rounds"].astype(np.int64), series["behind"])
+    return {
+        "x": x,
+        "largest": json_numbers(high),
+        "ever": json_number(np.nanmax(series["behind"])),
+        "tolerance": json_number(tolerance_of(ledger)),
+    }
 
 
 def outcomes(ledger: Ledger) -> dict[str, int]:
@@ -151,11 +167,6 @@ def _sample_random_cohorts(ledger: Ledger) -> tuple[float, int] | None:
     return float(slowest.mean()), len(clients)
 
 
-def _index_of_least(shares: FloatArray, ledger: Ledger) -> int | None:
-    known = np.where(ledger.retired, np.nan, shares)
-    return int(np.nanargmin(known)) if np.isfinite(known).any() else None
-
-
 def _open_round(source: Source) -> dict[str, Any] | None:
     current = source.open_round()
     if current is None:
@@ -173,28 +184,30 @@ def _open_round(source: Source) -> dict[str, Any] | None:
     }
 
 
-def _largest_debts(source: Source, shares: FloatArray, debts: FloatArray) -> list[dict[str, Any]]:
-    ledger = source.ledger
-    if ledger.queues is None:
-        return []
-    rows = np.argsort(-debts, kind="stable")[:SHOWN_DEBTORS]
-    return [
-        {
-            "id": source.id_of(row),
-            "owed": json_number(debts[row]),
-            "turns": int(ledger.counters["turns"][row]),
-            "share": json_number(shares[row]),
-        }
-        for row in rows.tolist()
-        if debts[row] > 0
-    ]
+def _furthest_behind(source: Source, standing: Standings, shares: FloatArray) -> list[dict[str, Any]]:
+    """Returns the clients that are furthest behind their promise."""
+    behind = np.where(source.ledger.retired, -np.inf, standing.behind)
+    rows = np.argsort(-behind, kind="stable")[:SHOWN_CLIENTS]
+    return [_behind_row(source, row, standing, shares) for row in rows.tolist() if behind[row] > 0]
+
+
+def _behind_row(source: Source, row: int, standing: Standings, shares: FloatArray) -> dict[str, Any]:
+    return {
+        "id": source.id_of(row),
+        "status": standing.status(row),
+        "behind": json_number(standing.behind[row]),
+        "owed": json_number(standing.owed[row]),
+        "turns": json_number(standing.counted[row]),
+        "promised": json_number(standing.promised[row]),
+        "share": json_number(shares[row]),
+    }
 
 
 def _warnings(source: Source) -> list[dict[str, Any]]:
     ledger, warnings = source.ledger, []
-    checked = certificate(ledger)
-    if checked["holds"] is False:
-        warnings.append({"level": "error", "text": checked["text"], "id": None})
+    checked = certificate(source)
+    if checked["status"] == "broken":
+        warnings.append({"level": "error", "text": f"The promise is {checked['text']}", "id": None})
     for flag, flagged in flags(source).items():
         rows = np.flatnonzero(flagged)
         if flag in WARNINGS and len(rows):

@@ -19,7 +19,9 @@ from turnout.dashboard.views.common import (
     json_numbers,
     ordered_rows,
     owed,
+    owed_note,
     page_of,
+    standings,
 )
 from turnout.dashboard.views.overview import debts_over_time
 from turnout.dashboard.watch import Watch
@@ -34,11 +36,11 @@ def queues(watch: Watch, source: Source | None, *, order: str, page: int) -> dic
     data: dict[str, Any] = {"about": about(watch, source), "order": order}
     empty = {"page": 1, "pages": 1, "total": 0, "x": [], "ids": [], "owed": None, "curve": None, "now": None}
     if source is None or not source.ledger.clients:
-        return {**data, **empty, "cap": None, "empty_reason": None}
+        return {**data, **empty, "cap": None, "owed_note": None, "empty_reason": None}
     ledger = source.ledger
     if ledger.queues is None:
         no_guarantee = f"The policy {source.policy} guarantees no turns, so no turns are owed."
-        return {**data, **empty, "cap": None, "empty_reason": no_guarantee}
+        return {**data, **empty, "cap": None, "owed_note": None, "empty_reason": no_guarantee}
     rows = ordered_rows(ledger, order)
     current = page_of(len(rows), page, SHOWN_ROWS)
     shown = rows[current.start : current.end]
@@ -61,6 +63,7 @@ def queues(watch: Watch, source: Source | None, *, order: str, page: int) -> dic
         "curve": debts_over_time(ledger),
         "now": histogram(owed(ledger)),
         "cap": None if cap is None else json_number(float(cap)),
+        "owed_note": owed_note(standings(ledger)),
     }
 
 

@@ -8,16 +8,18 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.ledger import Ledger
+from turnout.dashboard.sources.ledger import TURN_REASONS, Ledger
 from turnout.dashboard.views.common import about, count_of, json_number, known_count, page_of
 from turnout.dashboard.watch import Watch
 from turnout.errors import ReportError
+from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.scheduler import ARRIVED, FAILED, KINDS, LATE, OUTRUN, SURPLUS, OpenRound, Turn
 
 EMPTY: dict[str, Any] = {
     **dict.fromkeys(("number", "first", "last", "seconds", "volunteers", "target_size", "threshold", "objective")),
     **dict.fromkeys(("opened", "closed")),
     "is_open": False,
+    "unit": "turns",
     "summary": "",
     "rows": [],
 }
@@ -66,6 +68,7 @@ def round_detail(watch: Watch, source: Source | None, *, requested: int | None) 
         "target_size": row["cohort"],
         "threshold": row["threshold"],
         "objective": row["objective"],
+        "unit": _unit(ledger.turn_column("price")[turns]),
         "opened": _timestamp(ledger.round_column("opened")[index]),
         "closed": _timestamp(ledger.round_column("closed")[index]),
         "summary": _summary(row),
@@ -75,9 +78,8 @@ def round_detail(watch: Watch, source: Source | None, *, requested: int | None) 
 
 def _round_row(source: Source, index: int, turns: slice) -> dict[str, Any]:
     ledger = source.ledger
-    kinds, times = ledger.turn_column("kinds")[turns], ledger.turn_column("times")[turns]
-    waited = np.where(kinds == SURPLUS, np.nan, times)
-    slowest = int(np.nanargmax(waited)) if np.isfinite(waited).any() else None
+    kinds = ledger.turn_column("kinds")[turns]
+    slowest = _slowest(kinds, ledger.turn_column("times")[turns], float(ledger.round_column("seconds")[index]))
     bottleneck = None if slowest is None else int(ledger.turn_column("chosen")[turns][slowest])
     return {
         "round": int(ledger.round_column("rounds")[index]),
@@ -87,10 +89,22 @@ def _round_row(source: Source, index: int, turns: slice) -> dict[str, Any]:
         "late": int(((kinds == LATE) | (kinds == OUTRUN)).sum()),
         "failed": int((kinds == FAILED).sum()),
         "bottleneck": None if bottleneck is None else source.id_of(bottleneck),
+        "bottleneck_failed": slowest is not None and int(kinds[slowest]) == FAILED,
         "threshold": json_number(ledger.round_column("threshold")[index]),
         "objective": json_number(ledger.round_column("objective")[index]),
+        "unit": _unit(ledger.turn_column("price")[turns]),
         "volunteers": known_count(int(ledger.round_column("volunteers")[index])),
     }
+
+
+def _slowest(kinds: IntArray, times: FloatArray, duration: float) -> int | None:
+    """Returns the index of the client that the round waited for: the slowest, or a failed one if that took longer."""
+    waited = np.where(kinds == SURPLUS, np.nan, times)
+    slowest = int(np.nanargmax(waited)) if np.isfinite(waited).any() else None
+    failed = np.flatnonzero(kinds == FAILED)
+    if len(failed) and (slowest is None or waited[slowest] < duration):
+        return int(failed[0])
+    return slowest
 
 
 def _turn_row(source: Source, turn: int, bottleneck: str | None, reasons: dict[int, str]) -> dict[str, Any]:
@@ -100,17 +114,21 @@ def _turn_row(source: Source, turn: int, bottleneck: str | None, reasons: dict[i
     predicted, band = float(ledger.turn_column("predicted")[turn]), float(ledger.turn_column("band")[turn])
     return {
         "id": client,
-        "optimistic": json_number(ledger.turn_column("optimistic")[turn]),
+        **{name: json_number(ledger.turn_column(name)[turn]) for name in TURN_REASONS},
         "predicted": json_number(predicted),
         "low": json_number(max(predicted - band, 0.0)),
         "high": json_number(predicted + band),
         "seconds": json_number(ledger.turn_column("times")[turn]),
         "outcome": KINDS[int(ledger.turn_column("kinds")[turn])],
-        "owed": json_number(ledger.turn_column("owed")[turn]),
         "loss": json_number(ledger.turn_column("losses")[turn]),
         "bottleneck": client == bottleneck,
         "why": reasons.get(row),
     }
+
+
+def _unit(prices: FloatArray) -> str:
+    """Returns the unit of the objective: seconds if the policy gives turns a price."""
+    return "seconds" if np.isfinite(prices).any() else "turns"
 
 
 def _timestamp(seconds: float) -> str | None:
@@ -126,7 +144,12 @@ def _summary(row: dict[str, Any]) -> str:
     text += f", {row['late']} late" if row["late"] else ""
     text += f", {row['failed']} failed" if row["failed"] else ""
     text += f". The round took {row['seconds']:.2f} s"
-    text += "." if row["bottleneck"] is None else f" and ended with {row['bottleneck']}, the slowest client."
+    if row["bottleneck"] is None:
+        text += "."
+    elif row["bottleneck_failed"]:
+        text += f": the server waited for {row['bottleneck']}, which failed."
+    else:
+        text += f" and ended with {row['bottleneck']}, the slowest client."
     if row["threshold"] is not None:
         difference = row["seconds"] - row["threshold"]
         text += (
@@ -145,7 +168,7 @@ def _open_round(opened: OpenRound, turns: list[Turn]) -> dict[str, Any]:
         index = index_of[turn.row]
         per_client = {
             name: json_number(float(reasons[name][index])) if name in reasons and reasons[name].ndim == 1 else None
-            for name in ("optimistic", "owed")
+            for name in TURN_REASONS
         }
         rows.append(
             {
@@ -171,6 +194,7 @@ def _open_round(opened: OpenRound, turns: list[Turn]) -> dict[str, Any]:
         "target_size": opened.wanted,
         "threshold": json_number(float(reasons["threshold"])) if "threshold" in reasons else None,
         "objective": json_number(float(reasons["objective"])) if "objective" in reasons else None,
+        "unit": "seconds" if "price" in reasons else "turns",
         "opened": opened.opened,
         "closed": None,
         "summary": (

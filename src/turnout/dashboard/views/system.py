@@ -16,10 +16,13 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.views.common import about, certificate, json_number, owed
+from turnout.dashboard.sources.ledger import Ledger
+from turnout.dashboard.views.common import about, json_number, owed
 from turnout.dashboard.views.overview import outcomes
 from turnout.dashboard.watch import Watch
 from turnout.kernel.backend import kernel_name
+from turnout.kernel.certificate import STATUSES
+from turnout.kernel.fairness import SHARE_OF
 from turnout.version import __version__
 
 KEPT_SAMPLES = 500
@@ -121,9 +124,11 @@ def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
     }
     if len(seconds):
         data["turnout_last_round_seconds"] = ("Duration of the last round in seconds.", "gauge", float(seconds[-1]))
-    shares = ledger.shares()[~ledger.retired]
+    shares = ledger.judged_shares()
     if np.isfinite(shares).any():
-        data["turnout_least_share"] = ("The smallest share of turns of any client.", "gauge", float(np.nanmin(shares)))
+        share_of = SHARE_OF[ledger.share_accrual]
+        text = f"The smallest share of turns of any client, of {share_of}."
+        data["turnout_least_share"] = (text, "gauge", float(np.nanmin(shares)))
     if ledger.queues is not None and ledger.clients:
         debts = owed(ledger)[~ledger.retired]
         data["turnout_worst_debt_turns"] = (
@@ -132,12 +137,7 @@ def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
             float(debts.max()),
         )
         data["turnout_mean_debt_turns"] = ("Mean number of turns owed to a client.", "gauge", float(debts.mean()))
-        holds = certificate(ledger)["holds"]
-        data["turnout_promise_holds"] = (
-            "1 if the guarantee holds for all clients, else 0.",
-            "gauge",
-            float(bool(holds)),
-        )
+    data |= _promise(ledger)
     data["turnout_clients_doubted"] = (
         "Clients whose context predicts their times worse than their typical time does.",
         "gauge",
@@ -147,6 +147,31 @@ def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
         yield from _metric(name, help_text, kind, {labels: value})
     by_kind = {f'{labels[:-1]},outcome="{outcome}"}}': float(count) for outcome, count in outcomes(ledger).items()}
     yield from _metric("turnout_outcomes_total", "Turns by outcome.", "counter", by_kind)
+
+
+def _promise(ledger: Ledger) -> dict[str, tuple[str, str, float]]:
+    """Returns the metrics of the promise; none if the policy guarantees nothing."""
+    summary = ledger.promise_summary()
+    if summary is None:
+        return {}
+    values = {
+        "turnout_promise_status": (
+            "0 if all clients are less than one turn behind (kept), 1 if within the tolerance (behind), 2 if a client "
+            "is beyond it (broken).",
+            STATUSES.index(summary.status),
+        ),
+        "turnout_promise_broken_clients": ("Clients that are further behind than the tolerance.", summary.broken),
+        "turnout_promise_largest_shortfall_turns": (
+            "How many turns the client that is furthest behind is behind its promise; 0 if none is behind.",
+            max(summary.worst_behind, 0.0),
+        ),
+        "turnout_promise_tolerance_turns": ("How many turns a client may be behind.", summary.tolerance),
+        "turnout_promise_holds": (
+            "1 if no client is further behind than the tolerance, else 0.",
+            summary.status != "broken",
+        ),
+    }
+    return {name: (text, "gauge", float(value)) for name, (text, value) in values.items()}
 
 
 def _metric(name: str, help_text: str, kind: str, values: dict[str, float]) -> Iterator[str]:
