@@ -29,7 +29,7 @@ class PromiseSummary:
 
     Attributes:
         status: The worst status of any client.
-        clients: The number of clients.
+        clients: The number of clients that are judged; those that have retired are not.
         kept: The number of clients that are less than one turn behind.
         behind: The number of clients that are at least one turn behind, within the tolerance.
         broken: The number of clients that are beyond the tolerance.
@@ -38,6 +38,8 @@ class PromiseSummary:
         worst: The row of the client that is furthest behind; None without clients.
         worst_behind: How many turns that client is behind; negative if all clients have a surplus.
         since: The round since which that client is beyond the tolerance; None if it is not, or not recorded.
+        retired: The number of clients that have left for good, which are not judged.
+        retired_broken: The number of those that left while they were beyond the tolerance.
     """
 
     status: PromiseStatus
@@ -50,6 +52,8 @@ class PromiseSummary:
     worst: int | None
     worst_behind: float
     since: int | None
+    retired: int = 0
+    retired_broken: int = 0
 
     def sentence(self, name: Callable[[int], str] = str) -> str:
         """Returns the summary as one sentence, which begins with the status.
@@ -58,7 +62,8 @@ class PromiseSummary:
             name: Returns the name of a client from its row.
         """
         if self.worst is None:
-            return "kept: there are no clients yet"
+            text = "kept: all clients have retired" if self.retired else "kept: there are no clients yet"
+            return text + self._retired_clause()
         worst = f"{name(self.worst)} is {self.worst_behind:.2f} turns behind"
         if self.status == "broken":
             since = "" if self.since is None else f", since round {self.since:,}"
@@ -72,7 +77,13 @@ class PromiseSummary:
         if self.unserved:
             count = "1 client was" if self.unserved == 1 else f"{self.unserved:,} clients were"
             text += f"; {count} there for too few rounds to be served"
-        return text
+        return text + self._retired_clause()
+
+    def _retired_clause(self) -> str:
+        if not self.retired_broken:
+            return ""
+        count = "1 client" if self.retired_broken == 1 else f"{self.retired_broken:,} clients"
+        return f"; {count} retired while beyond the tolerance"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +97,9 @@ class Certificate:
     - otherwise "kept" if it is less than one turn behind,
     - otherwise "behind".
 
-    All comparisons are exact, in integer units.
+    All comparisons are exact, in integer units. A client that has retired keeps its status and what it is behind, but
+    earns nothing any more and can no longer be served. So it does not count in `status`, `worst`, `holds` and
+    `summary`, which would otherwise stay broken for ever; the summary counts it separately.
 
     Attributes:
         turns: The turns that each client took.
@@ -98,6 +111,7 @@ class Certificate:
         tolerance: The number of turns that a client may be behind.
         broken_since: The round since which each client has been more than `tolerance` turns behind; 0 where it is not.
             None if this was not recorded.
+        retired: Whether each client has left for good; None if no client has.
 
     >>> certificate = Certificate(
     ...     turns=np.array([3, 1, 0]), units_per_turn=20, promised_units=np.array([60, 60, 60]),
@@ -118,6 +132,7 @@ class Certificate:
     forfeited_units: IntArray
     tolerance: Tolerance = DEFAULT_TOLERANCE
     broken_since: IntArray | None = None
+    retired: BoolArray | None = None
 
     @property
     def promised(self) -> FloatArray:
@@ -145,12 +160,16 @@ class Certificate:
         return self.behind_units / self.units_per_turn
 
     @property
+    def broken(self) -> BoolArray:
+        """Whether each client is more than `tolerance` turns behind."""
+        broken: BoolArray = self.behind_units > _floor(Fraction(self.tolerance) * self.units_per_turn)
+        return broken
+
+    @property
     def levels(self) -> npt.NDArray[np.int8]:
         """The status of each client, as an index into STATUSES."""
-        behind = self.behind_units
-        limit = _floor(Fraction(self.tolerance) * self.units_per_turn)
-        levels = (behind >= self.units_per_turn).astype(np.int8)
-        levels[behind > limit] = 2
+        levels = (self.behind_units >= self.units_per_turn).astype(np.int8)
+        levels[self.broken] = 2
         return levels
 
     @property
@@ -160,13 +179,14 @@ class Certificate:
 
     @property
     def status(self) -> PromiseStatus:
-        """The worst status of any client; "kept" if there is none."""
-        return STATUSES[int(self.levels.max(initial=0))]
+        """The worst status of any client that has not retired; "kept" if there is none."""
+        return STATUSES[int(self.levels[self._judged_rows()].max(initial=0))]
 
     @property
     def worst(self) -> int | None:
-        """The row of the client that is furthest behind, the lowest of equals; None without clients."""
-        return int(np.argmax(self.behind_units)) if len(self.turns) else None
+        """The row of the client that is furthest behind, the lowest of equals; None if all have retired."""
+        rows = self._judged_rows()
+        return int(rows[np.argmax(self.behind_units[rows])]) if len(rows) else None
 
     @property
     def unserved(self) -> BoolArray:
@@ -176,7 +196,7 @@ class Certificate:
 
     @property
     def holds(self) -> bool:
-        """Whether no client is further behind than the tolerance: the status is not "broken"."""
+        """Whether no client that is judged is further behind than the tolerance: the status is not "broken"."""
         return self.status != "broken"
 
     @property
@@ -196,25 +216,43 @@ class Certificate:
 
     def summary(self) -> PromiseSummary:
         """Returns the status of the promise in a few numbers."""
-        counts = np.bincount(self.levels, minlength=len(STATUSES)).tolist()
+        judged = self._judged_rows()
+        counts = np.bincount(self.levels[judged], minlength=len(STATUSES)).tolist()
         worst = self.worst
         since = 0 if worst is None or self.broken_since is None else int(self.broken_since[worst])
         return PromiseSummary(
             status=self.status,
-            clients=len(self.turns),
+            clients=len(judged),
             kept=counts[0],
             behind=counts[1],
             broken=counts[2],
-            unserved=int(self.unserved.sum()),
+            unserved=int(self.unserved[judged].sum()),
             tolerance=float(self.tolerance),
             worst=worst,
             worst_behind=0.0 if worst is None else float(self.behind[worst]),
             since=since or None,
+            retired=len(self.turns) - len(judged),
+            retired_broken=int(self.broken.sum()) - counts[2],
         )
 
     def judged(self, tolerance: Tolerance) -> Certificate:
         """Returns the same certificate, judged by another tolerance; it does not know since when it is broken."""
         return replace(self, tolerance=as_tolerance(tolerance), broken_since=None)
+
+    def of(self, rows: IntArray) -> Certificate:
+        """Returns the certificate of these clients alone, in this order."""
+        return replace(
+            self,
+            turns=self.turns[rows],
+            promised_units=self.promised_units[rows],
+            owed_units=self.owed_units[rows],
+            forfeited_units=self.forfeited_units[rows],
+            broken_since=None if self.broken_since is None else self.broken_since[rows],
+            retired=None if self.retired is None else self.retired[rows],
+        )
+
+    def _judged_rows(self) -> IntArray:
+        return np.arange(len(self.turns)) if self.retired is None else np.flatnonzero(~self.retired)
 
 
 def as_tolerance(tolerance: Tolerance) -> Tolerance:
