@@ -650,7 +650,7 @@ def _offsets(data: bytes, path: Path) -> Mapping[str, list[int]]:
         "events": [blob for (blob,) in rows_of(path, "SELECT data FROM events WHERE kind != 'close'")],
         "digests": [blob for (blob,) in rows_of(path, "SELECT digest FROM events")],
         "masks": [blob for (blob,) in rows_of(path, "SELECT data FROM masks")],
-        "settings": [b'"cohort_size": 4', b'"deadline": 10.0', b'"late_window": 4', b'"speed_weight": 2.0'],
+        "settings": [b'"cohort_size": 4', b'"deadline": 10.0', b'"late_window": 4', b'"fair-pace"'],
         "snapshot": [blob[:400] for (blob,) in rows_of(path, "SELECT data FROM snapshot")],
         "open round": [blob[:400] for (blob,) in rows_of(path, "SELECT data FROM open_round")],
         "turns": [b"its battery died", b"arrived", b"late"],

@@ -212,7 +212,7 @@ class Fleet:
         self.ids = list(ids)
         self.rows = {client: row for row, client in enumerate(self.ids)}
         self.round = int(saved_value(state, "round"))
-        self.judged_after = int(state.get("judged_after", self.round))
+        self.judged_after = judged_after(state)
         self.counters = ClientCounters.restored(subset(state, "numbers"))
         self.history = ClientHistory.restored(subset(state, "numbers"), subset(state, "ways"))
         columns = ("rounds", "rows", "contexts", "deadlines", "learned")
@@ -284,3 +284,8 @@ class Fleet:
             )
         oldest = closed.round - self._late_window
         self.pending = {key: arrival for key, arrival in self.pending.items() if key[0] > oldest}
+
+
+def judged_after(state: Mapping[str, Any]) -> int:
+    """Returns the `judged_after` of a fleet with this saved state, which those of older versions do not contain."""
+    return int(state["judged_after"] if "judged_after" in state else saved_value(state, "round"))
