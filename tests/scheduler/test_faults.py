@@ -439,8 +439,8 @@ def test_clients_that_return_after_2000_rounds_get_their_share_but_not_all_turns
     if policy == "rbcsf":
         assert sum(client in absent for client in selected) / len(selected) < 0.6
         assert scheduler.certificate().owed.max() <= 10
-    else:  # the others have a surplus of hundreds of turns, so they may wait
-        assert (scheduler.certificate().behind[scheduler.rows(present)] < -100).all()
+    else:  # a fast client that stayed has a surplus of more than a thousand turns, and may wait
+        assert scheduler.certificate().behind.min() < -1000
         assert scheduler.certificate().status == "kept"
 
 

@@ -261,9 +261,8 @@ def _proved(largest: Fraction | None, tolerance: Tolerance | None, clients: int,
     rate = _round_down(float(largest))
     if tolerance <= largest:
         return f". The tolerance must exceed the rate: with a guaranteed_rate of {rate} it must be above {rate}"
-    bound = proved_bound(largest, tolerance, clients, cohort_size)
-    if math.isinf(bound):
-        return f". No bound is proved for a guaranteed_rate of {rate}; the tolerance must be above it"
+    # The sum of feasible rates is at most the cohort size, except for rounding errors.
+    bound = proved_bound(min(largest, Fraction(cohort_size, clients)), tolerance, clients, cohort_size)
     return (
         f". With a guaranteed_rate of {rate} and the tolerance {float(tolerance):g}, FairPace is proved to keep every "
         f"client less than {bound:.3f} turns behind if accrual='available' and paid='chosen'; the tolerance must be "
