@@ -51,9 +51,10 @@ def promise_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
         return ""
     names = [name for name, _ in nested_settings(settings.policy, settings.settings)]
     fair = "" if DEFAULT_POLICY in names else f"policy={DEFAULT_POLICY!r}, "
+    outrun = "" if settings.overcommit == 1 else ", and without overcommit if slow clients are always outrun"
     return (
         f"the promise is {certificate.summary().sentence(fleet.ids.__getitem__)}. Create a new fleet with {fair}a "
-        "smaller guaranteed_rate or a larger cohort_size, and check why turns fail or are late if many do"
+        f"smaller guaranteed_rate or a larger cohort_size{outrun}; check why turns fail or are late if many do"
     )
 
 

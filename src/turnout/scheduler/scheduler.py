@@ -485,8 +485,9 @@ class Scheduler:
         self._is_broken = bool(((counters.broken_since > 0) & (counters.retired == 0)).any())
         if self._is_broken and not was_broken:
             log.warning("%s: %s", self.path, promise_notice(self._fleet, self.settings))
-        # Waiting times are estimated after rounds 1, 2, 4, 8, …, because that sorts the times of all clients.
-        if not self._waits_too_long and self._fleet.round.bit_count() == 1:
+        # Waiting times are estimated after rounds 4, 8, 16, …: that takes long in large fleets, and few times are known
+        # before.
+        if not self._waits_too_long and self._fleet.round >= 4 and self._fleet.round.bit_count() == 1:
             notice = waiting_notice(self._fleet, self.settings)
             self._waits_too_long = bool(notice)
             if notice:
