@@ -73,8 +73,9 @@ class ClientCounters:
 
     def judge(self, broken: BoolArray, round: int) -> None:
         """Records which clients are beyond the tolerance after `round` was closed."""
-        self.broken_since[~broken] = 0
-        self.broken_since[broken & (self.broken_since == 0)] = round
+        self.broken_since *= broken
+        if broken.any():
+            self.broken_since[broken & (self.broken_since == 0)] = round
 
     def backing_off(self, round: int) -> BoolArray:
         """Returns which clients are in back-off after `round` was closed, retired clients included."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -267,9 +268,24 @@ class Fleet:
 
     def _judge(self) -> None:
         """Records since when each client has been beyond the tolerance of its promise."""
+        if self.round <= self.judged_after or not self._may_be_broken():
+            return
         certificate = self.policy.certificate()
-        if certificate is not None and self.round > self.judged_after:
+        if certificate is not None:
             self.counters.judge(certificate.broken, self.round)
+
+    def _may_be_broken(self) -> bool:
+        """Returns whether a promise was broken before or may be now; this is faster than a certificate.
+
+        No client is further behind than the turns that it is owed and those that it has forfeited.
+        """
+        queues, guarantee = self.queues, self.policy.guarantee
+        if queues is None or guarantee is None:
+            return False
+        if self.counters.broken_since.any() or (queues.max_owed is not None and queues.forfeited.any()):
+            return True
+        owed = queues.owed_exactly()
+        return int(owed.units.max()) + owed.credit > Fraction(guarantee.tolerance) * queues.units_per_turn
 
     def _update_pending(self, closed: ClosedRound) -> None:
         """Removes late clients whose true times are known or no longer awaited, and adds those of this round."""
