@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.randomness import round_rng
 from turnout.scheduler import ClientStatus, Scheduler
 from turnout.store.packing import pack_snapshot
@@ -26,6 +27,11 @@ class OpenFleet(Protocol):
 def offered(*clients: str, free_cpu: float = 1.0, bandwidth: float = 2.0) -> dict[str, ClientStatus]:
     """Returns the same status for all clients."""
     return {client: ClientStatus(free_cpu, bandwidth) for client in clients}
+
+
+def fresh_model(clients: int) -> ExchangeTimeModel:
+    """Returns a model without history, with the settings of the default policy."""
+    return ExchangeTimeModel(clients, ridge=3.0, prior="fleet", relative_ridge=True)
 
 
 def named(count: int) -> list[str]:

@@ -17,18 +17,24 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from killing import Writes
 from turnout.scheduler import ClientStatus, Scheduler
 
 SETTINGS: dict[str, Any] = {
-    "settings": {"cohort_size": 4, "guaranteed_rate": "1/9", "speed_weight": 2.0},
+    "settings": {"cohort_size": 4, "guaranteed_rate": "1/9"},
     "deadline": 10.0,
     "late_window": 4,
     "rest_after": 2,
     "overcommit": 1.5,
     "allow_infeasible": True,
+}
+RBCSF_SETTINGS: dict[str, Any] = {
+    **SETTINGS,
+    "policy": "rbcsf",
+    "settings": {"cohort_size": 4, "guaranteed_rate": "1/9", "speed_weight": 2.0},
 }
 STARTERS = 10
 ABANDONED_CLIENT = "understudy"
@@ -70,9 +76,11 @@ def loss_of(round_: int, client: str) -> float | None:
     return rng.uniform(0.1, 3.0) if rng.random() < 0.7 else None
 
 
-def play(path: str, rounds: int, once_open: Callable[[], object] = lambda: None) -> None:
-    """Plays up to a round, from the state of the file."""
-    with Scheduler.open(path, **SETTINGS) as scheduler:
+def play(
+    path: str, rounds: int, once_open: Callable[[], object] = lambda: None, options: dict[str, Any] = SETTINGS
+) -> None:
+    """Plays up to a round, from the state of the file; a new file gets these options."""
+    with Scheduler.open(path, **({} if Path(path).exists() else options)) as scheduler:
         once_open()
         while (round_ := _next_round(scheduler)) <= rounds:
             if not scheduler.status().is_open:

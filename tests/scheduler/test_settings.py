@@ -37,7 +37,7 @@ def test_every_setting_is_documented() -> None:
     [
         (
             {"cohort_size": 3},
-            r'^cohort_size is a setting of the policy rbcsf: pass it as settings=\{"cohort_size": 3\}$',
+            r'^cohort_size is a setting of the policy fair-pace: pass it as settings=\{"cohort_size": 3\}$',
         ),
         (
             {"policy": "tifl", "tiers": 2},
@@ -110,7 +110,7 @@ def test_live_objects_have_a_readable_repr(open_fleet: OpenFleet, folder: Path) 
     path = folder / "fleet.turnout"
     scheduler = open_fleet()
     scheduler.choose(["a", "b", "c"])
-    state = "policy='rbcsf', clients=3, round=1, is_open=True"
+    state = "policy='fair-pace', clients=3, round=1, is_open=True"
     assert repr(scheduler) == f"Scheduler({str(path)!r}, {state})"
     with Scheduler.open(path, read_only=True) as reader:
         assert repr(reader) == f"Scheduler({str(path)!r}, {state}, read_only=True)"
@@ -118,7 +118,7 @@ def test_live_objects_have_a_readable_repr(open_fleet: OpenFleet, folder: Path) 
         assert repr(reporter) == f"Reporter({str(path)!r})"
     fleet_reader = FleetReader(path)
     fleet_reader.close()
-    assert repr(fleet_reader) == f"FleetReader({str(path)!r}, policy='rbcsf')"
+    assert repr(fleet_reader) == f"FleetReader({str(path)!r}, policy='fair-pace')"
     scheduler.close()
     assert repr(scheduler) == f"Scheduler({str(path)!r}, {state})"
 

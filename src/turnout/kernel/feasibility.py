@@ -11,11 +11,14 @@ import numpy.typing as npt
 
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_floats, refuse_where
-from turnout.kernel.fairness import FINEST
+from turnout.kernel.certificate import Tolerance
+from turnout.kernel.fairness import FINEST, Accrual
 
 # Rates and availabilities are floats; the test tolerates their rounding errors.
 ROUNDING = 1e-9
 NEGLIGIBLE = 1e-30
+#: An absence is as long as expected unless a longer one has less than this probability.
+IMPROBABLE = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +135,56 @@ def largest_feasible_rate(availability: npt.ArrayLike, cohort_size: int) -> Frac
     return Fraction(min(scale, 1.0)).limit_denominator(FINEST)
 
 
-def require_feasible(rates: npt.ArrayLike, availability: npt.ArrayLike, cohort_size: int) -> None:
-    """Raises InfeasiblePromise, with a remedy, unless the rates can be kept."""
+def longest_absence(availability: npt.ArrayLike) -> FloatArray:
+    """Returns the longest absence to expect of each client, in rounds: ln 0.001 / ln(1 − availability).
+
+    >>> longest_absence([1.0, 0.5, 0.2]).round(1).tolist()
+    [0.0, 10.0, 31.0]
+    """
+    with np.errstate(divide="ignore"):
+        absence: FloatArray = math.log(IMPROBABLE) / np.log1p(-as_probabilities(availability))
+    return absence
+
+
+def least_tolerances(rates: npt.ArrayLike, availability: npt.ArrayLike, accrual: Accrual) -> FloatArray:
+    """Returns what the tolerance must exceed for each client to be kept within it, in turns.
+
+    A client falls its rate behind in a round without a turn. With accrual="always" it also falls behind while it is
+    absent, which may last for `longest_absence` rounds; then it needs one round to be selected, and one more to be
+    selected again: rate · (2 + longest absence).
+    """
+    requested = as_floats("rates", rates, 1, SettingError)
+    if accrual == "available":
+        return requested
+    least = np.zeros(len(requested))
+    promised = requested > 0
+    absence = np.broadcast_to(longest_absence(availability), requested.shape)
+    least[promised] = requested[promised] * (2 + absence[promised])
+    return least
+
+
+def proved_bound(rate: Fraction, tolerance: Tolerance, clients: int, cohort_size: int) -> float:
+    """Returns how far FairPace is proved to keep clients of one rate from their promise; infinite if it is not.
+
+    The bound holds with accrual="available" and paid="chosen"; see `turnout.policies.fair_pace` for the proof.
+    """
+    if clients * rate > cohort_size:
+        return math.inf
+    return float(Fraction(tolerance) - rate + rate * (clients - 1) / cohort_size)
+
+
+def require_feasible(
+    rates: npt.ArrayLike, availability: npt.ArrayLike, cohort_size: int, *, tolerance: Tolerance | None = None
+) -> None:
+    """Raises InfeasiblePromise, with a remedy, unless the rates can be kept.
+
+    Args:
+        rates: The guaranteed rate of each client.
+        availability: The probability that each client is available in a round.
+        cohort_size: The number of clients to select in a round.
+        tolerance: The number of turns that a client may be behind; then the error says what is proved with the largest
+            feasible rate.
+    """
     requested = as_floats("rates", rates, 1, SettingError)
     result = feasibility(requested, availability, cohort_size)
     if result.holds:
@@ -151,7 +202,8 @@ def require_feasible(rates: npt.ArrayLike, availability: npt.ArrayLike, cohort_s
     raise InfeasiblePromise(
         f"{problem} ({_reason(result.bottleneck, requested, probability, cohort_size)}). "
         + _remedy(largest, result.scale, sufficient_size)
-        + ", or pass allow_infeasible=True to go on without a guarantee",
+        + ", or pass allow_infeasible=True to go on without a guarantee"
+        + _proved(largest, tolerance, len(requested), cohort_size),
         largest_rate=largest,
         scale=result.scale,
         cohort_size=sufficient_size,
@@ -200,6 +252,22 @@ def _remedy(largest: Fraction | None, scale: float, sufficient_size: int | None)
         else f"Multiply the rates by {scale:.4g}"
     )
     return lower if sufficient_size is None else f"{lower}, use a cohort_size of at least {sufficient_size}"
+
+
+def _proved(largest: Fraction | None, tolerance: Tolerance | None, clients: int, cohort_size: int) -> str:
+    """Returns a sentence about what is proved with the largest feasible rate; "" if there is no such rate."""
+    if not largest or tolerance is None:
+        return ""
+    rate = _round_down(float(largest))
+    if tolerance <= largest:
+        return f". The tolerance must exceed the rate: with a guaranteed_rate of {rate} it must be above {rate}"
+    # The sum of feasible rates is at most the cohort size, except for rounding errors.
+    bound = proved_bound(min(largest, Fraction(cohort_size, clients)), tolerance, clients, cohort_size)
+    return (
+        f". With a guaranteed_rate of {rate} and the tolerance {float(tolerance):g}, FairPace is proved to keep every "
+        f"client less than {bound:.3f} turns behind if accrual='available' and paid='chosen'; the tolerance must be "
+        f"above {rate}"
+    )
 
 
 def _round_down(rate: float) -> str:

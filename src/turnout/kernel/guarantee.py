@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import as_number, require_length
+from turnout.kernel.arrays import FloatArray, as_number, require_length
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, Tolerance, as_tolerance
 from turnout.kernel.fairness import DEFAULT_RATE, Accrual, FairnessQueues, Rate, exact_rates
-from turnout.kernel.feasibility import as_probabilities, require_feasible
+from turnout.kernel.feasibility import as_probabilities, least_tolerances, proved_bound, require_feasible
 
 Paid: TypeAlias = Literal["chosen", "contributed"]
 
@@ -123,23 +123,40 @@ class Guarantee:
             if (units != units[0]).any():
                 return math.inf
             units = int(units[0])
-        rate = Fraction(units, units_per_turn)
-        if self.accrual != "available" or self.paid != "chosen" or clients * rate > cohort_size:
+        if self.accrual != "available" or self.paid != "chosen":
             return math.inf
-        return float(Fraction(self.tolerance) - rate + rate * (clients - 1) / cohort_size)
+        return proved_bound(Fraction(units, units_per_turn), self.tolerance, clients, cohort_size)
+
+    def least_tolerance(self, clients: int) -> float:
+        """Returns what the tolerance must exceed for every client to be kept within it, given the availability.
+
+        That is the largest rate. With accrual="always" a client also falls behind while it is absent: then it is
+        rate · (2 + longest absence to expect), and with a smaller tolerance the promise will be broken by any policy.
+
+        >>> Guarantee(0.1).least_tolerance(40)
+        0.1
+        >>> round(Guarantee(0.1, accrual="always", availability=0.2).least_tolerance(40), 2)
+        3.3
+        """
+        rates = np.array(self.queues(clients).guaranteed_rates)
+        return float(least_tolerances(rates, self._availability(clients), self.accrual).max(initial=0.0))
 
     def require_feasible(self, queues: FairnessQueues, cohort_size: int) -> None:
         """Raises InfeasiblePromise if no policy could keep these rates, unless `allow_infeasible` is set."""
         if self.allow_infeasible:
             return
-        given = np.asarray(1.0 if self.availability is None else self.availability, dtype=np.float64)
-        if given.ndim:
-            require_length("availability", given, queues.clients, "clients", SettingError)
-        availability = np.array(np.broadcast_to(given, queues.clients))
+        availability = self._availability(queues.clients)
         rates = np.array(queues.guaranteed_rates)
         if self.accrual == "available":
             rates *= availability  # the rate is a share of the rounds for which a client is available
-        require_feasible(rates, availability, cohort_size)
+        require_feasible(rates, availability, cohort_size, tolerance=self.tolerance)
+
+    def _availability(self, clients: int) -> FloatArray:
+        """Returns the probability that each client is available."""
+        given = np.asarray(1.0 if self.availability is None else self.availability, dtype=np.float64)
+        if given.ndim:
+            require_length("availability", given, clients, "clients", SettingError)
+        return np.array(np.broadcast_to(given, clients))
 
 
 def _short(value: Any) -> str:

@@ -26,12 +26,13 @@ from turnout.scheduler.features import PAPER_FEATURES, Features, Statuses
 from turnout.scheduler.journal.events import decode_event, event_to_dict
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.replay import live_policy, load, resolve_features
+from turnout.scheduler.notices import notices_of, promise_notice, waiting_notice
 from turnout.scheduler.records import OpenRound, Turn, pack_closed
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
 from turnout.scheduler.rounds.choosing import build_open_round
 from turnout.scheduler.rounds.closing import build_closed_round
 from turnout.scheduler.rounds.state import Fleet
-from turnout.scheduler.settings import SchedulerOptions, SchedulerSettings
+from turnout.scheduler.settings import DEFAULT_POLICY, SchedulerOptions, SchedulerSettings
 from turnout.scheduler.status import SchedulerStatus, status_of
 
 log = logging.getLogger("turnout.scheduler")
@@ -51,9 +52,12 @@ class Scheduler:
         self._journal, self.settings, self.features = journal, settings, features
         self._mutex = threading.RLock()
         self._memory = load(journal, settings, features)
+        self._is_broken = self._waits_too_long = False  # whether the log says so already
         if not journal.read_only:
             for notice in self.notices():
                 log.warning("%s: %s", journal.path, notice)
+            self._is_broken = bool(promise_notice(self._fleet, settings))
+            self._waits_too_long = bool(waiting_notice(self._fleet, settings))
 
     @classmethod
     def open(
@@ -129,7 +133,10 @@ class Scheduler:
             return len(new_ids)
 
     def retire(self, client: str) -> None:
-        """Excludes a client that has left for good; the turns it is owed stay in the certificate."""
+        """Excludes a client that has left for good.
+
+        The turns that it is behind stay in the certificate, but the status of the promise judges it no more.
+        """
         with self._mutex:
             self._refuse_while_open("retire a client")
             row = self._row(client)
@@ -290,6 +297,7 @@ class Scheduler:
             report = self._fleet.close(closed)
             self._memory.opened = None
             self._memory.unsaved += 1
+            self._log_new_notices()
             if self._memory.unsaved >= self._snapshot_every:
                 try:
                     self.snapshot()
@@ -332,11 +340,20 @@ class Scheduler:
             return self._fleet.policy.guarantee is not None
 
     def certificate(self) -> Certificate:
-        """Returns how many turns every client was guaranteed and got, by row."""
+        """Returns how many turns every client was promised and got, by row, and since when promises are broken.
+
+        Retired clients are in the certificate with what they are behind, but its overall status, its worst client and
+        its summary judge only the others.
+
+        Raises:
+            SettingError: If the policy guarantees nothing.
+        """
         with self._mutex:
-            certificate = self._fleet.policy.certificate()
+            certificate = self._fleet.certificate()
             if certificate is None:
-                raise SettingError(f"the policy {self.settings.policy} guarantees nothing: use rbcsf for a certificate")
+                raise SettingError(
+                    f"the policy {self.settings.policy} guarantees nothing: use {DEFAULT_POLICY} for a certificate"
+                )
             return certificate
 
     def explain(self, client: str, round: int | None = None) -> Explanation:
@@ -379,28 +396,8 @@ class Scheduler:
 
     def notices(self) -> list[str]:
         """Returns what an operator should know about the settings and the clients of this fleet."""
-        notices = []
-        if self.settings.deadline is None:
-            notices.append("no deadline is set: a round in which a client never reports stays open until it is closed")
         with self._mutex:
-            rarely_available = [self._fleet.ids[row] for row in self._fleet.rarely_available().tolist()]
-        if rarely_available:
-            notices.append(
-                f"{', '.join(rarely_available[:5])} were available in fewer rounds than they are guaranteed: lower "
-                "guaranteed_rate, or use accrual='available'"
-            )
-        queues = self._fleet.queues
-        forfeited = 0 if queues is None or not self._fleet.ids else int((queues.forfeited >= 1).sum())
-        if forfeited:
-            notices.append(
-                f"{forfeited:,} clients have forfeited turns to the cap: raise max_owed or lower speed_weight"
-            )
-        suspects = self.suspect_clients()
-        if suspects:
-            notices.append(
-                f"the statuses of {', '.join(suspects[:5])} no longer explain their times: check what they report"
-            )
-        return notices
+            return notices_of(self._fleet, self.settings)
 
     def export(self) -> Iterator[dict[str, Any]]:
         """Yields every event in order, as dictionaries that can be written as JSON, for an audit."""
@@ -481,6 +478,20 @@ class Scheduler:
     def _record(self, outcomes: Sequence[Outcome]) -> list[bool]:
         with self._mutex:
             return record(self._journal, outcomes, self.settings.late_window)
+
+    def _log_new_notices(self) -> None:
+        """Logs that the promise is broken now, or that a client waits too long, if the log does not say so yet."""
+        counters, was_broken = self._fleet.counters, self._is_broken
+        self._is_broken = bool(((counters.broken_since > 0) & (counters.retired == 0)).any())
+        if self._is_broken and not was_broken:
+            log.warning("%s: %s", self.path, promise_notice(self._fleet, self.settings))
+        # Waiting times are estimated after rounds 4, 8, 16, …: that takes long in large fleets, and few times are known
+        # before.
+        if not self._waits_too_long and self._fleet.round >= 4 and self._fleet.round.bit_count() == 1:
+            notice = waiting_notice(self._fleet, self.settings)
+            self._waits_too_long = bool(notice)
+            if notice:
+                log.warning("%s: %s", self.path, notice)
 
     def _reload(self) -> None:
         self._memory = load(self._journal, self.settings, self.features)

@@ -12,7 +12,8 @@ from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import LARGEST_TIME, as_count, as_number
 from turnout.policies.registry import nested_settings, setting_names
 
-DEFAULT_POLICY = "rbcsf"
+#: The policy of new fleets. A file stores the policy of its fleet, also if it was the default: it keeps that policy.
+DEFAULT_POLICY = "fair-pace"
 #: Former names of settings, which are still accepted, and the present ones.
 FORMER_NAMES = {"rest_after": "backoff_after"}
 #: Names under which settings are stored where they differ: files keep the names that earlier versions can read.
@@ -45,8 +46,9 @@ class SchedulerSettings:
     Attributes:
         policy: The name of the policy that selects the cohorts.
         settings: The settings of the policy. For a live fleet, a guarantee covers the rounds for which a client is
-            available, a turn is paid when the client contributed, and a debt is limited to 10 turns more than outweigh
-            the deadline (or one minute without a deadline), unless `accrual`, `paid` or `max_owed` say otherwise.
+            available, and a turn is paid when the client contributed. The debts of policies other than fair-pace are
+            limited to 10 turns more than outweigh the deadline (or one minute without a deadline). `accrual`, `paid`
+            and `max_owed` change this.
         model_size: The size of the model, in any unit; `ClientStatus.bandwidth` is in this unit per second.
         deadline: The seconds after which a client that has not reported is late. "auto" means `deadline_multiple` times
             the predicted time of the slowest client in the cohort, between `deadline_floor` and `deadline_ceiling`; it

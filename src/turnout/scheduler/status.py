@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from turnout.kernel.certificate import Certificate, PromiseSummary
 from turnout.scheduler.records import OpenRound, Turn
 from turnout.scheduler.rounds.state import Fleet
 
@@ -29,9 +30,11 @@ class SchedulerStatus:
         out: The clients of the open round that have not reported.
         arrived: The clients of the open round whose updates have arrived.
         failed: The clients of the open round that failed, with the reasons.
-        behind: The clients that are owed most, with the turns owed; at most 10, each owed at least one.
+        behind: The clients that are furthest behind, with promised turns minus turns taken; at most 10, each at least
+            one turn behind. Retired clients are not among them.
         backing_off: The clients that are backed off, with the last round of the back-off.
-        certificate_holds: Whether the guarantee is kept; None if there is none.
+        promise: Whether the promise is kept, in a few numbers; None if there is none.
+        worst: The client that is furthest behind its promise; None if there is none.
         notices: What an operator should know about the settings and the clients.
     """
 
@@ -47,13 +50,24 @@ class SchedulerStatus:
     failed: dict[str, str]
     behind: dict[str, float]
     backing_off: dict[str, int]
-    certificate_holds: bool | None
+    promise: PromiseSummary | None
+    worst: str | None
     notices: list[str]
 
     @property
     def resting(self) -> dict[str, int]:
         """The former name of `backing_off`."""
         return self.backing_off
+
+    @property
+    def certificate_holds(self) -> bool | None:
+        """The former name of `promise.status != "broken"`; None if nothing is promised."""
+        return None if self.promise is None else self.promise.status != "broken"
+
+    @property
+    def promise_sentence(self) -> str | None:
+        """The status of the promise as one sentence, with the id of the client furthest behind; None without one."""
+        return None if self.promise is None else self.promise.sentence(lambda _: str(self.worst))
 
     def __str__(self) -> str:
         until = "no deadline" if self.deadline is None else f"deadline after {self.deadline:.1f} s"
@@ -74,8 +88,8 @@ class SchedulerStatus:
             lines.append(
                 f"back-off   {_some([f'{client} until round {last}' for client, last in self.backing_off.items()])}"
             )
-        if self.certificate_holds is not None:
-            lines.append(f"guarantee  {'kept, except for the turns owed' if self.certificate_holds else 'BROKEN'}")
+        if self.promise_sentence is not None:
+            lines.append(f"promise    {self.promise_sentence}")
         lines.extend(f"note       {notice}" for notice in self.notices)
         return "\n".join(lines)
 
@@ -92,13 +106,9 @@ def status_of(
         elapsed: The seconds since the selection of the open round.
         notices: What an operator should know.
     """
-    behind: dict[str, float] = {}
-    if fleet.queues is not None:
-        owed = fleet.queues.owed
-        most = np.argsort(-owed, kind="stable")[:SHOWN]
-        behind = {fleet.ids[row]: float(owed[row]) for row in most.tolist() if owed[row] >= 1}
     backing_off = np.flatnonzero(fleet.counters.backing_off(fleet.round) & (fleet.counters.retired == 0))
-    certificate = fleet.policy.certificate() if fleet.ids else None
+    certificate = fleet.certificate() if fleet.ids else None
+    promise = None if certificate is None else certificate.summary()
     return SchedulerStatus(
         clients=len(fleet.ids),
         retired=int(fleet.counters.retired.sum()),
@@ -110,11 +120,22 @@ def status_of(
         out=[turn.id for turn in turns if turn.kind is None],
         arrived=[turn.id for turn in turns if turn.kind == "arrived"],
         failed={turn.id: turn.why or "" for turn in turns if turn.kind == "failed"},
-        behind=behind,
+        behind={} if certificate is None else _furthest_behind(certificate, fleet.ids),
         backing_off={fleet.ids[row]: int(fleet.counters.backoff_until[row]) for row in backing_off.tolist()},
-        certificate_holds=None if certificate is None else certificate.books_balance,
+        promise=promise,
+        worst=None if promise is None or promise.worst is None else fleet.ids[promise.worst],
         notices=notices,
     )
+
+
+def _furthest_behind(certificate: Certificate, ids: Sequence[str]) -> dict[str, float]:
+    """Returns how many turns clients are behind, for at most SHOWN that are one turn or more behind."""
+    units = certificate.behind_units
+    rows = np.flatnonzero(units >= certificate.units_per_turn)
+    if certificate.retired is not None:
+        rows = rows[~certificate.retired[rows]]
+    most = rows[np.argsort(-units[rows], kind="stable")][:SHOWN]
+    return {ids[row]: int(units[row]) / certificate.units_per_turn for row in most.tolist()}
 
 
 def _some(items: Sequence[str]) -> str:

@@ -91,14 +91,21 @@ def test_a_certificate_agrees_with_its_record_and_its_scheduler(certified: Path)
         assert content["rounds"] == scheduler.round
         assert [{"event": 0}, *scheduler.export()][1:] == [json.loads(line) for line in record.splitlines()[1:]]
     assert list(content["clients"]) == ids
-    assert content["holds"] is True
+    assert counted.broken_since is not None
     for row, client in enumerate(ids):
         assert content["clients"][client] == {
             "turns": counted.turns[row],
             "promised_units": counted.promised_units[row],
             "owed_units": counted.owed_units[row],
             "forfeited_units": counted.forfeited_units[row],
+            "behind_units": counted.behind_units[row],
+            "status": counted.statuses[row],
+            "broken_since": counted.broken_since[row],
         }
+    assert (content["format"], content["books_balance"], content["terms"]["tolerance"]) == (2, True, 2.0)
+    assert counted.worst is not None
+    assert (content["status"], content["worst"]) == (counted.status, ids[counted.worst])
+    assert content["since"] == counted.summary().since
 
 
 def test_every_change_of_a_certificate_is_detected(certified: Path) -> None:
@@ -113,7 +120,7 @@ def test_every_change_of_a_certificate_is_detected(certified: Path) -> None:
             patch.setattr(verify, "recount", lambda _: copy.deepcopy(expected))
             assert verify.differences(json.dumps(mutation).encode(), lines), mutation
     assert count > 200
-    twice = certificate.replace(b'"format": 1,', b'"format": 2, "format": 1,')
+    twice = certificate.replace(b'"format": 2,', b'"format": 1, "format": 2,')
     assert "a field occurs twice" in verify_files(twice, record)[0]
     for garbage in (b"", b"[]", b"{}", b"null", b"\xff\xfe", certificate[:-20]):
         assert verify_files(garbage, record)
@@ -194,7 +201,7 @@ def test_a_forgery_with_a_correct_hash_is_detected_by_counting(certified: Path) 
 
 def test_the_verifier_runs_without_turnout_and_is_short(certified: Path, tmp_path: Path) -> None:
     source = Path(verify.__file__)
-    assert len(source.read_text().splitlines()) < 100
+    assert len(source.read_text().splitlines()) < 130
     imports = {
         line.split()[1].split(".")[0] for line in source.read_text().splitlines() if line[:5] in ("impor", "from ")
     }
@@ -222,10 +229,12 @@ def test_the_verifier_runs_without_turnout_and_is_short(certified: Path, tmp_pat
 @pytest.mark.parametrize(
     "settings",
     [
-        {"settings": {"cohort_size": 3, "guaranteed_rate": "2/7", "max_owed": 1.5, "speed_weight": 50.0}},
+        {"policy": "rbcsf", "settings": {"guaranteed_rate": "2/7", "max_owed": 1.5, "speed_weight": 50.0}},
+        {"settings": {"cohort_size": 3, "guaranteed_rate": "2/7", "max_owed": 0.5, "tolerance": 0.75}},
         {"settings": {"cohort_size": 3, "guaranteed_rate": 0.2, "accrual": "always", "paid": "chosen"}},
         {"settings": {"cohort_size": 3, "guaranteed_rate": 0.0}},
-        {"settings": {"cohort_size": 3, "horizon": 30}, "overcommit": 1.5},
+        {"policy": "rbcsf", "settings": {"cohort_size": 3, "horizon": 30}, "overcommit": 1.5},
+        {"settings": {"cohort_size": 3}, "overcommit": 1.5},
         {"policy": "with-guarantee", "settings": {"policy": "random", "guaranteed_rate": 0.2}},
     ],
 )
@@ -244,7 +253,8 @@ def test_every_kind_of_guarantee_can_be_certified(
     assert "new" not in content["clients"]
     assert any(client.startswith("forgotten-") for client in content["clients"])
     if "max_owed" in settings["settings"]:
-        assert content["terms"]["cap_units"] == int(Fraction(3, 2) * content["terms"]["units_per_turn"])
+        cap = Fraction(settings["settings"]["max_owed"]) * content["terms"]["units_per_turn"]
+        assert content["terms"]["cap_units"] == int(cap)
         assert any(client["forfeited_units"] for client in content["clients"].values())
 
 
@@ -284,9 +294,10 @@ def test_fleets_that_cannot_be_certified_are_refused(
 
 
 def test_a_fleet_with_groups_must_know_its_clients_when_it_is_created(open_fleet: OpenFleet) -> None:
+    settings = {"cohort_size": 1, "groups": ["north", "south"], "group_rates": {"north": 0.5}}
     with pytest.raises(SettingError, match="does not know its clients at the start, so it cannot guarantee turns to"):
-        open_fleet("two", settings={"cohort_size": 1, "groups": ["north", "south"], "group_rates": {"north": 0.5}})
-    scheduler = open_fleet("one", settings=GROUP_POLICIES["rbcsf"])
+        open_fleet("two", policy="rbcsf", settings=settings)
+    scheduler = open_fleet("one", policy="rbcsf", settings=GROUP_POLICIES["rbcsf"])
     play_round(scheduler, offered("a"))
     with pytest.raises(SettingError, match="groups lists every client: build a new policy with all"):
         scheduler.choose(offered("a", "b"))

@@ -24,7 +24,7 @@ from turnout.store import RunStore
 from turnout.store.packing import pack_snapshot, unpack_snapshot
 
 Damage = Callable[[sqlite3.Connection], object]
-SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.1, "speed_weight": 1.0}
+SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.1}
 
 
 def play_rounds(scheduler: Scheduler, rounds: int, seed: int = 0) -> None:
@@ -245,7 +245,7 @@ def play_rounds_and_die(path: Path) -> None:
         ),
         (
             lambda db: forge_turn(db, "kind = 'failed'", "kind = 'arrived', seconds = 3.0"),
-            {"rounds", "promise"},
+            {"rounds", "books"},
             "was closed as failed",
         ),
         (
@@ -264,7 +264,7 @@ def play_rounds_and_die(path: Path) -> None:
             {"state"},
             "the snapshot does not match its digest",
         ),
-        (forge_snapshot, {"state", "promise"}, "gives another policy.turns"),
+        (forge_snapshot, {"state", "books"}, "gives another policy.turns"),
         (lambda db: db.execute("UPDATE open_round SET data = x'00'"), {"open round"}, "cannot be read"),
         (lambda db: db.execute("UPDATE meta SET value = '{}' WHERE key = 'settings'"), {"settings"}, "cannot be read"),
         (
@@ -423,7 +423,7 @@ def test_a_fleet_whose_policy_guarantees_nothing_is_intact(tmp_path: Path, polic
     with Scheduler.open(path, policy=policy, settings={"cohort_size": 3}, deadline=30.0) as scheduler:
         play_rounds(scheduler, 5)
     assert problems(path) == {}
-    assert findings_by_part(path)["promise"].message == "this policy guarantees nothing"
+    assert findings_by_part(path)["books"].message == "this policy guarantees nothing"
 
 
 def test_a_new_fleet_is_intact(tmp_path: Path) -> None:

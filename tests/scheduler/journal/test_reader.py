@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -355,15 +356,26 @@ def test_only_the_turns_of_a_forgotten_client_are_read(open_fleet: OpenFleet, fo
         assert taken == sum(turn.row == 2 for round_ in range(1, 10) for turn in scheduler.turns(round_))
 
 
-def test_a_fleet_with_every_kind_of_event_is_followed(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [restless_server.SETTINGS, restless_server.RBCSF_SETTINGS], ids=["fair-pace", "rbcsf"]
+)
+def test_a_fleet_with_every_kind_of_event_is_followed(folder: Path, options: dict[str, Any]) -> None:
     path = folder / "fleet.turnout"
-    restless_server.play(str(path), 40)
+    restless_server.play(str(path), 40, options=options)
     with follow(path) as follower, Scheduler.open(path, read_only=True) as scheduler:
         assert follower.starts_after == 0
         events = apply_new_events(follower, 20)
         assert {event.kind for event in events} == {"joined", "closed", "retired", "forgotten"}
         assert follower.fleet.ids == scheduler.clients
-        assert state_of(follower) == loaded_state(path)
+        if options is restless_server.RBCSF_SETTINGS:
+            assert state_of(follower) == loaded_state(path)
+            return
+        # The fleet-wide regression is the same up to rounding errors, but the predictions of the rounds before a client
+        # was forgotten used what it had reported, which is in the file no more.
+        followed, loaded = follower.fleet.state(), scheduler.state()
+        for key in followed.keys() - {"ways.from_context"}:
+            np.testing.assert_allclose(followed[key], loaded[key], rtol=1e-9, atol=1e-9, err_msg=key)
+        assert loaded.keys() - followed.keys() == {"ids"}
 
 
 def test_a_large_fleet_is_followed_from_its_snapshot(
@@ -425,7 +437,7 @@ def test_a_damaged_file_is_refused_and_closed(open_fleet: OpenFleet, folder: Pat
     play_round(scheduler, offered(*named(3)))
     scheduler.close()
     with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE meta SET value = replace(value, 'rbcsf', 'rbcsx') WHERE key = 'settings'")
+        db.execute("UPDATE meta SET value = replace(value, 'fair-pace', 'fair-pact') WHERE key = 'settings'")
     with pytest.raises(StoreError, match="damaged"):
         FleetReader(path)
 

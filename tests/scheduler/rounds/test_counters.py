@@ -7,7 +7,7 @@ import numpy as np
 from turnout.scheduler.rounds.counters import NEVER, ClientCounters
 
 #: Released files contain these keys, so they can never change.
-STORED_KEYS = {"joined", "offered", "trained_in", "learned", "misses", "rest_until", "retired"}
+STORED_KEYS = {"joined", "offered", "trained_in", "learned", "misses", "rest_until", "retired", "broken_since"}
 
 
 def test_new_clients_start_with_the_round_in_which_they_joined() -> None:

@@ -1,4 +1,4 @@
-"""Writes a certificate that anyone can verify: the guarantee, the turns of each client, and the record behind it."""
+"""Writes a certificate that anyone can verify: the promise, what each client got, and the record behind it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from turnout.scheduler.rounds.state import Fleet
 from turnout.store.atomic import atomic_write
 from turnout.version import __version__
 
-FORMAT = 1
+#: Format 2 states the tolerance, how far each client is behind and whether the promise is kept; format 1 only stated
+#: whether the books balance, which `holds` was the name of.
+FORMAT = 2
 
 
 def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
     """Writes a certificate of a fleet, and the record from which it can be computed again; returns the certificate.
 
-    The certificate has the counts of the scheduler itself. Before it is written, the independent verifier compares it
-    with the record.
+    The certificate has the counts of the scheduler itself: the turns of each client, how far it is behind its promise,
+    its status, and since when it is beyond the tolerance. `status`, `worst` and `since` are those of the clients that
+    have not left. Before it is written, the independent verifier compares it with the record.
 
     Args:
         fleet: The file of the fleet.
@@ -64,16 +67,21 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
                 out.write(line)
                 digest.update(line)
                 events += 1
-        counted = state.fleet.policy.certificate()
-        if counted is None:
+        certificate_of_all = state.fleet.certificate()
+        if certificate_of_all is None:
             raise _guarantees_nothing(settings.policy)
+        ids, counted = state.fleet.ids[:joined], certificate_of_all.of(np.arange(joined))
+        summary = counted.summary()
         content = {
             **header,
             "events": events - 1,
             "rounds": state.fleet.round,
-            "holds": bool(counted.balanced[:joined].all()),
+            "books_balance": counted.books_balance,
+            "status": summary.status,
+            "worst": None if summary.worst is None else ids[summary.worst],
+            "since": summary.since,
             "record_sha256": digest.hexdigest(),
-            "clients": _client_entries(counted, state.fleet.ids[:joined]),
+            "clients": _client_entries(counted, ids),
         }
     text = f"{json.dumps(content, indent=1, ensure_ascii=False)}\n".encode()
     with record.open("rb") as lines:
@@ -92,7 +100,7 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
 
 
 def _guarantees_nothing(policy: str) -> SettingError:
-    return SettingError(f"the policy {policy} guarantees nothing: use rbcsf, or with-guarantee around the policy")
+    return SettingError(f"the policy {policy} guarantees nothing: use fair-pace, or with-guarantee around the policy")
 
 
 def _terms(fleet: Fleet, policy: str) -> dict[str, Any]:
@@ -113,6 +121,8 @@ def _terms(fleet: Fleet, policy: str) -> dict[str, Any]:
         "cap_units": cap,
         "accrual": queues.accrual,
         "paid": guarantee.paid,
+        "tolerance": float(guarantee.tolerance),
+        "judged_after": fleet.judged_after,
     }
 
 
@@ -133,8 +143,15 @@ def _line(entry: dict[str, Any]) -> bytes:
     return f"{json.dumps(entry, ensure_ascii=False)}\n".encode()
 
 
-def _client_entries(counted: Certificate, ids: list[str]) -> dict[str, dict[str, int]]:
-    columns = (counted.turns, counted.promised_units, counted.owed_units, counted.forfeited_units)
-    names = ("turns", "promised_units", "owed_units", "forfeited_units")
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return {client: dict(zip(names, row, strict=True)) for client, row in zip(ids, rows, strict=False)}
+def _client_entries(counted: Certificate, ids: list[str]) -> dict[str, dict[str, Any]]:
+    columns = {
+        "turns": counted.turns,
+        "promised_units": counted.promised_units,
+        "owed_units": counted.owed_units,
+        "forfeited_units": counted.forfeited_units,
+        "behind_units": counted.behind_units,
+        "status": counted.statuses,
+        "broken_since": np.zeros_like(counted.turns) if counted.broken_since is None else counted.broken_since,
+    }
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return {client: dict(zip(columns, row, strict=True)) for client, row in zip(ids, rows, strict=True)}

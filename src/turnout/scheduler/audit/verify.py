@@ -5,7 +5,10 @@
 Line 0 of the record has the terms. Every further line is an event: clients join or leave, or a round is closed. In a
 round, each client that has not left and is available (with accrual "always": or not) accrues rate_units. A client that
 was selected and arrived (with paid "chosen": or not) takes a turn, which reduces its debt by units_per_turn, but not
-below 0. A debt above cap_units is forfeited. The certificate must equal the one computed from the record.
+below 0. A debt above cap_units is forfeited. After the round, a client is promised_units − turns · units_per_turn
+behind: broken beyond the tolerance (in turns), otherwise kept below one turn. broken_since is the round since which it
+is broken, recorded after the round judged_after. The worst client that has not left decides on the overall status.
+The certificate must equal the one computed from the record. Certificates of format 1 have no tolerance and no status.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +25,14 @@ from typing import Any
 def recount(lines: Iterable[bytes]) -> dict[str, Any]:
     """Computes the certificate from a record; raises ValueError if the lines are not a valid record."""
     digest, header, left, rounds, number = hashlib.sha256(), {}, set(), 0, -1
-    clients: dict[str, dict[str, int]] = {}
+    clients: dict[str, dict[str, Any]] = {}
     for number, line in enumerate(lines):
         digest.update(line)
         event = json.loads(line, object_pairs_hook=_unique_keys)
         _require(event["event"] == number, f"line {number} is event {event['event']}")
         if number == 0:
             header = event
+            _require(header["format"] in (1, 2), f"format {header['format']} needs another version of the verifier")
         elif event["kind"] == "join":
             for name in event["clients"]:
                 _require(name not in clients, f"{name!r} joins twice")
@@ -38,14 +43,26 @@ def recount(lines: Iterable[bytes]) -> dict[str, Any]:
             rounds += 1
             _require((event["kind"], event["round"]) == ("round", rounds), f"line {number} is not round {rounds}")
             play(header["terms"], clients, left, event)
-    due = [client["promised_units"] - client["owed_units"] - client["forfeited_units"] for client in clients.values()]
-    taken = [client["turns"] * header["terms"]["units_per_turn"] for client in clients.values()]
-    holds = all(units >= least for units, least in zip(taken, due, strict=True))
-    counted = {"events": number, "rounds": rounds, "holds": holds, "record_sha256": digest.hexdigest()}
+            if header["format"] > 1:
+                judge(header["terms"], clients, rounds)
+    counted = {"events": number, "rounds": rounds, "record_sha256": digest.hexdigest()}
+    units = header["terms"]["units_per_turn"]
+    books_balance = all(
+        client["turns"] * units >= client["promised_units"] - client["owed_units"] - client["forfeited_units"]
+        for client in clients.values()
+    )
+    if header["format"] == 1:
+        counted["holds"] = books_balance
+    else:
+        judge(header["terms"], clients, 0)  # clients that joined after the last round
+        judged = {name: client["behind_units"] for name, client in clients.items() if name not in left}
+        worst = max(judged, key=lambda name: judged[name], default=None)
+        status, since = ("kept", 0) if worst is None else (clients[worst][key] for key in ("status", "broken_since"))
+        counted |= {"books_balance": books_balance, "status": status, "worst": worst, "since": since or None}
     return {key: header[key] for key in header if key not in ("event", "kind")} | counted | {"clients": clients}
 
 
-def play(terms: dict[str, Any], clients: dict[str, dict[str, int]], left: set[str], event: dict[str, Any]) -> None:
+def play(terms: dict[str, Any], clients: dict[str, dict[str, Any]], left: set[str], event: dict[str, Any]) -> None:
     """Applies one round: adds the accrual, subtracts the turns that were taken, and forfeits debts above the cap."""
     outcomes, number = dict(zip(event["clients"], event["outcomes"], strict=True)), event["round"]
     mask = None if event["volunteers"] is None else bytes.fromhex(event["volunteers"])
@@ -65,6 +82,17 @@ def play(terms: dict[str, Any], clients: dict[str, dict[str, int]], left: set[st
         over = 0 if terms["cap_units"] is None else max(client["owed_units"] - terms["cap_units"], 0)
         client["owed_units"] -= over
         client["forfeited_units"] += over
+
+
+def judge(terms: dict[str, Any], clients: dict[str, dict[str, Any]], number: int) -> None:
+    """Computes how far each client is behind after a round, its status, and since when it is broken."""
+    units = terms["units_per_turn"]
+    limit = Fraction(terms["tolerance"]) * units // 1
+    for client in clients.values():
+        behind = client["behind_units"] = client["promised_units"] - client["turns"] * units
+        client["status"] = "broken" if behind > limit else "kept" if behind < units else "behind"
+        since = client.get("broken_since", 0) or (number if number > terms["judged_after"] else 0)
+        client["broken_since"] = since if behind > limit else 0
 
 
 def differences(certificate: bytes, record: Iterable[bytes]) -> list[str]:

@@ -14,6 +14,7 @@ from turnout.scheduler.journal.events import FleetEvent, RecordedRound, decode_e
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.replay import FleetState, apply_event, fresh_fleet, load, restore, stored_features
 from turnout.scheduler.records import OpenRound, RecordedOffer, Turn
+from turnout.scheduler.rounds.state import judged_after
 from turnout.scheduler.settings import SchedulerSettings
 
 
@@ -174,7 +175,11 @@ class Follower:
         self._ids: list[str] = []
         with journal.reading():
             self._last_at_start = journal.last_event()
-            snapshot = None if journal.has_all_availability() else journal.snapshot()
+            snapshot = journal.snapshot()
+            if snapshot is not None:
+                self.fleet.judged_after = judged_after(snapshot[1])  # as in the state of the scheduler
+            if journal.has_all_availability():
+                snapshot = None
             self.starts_after = 0 if snapshot is None else snapshot[0]
             if snapshot is not None:
                 restore(journal, self.fleet, snapshot[1], journal.ids())

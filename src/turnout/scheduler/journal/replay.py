@@ -30,6 +30,8 @@ SPARE_TURNS, LONGEST_WAIT = 10, 60.0
 MAX_TURNS = 1e6
 #: The speed weight that is assumed for policies without one.
 DEFAULT_SPEED_WEIGHT = 20.0
+#: Policies that select by how far clients are behind, not by the debts that a cap limits.
+UNCAPPED = ("fair-pace",)
 
 
 @dataclass(slots=True)
@@ -51,13 +53,20 @@ class FleetState:
         return {**self.fleet.state(), "ids": _ids_digest(self.fleet.ids)}
 
 
-def load(journal: Journal, settings: SchedulerSettings, features: Features) -> FleetState:
+def load(journal: Journal, settings: SchedulerSettings, features: Features, *, judged_after: int = 0) -> FleetState:
     """Computes the state from the last snapshot, the events after it and the open round.
+
+    Args:
+        journal: The journal of the fleet.
+        settings: The settings of the fleet.
+        features: The features of the fleet.
+        judged_after: The round after which a replay without a snapshot judges the promise; see `Fleet`.
 
     Raises:
         StoreError: Parts of the file are damaged or do not agree.
     """
     fleet = fresh_fleet(settings, features)
+    fleet.judged_after = judged_after
     with journal.reading():
         ids, after, unsaved = journal.ids(), 0, 0
         snapshot = journal.snapshot()
@@ -108,13 +117,13 @@ def live_policy(settings: SchedulerSettings, features: int, clients: int) -> Sel
     policy = make_policy(settings.policy, clients, **with_defaults(settings.policy, settings.settings, defaults))
     if policy.requires_expected_times:
         raise SettingError(
-            f"the policy {settings.policy} requires the true expected times, unknown in a live fleet: use rbcsf"
+            f"the policy {settings.policy} requires the true expected times, unknown in a live fleet: use fair-pace"
         )
     return policy
 
 
-def _default_max_owed(policy: str, settings: Mapping[str, Any], longest_wait: float) -> int:
-    """Returns the default debt cap of one policy.
+def _default_max_owed(policy: str, settings: Mapping[str, Any], longest_wait: float) -> int | None:
+    """Returns the default debt cap of one policy; None if it needs none.
 
     A debt of speed_weight · seconds turns outweighs a wait of that many seconds; under a smaller cap the slowest client
     would never be selected.
@@ -124,6 +133,8 @@ def _default_max_owed(policy: str, settings: Mapping[str, Any], longest_wait: fl
         settings: Its own settings.
         longest_wait: The longest wait that a debt must be able to outweigh, in seconds.
     """
+    if policy in UNCAPPED:
+        return None
     weight = settings.get("speed_weight", setting_default(policy, "speed_weight"))
     if weight is None:
         weight = DEFAULT_SPEED_WEIGHT

@@ -121,11 +121,13 @@ def _as_column(name: str, values: npt.ArrayLike) -> FloatArray:
 
 def _require_feasible(fleet: Fleet, available: BoolArray) -> None:
     """Raises InfeasiblePromise if the guarantee cannot be kept for the clients that are available."""
-    if fleet.queues is None or not available.any():
+    guarantee = fleet.policy.guarantee
+    if fleet.queues is None or guarantee is None or not available.any():
         return
     rates = np.array(fleet.queues.guaranteed_rates)[available]
     size = fleet.policy.cohort_size
-    require_feasible(rates, np.ones(len(rates)), len(rates) if size is None else size)
+    places = len(rates) if size is None else size
+    require_feasible(rates, np.ones(len(rates)), places, tolerance=guarantee.tolerance)
 
 
 def _select(fleet: Fleet, settings: SchedulerSettings, offer: RoundOffer) -> Selection:

@@ -32,6 +32,8 @@ class ClientCounters:
         misses: The consecutive rounds in which the client was late or failed.
         backoff_until: The last round of the client's back-off; 0 if there is none.
         retired: 1 for a client that has left for good, otherwise 0.
+        broken_since: The round since which the client has been beyond the tolerance of its promise; 0 if it is not. A
+            retired client keeps the round, because what it is behind no longer changes.
     """
 
     joined: IntArray = field(default_factory=_empty)
@@ -41,12 +43,17 @@ class ClientCounters:
     misses: IntArray = field(default_factory=_empty)
     backoff_until: IntArray = field(default_factory=_empty)
     retired: IntArray = field(default_factory=_empty)
+    broken_since: IntArray = field(default_factory=_empty)
 
     @classmethod
     def restored(cls, stored: Mapping[str, Any]) -> ClientCounters:
-        """Returns the counters from the entries of a snapshot; other entries are ignored."""
+        """Returns the counters from the entries of a snapshot; other entries are ignored.
+
+        Snapshots of older versions have no `broken_since`: it is 0 for all clients.
+        """
+        complete = {"broken_since": np.zeros_like(saved_value(stored, "retired")), **stored}
         names = [counter.name for counter in fields(cls)]
-        return cls(**{name: np.array(saved_value(stored, _stored_key(name)), dtype=np.int64) for name in names})
+        return cls(**{name: np.array(saved_value(complete, _stored_key(name)), dtype=np.int64) for name in names})
 
     def stored(self) -> dict[str, IntArray]:
         """Returns copies of the counters, by the keys under which a snapshot stores them."""
@@ -63,6 +70,12 @@ class ClientCounters:
         """Resets everything that a client's reports have changed, except the last round in which it trained."""
         for counter in (self.offered, self.learned, self.misses, self.backoff_until):
             counter[row] = 0
+
+    def judge(self, broken: BoolArray, round: int) -> None:
+        """Records which clients are beyond the tolerance after `round` was closed."""
+        self.broken_since *= broken
+        if broken.any():
+            self.broken_since[broken & (self.broken_since == 0)] = round
 
     def backing_off(self, round: int) -> BoolArray:
         """Returns which clients are in back-off after `round` was closed, retired clients included."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from turnout.errors import StateError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, saved_value
+from turnout.kernel.certificate import Certificate
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import LateArrivals, RoundReport
@@ -25,7 +27,7 @@ ENOUGH_ROUNDS = 20
 #: The order of the counters in a snapshot, those of the history included.
 _STORED_COUNTERS = (
     *("joined", "offered", "trained_in", "arrived", "lost"),
-    *("learned", "misses", "rest_until", "retired"),
+    *("learned", "misses", "rest_until", "retired", "broken_since"),
 )
 
 
@@ -51,6 +53,9 @@ class Fleet:
         build: Builds the policy for a number of clients.
         backoff_after: The number of consecutive misses after which a client is backed off.
         late_window: The number of rounds in which the true time of a late client is still learned.
+
+    `judged_after` is the last round before the promise to each client was judged round by round: 0, or the round of the
+    snapshot of an older version, which did not record since when clients were beyond the tolerance.
     """
 
     def __init__(self, build: Callable[[int], SelectionPolicy], *, backoff_after: int, late_window: int) -> None:
@@ -60,6 +65,7 @@ class Fleet:
         self.rows: dict[str, int] = {}
         self._policy: SelectionPolicy | None = None
         self.round = 0
+        self.judged_after = 0
         self.counters = ClientCounters()
         self.history = ClientHistory()
         self.pending: dict[tuple[int, int], PendingArrival] = {}
@@ -87,13 +93,34 @@ class Fleet:
         unavailable: BoolArray = (self.counters.retired > 0) | self.counters.backing_off(self.round)
         return unavailable
 
+    def certificate(self) -> Certificate | None:
+        """Returns what every client was promised and got, since when promises are broken, and who has retired.
+
+        None if the policy guarantees nothing.
+        """
+        certificate = self.policy.certificate()
+        if certificate is None:
+            return None
+        return replace(
+            certificate, broken_since=self.counters.broken_since.copy(), retired=self.counters.retired.astype(np.bool_)
+        )
+
     def rarely_available(self) -> IntArray:
         """Returns the rows of clients that were available in fewer rounds than their guaranteed rate requires."""
         if self.queues is None or self.queues.accrual == "available":
             return np.empty(0, dtype=np.int64)
-        rounds = self.round - self.counters.joined
-        rare = self.counters.offered < self.queues.guaranteed_rates * rounds
-        return np.flatnonzero(rare & (rounds >= ENOUGH_ROUNDS) & (self.counters.retired == 0))
+        rare = self.counters.offered < self.queues.guaranteed_rates * (self.round - self.counters.joined)
+        return np.flatnonzero(rare & self.observed_enough())
+
+    def observed_enough(self) -> BoolArray:
+        """Returns which clients have been in the fleet for enough rounds to judge how often they are available."""
+        enough: BoolArray = (self.round - self.counters.joined >= ENOUGH_ROUNDS) & (self.counters.retired == 0)
+        return enough
+
+    def observed_availability(self) -> FloatArray:
+        """Returns the estimated probability that each client is available, by Laplace's rule."""
+        availability: FloatArray = (self.counters.offered + 1) / (self.round - self.counters.joined + 2)
+        return availability
 
     def needs_cold_start(self) -> FloatArray:
         """Returns 1 for each client that did not train in the last closed round, otherwise 0."""
@@ -138,6 +165,7 @@ class Fleet:
         self.history.record(closed.rows, closed.kinds, closed.seconds, predicted)
         self._update_counters(closed)
         self._update_pending(closed)
+        self._judge()
         return report
 
     def retire(self, row: int) -> None:
@@ -167,6 +195,7 @@ class Fleet:
         return {
             "clients": len(self.ids),
             "round": self.round,
+            "judged_after": self.judged_after,
             **prefixed("numbers", {key: counters[key] for key in _STORED_COUNTERS}),
             **prefixed("ways", self.history.errors()),
             "awaited.rounds": np.array([key[0] for key in keys], dtype=np.int64),
@@ -184,6 +213,7 @@ class Fleet:
         self.ids = list(ids)
         self.rows = {client: row for row, client in enumerate(self.ids)}
         self.round = int(saved_value(state, "round"))
+        self.judged_after = judged_after(state)
         self.counters = ClientCounters.restored(subset(state, "numbers"))
         self.history = ClientHistory.restored(subset(state, "numbers"), subset(state, "ways"))
         columns = ("rounds", "rows", "contexts", "deadlines", "learned")
@@ -236,6 +266,27 @@ class Fleet:
         counters.backoff_until[returned] = 0
         counters.backoff_until[closed.late_rows] = 0
 
+    def _judge(self) -> None:
+        """Records since when each client has been beyond the tolerance of its promise."""
+        if self.round <= self.judged_after or not self._may_be_broken():
+            return
+        certificate = self.policy.certificate()
+        if certificate is not None:
+            self.counters.judge(certificate.broken, self.round)
+
+    def _may_be_broken(self) -> bool:
+        """Returns whether a promise was broken before or may be now; this is faster than a certificate.
+
+        No client is further behind than the turns that it is owed and those that it has forfeited.
+        """
+        queues, guarantee = self.queues, self.policy.guarantee
+        if queues is None or guarantee is None:
+            return False
+        if self.counters.broken_since.any() or (queues.max_owed is not None and queues.forfeited.any()):
+            return True
+        owed = queues.owed_exactly()
+        return int(owed.units.max()) + owed.credit > Fraction(guarantee.tolerance) * queues.units_per_turn
+
     def _update_pending(self, closed: ClosedRound) -> None:
         """Removes late clients whose true times are known or no longer awaited, and adds those of this round."""
         for key in zip(closed.late_rounds.tolist(), closed.late_rows.tolist(), strict=True):
@@ -249,3 +300,8 @@ class Fleet:
             )
         oldest = closed.round - self._late_window
         self.pending = {key: arrival for key, arrival in self.pending.items() if key[0] > oldest}
+
+
+def judged_after(state: Mapping[str, Any]) -> int:
+    """Returns the `judged_after` of a fleet with this saved state, which those of older versions do not contain."""
+    return int(state["judged_after"] if "judged_after" in state else saved_value(state, "round"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -61,12 +61,10 @@ def examine(path: Path) -> list[Finding]:
             "open round": lambda: tables.check_open_round(db),
         }
         findings = [readable, pages, *(run_check(part, check) for part, check in checks.items())]
-        can_replay = all(finding.ok for finding in findings) and not snapshot_required(db)
+        can_replay = _is_intact(findings) and not snapshot_required(db)
         findings.extend(check_state(path, DELETE_SNAPSHOT if can_replay else RESTORE))
-        others_intact = all(finding.ok for finding in findings)
-        findings.append(
-            run_check("offers", lambda: tables.check_offers(db), DELETE_OFFER if others_intact else RESTORE)
-        )
+        remedy = DELETE_OFFER if _is_intact(findings) else RESTORE
+        findings.append(run_check("offers", lambda: tables.check_offers(db), remedy))
         quoted = shlex.quote(str(path))
         findings = [replace(finding, remedy=finding.remedy.replace("FILE", quoted)) for finding in findings]
         information = (
@@ -74,6 +72,10 @@ def examine(path: Path) -> list[Finding]:
             run_check("size", lambda: _describe_size(db, path)),
         )
         return [*findings, *(Finding(finding.part, None, finding.message) for finding in information)]
+
+
+def _is_intact(findings: Sequence[Finding]) -> bool:
+    return all(finding.ok is not False for finding in findings)
 
 
 def _require_fleet(path: Path) -> None:

@@ -1,0 +1,166 @@
+"""What an operator should know about a fleet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from turnout.kernel.arrays import BoolArray
+from turnout.kernel.feasibility import least_tolerances
+from turnout.policies.registry import nested_settings, setting_default, setting_names
+from turnout.scheduler.rounds.state import Fleet
+from turnout.scheduler.settings import DEFAULT_POLICY, SchedulerSettings
+
+#: A client waits too long if it must be owed more turns than this, and than the tolerance, before it is selected: at a
+#: rate of 0.1 it waits for more than 100 rounds.
+LONGEST_WAIT_TURNS = 10
+#: The number of clients that a notice names.
+NAMED = 5
+
+
+class LongWait(NamedTuple):
+    """How long the slowest client waits for a turn because of the speed weight.
+
+    Attributes:
+        row: The client.
+        rounds: The rounds that it waits.
+        clients: The number of clients that wait too long.
+        never: Whether its debt is capped before it is large enough.
+        largest_weight: The speed weight with which the client would not be further behind than the tolerance.
+    """
+
+    row: int
+    rounds: float
+    clients: int
+    never: bool
+    largest_weight: float
+
+
+def notices_of(fleet: Fleet, settings: SchedulerSettings) -> list[str]:
+    """Returns what an operator should know about the settings and the clients of a fleet."""
+    return [notice for notice in _notices(fleet, settings) if notice]
+
+
+def promise_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
+    """Returns who is beyond the tolerance, how far, since when, and what to do; "" if nobody is."""
+    certificate = fleet.certificate() if fleet.ids else None
+    if certificate is None or certificate.holds:
+        return ""
+    names = [name for name, _ in nested_settings(settings.policy, settings.settings)]
+    fair = "" if DEFAULT_POLICY in names else f"policy={DEFAULT_POLICY!r}, "
+    outrun = "" if settings.overcommit == 1 else ", and without overcommit if slow clients are always outrun"
+    return (
+        f"the promise is {certificate.summary().sentence(fleet.ids.__getitem__)}. Create a new fleet with {fair}a "
+        f"smaller guaranteed_rate or a larger cohort_size{outrun}; check why turns fail or are late if many do"
+    )
+
+
+def waiting_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
+    """Returns which client waits too long because of the speed weight; "" if nobody does."""
+    weight = speed_weight_of(settings)
+    wait = None if weight is None else longest_wait(fleet, weight)
+    if wait is None:
+        return ""
+    others = f", like {wait.clients - 1:,} more clients" if wait.clients > 1 else ""
+    never = "; max_owed caps its debt before that, so it is never selected" if wait.never else ""
+    return (
+        f"at speed_weight={weight:g} {fleet.ids[wait.row]} waits about {wait.rounds:,.0f} rounds for a turn{others}"
+        f"{never}: create a new fleet with policy={DEFAULT_POLICY!r}, or with a speed_weight of at most "
+        f"{_round_down(wait.largest_weight)}"
+    )
+
+
+def speed_weight_of(settings: SchedulerSettings) -> float | None:
+    """Returns the speed weight that decides how long clients wait; None if none does.
+
+    A horizon changes the weight from round to round, and `with-guarantee` serves clients whatever the weight is.
+    """
+    for name, own in nested_settings(settings.policy, settings.settings):
+        if name == "with-guarantee" or own.get("horizon") is not None:
+            return None
+        if "speed_weight" in setting_names(name):
+            return float(own.get("speed_weight", setting_default(name, "speed_weight")))
+    return None
+
+
+def longest_wait(fleet: Fleet, speed_weight: float) -> LongWait | None:
+    """Estimates the longest wait for a turn; returns None if no client waits too long, or too little is known.
+
+    A client that takes d seconds longer than the fastest cohort is selected when it is owed about speed_weight · d
+    turns more than the clients it replaces, which takes speed_weight · d / rate rounds. Times are the mean times of the
+    clients that have returned at least once.
+    """
+    if fleet.queues is None or fleet.policy.guarantee is None or fleet.policy.cohort_size is None:
+        return None
+    rates = fleet.queues.guaranteed_rates
+    rows = np.flatnonzero((fleet.history.arrived > 0) & (fleet.counters.retired == 0) & (rates > 0))
+    size = fleet.policy.cohort_size
+    if len(rows) <= size:
+        return None
+    seconds = fleet.history.typical_seconds[rows]
+    longer = seconds - np.partition(seconds, size - 1)[size - 1]
+    tolerance = float(fleet.policy.guarantee.tolerance)
+    turns = speed_weight * longer
+    too_long = turns > max(LONGEST_WAIT_TURNS, tolerance)
+    if not too_long.any():
+        return None
+    slowest = int(np.argmax(turns / rates[rows]))
+    cap = fleet.queues.max_owed
+    return LongWait(
+        row=int(rows[slowest]),
+        rounds=float(turns[slowest] / rates[rows[slowest]]),
+        clients=int(too_long.sum()),
+        never=cap is not None and float(turns[slowest]) > cap,
+        largest_weight=tolerance / float(longer[slowest]),
+    )
+
+
+def _notices(fleet: Fleet, settings: SchedulerSettings) -> Iterator[str]:
+    if settings.deadline is None:
+        yield "no deadline is set: a round in which a client never reports stays open until it is closed"
+    yield promise_notice(fleet, settings)
+    yield waiting_notice(fleet, settings)
+    yield from _availability_notices(fleet)
+    forfeited = 0 if fleet.queues is None else int((fleet.queues.forfeited >= 1).sum())
+    if forfeited:
+        lower = "" if speed_weight_of(settings) is None else " or lower speed_weight"
+        yield f"{forfeited:,} clients have forfeited turns to the cap: raise max_owed{lower}"
+    suspects = fleet.history.suspects()
+    if suspects.any():
+        yield f"the statuses of {_some(fleet, suspects)} no longer explain their times: check what they report"
+
+
+def _availability_notices(fleet: Fleet) -> Iterator[str]:
+    """Yields notices about clients that are available too rarely for what they are promised in every round."""
+    if fleet.queues is None or fleet.policy.guarantee is None or fleet.queues.accrual == "available":
+        return
+    rare = np.zeros(len(fleet.ids), dtype=np.bool_)
+    rare[fleet.rarely_available()] = True
+    if rare.any():
+        yield (
+            f"{_some(fleet, rare)} were available in fewer rounds than they are guaranteed: lower guaranteed_rate, or "
+            "use accrual='available'"
+        )
+    needed = least_tolerances(fleet.queues.guaranteed_rates, fleet.observed_availability(), "always")
+    absent = (needed >= float(fleet.policy.guarantee.tolerance)) & fleet.observed_enough() & ~rare
+    if absent.any():
+        yield (
+            f"{_some(fleet, absent)} may be absent for so long that no policy keeps the tolerance: use "
+            f"accrual='available', or a tolerance above {needed[absent].max():.2f}"
+        )
+
+
+def _some(fleet: Fleet, clients: BoolArray) -> str:
+    """Returns the first ids of these clients, and the number of the others."""
+    rows = np.flatnonzero(clients).tolist()
+    more = f" and {len(rows) - NAMED:,} more" if len(rows) > NAMED else ""
+    return ", ".join(fleet.ids[row] for row in rows[:NAMED]) + more
+
+
+def _round_down(value: float) -> str:
+    """Rounds to two digits, downwards."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{math.floor(value / step * (1 + 1e-9)) * step:.2g}"
