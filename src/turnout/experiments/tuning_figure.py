@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from turnout.analysis.statistics import ConfidenceInterval
 from turnout.analysis.tuning import Goal, RunFigures, Trial, TuningResult
 from turnout.experiments.framework.drawing import OTHERS, figure
+from turnout.kernel.arrays import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,13 +108,13 @@ def _draw_curve(axes: Axes, found: TuningResult, time: str) -> None:
     fairness = found.parameter.fairness
     bands = {name: [trial.interval(name) for trial in found.curve] for name in (fairness, time)}
     means = {name: np.array([float(band.mean) for band in own]) for name, own in bands.items()}
-    widths = {name: np.array([float(band.half_width) for band in own]) for name, own in bands.items()}
+    errors = {name: _errors(own, RunFigures.limits(name)) for name, own in bands.items()}
     rule = "the paper's rule" if found.parameter.policy == "rbcsf" else found.parameter.policy
     axes.errorbar(
         means[fairness],
         means[time],
-        xerr=widths[fairness],
-        yerr=widths[time],
+        xerr=errors[fairness],
+        yerr=errors[time],
         color=OTHERS[1],
         marker="o",
         markersize=4,
@@ -120,3 +123,14 @@ def _draw_curve(axes: Axes, found: TuningResult, time: str) -> None:
     )
     for trial, x, y in zip(found.curve, means[fairness], means[time], strict=True):
         axes.annotate(f"{found.value(trial):.3g}", (x, y), xytext=(4, 5), textcoords="offset points", fontsize=8)
+
+
+def _errors(intervals: Sequence[ConfidenceInterval], limits: tuple[float, float]) -> FloatArray:
+    """Returns the distances of both ends of each interval from its mean, (2, n), within possible values."""
+    bounds = [interval.bounds(limits) for interval in intervals]
+    return np.array(
+        [
+            [float(interval.mean - low) for interval, (low, _) in zip(intervals, bounds, strict=True)],
+            [float(high - interval.mean) for interval, (_, high) in zip(intervals, bounds, strict=True)],
+        ]
+    )

@@ -101,7 +101,7 @@ def _accuracy(figure: Figure, digits: int) -> str:
 
 def _certainty(found: Replayed) -> str:
     """Returns whether the status is exact, or how many replays ended with each status."""
-    if all(figure.exact for figure in found.figures):
+    if found["shortfall_at_end"].exact:
         return "exact"
     return (
         f"estimated: {', '.join(f'{status} in {count}' for status, count in found.statuses.items())} of {found.draws}"
