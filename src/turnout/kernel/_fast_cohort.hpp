@@ -5,7 +5,8 @@
 // The pass estimates each client's optimistic time and counts the client in a two-dimensional
 // histogram over time and debt (the turns owed). A client cannot be selected once `size` clients
 // in faster time buckets are in higher debt buckets; the counts of the clients seen so far are
-// enough to decide this, and they decide more cases as the pass proceeds. The few remaining
+// enough to decide this, and they decide more cases as the pass proceeds. Where many clients have
+// exactly the same debt, `size` faster ones with that debt are enough too. The few remaining
 // candidates are swept from the slowest threshold to the fastest.
 //
 // The scale of the histogram affects only the speed: any scale gives the exact result.
@@ -18,6 +19,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -140,6 +142,15 @@ TURNOUT_VECTOR static void optimistic_of_many(const double* const* contexts, con
 // The same without exploration, for which the inverse matrices are not needed.
 TURNOUT_VECTOR static void predicted_of_block(const double* const* contexts, const double* const* theta, int features,
                                               int64_t clients, double* TURNOUT_RESTRICT times) {
+    if (features == 3) {
+        const double *TURNOUT_RESTRICT c0 = contexts[0], *TURNOUT_RESTRICT c1 = contexts[1], *TURNOUT_RESTRICT c2 = contexts[2];
+        const double *TURNOUT_RESTRICT t0 = theta[0], *TURNOUT_RESTRICT t1 = theta[1], *TURNOUT_RESTRICT t2 = theta[2];
+        for (int64_t i = 0; i < clients; ++i) {
+            const double time = t0[i] * c0[i] + t1[i] * c1[i] + t2[i] * c2[i];
+            times[i] = time > 0 ? time : 0.0;
+        }
+        return;
+    }
     for (int f = 0; f < features; ++f) {
         const double *TURNOUT_RESTRICT c = contexts[f], *TURNOUT_RESTRICT t = theta[f];
         if (f == 0)
@@ -177,6 +188,16 @@ TURNOUT_VECTOR static void cells_of_block(const double* TURNOUT_RESTRICT times, 
 // The dot product of theta-hat and the usual context, times the number of contexts plus one; not negative.
 TURNOUT_VECTOR static void usual_of_block(const double* const* sums, const double* mean, const double* const* theta,
                                           int features, int64_t clients, double* TURNOUT_RESTRICT usual) {
+    if (features == 3) {
+        const double *TURNOUT_RESTRICT s0 = sums[0], *TURNOUT_RESTRICT s1 = sums[1], *TURNOUT_RESTRICT s2 = sums[2];
+        const double *TURNOUT_RESTRICT t0 = theta[0], *TURNOUT_RESTRICT t1 = theta[1], *TURNOUT_RESTRICT t2 = theta[2];
+        const double m0 = mean[0], m1 = mean[1], m2 = mean[2];
+        for (int64_t i = 0; i < clients; ++i) {
+            const double time = t0[i] * (s0[i] + m0) + t1[i] * (s1[i] + m1) + t2[i] * (s2[i] + m2);
+            usual[i] = time > 0 ? time : 0.0;
+        }
+        return;
+    }
     for (int f = 0; f < features; ++f) {
         const double *TURNOUT_RESTRICT sum = sums[f], *TURNOUT_RESTRICT coefficient = theta[f];
         const double average = mean[f];
@@ -188,16 +209,18 @@ TURNOUT_VECTOR static void usual_of_block(const double* const* sums, const doubl
     for (int64_t i = 0; i < clients; ++i) usual[i] = usual[i] > 0 ? usual[i] : 0.0;
 }
 
-// Prices from the units that remain until a client is urgent. `weights` is the number of contexts, or null.
+// The bit patterns of prices, from the units that remain until a client is urgent; those of urgent
+// clients are negative. `weights` is the number of contexts, or null.
 TURNOUT_VECTOR static void prices_of_block(const double* TURNOUT_RESTRICT slack, const double* TURNOUT_RESTRICT usual,
                                            const double* weights, const double* allowed, double common_allowed,
                                            double least_allowed, double places, int64_t clients,
-                                           double* TURNOUT_RESTRICT prices) {
+                                           int64_t* TURNOUT_RESTRICT keys) {
     for (int64_t i = 0; i < clients; ++i) {
         const double own = allowed ? allowed[i] : common_allowed;
         const double weight = weights ? (weights[i] + 1.0) * places : places;
         const double price = usual[i] * (own > least_allowed ? own : least_allowed) / (weight * slack[i]);
-        prices[i] = slack[i] > 0 ? price : -1.0;
+        const double key = slack[i] > 0 ? price : -1.0;  // -1.0 is a negative integer too
+        std::memcpy(keys + i, &key, sizeof key);
     }
 }
 
@@ -211,6 +234,40 @@ TURNOUT_VECTOR static void slack_of_block(const Pace& pace, int64_t start, int64
         const int64_t behind = promised - static_cast<int64_t>(turns[i]) * pace.units_per_turn;
         slack[i] = (allowed ? allowed[i] : pace.common_allowed) - static_cast<double>(behind);
     }
+}
+
+// What a block of clients with prices contributes: the largest price, and whether a client is urgent
+// and among the most urgent ones seen so far, which have less slack than `last_slack` or, with the
+// same slack, less time than `last_time`.
+struct PacedBlock {
+    double last_slack;
+    double last_time;
+    int64_t largest_key;
+    bool has_urgent;
+};
+
+TURNOUT_VECTOR static void summarize_paced_block(const double* TURNOUT_RESTRICT slack, const double* TURNOUT_RESTRICT times,
+                                                 const int64_t* TURNOUT_RESTRICT keys,
+                                                 const uint8_t* TURNOUT_RESTRICT available, int64_t clients,
+                                                 PacedBlock& summary) {
+    const double last_slack = summary.last_slack, last_time = summary.last_time;
+    int64_t largest = summary.largest_key, urgent = 0;
+    for (int64_t i = 0; i < clients; ++i) {
+        const int64_t key = keys[i] & -static_cast<int64_t>(available[i]);  // availability is 0 or 1
+        largest = key > largest ? key : largest;
+        const int64_t less = slack[i] < last_slack ? -1 : 0;
+        const int64_t same = slack[i] == last_slack ? -1 : 0;
+        const int64_t faster = times[i] < last_time ? -1 : 0;
+        urgent |= key & (less | (same & faster));
+    }
+    summary.largest_key = largest;
+    summary.has_urgent = urgent < 0;
+}
+
+// Urgent clients do not compete, so they belong to no cell.
+TURNOUT_VECTOR static void exclude_urgent(const int64_t* TURNOUT_RESTRICT keys, int64_t clients,
+                                          uint16_t* TURNOUT_RESTRICT cells) {
+    for (int64_t i = 0; i < clients; ++i) cells[i] = keys[i] < 0 ? kAbsent : cells[i];
 }
 
 // Times are never negative, so their bit patterns have the same order as the times.
@@ -319,10 +376,13 @@ class MostUrgent {
     explicit MostUrgent(int64_t size) : size_(static_cast<size_t>(size)) {}
 
     void offer(const Entry& entry) {
-        if (full_ && !(entry < last_)) return;
+        if (!(entry < last_)) return;
         kept_.push_back(entry);
         if (kept_.size() >= 2 * size_ + 64) cut();
     }
+
+    // The entry before which a client must come to be kept; infinite slack as long as all are kept.
+    const Entry& last() const { return last_; }
 
     const std::vector<Entry>& in_order() {
         cut();
@@ -333,17 +393,77 @@ class MostUrgent {
    private:
     const size_t size_;
     std::vector<Entry> kept_;
-    Entry last_{};
-    bool full_ = false;
+    Entry last_{std::numeric_limits<double>::infinity(), 0.0, 0};
 
     void cut() {
         if (kept_.size() <= size_) return;
         const auto last = kept_.begin() + (size_ - 1);
         std::nth_element(kept_.begin(), last, kept_.end());
         last_ = *last;
-        full_ = true;
         kept_.resize(size_);
     }
+};
+
+// One debt of each debt bucket that many clients have exactly. Of these clients only the fastest can
+// be selected, and among equally fast ones only those in the lowest rows.
+class FrequentDebts {
+   public:
+    // Finds debts that occur often in a sorted sample.
+    void find(const std::vector<int64_t>& sample, const Grid& grid) {
+        constexpr size_t often = 8;
+        size_t most[kDebtBuckets] = {};
+        for (size_t start = 0, end; start < sample.size(); start = end) {
+            for (end = start + 1; end < sample.size() && sample[end] == sample[start];) ++end;
+            const int64_t steps = std::max(sample[start] - grid.lowest_debt, int64_t{0}) >> grid.debt_shift;
+            const size_t bucket = static_cast<size_t>(std::min(steps, int64_t{kDebtBuckets - 1}));
+            if (end - start < often || end - start <= most[bucket]) continue;
+            most[bucket] = end - start;
+            if (debts_.empty()) {
+                debts_.assign(kDebtBuckets, std::numeric_limits<int64_t>::min());
+                cells_.resize(kCells);
+            }
+            debts_[bucket] = sample[start];
+        }
+        ahead_.assign(kDebtBuckets, 0);
+    }
+
+    // Whether this is the frequent debt of the client's bucket.
+    bool has(uint16_t cell, int64_t debt) const { return !debts_.empty() && debts_[cell % kDebtBuckets] == debt; }
+
+    bool in_race(uint16_t cell) const { return cells_[cell].in_race; }
+
+    // Whether a client with a frequent debt can be selected; counts it if so. Clients must be passed in
+    // ascending order of rows.
+    bool admits(uint16_t cell, double time, int64_t size) {
+        Cell& own = cells_[cell];
+        if (!own.in_race) return false;
+        if (own.count == 0) own.time = time;
+        if (time == own.time && ++own.equally_fast > size) return false;
+        ++own.count;
+        return true;
+    }
+
+    // Marks a cell, for which `ahead` clients have a larger debt and are faster; must be called for all
+    // cells of a time bucket before those of the next.
+    void mark(int slowness, int debt, int64_t ahead, int64_t size) {
+        if (debts_.empty()) return;
+        if (slowness == 0) ahead_[debt] = 0;
+        Cell& own = cells_[slowness * kDebtBuckets + debt];
+        own.in_race = ahead + ahead_[debt] < size;
+        ahead_[debt] += own.count;
+    }
+
+   private:
+    struct Cell {
+        double time = 0.0;  // of the first client with the frequent debt
+        int64_t equally_fast = 0;
+        int64_t count = 0;
+        bool in_race = true;
+    };
+
+    std::vector<int64_t> debts_;
+    std::vector<Cell> cells_;
+    std::vector<int64_t> ahead_;  // the clients with the frequent debt that are faster
 };
 
 class Solver {
@@ -355,7 +475,6 @@ class Solver {
         if (fleet.pace) {
             slack_.resize(kBlock);
             usual_.resize(kBlock);
-            prices_.resize(kBlock);
             keys_.resize(kBlock);
             sums_.resize(fleet.features);
         }
@@ -385,12 +504,13 @@ class Solver {
     std::vector<int64_t> values_;
     int32_t idle_ = 0;
     // For prices only.
-    std::vector<double> slack_, usual_, prices_;
+    std::vector<double> slack_, usual_;
     std::vector<int64_t> keys_;
     std::vector<const double*> sums_;
     MostUrgent urgent_;
     int64_t largest_key_ = 0;
     double units_per_second_ = 1.0;
+    FrequentDebts frequent_;
 
     double* scratch(int row) { return scratch_.data() + row * kBlock; }
 
@@ -431,21 +551,16 @@ class Solver {
             weights = pace.usual_sums + fleet_.features * fleet_.clients + start;
         }
         prices_of_block(slack_.data(), usual, weights, pace.allowed ? pace.allowed + start : nullptr,
-                        pace.common_allowed, pace.least_allowed, pace.places, count, prices_.data());
-        std::memcpy(keys_.data(), prices_.data(), count * sizeof(double));  // -1.0 is a negative integer too
+                        pace.common_allowed, pace.least_allowed, pace.places, count, keys_.data());
         return keys_.data();
     }
 
     // Collects the urgent clients of a block, and the largest price of the others.
     void collect_urgent(int64_t start, int64_t count, const double* times, const int64_t* values) {
-        int64_t largest = largest_key_, urgent = 0;
-        for (int64_t i = 0; i < count; ++i) {
-            const int64_t value = fleet_.available[start + i] ? values[i] : 0;
-            largest = value > largest ? value : largest;
-            urgent += value < 0;
-        }
-        largest_key_ = largest;
-        if (!urgent) return;
+        PacedBlock block{urgent_.last().slack, urgent_.last().time, largest_key_, false};
+        summarize_paced_block(slack_.data(), times, values, fleet_.available + start, count, block);
+        largest_key_ = block.largest_key;
+        if (!block.has_urgent) return;
         for (int64_t i = 0; i < count; ++i)
             if (fleet_.available[start + i] && values[i] < 0)
                 urgent_.offer({slack_[i], times[i], static_cast<int32_t>(start + i)});
@@ -466,20 +581,20 @@ class Solver {
         }
     }
 
-    // Estimates the ranges of times and debts from samples spread over the fleet.
+    // Estimates the ranges of times and debts, and frequent debts, from samples spread over the fleet.
     Grid measure() {
         constexpr int64_t stretches = 32, length = 32;
         std::vector<double> times;
-        int64_t lowest = std::numeric_limits<int64_t>::max(), highest = std::numeric_limits<int64_t>::min();
+        std::vector<int64_t> debts;
         for (int64_t s = 0; s < stretches; ++s) {
             const int64_t start = s * (fleet_.clients - length) / (stretches - 1);
             const double* stretch = times_of_block(start, length);
             const int64_t* values = values_of_block(start, length);
             for (int64_t i = 0; i < length; ++i) {
-                if (!fleet_.available[start + i] || (fleet_.pace && values[i] < 0)) continue;
+                // Prices of 0 are far from all others on the scale of bit patterns.
+                if (!fleet_.available[start + i] || (fleet_.pace && values[i] <= 0)) continue;
                 if (stretch[i] > 0) times.push_back(stretch[i]);
-                lowest = std::min(lowest, values[i]);
-                highest = std::max(highest, values[i]);
+                debts.push_back(values[i]);
             }
         }
         Grid grid{1.0, 0, 0};
@@ -488,9 +603,11 @@ class Solver {
             std::nth_element(times.begin(), slow, times.end());
             grid.buckets_per_second = std::min((kTimeBuckets - 2) / *slow, std::numeric_limits<double>::max());
         }
-        if (lowest <= highest) {
-            grid.lowest_debt = lowest;
-            while (((highest - lowest) >> grid.debt_shift) >= kDebtBuckets) ++grid.debt_shift;
+        if (!debts.empty()) {
+            std::sort(debts.begin(), debts.end());
+            grid.lowest_debt = debts[fleet_.pace ? debts.size() / 50 : 0];
+            while (((debts.back() - grid.lowest_debt) >> grid.debt_shift) >= kDebtBuckets) ++grid.debt_shift;
+            frequent_.find(debts, grid);
         }
         return grid;
     }
@@ -511,9 +628,8 @@ class Solver {
             cells_of_block(times, values, fleet_.available + start, count, grid, block);
             if (fleet_.pace) {
                 collect_urgent(start, count, times, values);
-                for (int64_t i = 0; i < count; ++i) block[i] = values[i] < 0 ? kAbsent : block[i];
+                exclude_urgent(values, count, block);
             }
-            for (int64_t i = 0; i < count; ++i) ++counts[block[i]];
             // Branch-free, because mispredicted branches would stall the loads of the next block.
             int64_t left = 0;
             for (int64_t i = 0; i < count; ++i) {
@@ -523,12 +639,17 @@ class Solver {
             for (int64_t i = 0; i < left; ++i) {
                 const int32_t row = static_cast<int32_t>(start + places[i]);
                 const uint16_t cell = block[places[i]];
+                const double time = times[places[i]];
+                const int64_t value = values[places[i]];
+                // Those that are out of the race need not be counted: whoever is behind one of them is also behind
+                // the `size` clients that are ahead of it.
+                ++counts[cell];
                 if (cell < kDebtBuckets) {
-                    idle.offer(row, values[places[i]]);
-                } else {
+                    idle.offer(row, value);
+                } else if (!frequent_.has(cell, value) || frequent_.admits(cell, time, fleet_.size)) {
                     rows_.push_back(row);
-                    times_.push_back(times[places[i]]);
-                    values_.push_back(values[places[i]]);
+                    times_.push_back(time);
+                    values_.push_back(value);
                     cells.push_back(cell);
                 }
             }
@@ -548,7 +669,7 @@ class Solver {
     }
 
     // Marks the cells whose clients cannot be selected any more: at least `size` clients in
-    // faster time buckets are in higher debt buckets.
+    // faster time buckets are in higher debt buckets, or have the same frequent debt.
     void drop_hopeless(const std::vector<uint32_t>& counts, std::vector<uint8_t>& in_race) {
         std::vector<int64_t> ahead_by_debt(kDebtBuckets, 0);
         for (int slowness = 0; slowness < kTimeBuckets; ++slowness) {
@@ -561,6 +682,7 @@ class Solver {
             int64_t ahead = 0;
             for (int debt = kDebtBuckets - 1; debt >= 0; --debt) {
                 in_race[slowness * kDebtBuckets + debt] = ahead < fleet_.size;
+                frequent_.mark(slowness, debt, ahead, fleet_.size);
                 ahead += ahead_by_debt[debt];
             }
             if (slowness > 0) admit();
@@ -573,7 +695,7 @@ class Solver {
             rows_[kept] = rows_[i];
             times_[kept] = times_[i];
             values_[kept] = values_[i];
-            kept += in_race[cells[i]];
+            kept += in_race[cells[i]] && (!frequent_.has(cells[i], values_[i]) || frequent_.in_race(cells[i]));
         }
         rows_.resize(kept);
         times_.resize(kept);
@@ -680,7 +802,7 @@ class Solver {
         int64_t wanted = size;
         for (int32_t i = 0; wanted > 0; ++i)
             if (line[i] < best_count) chosen[by_time[line[i]]] = 1, --wanted;
-        ptrdiff_t idle = 0;
+        std::ptrdiff_t idle = 0;
         for (int32_t i = 0; i < count; ++i)
             if (chosen[i]) cohort.members.push_back({rows_[i], times_[i]}), idle += i < idle_;
         std::inplace_merge(cohort.members.begin(), cohort.members.begin() + idle, cohort.members.end(),

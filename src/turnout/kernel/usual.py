@@ -30,9 +30,8 @@ class _Sums:
         if self._fleet[-1]:
             mean: FloatArray = self._fleet[:-1] / self._fleet[-1]
             return mean
-        if not available.any():
-            return np.zeros(len(self._fleet) - 1)
-        return np.ascontiguousarray(vectors[available].mean(axis=0))
+        count = max(int(np.count_nonzero(available)), 1)
+        return np.array([np.multiply(column, available).sum() / count for column in vectors.T])
 
     def weights(self, rows: IntArray) -> FloatArray:
         """Returns the number of turns of each client plus one, for the fleet's mean."""
