@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -21,6 +22,8 @@ STATUSES: tuple[PromiseStatus, ...] = ("kept", "behind", "broken")
 DEFAULT_TOLERANCE = 2.0
 
 Tolerance: TypeAlias = float | Fraction
+# Tolerances that are given as floats are rounded to fractions with denominators up to this.
+FINEST = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ class Certificate:
     def levels(self) -> npt.NDArray[np.int8]:
         """The status of each client, as an index into STATUSES."""
         behind = self.behind_units
-        limit = _floor(Fraction(self.tolerance) * self.units_per_turn)
+        limit = math.floor(exact_tolerance(self.tolerance) * self.units_per_turn)
         levels = (behind >= self.units_per_turn).astype(np.int8)
         levels[behind > limit] = 2
         return levels
@@ -229,5 +232,11 @@ def as_tolerance(tolerance: Tolerance) -> Tolerance:
     return as_number("tolerance", tolerance, SettingError, above=0)
 
 
-def _floor(value: Fraction) -> int:
-    return value.numerator // value.denominator
+def exact_tolerance(tolerance: Tolerance) -> Fraction:
+    """Converts a tolerance to a fraction. As with rates, 0.3 is read as 3/10, not as the nearest binary number.
+
+    >>> exact_tolerance(0.3)
+    Fraction(3, 10)
+    """
+    exact = Fraction(tolerance)
+    return exact if isinstance(tolerance, Fraction) else exact.limit_denominator(FINEST) or exact

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_number, require_length
-from turnout.kernel.certificate import DEFAULT_TOLERANCE, Tolerance, as_tolerance
+from turnout.kernel.certificate import DEFAULT_TOLERANCE, Tolerance, as_tolerance, exact_tolerance
 from turnout.kernel.fairness import DEFAULT_RATE, Accrual, FairnessQueues, Rate, exact_rates
 from turnout.kernel.feasibility import as_probabilities, require_feasible
 
@@ -126,7 +126,7 @@ class Guarantee:
         rate = Fraction(units, units_per_turn)
         if self.accrual != "available" or self.paid != "chosen" or clients * rate > cohort_size:
             return math.inf
-        return float(Fraction(self.tolerance) - rate + rate * (clients - 1) / cohort_size)
+        return float(exact_tolerance(self.tolerance) - rate + rate * (clients - 1) / cohort_size)
 
     def require_feasible(self, queues: FairnessQueues, cohort_size: int) -> None:
         """Raises InfeasiblePromise if no policy could keep these rates, unless `allow_infeasible` is set."""

@@ -92,7 +92,12 @@ class UsualTimes(_Sums):
         super().__init__(clients, 1)
 
     def learn_from(self, report: RoundReport) -> None:
-        """Adds the times of the clients that returned or were late."""
+        """Adds the times of the clients that returned or were late; replaces deadlines by true times."""
+        late = report.late_arrivals
+        if late is not None:
+            delays = late.exchange_times - late.deadlines
+            np.add.at(self.sums[0], late.clients, delays)
+            self._fleet[0] += float(delays.sum())
         rows, _, times = _informative(report)
         self._learn(rows, times[:, None])
 
