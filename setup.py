@@ -5,7 +5,8 @@ import sys
 from setuptools import Extension, setup
 
 # Contraction would fuse a multiplication and an addition with a single rounding, and the results of the
-# compiled kernel would differ from those of the NumPy kernel in the last bit. Without errno, square roots are vectorized.
+# compiled kernel would differ from those of the NumPy kernel in the last bit.
+# Without errno, square roots are vectorized.
 if sys.platform == "win32":
     arguments = ["/O2", "/fp:precise", "/std:c++17"]
 else:

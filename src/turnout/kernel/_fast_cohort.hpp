@@ -38,6 +38,8 @@ constexpr int kDebtBuckets = 128;
 constexpr int kCells = kTimeBuckets * kDebtBuckets;
 constexpr uint16_t kAbsent = kCells;  // an additional cell for clients that are not available
 
+constexpr double kLargestPrice = 1e290;  // LARGEST_PRICE of pace.py
+
 // How far each client is behind its promise, and its usual time. Units are integers; a null array
 // means that the common value holds for all clients.
 struct Pace {
@@ -219,7 +221,8 @@ TURNOUT_VECTOR static void prices_of_block(const double* TURNOUT_RESTRICT slack,
         const double own = allowed ? allowed[i] : common_allowed;
         const double weight = weights ? (weights[i] + 1.0) * places : places;
         const double price = usual[i] * (own > least_allowed ? own : least_allowed) / (weight * slack[i]);
-        const double key = slack[i] > 0 ? price : -1.0;  // -1.0 is a negative integer too
+        const double limited = price < kLargestPrice ? price : kLargestPrice;
+        const double key = slack[i] > 0 ? limited : -1.0;  // -1.0 is a negative integer too
         std::memcpy(keys + i, &key, sizeof key);
     }
 }

@@ -27,6 +27,9 @@ from turnout.kernel.fairness import OwedTurns
 from turnout.kernel.presence import Presence, absence
 from turnout.kernel.usual import UsualContexts
 
+#: The largest price, in seconds: a sum of such prices is finite.
+LARGEST_PRICE = 1e290
+
 
 class Pace(NamedTuple):
     """How far each client is behind its promise, and how far it may be, in units of 1 / units_per_turn turns.
@@ -68,8 +71,9 @@ class Pace(NamedTuple):
         """
         slack = self.slack(rows)
         allowed = np.maximum(_at(self.allowed, rows), self.least_allowed)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             prices: FloatArray = usual * allowed / (weights * float(places) * slack)
+        prices = np.where(prices < LARGEST_PRICE, prices, LARGEST_PRICE)
         return np.where(slack > 0, prices, -1.0)
 
     def copy(self) -> Pace:
