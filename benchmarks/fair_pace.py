@@ -27,9 +27,7 @@ class WorldFigures:
         return self.mean_round <= MAX_MEAN_ROUND and self.largest_behind <= MAX_BEHIND
 
 
-def play_papers_world(
-    seed: int, *, rounds: int = ROUNDS, skip: int = 0, tolerance: float = TOLERANCE, ridge: float | None = None
-) -> WorldFigures:
+def play_papers_world(seed: int, *, rounds: int = ROUNDS, skip: int = 0, tolerance: float = TOLERANCE) -> WorldFigures:
     """Plays FairPace with a rate of 0.15 that accrues in every round.
 
     Args:
@@ -37,10 +35,8 @@ def play_papers_world(
         rounds: The number of rounds.
         skip: The number of rounds at the beginning that the mean leaves out.
         tolerance: The number of turns that a client may be behind.
-        ridge: The ridge of the regressions; None for the default.
     """
-    settings = {} if ridge is None else {"ridge": ridge}
-    policy = FairPace(40, guaranteed_rate=RATE, tolerance=tolerance, accrual="always", availability=0.8, **settings)
+    policy = FairPace(40, guaranteed_rate=RATE, tolerance=tolerance, accrual="always", availability=0.8)
     seconds, largest = [], 0.0
     for record in play(policy, PaperWorld(seed), rounds):
         largest = max(largest, float(policy.certificate().behind.max()))

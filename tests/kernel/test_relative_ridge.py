@@ -158,7 +158,7 @@ def test_forgetting_everyone_restores_the_first_state() -> None:
     model = make_model()
     for batch in batches(20):
         model.learn(*batch)
-    model.forget(range(CLIENTS), samples=40)  # type: ignore[arg-type]
+    model.forget(range(CLIENTS), samples=40)
     new = make_model().state()
     for key, value in model.state().items():
         np.testing.assert_allclose(value, new[key], atol=0, err_msg=key)

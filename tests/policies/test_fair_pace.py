@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policies.examples import same_state
+from benchmarks.fair_pace import play_papers_world
+from policies.examples import make_report, same_state
 from policies.literal_fair_pace import LiteralFairPace
 from turnout import FairPace, RoundOffer, RoundReport, check_policy
 from turnout.errors import OfferError, SettingError, StateError
@@ -47,7 +48,7 @@ class RandomFleet:
         arrivals, self.late = self.late, []
         for index in np.flatnonzero(is_late & ~failed).tolist():
             self.late.append((offer.round, int(rows[index]), contexts[index].tolist(), float(times[index])))
-        return RoundReport(
+        return make_report(
             offer.round,
             rows,
             contexts,
@@ -156,7 +157,7 @@ def cohorts_in_the_papers_world(scale: float, **settings: Any) -> Iterator[list[
         selection = policy.ask(offer)
         report = world.play(offer, selection)
         policy.tell(
-            RoundReport(
+            make_report(
                 round_, report.clients, report.contexts, report.exchange_times * scale, available=offer.available
             )
         )
@@ -194,7 +195,7 @@ class SimpleWorld:
             rows = self.policy.ask(offer).clients
             times = np.array([pending.pop(row, self.times[row]) for row in rows.tolist()])
             self.seconds += float(times.max(initial=0.0))
-            self.policy.tell(RoundReport(self.round, rows, offer.contexts[rows], times, available=offer.available))
+            self.policy.tell(make_report(self.round, rows, offer.contexts[rows], times, available=offer.available))
             certificate = self.policy.certificate()
             assert certificate.books_balance
             self.largest = max(self.largest, float(certificate.behind.max()))
@@ -276,17 +277,10 @@ def test_the_twelve_clients_of_one_to_eight_minutes_are_all_served() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_rounds_of_the_papers_world_are_short_and_nobody_is_ever_beyond_two_turns(seed: int) -> None:
-    """Twenty seeds are printed by `python -m benchmarks fair-pace`."""
-    mean, largest = papers_world_figures(seed)
-    assert mean <= 9.25
-    assert largest <= 2
-
-
-def papers_world_figures(seed: int) -> tuple[float, float]:
-    from benchmarks.fair_pace import play_papers_world
-
+    """`python -m benchmarks fair-pace` prints the figures of twenty seeds."""
     figures = play_papers_world(seed)
-    return figures.mean_round, figures.largest_behind
+    assert figures.mean_round <= 9.2  # the mean over the seeds is below 9
+    assert figures.largest_behind <= 2
 
 
 # Settings
@@ -325,7 +319,7 @@ def test_it_passes_the_conformance_suite() -> None:
 def test_the_defaults_are_those_of_the_rule() -> None:
     policy = FairPace(40)
     assert (policy.cohort_size, policy.exploration, policy.guarantee.accrual) == (8, 0.0, "available")
-    assert (policy.guarantee.paid, policy.tolerance, policy.features) == ("chosen", 2, 3)
+    assert (policy.guarantee.paid, policy.tolerance, policy.features) == ("chosen", Fraction(2), 3)
     assert policy.bound == pytest.approx(2 - 0.15 + 0.15 * 39 / 8)
     assert FairPace(40, accrual="always").bound == np.inf
     assert FairPace(40, paid="contributed").bound == np.inf
@@ -344,7 +338,7 @@ def test_with_expected_times_the_true_times_are_used() -> None:
     assert selection.clients.tolist() == [1]
     # Nobody has a time of its own: the usual time of everyone is the mean of the offer.
     assert selection.reasons["usual"].tolist() == [8 / 3]
-    policy.tell(RoundReport(1, selection.clients, offer.contexts[selection.clients], [4.0], available=available))
+    policy.tell(make_report(1, selection.clients, offer.contexts[selection.clients], [4.0], available=available))
     later = policy.ask(RoundOffer(2, available, np.ones((3, 2)), expected_times=np.array([9.0, 3.0, 0.5])))
     assert later.clients.tolist() == [2]
     assert later.reasons["usual"].tolist() == [4.0]
@@ -356,7 +350,7 @@ def test_with_expected_times_the_true_times_are_used() -> None:
 def test_known_times_are_faster_than_learned_ones_in_the_papers_world() -> None:
     seconds = {}
     for times in ("learned", "expected"):
-        policy = FairPace(40, times=times, accrual="always")  # type: ignore[arg-type]
+        policy = FairPace(40, times=times, accrual="always")
         rounds = play(policy, PaperWorld(seed=1), 200)
         seconds[times] = float(np.mean([record.report.duration for record in rounds]))
         assert policy.certificate().behind.max() <= 2
@@ -366,11 +360,11 @@ def test_known_times_are_faster_than_learned_ones_in_the_papers_world() -> None:
 def test_a_late_time_is_corrected_in_the_usual_times() -> None:
     corrected, direct = (FairPace(3, cohort_size=1, times="expected", guaranteed_rate="1/4") for _ in range(2))
     available, contexts = np.ones(3, dtype=np.bool_), np.ones((1, 3))
-    direct.tell(RoundReport(1, [1], contexts, [14.0], available=available))
-    corrected.tell(RoundReport(1, [1], contexts, [10.0], available=available, outcomes=["late"]))
+    direct.tell(make_report(1, [1], contexts, [14.0], available=available))
+    corrected.tell(make_report(1, [1], contexts, [10.0], available=available, outcomes=["late"]))
     arrival = LateArrivals(np.array([1]), np.array([1]), contexts, np.array([10.0]), np.array([14.0]))
     for policy, late in ((direct, None), (corrected, arrival)):
-        policy.tell(RoundReport(2, [0], contexts, [3.0], available=available, late_arrivals=late))
+        policy.tell(make_report(2, [0], contexts, [3.0], available=available, late_arrivals=late))
     assert same_state(corrected.state(), direct.state())
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policies.examples import same_state
+from policies.examples import make_report, same_state
 from turnout import FairPace, RoundOffer, RoundReport
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.rounds import LateArrivals
@@ -28,7 +28,7 @@ def played(scale: float, rounds: int = 80, **settings: Any) -> FairPace:
         times = rng.uniform(1, 30, 3)
         outcomes = np.array(["arrived", "arrived", "arrived", "late", "failed"])[rng.integers(0, 5, 3)]
         own = np.where(np.isin(rows, FORGOTTEN), scale, 1.0)
-        report = RoundReport(
+        report = make_report(
             round_,
             rows,
             contexts * own[:, None],
@@ -87,7 +87,7 @@ def test_even_times_and_contexts_that_are_a_hundred_times_larger_leave_no_trace(
 @pytest.mark.parametrize("settings", [{}, {"accrual": "always"}, {"times": "expected"}])
 def test_a_fleet_of_forgotten_clients_has_learned_nothing(settings: dict[str, Any]) -> None:
     policy = played(1.0, **settings)
-    policy.forget(range(CLIENTS))  # type: ignore[arg-type]
+    policy.forget(range(CLIENTS))
     new = FairPace(CLIENTS, cohort_size=3, guaranteed_rate=0.2, allow_infeasible=True, **settings).state()
     for key, value in policy.state().items():
         if key.split(".")[0] not in ("turns", "queues") and key != "presence.discounted":
@@ -124,7 +124,7 @@ def test_learning_goes_on_after_forget() -> None:
     model = policy.time_model
     assert model is not None
     prior = model.state()["pool"][12:15].copy()
-    report = RoundReport(100, [3], np.ones((1, 3)), [500.0], available=np.ones(CLIENTS, dtype=np.bool_))
+    report = make_report(100, [3], np.ones((1, 3)), [500.0], available=np.ones(CLIENTS, dtype=np.bool_))
     for _ in range(4):
         policy.tell(report)
     assert not np.allclose(model.state()["pool"][12:15], prior)

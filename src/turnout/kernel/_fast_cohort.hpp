@@ -35,6 +35,7 @@ constexpr int64_t kSmallFleet = 2048;
 
 constexpr int kTimeBuckets = 256;  // bucket 0 holds the times that are exactly 0
 constexpr int kDebtBuckets = 128;
+constexpr int kSteps = 4096;
 constexpr int kCells = kTimeBuckets * kDebtBuckets;
 constexpr uint16_t kAbsent = kCells;  // an additional cell for clients that are not available
 
@@ -163,27 +164,60 @@ TURNOUT_VECTOR static void predicted_of_block(const double* const* contexts, con
     for (int64_t i = 0; i < clients; ++i) times[i] = times[i] > 0 ? times[i] : 0.0;
 }
 
+// The scales of the histogram. Debts are counted in kSteps equal steps, and the steps are distributed
+// over kDebtBuckets buckets.
 struct Grid {
-    double buckets_per_second;
-    int64_t lowest_debt;
-    int debt_shift;
+    double buckets_per_second = 1.0;
+    int64_t lowest_debt = 0;
+    int debt_shift = 0;
+    uint8_t bucket_of_step[kSteps + 1] = {};  // the additional step is that of clients without a cell
+
+    int64_t step_of(int64_t debt) const {
+        const int64_t steps = (debt > lowest_debt ? debt - lowest_debt : 0) >> debt_shift;
+        return steps < kSteps - 1 ? steps : kSteps - 1;
+    }
+
+    // Distributes the steps over the range and over the quantiles of a sorted sample, with most buckets
+    // for the largest debts, because their clients compete with each other only.
+    void fit(const std::vector<int64_t>& debts) {
+        lowest_debt = debts.front();
+        while (((debts.back() - lowest_debt) >> debt_shift) >= kSteps) ++debt_shift;
+        const double steps = static_cast<double>(step_of(debts.back()) + 1), count = static_cast<double>(debts.size());
+        const double per_step = 0.4 * kDebtBuckets / steps;
+        for (size_t below = 0; below <= debts.size(); ++below) {
+            const int64_t first = below == 0 ? 0 : step_of(debts[below - 1]) + 1;
+            const int64_t end = below == debts.size() ? kSteps : step_of(debts[below]) + 1;
+            if (first >= end) continue;
+            const double above = count - static_cast<double>(below);
+            const double quantile = 1 - above / count, top = 1 - std::log1p(above) / std::log1p(count);
+            const double rank = (0.2 * quantile + 0.4 * top) * kDebtBuckets;
+            for (int64_t step = first; step < end; ++step) {
+                const double bucket = rank + per_step * static_cast<double>(std::min(step, step_of(debts.back())));
+                bucket_of_step[step] = static_cast<uint8_t>(std::min(bucket, kDebtBuckets - 1.0));
+            }
+        }
+    }
 };
 
-TURNOUT_VECTOR static void cells_of_block(const double* TURNOUT_RESTRICT times, const int64_t* TURNOUT_RESTRICT owed,
-                                          const uint8_t* TURNOUT_RESTRICT available, int64_t clients, const Grid& grid,
-                                          uint16_t* TURNOUT_RESTRICT cells) {
+// The time bucket of each client, times kDebtBuckets, and the step of its debt; their sum, with the
+// step replaced by its bucket, is the client's cell. Clients that are not available get kAbsent, and
+// so do urgent ones, whose values are negative, if `paced`.
+TURNOUT_VECTOR static void buckets_of_block(const double* TURNOUT_RESTRICT times, const int64_t* TURNOUT_RESTRICT owed,
+                                            const uint8_t* TURNOUT_RESTRICT available, int64_t clients, bool paced,
+                                            const Grid& grid, uint16_t* TURNOUT_RESTRICT slowness,
+                                            uint16_t* TURNOUT_RESTRICT steps) {
     const double buckets_per_second = grid.buckets_per_second;
-    const int64_t lowest_debt = grid.lowest_debt;
+    const int64_t lowest_debt = grid.lowest_debt, lowest_value = paced ? 0 : std::numeric_limits<int64_t>::min();
     const int debt_shift = grid.debt_shift;
     constexpr double last = kTimeBuckets - 2;
     for (int64_t i = 0; i < clients; ++i) {
         const double scaled = times[i] * buckets_per_second;
-        const int32_t slowness = times[i] > 0 ? 1 + static_cast<int32_t>(scaled < last ? scaled : last) : 0;
-        int64_t debt = owed[i] - lowest_debt;
-        debt = (debt > 0 ? debt : 0) >> debt_shift;
-        debt = debt < kDebtBuckets - 1 ? debt : kDebtBuckets - 1;
-        const int32_t cell = slowness * kDebtBuckets + static_cast<int32_t>(debt);
-        cells[i] = static_cast<uint16_t>(available[i] ? cell : kAbsent);
+        const int32_t bucket = times[i] > 0 ? 1 + static_cast<int32_t>(scaled < last ? scaled : last) : 0;
+        int64_t step = (owed[i] > lowest_debt ? owed[i] - lowest_debt : 0) >> debt_shift;
+        step = step < kSteps - 1 ? step : kSteps - 1;
+        const bool competes = (available[i] != 0) & (owed[i] >= lowest_value);
+        slowness[i] = static_cast<uint16_t>(competes ? bucket * kDebtBuckets : kAbsent);
+        steps[i] = static_cast<uint16_t>(competes ? step : kSteps);
     }
 }
 
@@ -265,12 +299,6 @@ TURNOUT_VECTOR static void summarize_paced_block(const double* TURNOUT_RESTRICT 
     }
     summary.largest_key = largest;
     summary.has_urgent = urgent < 0;
-}
-
-// Urgent clients do not compete, so they belong to no cell.
-TURNOUT_VECTOR static void exclude_urgent(const int64_t* TURNOUT_RESTRICT keys, int64_t clients,
-                                          uint16_t* TURNOUT_RESTRICT cells) {
-    for (int64_t i = 0; i < clients; ++i) cells[i] = keys[i] < 0 ? kAbsent : cells[i];
 }
 
 // Times are never negative, so their bit patterns have the same order as the times.
@@ -417,8 +445,7 @@ class FrequentDebts {
         size_t most[kDebtBuckets] = {};
         for (size_t start = 0, end; start < sample.size(); start = end) {
             for (end = start + 1; end < sample.size() && sample[end] == sample[start];) ++end;
-            const int64_t steps = std::max(sample[start] - grid.lowest_debt, int64_t{0}) >> grid.debt_shift;
-            const size_t bucket = static_cast<size_t>(std::min(steps, int64_t{kDebtBuckets - 1}));
+            const size_t bucket = grid.bucket_of_step[grid.step_of(sample[start])];
             if (end - start < often || end - start <= most[bucket]) continue;
             most[bucket] = end - start;
             if (debts_.empty()) {
@@ -441,7 +468,10 @@ class FrequentDebts {
         Cell& own = cells_[cell];
         if (!own.in_race) return false;
         if (own.count == 0) own.time = time;
-        if (time == own.time && ++own.equally_fast > size) return false;
+        if (time == own.time) {
+            if (own.equally_fast >= size) return false;
+            ++own.equally_fast;
+        }
         ++own.count;
         return true;
     }
@@ -600,7 +630,7 @@ class Solver {
                 debts.push_back(values[i]);
             }
         }
-        Grid grid{1.0, 0, 0};
+        Grid grid;
         if (!times.empty()) {
             auto slow = times.begin() + times.size() * 98 / 100;
             std::nth_element(times.begin(), slow, times.end());
@@ -608,8 +638,7 @@ class Solver {
         }
         if (!debts.empty()) {
             std::sort(debts.begin(), debts.end());
-            grid.lowest_debt = debts[fleet_.pace ? debts.size() / 50 : 0];
-            while (((debts.back() - grid.lowest_debt) >> grid.debt_shift) >= kDebtBuckets) ++grid.debt_shift;
+            grid.fit(debts);
             frequent_.find(debts, grid);
         }
         return grid;
@@ -622,34 +651,35 @@ class Solver {
         in_race[kAbsent] = 0;
         MostValuable idle(fleet_.size);
         std::vector<uint16_t> cells;  // of the clients in rows_
-        uint16_t block[kBlock], places[kBlock];
+        uint16_t slowness[kBlock], steps[kBlock], block[kBlock], places[kBlock];
         int64_t next_look = 8 * kBlock;
         for (int64_t start = 0; start < fleet_.clients; start += kBlock) {
             const int64_t count = std::min(kBlock, fleet_.clients - start);
             const double* times = times_of_block(start, count);
             const int64_t* values = values_of_block(start, count);
-            cells_of_block(times, values, fleet_.available + start, count, grid, block);
-            if (fleet_.pace) {
-                collect_urgent(start, count, times, values);
-                exclude_urgent(values, count, block);
-            }
+            if (fleet_.pace) collect_urgent(start, count, times, values);
+            buckets_of_block(times, values, fleet_.available + start, count, fleet_.pace != nullptr, grid, slowness, steps);
             // Branch-free, because mispredicted branches would stall the loads of the next block.
             int64_t left = 0;
             for (int64_t i = 0; i < count; ++i) {
+                const uint16_t cell = static_cast<uint16_t>(slowness[i] + grid.bucket_of_step[steps[i]]);
+                block[i] = cell;
                 places[left] = static_cast<uint16_t>(i);
-                left += in_race[block[i]];
+                left += in_race[cell];
             }
             for (int64_t i = 0; i < left; ++i) {
                 const int32_t row = static_cast<int32_t>(start + places[i]);
                 const uint16_t cell = block[places[i]];
                 const double time = times[places[i]];
                 const int64_t value = values[places[i]];
+                const bool is_idle = cell < kDebtBuckets;
+                if (!is_idle && frequent_.has(cell, value) && !frequent_.admits(cell, time, fleet_.size)) continue;
                 // Those that are out of the race need not be counted: whoever is behind one of them is also behind
                 // the `size` clients that are ahead of it.
                 ++counts[cell];
-                if (cell < kDebtBuckets) {
+                if (is_idle) {
                     idle.offer(row, value);
-                } else if (!frequent_.has(cell, value) || frequent_.admits(cell, time, fleet_.size)) {
+                } else {
                     rows_.push_back(row);
                     times_.push_back(time);
                     values_.push_back(value);

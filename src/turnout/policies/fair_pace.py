@@ -56,6 +56,7 @@ from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.pace import Pace, PaceOutlook, exact_prices, most_urgent, price_order
 from turnout.kernel.presence import Presence
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.kernel.usual import UsualContexts
 from turnout.policies.base import prefixed, subset
 from turnout.policies.guaranteed import GuaranteedPolicy
 from turnout.policies.pace_times import ExpectedTimes, LearnedTimes, PaceTimes
@@ -240,6 +241,16 @@ class FairPace(GuaranteedPolicy):
     def exploration_at(self, round: int) -> float | None:  # noqa: ARG002
         """Returns the width of the confidence bound of learned times."""
         return None if self.time_model is None else self.exploration
+
+    def learned(self) -> tuple[ExchangeTimeModel, UsualContexts]:
+        """Returns the model of exchange times and the usual contexts, which `tell` changes.
+
+        Raises:
+            SettingError: If the policy was built with times="expected".
+        """
+        if not isinstance(self._times, LearnedTimes):
+            raise SettingError("times='expected' learns no exchange times: use times='learned'")
+        return self._times.model, self._times.usual
 
     def _presence_now(self) -> Presence | None:
         """Returns a copy of the presence of all clients, which later rounds do not change."""

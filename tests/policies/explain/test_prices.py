@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turnout import FairPace, RoundOffer, RoundReport, Selection
+from policies.examples import make_report
+from turnout import FairPace, RoundOffer, Selection
 from turnout.kernel.arrays import BoolArray
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.cohort_problem import CohortProblem
@@ -36,7 +37,7 @@ def random_policy(rng: np.random.Generator, **settings: Any) -> tuple[FairPace, 
     for round_ in range(1, int(rng.integers(1, 15))):
         available = rng.random(clients) < 0.9
         rows = rng.permutation(np.flatnonzero(available))[:size]
-        policy.tell(RoundReport(round_, rows, np.ones((len(rows), 1)), times[rows], available=available))
+        policy.tell(make_report(round_, rows, np.ones((len(rows), 1)), times[rows], available=available))
     available = rng.random(clients) < 0.9
     available[rng.integers(clients)] = True
     contexts = np.ones((clients, 1)) if equal else rng.uniform(0.5, 2, (clients, 1))
@@ -163,7 +164,7 @@ def test_a_client_that_waits_as_long_as_announced_is_selected_and_not_before(acc
             rows = policy.ask(offer).clients
             if rng.random() < 0.5:
                 rows = rng.permutation(np.flatnonzero(available))[:2]
-            policy.tell(RoundReport(round_, rows, offer.contexts[rows], times[rows], available=available))
+            policy.tell(make_report(round_, rows, offer.contexts[rows], times[rows], available=available))
         offer = RoundOffer(100, rng.random(9) < 0.8, rng.uniform(0.5, 2, (9, 1)))
         selection = policy.ask(offer)
         for row in np.setdiff1d(np.flatnonzero(offer.available), selection.clients).tolist():
@@ -181,7 +182,7 @@ def test_a_client_of_a_tiny_rate_waits_for_very_many_rounds() -> None:
     policy = FairPace(3, cohort_size=1, guaranteed_rate="1/10000000", features=1)
     everyone = np.ones(3, dtype=np.bool_)
     for round_, (row, time) in enumerate([(0, 1.0), (1, 5.0), (2, 400.0)] * 3, start=1):
-        policy.tell(RoundReport(round_, [row], [[1.0]], [time], available=everyone))
+        policy.tell(make_report(round_, [row], [[1.0]], [time], available=everyone))
     offer = RoundOffer(10, everyone, np.ones((3, 1)))
     selection = policy.ask(offer)
     result = explain_choice(policy, offer, selection, 2)
@@ -299,7 +300,7 @@ def test_a_client_that_should_be_ahead_is_explained() -> None:
     for round_ in range(1, 60):
         available = np.array([True, True, round_ == 30])
         row = 2 if round_ == 30 else round_ % 2
-        policy.tell(RoundReport(round_, [row], [[1.0]], [1.0], available=available))
+        policy.tell(make_report(round_, [row], [[1.0]], [1.0], available=available))
     offer = RoundOffer(60, np.ones(3, dtype=np.bool_), np.ones((3, 1)))
     result = explained(policy, offer, 2)
     assert result.sentence.startswith("h2 was chosen first because it is urgent: it is 8 turns behind, but should be ")
@@ -343,7 +344,7 @@ def test_identical_clients_are_explained_exactly() -> None:
         for row in rng.choice(12, 3, replace=False).tolist():
             assert explain_choice(policy, offer, selection, row).exact
         rows = selection.clients
-        policy.tell(RoundReport(round_, rows, offer.contexts[rows], np.full(4, 0.7), available=everyone))
+        policy.tell(make_report(round_, rows, offer.contexts[rows], np.full(4, 0.7), available=everyone))
 
 
 def test_one_price_above_all_others_is_explained_exactly() -> None:
