@@ -10,6 +10,15 @@ from typing import Annotated
 import typer
 
 from benchmarks.dashboard import MAX_SECONDS, measure_browser
+from benchmarks.fair_pace import (
+    MAX_BEHIND,
+    MAX_MEAN_ROUND,
+    ROUNDS,
+    SEEDS,
+    TOLERANCE,
+    play_papers_world,
+    summarize,
+)
 from benchmarks.oort import MIN_SPEEDUP, compare_oort
 from benchmarks.rbcsf import measure_run
 from turnout.bench.oort import CLIENTS, COHORT
@@ -34,6 +43,28 @@ def rbcsf(repeats: Repeats = 3, json: JsonOption = False) -> None:
     typer.echo(
         f"RBCS-F, {figures.rounds} rounds: {figures.run_seconds * 1e3:.0f} ms. "
         f"Plain Python: {figures.literal_seconds * 1e3:.0f} ms, {figures.literal_ratio:.1f} times as long."
+    )
+
+
+@app.command("fair-pace")
+def fair_pace(
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = SEEDS,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds per seed.")] = ROUNDS,
+    skip: Annotated[int, typer.Option(min=0, help="Rounds at the beginning that the mean leaves out.")] = 0,
+    tolerance: Annotated[float, typer.Option(help="Turns that a client may be behind.")] = TOLERANCE,
+    json: JsonOption = False,
+) -> None:
+    """Play FairPace in the paper's world: the mean round, and how far any client is ever behind."""
+    runs = [play_papers_world(seed, rounds=rounds, skip=skip, tolerance=tolerance) for seed in range(seeds)]
+    figures = summarize(runs)
+    if json:
+        print_json({**asdict(figures), "seeds": [asdict(run) for run in runs], "met": figures.met})
+        return
+    typer.echo(
+        f"FairPace in the paper's world, {seeds} seeds, {rounds:,} rounds, tolerance {tolerance:g}: mean round "
+        f"{figures.mean_round:.2f} s; at most {figures.largest_behind:.2f} turns behind at any time, "
+        f"{figures.behind_at_end:.2f} at the end (target in 500 rounds: at most {MAX_MEAN_ROUND:g} s and "
+        f"{MAX_BEHIND:g} turns, {_met(figures.met)})."
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from turnout.bench.fleets import CONDITIONS
+from turnout.bench.paced_fleets import PACED_CONDITIONS
 
 CLIENTS = 1_000_000
 
@@ -16,6 +17,13 @@ CLIENTS = 1_000_000
 def test_full_round(benchmark: BenchmarkFixture, condition: str, cohort: int) -> None:
     benchmark.group = f"N = {CLIENTS:,}, m = {cohort:,}"
     benchmark(CONDITIONS[condition](CLIENTS, cohort, np.random.default_rng(0)).full_round)
+
+
+@pytest.mark.parametrize("cohort", [100, CLIENTS // 100])
+@pytest.mark.parametrize("condition", PACED_CONDITIONS)
+def test_full_round_of_fair_pace(benchmark: BenchmarkFixture, condition: str, cohort: int) -> None:
+    benchmark.group = f"fair-pace, N = {CLIENTS:,}, m = {cohort:,}"
+    benchmark(PACED_CONDITIONS[condition](CLIENTS, cohort, np.random.default_rng(0)).full_round)
 
 
 @pytest.mark.parametrize("cohort", [100, CLIENTS // 100])

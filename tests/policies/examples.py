@@ -70,6 +70,11 @@ def report_of(round: int, clients: Any, times: Any = None, **fields: Any) -> Rou
     return RoundReport(round, rows, np.ones((len(rows), 3)), seconds, **fields)
 
 
+def make_report(round: int, clients: Any, contexts: Any, times: Any, **fields: Any) -> RoundReport:
+    rows = np.asarray(clients, dtype=np.int64)
+    return RoundReport(round, rows, np.asarray(contexts, dtype=float), np.asarray(times, dtype=float), **fields)
+
+
 def late_arrivals(pairs: list[tuple[int, int]]) -> LateArrivals | None:
     """Returns late arrivals of these rounds and rows, 3 seconds after a deadline of 9; None if there are none."""
     if not pairs:

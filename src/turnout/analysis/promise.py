@@ -20,7 +20,14 @@ import numpy.typing as npt
 
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number
-from turnout.kernel.certificate import DEFAULT_TOLERANCE, Certificate, PromiseStatus, Tolerance, as_tolerance
+from turnout.kernel.certificate import (
+    DEFAULT_TOLERANCE,
+    Certificate,
+    PromiseStatus,
+    Tolerance,
+    as_tolerance,
+    exact_tolerance,
+)
 from turnout.kernel.fairness import Accrual, Rate, exact_rates
 from turnout.kernel.guarantee import Guarantee, Paid
 from turnout.kernel.rounds import OUTCOMES
@@ -85,7 +92,7 @@ class Shortfall:
     @property
     def ever_broken(self) -> BoolArray:
         """Whether each client was ever further behind than the tolerance, even if it caught up later."""
-        limit = math.floor(Fraction(self.certificate.tolerance) * self.units_per_turn)
+        limit = math.floor(exact_tolerance(self.certificate.tolerance) * self.units_per_turn)
         broken: BoolArray = self.largest_units > limit
         return broken
 
@@ -109,7 +116,7 @@ def shortfalls(
     """
     require_rounds(columns)
     rates, units_per_turn = exact_rates(guaranteed_rate, columns.clients)
-    limit = math.floor(Fraction(as_tolerance(tolerance)) * units_per_turn)
+    limit = math.floor(exact_tolerance(as_tolerance(tolerance)) * units_per_turn)
     accruing = accrual_mask(columns, accrual)
     counts = with_outcome(columns, outcomes_paid(paid))
     starts = columns.starts.tolist()

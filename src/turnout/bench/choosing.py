@@ -9,24 +9,31 @@ from typing import Any
 import numpy as np
 
 from turnout.bench.fleets import CONDITIONS, BenchFleet
+from turnout.bench.paced_fleets import PACED_CONDITIONS, PacedFleet
 from turnout.bench.timing import import_seconds, interleaved
 from turnout.kernel.backend import kernel_name, using_kernel
-from turnout.kernel.cohort import cohort_of_contexts
-from turnout.kernel.rounds import RoundOffer
 
 MILLION = 1_000_000
+#: Targets for a round of FairPace with a cohort of 100, in copies.
+PACED_TARGETS = {"mixed": 1.3, "settled": 1.3, "mostly cold": 1.3, "all urgent": 1.3, "all ties": 1.6}
 CANDIDATE_BYTES = 96  # peak memory of the compiled kernel per candidate that it cannot exclude early
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A fleet in one of the CONDITIONS; `most` is the target in copies, or None."""
+    """A policy and a fleet in one of its CONDITIONS; `most` is the target in copies, or None."""
 
     condition: str
     clients: int
     cohort: int
     kernel: str
     most: float | None = None
+    policy: str = "rbcsf"
+
+    def build(self, seed: int) -> BenchFleet | PacedFleet:
+        """Returns the fleet in its condition."""
+        conditions = PACED_CONDITIONS if self.policy == "fair-pace" else CONDITIONS
+        return conditions[self.condition](self.clients, self.cohort, np.random.default_rng(seed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,10 @@ class Verdict:
 
 
 def standard_cases(clients: int, cohort: int | None = None) -> list[Case]:
-    """Returns every condition with cohorts of 100 and of 1 %, or of `cohort`; targets apply to a million clients."""
+    """Returns every condition with cohorts of 100 and of 1 %, or of `cohort`; targets apply to a million clients.
+
+    RBCS-F comes first, then FairPace.
+    """
     default = kernel_name()
     one_percent = max(clients // 100, 1)
     cohorts = [cohort] if cohort is not None else [min(100, clients), one_percent]
@@ -79,7 +89,18 @@ def standard_cases(clients: int, cohort: int | None = None) -> list[Case]:
     ]
     if default == "compiled":
         cases.append(Case("mixed", clients, cohorts[0], "numpy", 6.0 if binding and cohorts[0] == 100 else None))
-    return cases
+    return cases + [
+        Case(
+            condition,
+            clients,
+            size,
+            default,
+            PACED_TARGETS[condition] if binding and size == 100 else None,
+            "fair-pace",
+        )
+        for condition in PACED_CONDITIONS
+        for size in cohorts
+    ]
 
 
 def large_case() -> Case:
@@ -89,7 +110,7 @@ def large_case() -> Case:
 
 def measure(case: Case, *, repeats: int = 9, seed: int = 0) -> Measured:
     """Measures a round, a copy and a read of the same arrays, in turns."""
-    fleet = CONDITIONS[case.condition](case.clients, case.cohort, np.random.default_rng(seed))
+    fleet = case.build(seed)
     sources = fleet.arrays()
     targets = [np.empty_like(source) for source in sources]
 
@@ -127,7 +148,7 @@ def verdicts(figures: list[Measured], *, import_repeats: int = 9) -> list[Verdic
     sizes = [
         figure.bytes_per_client
         for figure in figures
-        if (figure.case.condition, figure.case.kernel) == ("mixed", "compiled")
+        if (figure.case.policy, figure.case.condition, figure.case.kernel) == ("rbcsf", "mixed", "compiled")
     ]
     if sizes:
         found.append(Verdict("bytes per client, mixed, compiled", max(sizes), 120))
@@ -139,9 +160,12 @@ def verdicts(figures: list[Measured], *, import_repeats: int = 9) -> list[Verdic
 
 def _growth(figures: list[Measured]) -> list[Verdict]:
     def at(clients: int) -> Measured | None:
-        key = ("mixed", clients, clients // 100, "compiled")
-        cases = ((figure.case, figure) for figure in figures)
-        return next((f for case, f in cases if (case.condition, case.clients, case.cohort, case.kernel) == key), None)
+        key = ("rbcsf", "mixed", clients, clients // 100, "compiled")
+        for figure in figures:
+            case = figure.case
+            if (case.policy, case.condition, case.clients, case.cohort, case.kernel) == key:
+                return figure
+        return None
 
     small, large = at(MILLION), at(10 * MILLION)
     if small is None or large is None:
@@ -150,9 +174,9 @@ def _growth(figures: list[Measured]) -> list[Verdict]:
     return [Verdict("growth from 1e6 to 1e7 clients / growth of the read", growth, 1.25)]
 
 
-def _bytes_per_client(fleet: BenchFleet, case: Case) -> float:
+def _bytes_per_client(fleet: BenchFleet | PacedFleet, case: Case) -> float:
     """Returns the bytes per client of the offer, of the policy, and of the peak allocation in a round."""
-    held = sum(array.nbytes for array in fleet.arrays()) + fleet.policy.turns.nbytes
+    held = fleet.held_bytes()
     tracemalloc.start()
     try:
         fleet.full_round()
@@ -162,19 +186,11 @@ def _bytes_per_client(fleet: BenchFleet, case: Case) -> float:
     return (held + peak + _untraced_bytes(fleet, case)) / case.clients
 
 
-def _untraced_bytes(fleet: BenchFleet, case: Case) -> int:
+def _untraced_bytes(fleet: BenchFleet | PacedFleet, case: Case) -> int:
     """Returns the bytes that the compiled kernel allocates, which tracemalloc does not see."""
-    if case.kernel != "compiled":
-        return 0
-    policy = fleet.policy
-    offer = RoundOffer(1, fleet.available, fleet.contexts)
-    width = policy.exploration(1)
-    owed = policy.queues.owed_exactly()
-    cohort = cohort_of_contexts(
-        policy.model, offer.contexts, width, owed, case.cohort, policy.speed_weight, offer.available
-    )
-    return CANDIDATE_BYTES * cohort.considered
+    return CANDIDATE_BYTES * fleet.considered(case.cohort) if case.kernel == "compiled" else 0
 
 
 def _describe(case: Case) -> str:
-    return f"N = {case.clients:,}, m = {case.cohort:,}, {case.condition}, {case.kernel}"
+    policy = "" if case.policy == "rbcsf" else f"{case.policy}, "
+    return f"{policy}N = {case.clients:,}, m = {case.cohort:,}, {case.condition}, {case.kernel}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.cohort import cohort_of_contexts
 from turnout.kernel.rounds import RoundOffer, RoundReport
 from turnout.policies.rbcsf.policy import RBCSF
 
@@ -41,6 +42,24 @@ class BenchFleet:
             self.available,
         ]
 
+    def held_bytes(self) -> int:
+        """Returns the bytes of the offer and of the policy."""
+        return sum(array.nbytes for array in self.arrays()) + self.policy.turns.nbytes
+
+    def considered(self, cohort: int) -> int:
+        """Returns how many candidates the filter leaves for the sweep."""
+        policy, owed = self.policy, self.policy.queues.owed_exactly()
+        found = cohort_of_contexts(
+            policy.model,
+            self.contexts,
+            policy.exploration(1),
+            owed,
+            cohort,
+            policy.speed_weight,
+            self.available,
+        )
+        return found.considered
+
 
 def mixed(clients: int, cohort: int, rng: np.random.Generator) -> BenchFleet:
     """All clients have taken part; owed turns are independent of speed."""
@@ -70,7 +89,7 @@ def mostly_cold(clients: int, cohort: int, rng: np.random.Generator) -> BenchFle
 def cold(clients: int, cohort: int, rng: np.random.Generator) -> BenchFleet:
     """No client has ever taken part: all optimistic times are 0, all are owed the same."""
     fleet = _cold(clients, cohort)
-    fleet.contexts, fleet.available = _contexts(clients, rng), rng.random(clients) < 0.8
+    fleet.contexts, fleet.available = random_contexts(clients, rng), rng.random(clients) < 0.8
     _owe(fleet, np.full(clients, 10 * UNITS))
     return fleet
 
@@ -117,18 +136,12 @@ def _seen(clients: int, cohort: int, rng: np.random.Generator) -> BenchFleet:
     fleet = _cold(clients, cohort)
     for start in range(0, clients, BLOCK):
         rows = np.arange(start, min(start + BLOCK, clients))
-        theta = np.stack(
-            [
-                rng.uniform(1, 4, len(rows)),
-                np.ones(len(rows)),
-                1 / np.log2(1 + 10 ** rng.uniform(0, 3, len(rows))),
-            ]
-        ).T
+        speeds = random_speeds(len(rows), rng)
         for _ in range(LESSONS):
-            contexts = _contexts(len(rows), rng)
-            times = (contexts * theta).sum(axis=1) * rng.uniform(0.2, 1.8, len(rows))
+            contexts = random_contexts(len(rows), rng)
+            times = (contexts * speeds).sum(axis=1) * rng.uniform(0.2, 1.8, len(rows))
             fleet.policy.model.learn(rows, contexts, times)
-    fleet.contexts, fleet.available = _contexts(clients, rng), rng.random(clients) < 0.8
+    fleet.contexts, fleet.available = random_contexts(clients, rng), rng.random(clients) < 0.8
     return fleet
 
 
@@ -137,7 +150,12 @@ def _cold(clients: int, cohort: int) -> BenchFleet:
     return BenchFleet(policy, np.ones(clients, dtype=np.bool_), np.ones((3, clients)).T)
 
 
-def _contexts(clients: int, rng: np.random.Generator) -> FloatArray:
+def random_speeds(clients: int, rng: np.random.Generator) -> FloatArray:
+    """Returns random coefficients of the exchange time, one row per client."""
+    return np.stack([rng.uniform(1, 4, clients), np.ones(clients), 1 / np.log2(1 + 10 ** rng.uniform(0, 3, clients))]).T
+
+
+def random_contexts(clients: int, rng: np.random.Generator) -> FloatArray:
     """Returns random contexts in features-major order, which is faster for large fleets."""
     return np.stack(
         [

@@ -89,7 +89,7 @@ def choose(
     repeats: RepeatsOption = REPEATS,
     json: JsonOption = False,
 ) -> None:
-    """Measure a full round of RBCS-F (offer, selection, report, learning) against a memory copy of its arrays.
+    """Measure full rounds of RBCS-F and FairPace (offer, selection, report, learning) against a copy of their arrays.
 
     Needs about 3 GB of memory for the fleet of 10,000,000 clients, which --clients and --cohort leave out.
 
@@ -298,7 +298,8 @@ def _measure_cases(cases: list[Case], repeats: int) -> list[Measured]:
     with progress_bar() as progress:
         task = progress.add_task("", total=len(cases))
         for case in cases:
-            progress.update(task, description=f"{case.condition}, N = {case.clients:,}, m = {case.cohort:,}")
+            description = f"{case.policy}, {case.condition}, N = {case.clients:,}, m = {case.cohort:,}"
+            progress.update(task, description=description)
             figures.append(measure(case, repeats=repeats))
             progress.advance(task)
     return figures
@@ -306,12 +307,13 @@ def _measure_cases(cases: list[Case], repeats: int) -> list[Measured]:
 
 def _figures_table(figures: list[Measured]) -> Table:
     table = Table(title=f"One full round, CPU time ({kernel_name()} kernel unless stated otherwise)")
-    for heading in ("fleet", "clients", "selected", "round", "/ copy", "/ read", "bytes per client"):
-        table.add_column(heading, justify="left" if heading == "fleet" else "right")
+    for heading in ("policy", "fleet", "clients", "selected", "round", "/ copy", "/ read", "bytes per client"):
+        table.add_column(heading, justify="left" if heading in ("policy", "fleet") else "right")
     for figure in figures:
         case = figure.case
         name = case.condition if case.kernel == kernel_name() else f"{case.condition} ({case.kernel})"
         table.add_row(
+            case.policy,
             name,
             f"{case.clients:,}",
             f"{case.cohort:,}",

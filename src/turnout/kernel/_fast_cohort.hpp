@@ -5,7 +5,8 @@
 // The pass estimates each client's optimistic time and counts the client in a two-dimensional
 // histogram over time and debt (the turns owed). A client cannot be selected once `size` clients
 // in faster time buckets are in higher debt buckets; the counts of the clients seen so far are
-// enough to decide this, and they decide more cases as the pass proceeds. The few remaining
+// enough to decide this, and they decide more cases as the pass proceeds. Where many clients have
+// exactly the same debt, `size` faster ones with that debt are enough too. The few remaining
 // candidates are swept from the slowest threshold to the fastest.
 //
 // The scale of the histogram affects only the speed: any scale gives the exact result.
@@ -18,6 +19,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -33,8 +35,11 @@ constexpr int64_t kSmallFleet = 2048;
 
 constexpr int kTimeBuckets = 256;  // bucket 0 holds the times that are exactly 0
 constexpr int kDebtBuckets = 128;
+constexpr int kSteps = 4096;
 constexpr int kCells = kTimeBuckets * kDebtBuckets;
 constexpr uint16_t kAbsent = kCells;  // an additional cell for clients that are not available
+
+constexpr double kLargestPrice = 1e290;  // LARGEST_PRICE of pace.py
 
 // How far each client is behind its promise, and its usual time. Units are integers; a null array
 // means that the common value holds for all clients.
@@ -140,6 +145,15 @@ TURNOUT_VECTOR static void optimistic_of_many(const double* const* contexts, con
 // The same without exploration, for which the inverse matrices are not needed.
 TURNOUT_VECTOR static void predicted_of_block(const double* const* contexts, const double* const* theta, int features,
                                               int64_t clients, double* TURNOUT_RESTRICT times) {
+    if (features == 3) {
+        const double *TURNOUT_RESTRICT c0 = contexts[0], *TURNOUT_RESTRICT c1 = contexts[1], *TURNOUT_RESTRICT c2 = contexts[2];
+        const double *TURNOUT_RESTRICT t0 = theta[0], *TURNOUT_RESTRICT t1 = theta[1], *TURNOUT_RESTRICT t2 = theta[2];
+        for (int64_t i = 0; i < clients; ++i) {
+            const double time = t0[i] * c0[i] + t1[i] * c1[i] + t2[i] * c2[i];
+            times[i] = time > 0 ? time : 0.0;
+        }
+        return;
+    }
     for (int f = 0; f < features; ++f) {
         const double *TURNOUT_RESTRICT c = contexts[f], *TURNOUT_RESTRICT t = theta[f];
         if (f == 0)
@@ -150,33 +164,76 @@ TURNOUT_VECTOR static void predicted_of_block(const double* const* contexts, con
     for (int64_t i = 0; i < clients; ++i) times[i] = times[i] > 0 ? times[i] : 0.0;
 }
 
+// The scales of the histogram. Debts are counted in kSteps equal steps, and the steps are distributed
+// over kDebtBuckets buckets.
 struct Grid {
-    double buckets_per_second;
-    int64_t lowest_debt;
-    int debt_shift;
+    double buckets_per_second = 1.0;
+    int64_t lowest_debt = 0;
+    int debt_shift = 0;
+    uint8_t bucket_of_step[kSteps + 1] = {};  // the additional step is that of clients without a cell
+
+    int64_t step_of(int64_t debt) const {
+        const int64_t steps = (debt > lowest_debt ? debt - lowest_debt : 0) >> debt_shift;
+        return steps < kSteps - 1 ? steps : kSteps - 1;
+    }
+
+    // Distributes the steps over the range and over the quantiles of a sorted sample, with most buckets
+    // for the largest debts, because their clients compete with each other only.
+    void fit(const std::vector<int64_t>& debts) {
+        lowest_debt = debts.front();
+        while (((debts.back() - lowest_debt) >> debt_shift) >= kSteps) ++debt_shift;
+        const double steps = static_cast<double>(step_of(debts.back()) + 1), count = static_cast<double>(debts.size());
+        const double per_step = 0.4 * kDebtBuckets / steps;
+        for (size_t below = 0; below <= debts.size(); ++below) {
+            const int64_t first = below == 0 ? 0 : step_of(debts[below - 1]) + 1;
+            const int64_t end = below == debts.size() ? kSteps : step_of(debts[below]) + 1;
+            if (first >= end) continue;
+            const double above = count - static_cast<double>(below);
+            const double quantile = 1 - above / count, top = 1 - std::log1p(above) / std::log1p(count);
+            const double rank = (0.2 * quantile + 0.4 * top) * kDebtBuckets;
+            for (int64_t step = first; step < end; ++step) {
+                const double bucket = rank + per_step * static_cast<double>(std::min(step, step_of(debts.back())));
+                bucket_of_step[step] = static_cast<uint8_t>(std::min(bucket, kDebtBuckets - 1.0));
+            }
+        }
+    }
 };
 
-TURNOUT_VECTOR static void cells_of_block(const double* TURNOUT_RESTRICT times, const int64_t* TURNOUT_RESTRICT owed,
-                                          const uint8_t* TURNOUT_RESTRICT available, int64_t clients, const Grid& grid,
-                                          uint16_t* TURNOUT_RESTRICT cells) {
+// The time bucket of each client, times kDebtBuckets, and the step of its debt; their sum, with the
+// step replaced by its bucket, is the client's cell. Clients that are not available get kAbsent, and
+// so do urgent ones, whose values are negative, if `paced`.
+TURNOUT_VECTOR static void buckets_of_block(const double* TURNOUT_RESTRICT times, const int64_t* TURNOUT_RESTRICT owed,
+                                            const uint8_t* TURNOUT_RESTRICT available, int64_t clients, bool paced,
+                                            const Grid& grid, uint16_t* TURNOUT_RESTRICT slowness,
+                                            uint16_t* TURNOUT_RESTRICT steps) {
     const double buckets_per_second = grid.buckets_per_second;
-    const int64_t lowest_debt = grid.lowest_debt;
+    const int64_t lowest_debt = grid.lowest_debt, lowest_value = paced ? 0 : std::numeric_limits<int64_t>::min();
     const int debt_shift = grid.debt_shift;
     constexpr double last = kTimeBuckets - 2;
     for (int64_t i = 0; i < clients; ++i) {
         const double scaled = times[i] * buckets_per_second;
-        const int32_t slowness = times[i] > 0 ? 1 + static_cast<int32_t>(scaled < last ? scaled : last) : 0;
-        int64_t debt = owed[i] - lowest_debt;
-        debt = (debt > 0 ? debt : 0) >> debt_shift;
-        debt = debt < kDebtBuckets - 1 ? debt : kDebtBuckets - 1;
-        const int32_t cell = slowness * kDebtBuckets + static_cast<int32_t>(debt);
-        cells[i] = static_cast<uint16_t>(available[i] ? cell : kAbsent);
+        const int32_t bucket = times[i] > 0 ? 1 + static_cast<int32_t>(scaled < last ? scaled : last) : 0;
+        int64_t step = (owed[i] > lowest_debt ? owed[i] - lowest_debt : 0) >> debt_shift;
+        step = step < kSteps - 1 ? step : kSteps - 1;
+        const bool competes = (available[i] != 0) & (owed[i] >= lowest_value);
+        slowness[i] = static_cast<uint16_t>(competes ? bucket * kDebtBuckets : kAbsent);
+        steps[i] = static_cast<uint16_t>(competes ? step : kSteps);
     }
 }
 
 // The dot product of theta-hat and the usual context, times the number of contexts plus one; not negative.
 TURNOUT_VECTOR static void usual_of_block(const double* const* sums, const double* mean, const double* const* theta,
                                           int features, int64_t clients, double* TURNOUT_RESTRICT usual) {
+    if (features == 3) {
+        const double *TURNOUT_RESTRICT s0 = sums[0], *TURNOUT_RESTRICT s1 = sums[1], *TURNOUT_RESTRICT s2 = sums[2];
+        const double *TURNOUT_RESTRICT t0 = theta[0], *TURNOUT_RESTRICT t1 = theta[1], *TURNOUT_RESTRICT t2 = theta[2];
+        const double m0 = mean[0], m1 = mean[1], m2 = mean[2];
+        for (int64_t i = 0; i < clients; ++i) {
+            const double time = t0[i] * (s0[i] + m0) + t1[i] * (s1[i] + m1) + t2[i] * (s2[i] + m2);
+            usual[i] = time > 0 ? time : 0.0;
+        }
+        return;
+    }
     for (int f = 0; f < features; ++f) {
         const double *TURNOUT_RESTRICT sum = sums[f], *TURNOUT_RESTRICT coefficient = theta[f];
         const double average = mean[f];
@@ -188,16 +245,19 @@ TURNOUT_VECTOR static void usual_of_block(const double* const* sums, const doubl
     for (int64_t i = 0; i < clients; ++i) usual[i] = usual[i] > 0 ? usual[i] : 0.0;
 }
 
-// Prices from the units that remain until a client is urgent. `weights` is the number of contexts, or null.
+// The bit patterns of prices, from the units that remain until a client is urgent; those of urgent
+// clients are negative. `weights` is the number of contexts, or null.
 TURNOUT_VECTOR static void prices_of_block(const double* TURNOUT_RESTRICT slack, const double* TURNOUT_RESTRICT usual,
                                            const double* weights, const double* allowed, double common_allowed,
                                            double least_allowed, double sharers, int64_t clients,
-                                           double* TURNOUT_RESTRICT prices) {
+                                           int64_t* TURNOUT_RESTRICT keys) {
     for (int64_t i = 0; i < clients; ++i) {
         const double own = allowed ? allowed[i] : common_allowed;
         const double weight = weights ? (weights[i] + 1.0) * sharers : sharers;
         const double price = usual[i] * (own > least_allowed ? own : least_allowed) / (weight * slack[i]);
-        prices[i] = slack[i] > 0 ? price : -1.0;
+        const double limited = price < kLargestPrice ? price : kLargestPrice;
+        const double key = slack[i] > 0 ? limited : -1.0;  // -1.0 is a negative integer too
+        std::memcpy(keys + i, &key, sizeof key);
     }
 }
 
@@ -211,6 +271,34 @@ TURNOUT_VECTOR static void slack_of_block(const Pace& pace, int64_t start, int64
         const int64_t behind = promised - static_cast<int64_t>(turns[i]) * pace.units_per_turn;
         slack[i] = (allowed ? allowed[i] : pace.common_allowed) - static_cast<double>(behind);
     }
+}
+
+// What a block of clients with prices contributes: the largest price, and whether a client is urgent
+// and among the most urgent ones seen so far, which have less slack than `last_slack` or, with the
+// same slack, less time than `last_time`.
+struct PacedBlock {
+    double last_slack;
+    double last_time;
+    int64_t largest_key;
+    bool has_urgent;
+};
+
+TURNOUT_VECTOR static void summarize_paced_block(const double* TURNOUT_RESTRICT slack, const double* TURNOUT_RESTRICT times,
+                                                 const int64_t* TURNOUT_RESTRICT keys,
+                                                 const uint8_t* TURNOUT_RESTRICT available, int64_t clients,
+                                                 PacedBlock& summary) {
+    const double last_slack = summary.last_slack, last_time = summary.last_time;
+    int64_t largest = summary.largest_key, urgent = 0;
+    for (int64_t i = 0; i < clients; ++i) {
+        const int64_t key = keys[i] & -static_cast<int64_t>(available[i]);  // availability is 0 or 1
+        largest = key > largest ? key : largest;
+        const int64_t less = slack[i] < last_slack ? -1 : 0;
+        const int64_t same = slack[i] == last_slack ? -1 : 0;
+        const int64_t faster = times[i] < last_time ? -1 : 0;
+        urgent |= key & (less | (same & faster));
+    }
+    summary.largest_key = largest;
+    summary.has_urgent = urgent < 0;
 }
 
 // Times are never negative, so their bit patterns have the same order as the times.
@@ -319,10 +407,13 @@ class MostUrgent {
     explicit MostUrgent(int64_t size) : size_(static_cast<size_t>(size)) {}
 
     void offer(const Entry& entry) {
-        if (full_ && !(entry < last_)) return;
+        if (!(entry < last_)) return;
         kept_.push_back(entry);
         if (kept_.size() >= 2 * size_ + 64) cut();
     }
+
+    // The entry before which a client must come to be kept; infinite slack as long as all are kept.
+    const Entry& last() const { return last_; }
 
     const std::vector<Entry>& in_order() {
         cut();
@@ -333,17 +424,79 @@ class MostUrgent {
    private:
     const size_t size_;
     std::vector<Entry> kept_;
-    Entry last_{};
-    bool full_ = false;
+    Entry last_{std::numeric_limits<double>::infinity(), 0.0, 0};
 
     void cut() {
         if (kept_.size() <= size_) return;
         const auto last = kept_.begin() + (size_ - 1);
         std::nth_element(kept_.begin(), last, kept_.end());
         last_ = *last;
-        full_ = true;
         kept_.resize(size_);
     }
+};
+
+// One debt of each debt bucket that many clients have exactly. Of these clients only the fastest can
+// be selected, and among equally fast ones only those in the lowest rows.
+class FrequentDebts {
+   public:
+    // Finds debts that occur often in a sorted sample.
+    void find(const std::vector<int64_t>& sample, const Grid& grid) {
+        constexpr size_t often = 8;
+        size_t most[kDebtBuckets] = {};
+        for (size_t start = 0, end; start < sample.size(); start = end) {
+            for (end = start + 1; end < sample.size() && sample[end] == sample[start];) ++end;
+            const size_t bucket = grid.bucket_of_step[grid.step_of(sample[start])];
+            if (end - start < often || end - start <= most[bucket]) continue;
+            most[bucket] = end - start;
+            if (debts_.empty()) {
+                debts_.assign(kDebtBuckets, std::numeric_limits<int64_t>::min());
+                cells_.resize(kCells);
+            }
+            debts_[bucket] = sample[start];
+        }
+        ahead_.assign(kDebtBuckets, 0);
+    }
+
+    // Whether this is the frequent debt of the client's bucket.
+    bool has(uint16_t cell, int64_t debt) const { return !debts_.empty() && debts_[cell % kDebtBuckets] == debt; }
+
+    bool in_race(uint16_t cell) const { return cells_[cell].in_race; }
+
+    // Whether a client with a frequent debt can be selected; counts it if so. Clients must be passed in
+    // ascending order of rows.
+    bool admits(uint16_t cell, double time, int64_t size) {
+        Cell& own = cells_[cell];
+        if (!own.in_race) return false;
+        if (own.count == 0) own.time = time;
+        if (time == own.time) {
+            if (own.equally_fast >= size) return false;
+            ++own.equally_fast;
+        }
+        ++own.count;
+        return true;
+    }
+
+    // Marks a cell, for which `ahead` clients have a larger debt and are faster; must be called for all
+    // cells of a time bucket before those of the next.
+    void mark(int slowness, int debt, int64_t ahead, int64_t size) {
+        if (debts_.empty()) return;
+        if (slowness == 0) ahead_[debt] = 0;
+        Cell& own = cells_[slowness * kDebtBuckets + debt];
+        own.in_race = ahead + ahead_[debt] < size;
+        ahead_[debt] += own.count;
+    }
+
+   private:
+    struct Cell {
+        double time = 0.0;  // of the first client with the frequent debt
+        int64_t equally_fast = 0;
+        int64_t count = 0;
+        bool in_race = true;
+    };
+
+    std::vector<int64_t> debts_;
+    std::vector<Cell> cells_;
+    std::vector<int64_t> ahead_;  // the clients with the frequent debt that are faster
 };
 
 class Solver {
@@ -355,7 +508,6 @@ class Solver {
         if (fleet.pace) {
             slack_.resize(kBlock);
             usual_.resize(kBlock);
-            prices_.resize(kBlock);
             keys_.resize(kBlock);
             sums_.resize(fleet.features);
         }
@@ -385,12 +537,13 @@ class Solver {
     std::vector<int64_t> values_;
     int32_t idle_ = 0;
     // For prices only.
-    std::vector<double> slack_, usual_, prices_;
+    std::vector<double> slack_, usual_;
     std::vector<int64_t> keys_;
     std::vector<const double*> sums_;
     MostUrgent urgent_;
     int64_t largest_key_ = 0;
     double units_per_second_ = 1.0;
+    FrequentDebts frequent_;
 
     double* scratch(int row) { return scratch_.data() + row * kBlock; }
 
@@ -431,21 +584,16 @@ class Solver {
             weights = pace.usual_sums + fleet_.features * fleet_.clients + start;
         }
         prices_of_block(slack_.data(), usual, weights, pace.allowed ? pace.allowed + start : nullptr,
-                        pace.common_allowed, pace.least_allowed, pace.sharers, count, prices_.data());
-        std::memcpy(keys_.data(), prices_.data(), count * sizeof(double));  // -1.0 is a negative integer too
+                        pace.common_allowed, pace.least_allowed, pace.sharers, count, keys_.data());
         return keys_.data();
     }
 
     // Collects the urgent clients of a block, and the largest price of the others.
     void collect_urgent(int64_t start, int64_t count, const double* times, const int64_t* values) {
-        int64_t largest = largest_key_, urgent = 0;
-        for (int64_t i = 0; i < count; ++i) {
-            const int64_t value = fleet_.available[start + i] ? values[i] : 0;
-            largest = value > largest ? value : largest;
-            urgent += value < 0;
-        }
-        largest_key_ = largest;
-        if (!urgent) return;
+        PacedBlock block{urgent_.last().slack, urgent_.last().time, largest_key_, false};
+        summarize_paced_block(slack_.data(), times, values, fleet_.available + start, count, block);
+        largest_key_ = block.largest_key;
+        if (!block.has_urgent) return;
         for (int64_t i = 0; i < count; ++i)
             if (fleet_.available[start + i] && values[i] < 0)
                 urgent_.offer({slack_[i], times[i], static_cast<int32_t>(start + i)});
@@ -466,31 +614,32 @@ class Solver {
         }
     }
 
-    // Estimates the ranges of times and debts from samples spread over the fleet.
+    // Estimates the ranges of times and debts, and frequent debts, from samples spread over the fleet.
     Grid measure() {
         constexpr int64_t stretches = 32, length = 32;
         std::vector<double> times;
-        int64_t lowest = std::numeric_limits<int64_t>::max(), highest = std::numeric_limits<int64_t>::min();
+        std::vector<int64_t> debts;
         for (int64_t s = 0; s < stretches; ++s) {
             const int64_t start = s * (fleet_.clients - length) / (stretches - 1);
             const double* stretch = times_of_block(start, length);
             const int64_t* values = values_of_block(start, length);
             for (int64_t i = 0; i < length; ++i) {
-                if (!fleet_.available[start + i] || (fleet_.pace && values[i] < 0)) continue;
+                // Prices of 0 are far from all others on the scale of bit patterns.
+                if (!fleet_.available[start + i] || (fleet_.pace && values[i] <= 0)) continue;
                 if (stretch[i] > 0) times.push_back(stretch[i]);
-                lowest = std::min(lowest, values[i]);
-                highest = std::max(highest, values[i]);
+                debts.push_back(values[i]);
             }
         }
-        Grid grid{1.0, 0, 0};
+        Grid grid;
         if (!times.empty()) {
             auto slow = times.begin() + times.size() * 98 / 100;
             std::nth_element(times.begin(), slow, times.end());
             grid.buckets_per_second = std::min((kTimeBuckets - 2) / *slow, std::numeric_limits<double>::max());
         }
-        if (lowest <= highest) {
-            grid.lowest_debt = lowest;
-            while (((highest - lowest) >> grid.debt_shift) >= kDebtBuckets) ++grid.debt_shift;
+        if (!debts.empty()) {
+            std::sort(debts.begin(), debts.end());
+            grid.fit(debts);
+            frequent_.find(debts, grid);
         }
         return grid;
     }
@@ -502,33 +651,38 @@ class Solver {
         in_race[kAbsent] = 0;
         MostValuable idle(fleet_.size);
         std::vector<uint16_t> cells;  // of the clients in rows_
-        uint16_t block[kBlock], places[kBlock];
+        uint16_t slowness[kBlock], steps[kBlock], block[kBlock], places[kBlock];
         int64_t next_look = 8 * kBlock;
         for (int64_t start = 0; start < fleet_.clients; start += kBlock) {
             const int64_t count = std::min(kBlock, fleet_.clients - start);
             const double* times = times_of_block(start, count);
             const int64_t* values = values_of_block(start, count);
-            cells_of_block(times, values, fleet_.available + start, count, grid, block);
-            if (fleet_.pace) {
-                collect_urgent(start, count, times, values);
-                for (int64_t i = 0; i < count; ++i) block[i] = values[i] < 0 ? kAbsent : block[i];
-            }
-            for (int64_t i = 0; i < count; ++i) ++counts[block[i]];
+            if (fleet_.pace) collect_urgent(start, count, times, values);
+            buckets_of_block(times, values, fleet_.available + start, count, fleet_.pace != nullptr, grid, slowness, steps);
             // Branch-free, because mispredicted branches would stall the loads of the next block.
             int64_t left = 0;
             for (int64_t i = 0; i < count; ++i) {
+                const uint16_t cell = static_cast<uint16_t>(slowness[i] + grid.bucket_of_step[steps[i]]);
+                block[i] = cell;
                 places[left] = static_cast<uint16_t>(i);
-                left += in_race[block[i]];
+                left += in_race[cell];
             }
             for (int64_t i = 0; i < left; ++i) {
                 const int32_t row = static_cast<int32_t>(start + places[i]);
                 const uint16_t cell = block[places[i]];
-                if (cell < kDebtBuckets) {
-                    idle.offer(row, values[places[i]]);
+                const double time = times[places[i]];
+                const int64_t value = values[places[i]];
+                const bool is_idle = cell < kDebtBuckets;
+                if (!is_idle && frequent_.has(cell, value) && !frequent_.admits(cell, time, fleet_.size)) continue;
+                // Those that are out of the race need not be counted: whoever is behind one of them is also behind
+                // the `size` clients that are ahead of it.
+                ++counts[cell];
+                if (is_idle) {
+                    idle.offer(row, value);
                 } else {
                     rows_.push_back(row);
-                    times_.push_back(times[places[i]]);
-                    values_.push_back(values[places[i]]);
+                    times_.push_back(time);
+                    values_.push_back(value);
                     cells.push_back(cell);
                 }
             }
@@ -548,7 +702,7 @@ class Solver {
     }
 
     // Marks the cells whose clients cannot be selected any more: at least `size` clients in
-    // faster time buckets are in higher debt buckets.
+    // faster time buckets are in higher debt buckets, or have the same frequent debt.
     void drop_hopeless(const std::vector<uint32_t>& counts, std::vector<uint8_t>& in_race) {
         std::vector<int64_t> ahead_by_debt(kDebtBuckets, 0);
         for (int slowness = 0; slowness < kTimeBuckets; ++slowness) {
@@ -561,6 +715,7 @@ class Solver {
             int64_t ahead = 0;
             for (int debt = kDebtBuckets - 1; debt >= 0; --debt) {
                 in_race[slowness * kDebtBuckets + debt] = ahead < fleet_.size;
+                frequent_.mark(slowness, debt, ahead, fleet_.size);
                 ahead += ahead_by_debt[debt];
             }
             if (slowness > 0) admit();
@@ -573,7 +728,7 @@ class Solver {
             rows_[kept] = rows_[i];
             times_[kept] = times_[i];
             values_[kept] = values_[i];
-            kept += in_race[cells[i]];
+            kept += in_race[cells[i]] && (!frequent_.has(cells[i], values_[i]) || frequent_.in_race(cells[i]));
         }
         rows_.resize(kept);
         times_.resize(kept);
@@ -680,7 +835,7 @@ class Solver {
         int64_t wanted = size;
         for (int32_t i = 0; wanted > 0; ++i)
             if (line[i] < best_count) chosen[by_time[line[i]]] = 1, --wanted;
-        ptrdiff_t idle = 0;
+        std::ptrdiff_t idle = 0;
         for (int32_t i = 0; i < count; ++i)
             if (chosen[i]) cohort.members.push_back({rows_[i], times_[i]}), idle += i < idle_;
         std::inplace_merge(cohort.members.begin(), cohort.members.begin() + idle, cohort.members.end(),

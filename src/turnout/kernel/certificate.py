@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -21,6 +22,8 @@ STATUSES: tuple[PromiseStatus, ...] = ("kept", "behind", "broken")
 DEFAULT_TOLERANCE = 2.0
 
 Tolerance: TypeAlias = float | Fraction
+# Tolerances that are given as floats are rounded to fractions with denominators up to this.
+FINEST = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,7 @@ class Certificate:
     @property
     def broken(self) -> BoolArray:
         """Whether each client is more than `tolerance` turns behind."""
-        broken: BoolArray = self.behind_units > _floor(Fraction(self.tolerance) * self.units_per_turn)
+        broken: BoolArray = self.behind_units > math.floor(exact_tolerance(self.tolerance) * self.units_per_turn)
         return broken
 
     @property
@@ -267,5 +270,11 @@ def as_tolerance(tolerance: Tolerance) -> Tolerance:
     return as_number("tolerance", tolerance, SettingError, above=0)
 
 
-def _floor(value: Fraction) -> int:
-    return value.numerator // value.denominator
+def exact_tolerance(tolerance: Tolerance) -> Fraction:
+    """Converts a tolerance to a fraction. As with rates, 0.3 is read as 3/10, not as the nearest binary number.
+
+    >>> exact_tolerance(0.3)
+    Fraction(3, 10)
+    """
+    exact = Fraction(tolerance)
+    return exact if isinstance(tolerance, Fraction) else exact.limit_denominator(FINEST) or exact

@@ -115,6 +115,7 @@ def cohort_of_times(
     available: BoolArray,
     *,
     floor: float = 0.0,
+    order: IntArray | None = None,
 ) -> Cohort:
     """Solves P4 for known times.
 
@@ -125,13 +126,15 @@ def cohort_of_times(
         speed_weight: The weight of the slowest time against the owed turns.
         available: A mask of the clients that may be selected.
         floor: The round lasts at least this long, whichever clients are selected.
+        order: Integers that order the clients as their debts do, but more finely; by default the debts. The compiled
+            kernel does not support it.
     """
     size = _attainable_size(size, available, owed)
     if size == 0:
         return EMPTY_COHORT
     compiled = compiled_kernel()
-    if compiled is None:
-        return numpy_cohort(times, owed, size, speed_weight, available, floor=floor)
+    if compiled is None or order is not None:
+        return numpy_cohort(times, owed, size, speed_weight, available, floor=floor, order=order)
     mask = available.view(np.uint8)
     return Cohort(*compiled.cohort_of_times(times, *_as_tuple(owed), mask, size, speed_weight, floor))
 

@@ -12,6 +12,9 @@ import numpy as np
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.cohort import EMPTY_COHORT, Cohort, cohort_of_times
 from turnout.kernel.fairness import FairnessQueues, OwedTurns, exact_rate
+from turnout.kernel.pace import PaceOutlook
+
+NEAR = 4096  # rounds that are tested one by one
 
 
 def _no_rows() -> IntArray:
@@ -28,6 +31,7 @@ class PriceTerms:
         allowed: How many turns it may be behind.
         least_allowed: The lower limit of `allowed` in the numerator of a price.
         sharers: The number of clients among which the cost of a slow round is divided; it divides the usual time.
+        outlook: How slack and price of each client develop if it waits.
     """
 
     usual: FloatArray
@@ -35,6 +39,7 @@ class PriceTerms:
     allowed: FloatArray
     least_allowed: float
     sharers: float
+    outlook: PaceOutlook
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +54,7 @@ class CohortProblem:
         available: The clients that can be selected.
         debts: The queues from which the values come; None if the policy has none.
         values_are_debts: Whether a client's value is exactly what it is owed.
+        order: Integers that order the clients as their values do, but more finely; None if values have no finer order.
         irregular_growth: Why values do not grow by the guaranteed rate in each round; empty if they do.
         urgent: The available clients that are selected before all others, the most urgent first.
         floor: The round lasts at least this many seconds.
@@ -63,6 +69,7 @@ class CohortProblem:
     debts: FairnessQueues | None = None
     values_are_debts: bool = True
     irregular_growth: str = ""
+    order: IntArray | None = None
     urgent: IntArray = field(default_factory=_no_rows)
     floor: float = 0.0
     prices: PriceTerms | None = None
@@ -95,7 +102,13 @@ class CohortProblem:
         """Returns the optimal cohort."""
         if not len(self.urgent):
             return cohort_of_times(
-                self.times, self.values, self.size, self.speed_weight, self.available, floor=self.floor
+                self.times,
+                self.values,
+                self.size,
+                self.speed_weight,
+                self.available,
+                floor=self.floor,
+                order=self.order,
             )
         contested = self.contested()
         others = contested.solve() if contested.size else EMPTY_COHORT
@@ -106,11 +119,11 @@ class CohortProblem:
             threshold, objective = contested.floor, contested.floor * self.speed_weight
         return Cohort(rows, self.times[rows], threshold, objective, others.considered)
 
-    def rounds_until(self, row: int, value: Fraction) -> tuple[int | None, str]:
+    def rounds_until(self, row: int, value: Fraction | None) -> tuple[int | None, str]:
         """Returns in how many rounds a turn of this client is worth `value`, or None and the reason.
 
         The client must be available in each of these rounds and not be selected, and nothing else may change. A client
-        whose turn has a price becomes urgent at the latest when it is as far behind as it may be.
+        whose turn has a price can also become urgent and come before the others; with None, only that counts.
         """
         if self.irregular_growth:
             return None, self.irregular_growth
@@ -120,7 +133,9 @@ class CohortProblem:
         if rate == 0:
             return None, "its guaranteed rate is 0, so its debt does not grow"
         if self.prices is not None:
-            return _rounds_until_price(self.prices, row, float(value), float(rate)), ""
+            return self._rounds_until_price(self.prices.outlook, row, value), ""
+        if value is None:
+            return None, "no debt would be large enough"
         own = Fraction(int(self.values.units[row]) + self.values.credit) / Fraction(self.values.units_per_turn)
         missing = value - own
         if self.debts.max_owed is not None:
@@ -131,10 +146,32 @@ class CohortProblem:
                 return None, f"its debt is limited to {float(cap):g} {'turn' if cap == 1 else 'turns'} by max_owed"
         return max(math.ceil(missing / rate), 0), ""
 
+    def _rounds_until_price(self, outlook: PaceOutlook, row: int, value: Fraction | None) -> int:
+        """Returns the rounds after which the price is reached, or the client is urgent and gets one of the places."""
+        others = self.urgent[self.urgent != row][: self.size]
+        # The slack below which an urgent client displaces another one; any is enough if there are places left.
+        limit, faster = 0.0, True
+        if len(others) == self.size:
+            last = int(others[-1])
+            limit = float(outlook.pace.slack(np.array([last]))[0])
+            faster = (float(self.times[row]), row) < (float(self.times[last]), last)
+        units = float(self.values.units_per_turn)
 
-def _rounds_until_price(terms: PriceTerms, row: int, price: float, rate: float) -> int:
-    """Returns the rounds after which the price is reached, or the client is urgent."""
-    allowed, behind = float(terms.allowed[row]), float(terms.behind[row])
-    scale = float(terms.usual[row]) / terms.sharers * max(allowed, terms.least_allowed)
-    slack = scale / price if price > 0 else 0.0
-    return max(math.ceil((allowed - behind - slack) / rate - 1e-9), 0)
+        def is_selected(waited: IntArray) -> BoolArray:
+            slack, prices = outlook.after(row, waited)
+            selected: BoolArray = (slack <= 0) & ((slack <= limit) if faster else (slack < limit))
+            if value is not None:
+                selected |= (slack > 0) & (np.rint(prices * units) >= float(value * Fraction(units)))
+            return selected
+
+        # At first the slack of a client that was often absent can grow, because a longer presence allows it more.
+        near = np.flatnonzero(is_selected(np.arange(1, NEAR + 1)))
+        if len(near):
+            return int(near[0]) + 1
+        low, high = NEAR, 2 * NEAR
+        while not is_selected(np.array([high]))[0]:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if is_selected(np.array([middle]))[0] else (middle, high)
+        return high

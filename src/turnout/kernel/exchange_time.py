@@ -25,6 +25,8 @@ from turnout.kernel.rounds import TIMED_OUTCOMES, RoundReport
 
 #: The ridge follows the features' mean squares when one of them has changed by this factor.
 RESCALE = 2.0
+# A feature with a smaller mean square has the ridge of a feature that is always 0; its own could not be inverted.
+SMALLEST_SQUARE = 1e-200
 # A block of this many clients stays in the processor's cache from the first operation to the last.
 BLOCK = 4096
 
@@ -48,7 +50,8 @@ class ExchangeTimeModel:
             clients: theta-hat = H⁻¹ (Σ tau·c + ridge·theta0). theta0 is recomputed, for all clients, whenever the
             number of learned times has grown by a tenth.
         relative_ridge: Whether the ridge of each feature is multiplied by the mean square of that feature over all
-            learned contexts, so that estimates do not depend on the units of the features. It needs prior="fleet".
+            learned contexts, so that estimates do not depend on the units of the features. The ridges follow these
+            mean squares when one of them has changed by a factor of 2. It needs prior="fleet".
 
     >>> model = ExchangeTimeModel(clients=2, features=1, ridge=1.0)
     >>> model.learn([1], [[2.0]], [6.0])
@@ -241,12 +244,19 @@ class ExchangeTimeModel:
     def _change_prior(self, fleet: _FleetRegression, prior: FloatArray) -> None:
         """Changes every theta-hat to what it would be with the new prior; theta-hat is linear in the prior."""
         step = self._ridges * (prior - fleet.prior)
-        gains = self._gains(self.bank, np.broadcast_to(step, (self.clients, self.features)))
-        for feature, gain in enumerate(gains):
-            self.bank[len(self._pairs) + feature] += gain
+        rows: IntArray | slice = slice(None)
         if self._relative:
-            # Without rounding errors, so that a client that joins now has the state of one that was always there.
-            self.bank[len(self._pairs) :, ~self._has_history()] = prior[:, None]
+            # The others get the prior itself, so that a client that joins now has the state of one that was always
+            # there; it is faster, too.
+            rows = np.flatnonzero(self._has_history())
+        columns = self.bank[:, rows]
+        gains = self._gains(columns, np.broadcast_to(step, (columns.shape[1], self.features)))
+        if self._relative:
+            theta = columns[len(self._pairs) :].copy()
+            self.coefficients[:] = prior[:, None]
+            self.coefficients[:, rows] = theta
+        for feature, gain in enumerate(gains):
+            self.bank[len(self._pairs) + feature, rows] += gain
         fleet.prior = prior
 
     def _remove_from_fleet(self, fleet: _FleetRegression, clients: IntArray, samples: int) -> None:
@@ -262,7 +272,7 @@ class ExchangeTimeModel:
 
     def _rescale(self, mean_squares: FloatArray, *, always: bool = False) -> None:
         """Changes the ridges to the mean squares if one of them has changed much; no other estimate is affected."""
-        wanted = self.ridge * np.where(mean_squares > 0, mean_squares, 1.0)
+        wanted = self.ridge * np.where(mean_squares > SMALLEST_SQUARE, mean_squares, 1.0)
         ratio = wanted / self._ridges
         is_first = self._fleet is not None and not self._fleet.has_samples
         if not (always or is_first) and ((ratio <= RESCALE) & (ratio >= 1 / RESCALE)).all():
@@ -429,7 +439,7 @@ class _FleetRegression:
 
     def remove(self, squares: FloatArray, sums: FloatArray, samples: int) -> None:
         """Subtracts the contribution of clients that are forgotten."""
-        self._samples = max(self._samples - samples, 0)
+        self._samples = self._samples_in_prior = max(self._samples - samples, 0)  # the caller recomputes the prior
         self.squares = self.squares - squares if self._samples else np.zeros_like(squares)
         self.sums = self.sums - sums if self._samples else np.zeros_like(sums)
 

@@ -163,7 +163,7 @@ class FairnessQueues:
             self._rounds = rounds
         accrued = _at(self._rates, rows) * (1 if accruing is None else accruing[rows])
         owed = np.maximum(before + accrued - self.units_per_turn, 0)
-        self._balance[rows] = owed - _at(self._credit(), rows)
+        self._balance[rows] = owed - self._credit_of(rows)
 
     def certificate(
         self,
@@ -250,12 +250,16 @@ class FairnessQueues:
     def _credit(self) -> int | IntArray:
         return self._rates * self._rounds
 
+    def _credit_of(self, rows: IntArray) -> Any:
+        """Returns the credit of these clients only, which is faster than that of all."""
+        return _at(self._rates, rows) * _at(self._rounds, rows)
+
     def _rounds_per_client(self) -> IntArray:
         return self.rounds if isinstance(self._rounds, int) else self._rounds
 
     def _settle(self, rows: IntArray) -> IntArray:
         """Returns the units owed to these clients before the round, and records what they forfeited so far."""
-        owed: IntArray = self._balance[rows] + _at(self._credit(), rows)
+        owed: IntArray = self._balance[rows] + self._credit_of(rows)
         if self._cap is None:
             return owed
         if self._forfeited is None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_floats, refuse_where
-from turnout.kernel.certificate import Tolerance
+from turnout.kernel.certificate import Tolerance, exact_tolerance
 from turnout.kernel.fairness import FINEST, Accrual
 
 # Rates and availabilities are floats; the test tolerates their rounding errors.
@@ -170,7 +170,7 @@ def proved_bound(rate: Fraction, tolerance: Tolerance, clients: int, cohort_size
     """
     if clients * rate > cohort_size:
         return math.inf
-    return float(Fraction(tolerance) - rate + rate * (clients - 1) / cohort_size)
+    return float(exact_tolerance(tolerance) - rate + rate * (clients - 1) / cohort_size)
 
 
 def require_feasible(

@@ -24,12 +24,15 @@ from turnout.kernel.backend import compiled_kernel
 from turnout.kernel.cohort import EMPTY_COHORT, Cohort, as_exact, numpy_cohort
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import OwedTurns
+from turnout.kernel.presence import Presence, absence
 from turnout.kernel.usual import UsualContexts
 
 #: The share of a cohort among which the cost of a slow round is divided. Not all members of a slow round are as slow as
 #: its slowest member, so the share of each slow one is larger than one place. The constant was found by trial; the mean
 #: round is flat around it.
 SHARING = 0.8
+#: The largest price, in seconds: a sum of such prices is finite.
+LARGEST_PRICE = 1e290
 
 
 class Pace(NamedTuple):
@@ -72,9 +75,45 @@ class Pace(NamedTuple):
         """
         slack = self.slack(rows)
         allowed = np.maximum(_at(self.allowed, rows), self.least_allowed)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             prices: FloatArray = usual * allowed / (weights * (SHARING * places) * slack)
+        prices = np.where(prices < LARGEST_PRICE, prices, LARGEST_PRICE)
         return np.where(slack > 0, prices, -1.0)
+
+    def copy(self) -> Pace:
+        """Returns a copy that later rounds do not change."""
+        return Pace._make(value.copy() if isinstance(value, np.ndarray) else value for value in self)
+
+
+class PaceOutlook(NamedTuple):
+    """How the price of a client's turn develops if the client waits and nothing else changes.
+
+    Attributes:
+        pace: How far each client is behind now.
+        usual: The usual time of each client, multiplied by `weights`.
+        weights: What the usual times were multiplied by.
+        places: The number of clients to select.
+        presence: How often each client was available, if how far it may be behind depends on that.
+    """
+
+    pace: Pace
+    usual: FloatArray
+    weights: FloatArray
+    places: int
+    presence: Presence | None
+
+    def after(self, row: int, waited: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Returns slack and price of a client after these numbers of rounds for which it is available."""
+        pace, steps = self.pace, np.arange(len(waited))
+        rate, rounds = int(_at(pace.rates, row)), int(_at(pace.rounds, row))
+        allowed = np.full(len(waited), _at(pace.allowed, row), dtype=np.float64)
+        if self.presence is not None:
+            present, of = self.presence.of(row, rounds)
+            allowed = 2 * pace.least_allowed - rate * (1 + absence(present + waited, of + waited))
+        turns = np.full(len(waited), pace.turns[row])
+        waiting = pace._replace(rates=rate, rounds=rounds + waited, turns=turns, allowed=allowed)
+        usual, weights = np.full(len(waited), self.usual[row]), np.full(len(waited), self.weights[row])
+        return waiting.slack(steps), waiting.prices(steps, usual, weights, self.places)
 
 
 class PacedCohort(NamedTuple):
@@ -151,6 +190,14 @@ def exact_prices(prices: FloatArray, size: int) -> OwedTurns:
     return as_exact("prices", prices, size)
 
 
+def price_order(prices: FloatArray) -> IntArray:
+    """Returns integers with the order of prices that are not negative: their bit patterns.
+
+    They distinguish prices that `exact_prices` rounds to the same integer.
+    """
+    return np.ascontiguousarray(prices).view(np.int64)
+
+
 def most_urgent(rows: IntArray, slack: FloatArray, times: FloatArray, size: int) -> IntArray:
     """Returns the `size` rows with the smallest slack; ties go to the faster client, then to the lower row."""
     return rows[np.lexsort((rows, times, slack))[:size]]
@@ -175,11 +222,9 @@ def _numpy_paced(rows: IntArray, times: FloatArray, prices: FloatArray, pace: Pa
     members, threshold, objective = first, floor, floor
     if left:
         values = exact_prices(prices[others], size)
-        # The bit patterns of prices that are not negative have the same order as the prices.
-        order = np.ascontiguousarray(prices[others]).view(np.int64)
-        rest = numpy_cohort(
-            times[others], values, left, 1.0, np.ones(len(others), dtype=np.bool_), floor=floor, order=order
-        )
+        everyone = np.ones(len(others), dtype=np.bool_)
+        order = price_order(prices[others])
+        rest = numpy_cohort(times[others], values, left, 1.0, everyone, floor=floor, order=order)
         members = np.concatenate([first, others[rest.rows]])
         threshold, objective = max(rest.threshold, floor), rest.objective
     members = np.sort(members)
@@ -187,5 +232,5 @@ def _numpy_paced(rows: IntArray, times: FloatArray, prices: FloatArray, pace: Pa
     return PacedCohort(cohort, rows[first])
 
 
-def _at(value: Any, rows: IntArray) -> Any:
+def _at(value: Any, rows: IntArray | int) -> Any:
     return value[rows] if isinstance(value, np.ndarray) else value

@@ -30,9 +30,8 @@ class _Sums:
         if self._fleet[-1]:
             mean: FloatArray = self._fleet[:-1] / self._fleet[-1]
             return mean
-        if not available.any():
-            return np.zeros(len(self._fleet) - 1)
-        return np.ascontiguousarray(vectors[available].mean(axis=0))
+        count = max(int(np.count_nonzero(available)), 1)
+        return np.array([np.multiply(column, available).sum() / count for column in vectors.T])
 
     def weights(self, rows: IntArray) -> FloatArray:
         """Returns the number of turns of each client plus one, for the fleet's mean."""
@@ -93,7 +92,12 @@ class UsualTimes(_Sums):
         super().__init__(clients, 1)
 
     def learn_from(self, report: RoundReport) -> None:
-        """Adds the times of the clients that returned or were late."""
+        """Adds the times of the clients that returned or were late; replaces deadlines by true times."""
+        late = report.late_arrivals
+        if late is not None:
+            delays = late.exchange_times - late.deadlines
+            np.add.at(self.sums[0], late.clients, delays)
+            self._fleet[0] += float(delays.sum())
         rows, _, times = _informative(report)
         self._learn(rows, times[:, None])
 

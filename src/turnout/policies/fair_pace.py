@@ -40,7 +40,6 @@ whether it was kept: a client that is absent for a long time, or whose turns fai
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Literal, Unpack
@@ -49,17 +48,18 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, IntArray, as_number, load_array
+from turnout.kernel.arrays import as_number
+from turnout.kernel.certificate import exact_tolerance
 from turnout.kernel.cohort_problem import CohortProblem, PriceTerms
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.guarantee import GuaranteeSettings
-from turnout.kernel.pace import SHARING, Pace, exact_prices, most_urgent
+from turnout.kernel.pace import SHARING, Pace, PaceOutlook, exact_prices, most_urgent, price_order
+from turnout.kernel.presence import Presence
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.kernel.usual import UsualContexts
+from turnout.policies.base import prefixed, subset
 from turnout.policies.guaranteed import GuaranteedPolicy
 from turnout.policies.pace_times import ExpectedTimes, LearnedTimes, PaceTimes
-
-#: An absence is as long as expected unless a longer one has less than this probability.
-IMPROBABLE = 0.001
 
 
 class FairPace(GuaranteedPolicy):
@@ -112,12 +112,12 @@ class FairPace(GuaranteedPolicy):
     ) -> None:
         own: GuaranteeSettings = {"accrual": "available", **settings}
         super().__init__(clients, cohort_size=cohort_size, **own)
-        self.tolerance = Fraction(self.guarantee.tolerance)
-        largest = float(self.debts.guaranteed_rates.max())
+        self.tolerance = exact_tolerance(self.guarantee.tolerance)
+        largest = Fraction(int(np.max(self.debts.accounts().rates)), self.debts.units_per_turn)
         if self.tolerance <= largest:
             raise SettingError(
                 f"tolerance must exceed the guaranteed rate, got tolerance {float(self.tolerance):g} for a rate of "
-                f"{largest:g}: a client is that much behind after one round without a turn"
+                f"{float(largest):g}: a client is that much behind after one round without a turn"
             )
         if times not in ("learned", "expected"):
             raise SettingError(f"times must be 'learned' or 'expected', got {times!r}")
@@ -130,10 +130,8 @@ class FairPace(GuaranteedPolicy):
             )
             self.features = self.time_model.features
             self._times = LearnedTimes(self.time_model, self.exploration)
-        # The number of rounds for which each client was available; only accrual="always" needs it.
-        self._present: IntArray | None = (
-            np.zeros(clients, dtype=np.int64) if self.guarantee.accrual == "always" else None
-        )
+        # How often each client was available; only accrual="always" needs it.
+        self._presence = Presence(clients) if self.guarantee.accrual == "always" else None
 
     @property
     def bound(self) -> float:
@@ -165,46 +163,44 @@ class FairPace(GuaranteedPolicy):
     def tell(self, report: RoundReport) -> None:
         """Updates turns and debts, and learns the exchange times."""
         super().tell(report)
-        if self._present is not None:
-            self._present += 1 if report.available is None else report.available
+        if self._presence is not None:
+            self._presence.count(report.available)
         self._times.learn_from(report)
 
     def add(self, count: int) -> None:
         """Appends clients about which nothing is known, and which are not behind."""
         super().add(count)
         self._times.add(count)
-        if self._present is not None:
-            self._present = np.concatenate([self._present, np.zeros(count, dtype=np.int64)])
+        if self._presence is not None:
+            self._presence.add(count)
 
     def forget(self, rows: npt.ArrayLike) -> None:
         """Removes what was learned about these clients, from the fleet-wide regression too."""
         known = self._rows(rows)
         self._times.forget(known)
-        if self._present is not None:
-            self._present[known] = 0
+        if self._presence is not None:
+            self._presence.forget(known, self.debts.accounts().rounds)
 
     def state(self) -> dict[str, Any]:
         """Returns turns, debts, availability and the learned model."""
-        present = {} if self._present is None else {"present": self._present.copy()}
-        return {**super().state(), **present, **self._times.state()}
+        presence = {} if self._presence is None else prefixed("presence", self._presence.state())
+        return {**super().state(), **presence, **self._times.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores turns, debts, availability and the learned model."""
         # Everything is checked before anything is changed.
         times = self._times.checked(state)
-        present = None if self._present is None else load_array(state, "present", self._present)
+        presence = {} if self._presence is None else self._presence.checked(subset(state, "presence"))
         super().restore(state)
         self._times.restore(times)
-        self._present = present
+        if self._presence is not None:
+            self._presence.restore(presence)
 
     def pace(self) -> Pace:
         """Returns how far each client is behind in the next round, and how far it may be."""
         rates, rounds = self.debts.accounts()
         tolerance = float(self.tolerance * self.debts.units_per_turn)
-        if self._present is None:
-            margin: Any = rates
-        else:
-            margin = rates * (1 + _longest_absence(self._present, rounds))
+        margin: Any = rates if self._presence is None else rates * (1 + self._presence.longest_absence(rounds))
         return Pace(
             rates=rates,
             rounds=rounds,
@@ -221,16 +217,16 @@ class FairPace(GuaranteedPolicy):
         weighted, weights = self._times.usual_terms(offer, rows)
         prices = pace.prices(rows, weighted, weights, places)
         urgent = np.flatnonzero(offer.available & (prices < 0))
+        competing = np.where(offer.available & (prices > 0), prices, 0.0)
         return CohortProblem(
             times,
-            exact_prices(
-                np.where(offer.available & (prices > 0), prices, 0.0), min(places, int(offer.available.sum()))
-            ),
+            exact_prices(competing, min(places, int(offer.available.sum()))),
             places,
             1.0,
             offer.available,
             self.debts,
             values_are_debts=False,
+            order=price_order(competing),
             urgent=most_urgent(urgent, pace.slack(urgent), times[urgent], len(urgent)),
             prices=PriceTerms(
                 usual=weighted / weights,
@@ -238,6 +234,7 @@ class FairPace(GuaranteedPolicy):
                 allowed=np.array(np.broadcast_to(pace.allowed, self.clients)) / pace.units_per_turn,
                 least_allowed=pace.least_allowed / pace.units_per_turn,
                 sharers=SHARING * places,
+                outlook=PaceOutlook(pace.copy(), weighted, weights, places, self._presence_now()),
             ),
         )
 
@@ -245,19 +242,20 @@ class FairPace(GuaranteedPolicy):
         """Returns the width of the confidence bound of learned times."""
         return None if self.time_model is None else self.exploration
 
+    def learned(self) -> tuple[ExchangeTimeModel, UsualContexts]:
+        """Returns the model of exchange times and the usual contexts, which `tell` changes.
 
-def _longest_absence(present: IntArray, rounds: int | IntArray) -> FloatArray:
-    """Returns the longest absence to expect of each client, in rounds.
+        Raises:
+            SettingError: If the policy was built with times="expected".
+        """
+        if not isinstance(self._times, LearnedTimes):
+            raise SettingError("times='expected' learns no exchange times: use times='learned'")
+        return self._times.model, self._times.usual
 
-    Args:
-        present: The rounds for which each client was available.
-        rounds: The rounds since it joined; both without this round, for which it is available.
-    """
-
-    def absence(count: IntArray) -> FloatArray:
-        longest: FloatArray = math.log(IMPROBABLE) / np.log1p(-(count + 2) / (rounds + 3))
-        return longest
-
-    if isinstance(rounds, int) and rounds < len(present):
-        return absence(np.arange(rounds + 1))[present]  # a logarithm for each count, not for each client
-    return absence(present)
+    def _presence_now(self) -> Presence | None:
+        """Returns a copy of the presence of all clients, which later rounds do not change."""
+        if self._presence is None:
+            return None
+        copy = Presence(self.clients)
+        copy.restore(self._presence.state())
+        return copy

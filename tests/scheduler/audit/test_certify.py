@@ -102,7 +102,7 @@ def test_a_certificate_agrees_with_its_record_and_its_scheduler(certified: Path)
             "status": counted.statuses[row],
             "broken_since": counted.broken_since[row],
         }
-    assert (content["format"], content["books_balance"], content["terms"]["tolerance"]) == (2, True, 2.0)
+    assert (content["format"], content["books_balance"], content["terms"]["tolerance"]) == (2, True, "2")
     assert counted.worst is not None
     assert (content["status"], content["worst"]) == (counted.status, ids[counted.worst])
     assert content["since"] == counted.summary().since

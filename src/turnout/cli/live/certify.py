@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json as json_module
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -137,7 +138,7 @@ def _certificate_of(content: Mapping[str, Any], ids: Sequence[str]) -> Certifica
         promised_units=column("promised_units"),
         owed_units=column("owed_units"),
         forfeited_units=column("forfeited_units"),
-        tolerance=content["terms"].get("tolerance", DEFAULT_TOLERANCE),
+        tolerance=float(Fraction(content["terms"].get("tolerance", DEFAULT_TOLERANCE))),
         broken_since=column("broken_since"),
     )
 

@@ -217,13 +217,15 @@ def _price_explanation(
         allowed=float(terms.allowed[row]),
         urgent=urgent,
     )
-    if urgent:
-        return replace(known, rounds_until=None if known.standing == "chosen" else 1)
-    if not problem.contested().size:
-        return known
-    margin, rounds = selection_margin(problem, row), None
+    if urgent or not problem.contested().size:
+        if known.standing == "chosen":
+            return known
+        rounds, never = problem.rounds_until(row, None)
+        waiting = sentences.waiting_for_place(rounds, never)
+        return replace(known, rounds_until=rounds, sentence=f"{known.sentence} {waiting}.")
+    margin = selection_margin(problem, row)
     if margin.chosen:
-        sentence = sentences.chosen(margin)
+        sentence, rounds = sentences.chosen(margin), None
     else:
         rounds, never = rounds_until(problem, margin, row)
         sentence = f"{sentences.not_chosen(margin)}. {sentences.waiting(rounds, never)}"
@@ -246,7 +248,7 @@ def _price_explanation(
 def rounds_until(problem: CohortProblem, margin: SelectionMargin, row: int) -> tuple[int | None, str]:
     """Returns in how many rounds the client would be selected, or None and the reason why that is unknown."""
     if margin.missing_units is None:
-        return None, "no debt would be large enough"
+        return problem.rounds_until(row, None)
     value = Fraction(margin.owed_units + margin.missing_units) / Fraction(margin.units_per_turn)
     return problem.rounds_until(row, value)
 

@@ -173,13 +173,15 @@ def _most_valuable(problem: CohortProblem, row: int, threshold: float) -> tuple[
     """Returns the clients that fill the other places at this threshold."""
     fast = np.flatnonzero(problem.available & (problem.times <= threshold))
     fast = fast[fast != row]
-    order = np.lexsort((fast, problem.times[fast], -problem.values.units[fast]))
+    keys = problem.values.units if problem.order is None else problem.order
+    order = np.lexsort((fast, problem.times[fast], -keys[fast]))
     return tuple(fast[order[: problem.size - 1]].tolist())
 
 
-def _rank(problem: CohortProblem, row: int, more: int = 0) -> tuple[int, float, int]:
+def _rank(problem: CohortProblem, row: int, more: int = 0) -> tuple[int, int, float, int]:
     """Returns the solver's sort key: the larger value first, among equals the faster, then the lower row."""
-    return -(int(problem.values.units[row]) + more), float(problem.times[row]), row
+    finer = 0 if problem.order is None else int(problem.order[row])
+    return -(int(problem.values.units[row]) + more), -finer, float(problem.times[row]), row
 
 
 def _smallest(is_selected: Callable[[int], bool]) -> int | None:

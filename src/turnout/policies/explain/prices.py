@@ -47,7 +47,8 @@ class PriceSentences(NamedTuple):
         share, slack = usual / sharers, allowed - behind
         number = format_number
         return (
-            f"it usually takes {number(usual)} s, and 1/{number(sharers)} of such a round is {number(share)} s; "
+            f"it usually takes {number(usual)} s, and its share of such a round is {number(usual)}/{number(sharers)} = "
+            f"{number(share)} s; "
             f"{self._behind()}, so a turn is worth {number(share)} · {number(factor)}/{number(slack)} = "
             f"{number(share * factor / slack)} s"
         )
@@ -90,17 +91,23 @@ class PriceSentences(NamedTuple):
 
     def waiting(self, rounds: int | None, never: str) -> str:
         """States in how many rounds the price is high enough, or the client is urgent."""
+        return self._waiting("reaches that price, or becomes urgent,", rounds, never)
+
+    def waiting_for_place(self, rounds: int | None, never: str) -> str:
+        """States in how many rounds the client is one of the most urgent ones."""
+        return self._waiting("is one of the most urgent", rounds, never)
+
+    def _waiting(self, event: str, rounds: int | None, never: str) -> str:
         if rounds is None:
             return f"How long it has to wait is unknown: {never}"
         count = "1 round" if rounds == 1 else f"{rounds:,} rounds"
-        return (
-            f"Without a turn {self.client} reaches that price, or becomes urgent, in {count}, if it is available in "
-            "each and nothing else changes"
-        )
+        return f"Without a turn {self.client} {event} in {count}, if it is available in each and nothing else changes"
 
     def _behind(self) -> str:
         allowed, behind = float(self.terms.allowed[self.row]), float(self.terms.behind[self.row])
         state = f"{format_turns(behind)} behind" if behind >= 0 else f"{format_turns(-behind)} ahead"
+        if allowed < 0:
+            return f"it is {state}, but should be {format_turns(-allowed)} ahead, because it is often absent"
         return f"it is {state} and may be {format_number(allowed)} behind"
 
     def _prices(self, rows: tuple[int, ...]) -> float:

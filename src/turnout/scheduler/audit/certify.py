@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import SettingError, StoreError
-from turnout.kernel.certificate import Certificate
+from turnout.kernel.certificate import Certificate, exact_tolerance
 from turnout.scheduler.audit.verify import differences
 from turnout.scheduler.clock import now
 from turnout.scheduler.journal.events import event_to_dict
@@ -121,7 +121,7 @@ def _terms(fleet: Fleet, policy: str) -> dict[str, Any]:
         "cap_units": cap,
         "accrual": queues.accrual,
         "paid": guarantee.paid,
-        "tolerance": float(guarantee.tolerance),
+        "tolerance": str(exact_tolerance(guarantee.tolerance)),
         "judged_after": fleet.judged_after,
     }
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from turnout.errors import StateError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, saved_value
-from turnout.kernel.certificate import Certificate
+from turnout.kernel.certificate import Certificate, exact_tolerance
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import LateArrivals, RoundReport
@@ -285,7 +284,7 @@ class Fleet:
         if self.counters.broken_since.any() or (queues.max_owed is not None and queues.forfeited.any()):
             return True
         owed = queues.owed_exactly()
-        return int(owed.units.max()) + owed.credit > Fraction(guarantee.tolerance) * queues.units_per_turn
+        return int(owed.units.max()) + owed.credit > exact_tolerance(guarantee.tolerance) * queues.units_per_turn
 
     def _update_pending(self, closed: ClosedRound) -> None:
         """Removes late clients whose true times are known or no longer awaited, and adds those of this round."""

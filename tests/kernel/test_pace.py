@@ -1,0 +1,204 @@
+"""Prices, urgent clients and waiting, against the formulas in rational arithmetic and a search through all cohorts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turnout.kernel.arrays import FloatArray
+from turnout.kernel.backend import using_kernel
+from turnout.kernel.pace import (
+    LARGEST_PRICE,
+    Pace,
+    PaceOutlook,
+    exact_prices,
+    most_urgent,
+    paced_cohort_of_times,
+    price_order,
+)
+from turnout.kernel.presence import Presence, absence
+
+KERNELS = ("compiled", "numpy")
+
+
+def make_pace(rounds: list[int], turns: list[int], *, rate: int = 3, tolerance: float = 2.0) -> Pace:
+    return Pace(rate, np.array(rounds), np.array(turns, dtype=np.int32), 20, tolerance * 20 - rate, tolerance * 10)
+
+
+def test_a_price_is_the_share_of_a_round_times_the_barrier() -> None:
+    """The worked example: 420 s, cohorts of ten, 0.6 turns behind and 0.9 allowed."""
+    pace = Pace(2, np.array([5]), np.zeros(1, dtype=np.int32), 20, 18.0, 10.0)
+    assert pace.behind(np.array([0])).tolist() == [12]
+    prices = pace.prices(np.array([0]), np.array([420.0]), 1.0, 10)
+    assert prices.tolist() == pytest.approx([126.0])
+
+
+@given(
+    rate=st.integers(0, 20),
+    rounds=st.integers(0, 300),
+    turns=st.integers(0, 60),
+    tolerance=st.fractions(Fraction(9, 8), 6, max_denominator=8),
+    usual=st.floats(0, 1e9),
+    places=st.integers(1, 200),
+)
+@settings(max_examples=300, deadline=None)
+def test_prices_equal_the_formula(
+    rate: int, rounds: int, turns: int, tolerance: Fraction, usual: float, places: int
+) -> None:
+    allowed, behind = tolerance - Fraction(rate, 20), Fraction(rate * (rounds + 1), 20) - turns
+    pace = Pace(rate, rounds, np.array([turns], dtype=np.int32), 20, float(allowed * 20), float(tolerance * 10))
+    row = np.array([0])
+    assert Fraction(int(pace.behind(row)[0]), 20) == behind
+    assert pace.slack(row)[0] == pytest.approx(float((allowed - behind) * 20), abs=1e-9)
+    price = float(pace.prices(row, np.array([usual]), 1.0, places)[0])
+    if behind >= allowed:
+        assert price == -1.0
+    else:
+        expected = Fraction(usual) / (Fraction(4, 5) * places) * max(allowed, tolerance / 2) / (allowed - behind)
+        assert price == pytest.approx(float(expected), rel=1e-9)
+
+
+def test_a_surplus_lowers_the_price_and_the_barrier_grows_without_limit() -> None:
+    pace = make_pace([0, 4, 8, 11, 12], [0, 0, 0, 0, 0])
+    prices = pace.prices(np.arange(5), np.full(5, 80.0), 1.0, 8)
+    assert (np.diff(prices[:4]) > 0).all()
+    assert prices[4] == -1.0  # 39 units behind, 37 allowed
+    surplus = make_pace([0, 0], [0, 3]).prices(np.arange(2), np.full(2, 80.0), 1.0, 8)
+    assert 0 < surplus[1] < surplus[0]
+
+
+def test_the_floor_is_in_the_numerator_only() -> None:
+    """A client that may hardly be behind: max(a, tolerance/2) / (a − b)."""
+    pace = Pace(2, np.array([0]), np.zeros(1, dtype=np.int32), 20, np.array([4.0]), 20.0)
+    assert pace.prices(np.array([0]), np.array([10.0]), 1.0, 5).tolist() == [10 / 5 * 20 / (4 - 2)]
+
+
+def test_prices_are_limited() -> None:
+    pace = Pace(3, np.array([0]), np.zeros(1, dtype=np.int32), 20, np.array([3.0 + 1e-15]), 20.0)
+    assert pace.prices(np.array([0]), np.array([1e300]), 1.0, 1).tolist() == [LARGEST_PRICE]
+    for kernel in KERNELS:
+        with using_kernel(kernel):
+            found = paced_cohort_of_times(np.ones(1), np.array([1e300]), pace, 1, np.ones(1, dtype=np.bool_))
+            assert found.cohort.objective == pytest.approx(-LARGEST_PRICE)
+
+
+@given(st.lists(st.floats(0, 1e12), min_size=1, max_size=12), st.integers(1, 40))
+@settings(max_examples=200, deadline=None)
+def test_exact_prices_keep_the_order_and_their_sums_fit(prices: list[float], size: int) -> None:
+    exact = exact_prices(np.array(prices), size)
+    order = price_order(np.array(prices))
+    for a, b in itertools.combinations(range(len(prices)), 2):
+        assert (prices[a] < prices[b]) == (order[a] < order[b])
+        if prices[a] <= prices[b]:
+            assert exact.units[a] <= exact.units[b]
+    assert int(np.abs(exact.units).max()) * size < 2**62
+    np.testing.assert_allclose(exact.of(np.arange(len(prices))), prices, atol=max(prices) * 2**-50 * size + 2**-1000)
+
+
+def test_urgent_clients_are_ordered_by_slack_then_time_then_row() -> None:
+    slack, times = np.array([-1.0, -3.0, -3.0, 0.0, -3.0]), np.array([1.0, 5.0, 4.0, 0.0, 4.0])
+    assert most_urgent(np.arange(5), slack, times, 4).tolist() == [2, 4, 1, 0]
+    assert most_urgent(np.arange(5), slack, times, 9).tolist() == [2, 4, 1, 0, 3]
+
+
+def objective(times: FloatArray, prices: FloatArray, first: list[int], cohort: tuple[int, ...]) -> float:
+    """Returns the slowest time of urgent clients and cohort, minus the prices of the cohort."""
+    return float(times[[*first, *cohort]].max(initial=0.0)) - math.fsum(prices[list(cohort)])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_cohort_is_that_of_a_search_through_all_cohorts(kernel: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    urgent_counts = set()
+    for _ in range(400):
+        clients, size = int(rng.integers(1, 8)), int(rng.integers(1, 6))
+        times = (rng.random(clients) * 9, rng.integers(0, 4, clients).astype(float))[rng.integers(2)]
+        usual = (rng.random(clients) * 9, np.full(clients, 4.0))[rng.integers(2)]
+        pace = make_pace(rng.integers(0, 16, clients).tolist(), rng.integers(0, 2, clients).tolist())
+        available = rng.random(clients) < 0.8
+        with using_kernel(kernel):
+            found = paced_cohort_of_times(times, usual, pace, size, available)
+        rows = np.flatnonzero(available)
+        slack = pace.slack(rows)
+        first = most_urgent(rows[slack <= 0], slack[slack <= 0], times[rows[slack <= 0]], size).tolist()
+        others = rows[slack > 0].tolist()
+        prices = pace.prices(np.arange(clients), usual, 1.0, size)
+        left = min(size - len(first), len(others))
+
+        cohorts = itertools.combinations(others, left)
+        best = min(objective(times, prices, first, cohort) for cohort in cohorts)
+        assert found.urgent.tolist() == first
+        assert set(first) <= set(found.cohort.rows.tolist())
+        assert len(found.cohort.rows) == min(size, len(rows))
+        if len(rows):
+            assert found.cohort.objective == pytest.approx(best, abs=1e-9)
+            chosen = tuple(set(found.cohort.rows.tolist()) - set(first))
+            assert objective(times, prices, first, chosen) == pytest.approx(best, abs=1e-9)
+            assert found.cohort.threshold == times[found.cohort.rows].max()
+        urgent_counts.add(len(first))
+    assert {0, 1, 2} <= urgent_counts
+
+
+def test_a_copy_is_not_changed_by_later_rounds() -> None:
+    pace = make_pace([3, 4], [1, 0])
+    copy = pace.copy()
+    pace.turns[0] = 9
+    assert copy.turns.tolist() == [1, 0]
+    assert copy.units_per_turn == 20
+
+
+def test_the_outlook_of_a_waiting_client_is_its_price_in_later_rounds() -> None:
+    pace = make_pace([3, 4], [1, 0])
+    outlook = PaceOutlook(pace, np.array([30.0, 60.0]), np.array([1.0, 2.0]), 4, None)
+    slack, prices = outlook.after(1, np.array([0, 1, 5, 9]))
+    for index, waited in enumerate((0, 1, 5, 9)):
+        later = make_pace([3, 4 + waited], [1, 0])
+        assert slack[index] == later.slack(np.array([1]))[0]
+        assert prices[index] == later.prices(np.array([1]), np.array([60.0]), 2.0, 4)[0]
+
+
+# Presence
+
+
+def test_the_longest_absence_is_that_of_the_rule() -> None:
+    presence = Presence(3)
+    for available in ([True, True, False], [True, False, False], [True, True, False]):
+        presence.count(np.array(available))
+    for rounds in (3, np.full(3, 3)):
+        expected = [math.log(0.001) / math.log(1 - (there + 2) / (3 + 3)) for there in (3, 2, 0)]
+        assert presence.longest_absence(rounds).tolist() == pytest.approx(expected)
+    presence.count(None)
+    assert presence.state()["present"].tolist() == [4, 3, 1]
+
+
+def test_one_logarithm_per_count_gives_the_same_as_one_per_client() -> None:
+    rng = np.random.default_rng(0)
+    presence = Presence(500)
+    for _ in range(40):
+        presence.count(rng.random(500) < 0.5)
+    np.testing.assert_array_equal(presence.longest_absence(40), absence(presence.state()["present"], np.full(500, 40)))
+
+
+def test_forgotten_and_new_clients_begin_with_their_first_round() -> None:
+    presence = Presence(2)
+    for _ in range(9):
+        presence.count(np.array([True, False]))
+    presence.forget(np.array([1]), 9)
+    presence.add(1)
+    first = math.log(0.001) / math.log(1 - 2 / 3)
+    longest = presence.longest_absence(np.array([9, 9, 0]))
+    assert longest[1:].tolist() == pytest.approx([first, first])
+    assert presence.of(1, 9) == (0, 0)
+    assert presence.of(0, 9) == (9, 9)
+    restored = Presence(3)
+    restored.restore(restored.checked(presence.state()))
+    np.testing.assert_array_equal(
+        restored.longest_absence(np.array([12, 12, 3])), presence.longest_absence(np.array([12, 12, 3]))
+    )

@@ -1,0 +1,410 @@
+"""FairPace against a literal implementation of its rule, and its settings, state and stress tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.fair_pace import play_papers_world
+from policies.examples import make_report, same_state
+from policies.literal_fair_pace import LiteralFairPace
+from turnout import FairPace, RoundOffer, RoundReport, check_policy
+from turnout.errors import OfferError, SettingError, StateError
+from turnout.kernel.backend import using_kernel
+from turnout.kernel.rounds import LateArrivals, Selection
+from turnout.policies.small_fleet import SmallFleet
+from turnout.simulator import PaperWorld, play
+
+KERNELS = ("compiled", "numpy")
+
+
+class RandomFleet:
+    """A small fleet with failures, late clients whose true times arrive in the next round, and changing places."""
+
+    def __init__(self, seed: int, *, clients: int, places: bool = False, deadline: float = 25.0) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.clients, self.places, self.deadline = clients, places, deadline
+        self.theta = self.rng.uniform(0.5, 8, (clients, 3))
+        self.late: list[tuple[int, int, list[float], float]] = []
+
+    def offer(self, round: int) -> RoundOffer:
+        available = self.rng.random(self.clients) < self.rng.choice([0.3, 0.8, 1.0])
+        contexts = self.rng.uniform(0.1, 2, (self.clients, 3)) * [1.0, 30.0, 0.1]
+        places = int(self.rng.integers(1, 5)) if self.places and self.rng.random() < 0.3 else None
+        return RoundOffer(round, available, contexts, places=places)
+
+    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
+        rows = selection.clients
+        contexts = offer.contexts[rows]
+        times = (contexts * self.theta[rows] * [1.0, 1 / 30.0, 10.0]).sum(axis=1) * self.rng.uniform(
+            0.5, 1.5, len(rows)
+        )
+        is_late = times > self.deadline
+        failed = self.rng.random(len(rows)) < 0.1
+        arrivals, self.late = self.late, []
+        for index in np.flatnonzero(is_late & ~failed).tolist():
+            self.late.append((offer.round, int(rows[index]), contexts[index].tolist(), float(times[index])))
+        return make_report(
+            offer.round,
+            rows,
+            contexts,
+            np.minimum(times, self.deadline),
+            available=offer.available,
+            outcomes=np.where(failed, "failed", np.where(is_late, "late", "arrived")),
+            late_arrivals=self._late_arrivals(arrivals),
+        )
+
+    def _late_arrivals(self, arrivals: list[tuple[int, int, list[float], float]]) -> LateArrivals | None:
+        if not arrivals:
+            return None
+        rounds, rows, contexts, times = zip(*arrivals, strict=True)
+        return LateArrivals(
+            np.array(rounds), np.array(rows), np.array(contexts), np.full(len(rows), self.deadline), np.array(times)
+        )
+
+
+RULES: list[dict[str, Any]] = [
+    {"rates": ["3/20"] * 7, "cohort_size": 3, "tolerance": 2.0},
+    {"rates": ["3/20"] * 7, "cohort_size": 3, "tolerance": 2.0, "paid": "contributed"},
+    {"rates": ["1/3"] * 6, "cohort_size": 2, "tolerance": 0.7},
+    {"rates": ["1/5", "1/3", "0", "1/20", "1/2", "1/7"], "cohort_size": 2, "tolerance": 1.25},
+    {"rates": ["1/4"] * 5, "cohort_size": 1, "tolerance": 3.0},
+    {"rates": ["1/10", "1/5", "3/10", "0", "1/7", "1/8", "1/9", "1/11"], "cohort_size": 3, "tolerance": 2.0},
+]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("accrual", ["available", "always"])
+@pytest.mark.parametrize("rule", RULES)
+def test_it_selects_what_a_literal_implementation_of_the_rule_selects(
+    rule: dict[str, Any], accrual: Any, kernel: str
+) -> None:
+    rates = [Fraction(rate) for rate in rule["rates"]]
+    settings = {key: rule[key] for key in ("cohort_size", "tolerance", "paid") if key in rule}
+    policy = FairPace(
+        len(rates),
+        guaranteed_rate=[float(rate) for rate in rates],
+        accrual=accrual,
+        allow_infeasible=True,
+        **settings,
+    )
+    literal = LiteralFairPace(
+        rates,
+        tolerance=Fraction(str(rule["tolerance"])),
+        cohort_size=rule["cohort_size"],
+        accrual=accrual,
+        paid=rule.get("paid", "chosen"),
+    )
+    fleet = RandomFleet(len(rates), clients=len(rates), places=True)
+    kinds = {"urgent": 0, "priced": 0, "late": 0, "failed": 0, "corrected": 0}
+    with using_kernel(kernel):
+        for round_ in range(1, 151):
+            offer = fleet.offer(round_)
+            selection = policy.ask(offer)
+            assert selection.clients.tolist() == literal.choose(offer)
+            kinds["urgent"] += int(selection.reasons["urgent"].sum())
+            kinds["priced"] += int((selection.reasons["price"] > 0).sum())
+            report = fleet.play(offer, selection)
+            kinds["late"] += int(report.with_outcome("late").sum())
+            kinds["failed"] += int(report.with_outcome("failed").sum())
+            kinds["corrected"] += report.late_arrivals is not None
+            policy.tell(report)
+            literal.learn(report)
+            assert policy.turns.tolist() == literal.turns
+    assert min(kinds[kind] for kind in ("late", "failed", "corrected")) > 0
+    if accrual == "available" and rule["tolerance"] < 1.5:
+        assert min(kinds[kind] for kind in ("urgent", "priced")) > 0
+
+
+def test_the_reasons_are_the_terms_of_the_rule() -> None:
+    policy, literal = FairPace(7, cohort_size=3), LiteralFairPace([Fraction(3, 20)] * 7, Fraction(2), 3)
+    fleet = RandomFleet(2, clients=7)
+    for round_ in range(1, 80):
+        offer = fleet.offer(round_)
+        selection = policy.ask(offer)
+        report = fleet.play(offer, selection)
+        for index, row in enumerate(selection.clients.tolist()):
+            reasons = {key: float(value[index]) for key, value in selection.reasons.items() if value.ndim}
+            behind = literal.rates[row] * (literal.earned[row] + 1) - literal.turns[row]
+            assert reasons["behind"] == float(behind)
+            assert reasons["urgent"] == (behind >= literal.allowed(row))
+            assert reasons["usual"] == pytest.approx(literal.usual(row, offer), rel=1e-9, abs=1e-9)
+            assert reasons["optimistic"] == pytest.approx(
+                literal.predicted(row, offer.contexts[row].tolist()), rel=1e-9, abs=1e-9
+            )
+            if not reasons["urgent"]:
+                share = literal.usual(row, offer) / 3
+                price = share * float(max(literal.allowed(row), 1) / (literal.allowed(row) - behind))
+                assert reasons["price"] == pytest.approx(price, rel=1e-9, abs=1e-9)
+        if len(selection.clients):
+            assert selection.reasons["threshold"] == selection.reasons["optimistic"].max()
+        policy.tell(report)
+        literal.learn(report)
+
+
+# Units of time
+
+
+def cohorts_in_the_papers_world(scale: float, **settings: Any) -> Iterator[list[int]]:
+    """Plays 300 rounds of the paper's world with all times multiplied by `scale`."""
+    world, policy = PaperWorld(seed=4), FairPace(40, **settings)
+    for round_ in range(1, 301):
+        offer = world.offer(round_).without_truth()
+        selection = policy.ask(offer)
+        report = world.play(offer, selection)
+        policy.tell(
+            make_report(
+                round_, report.clients, report.contexts, report.exchange_times * scale, available=offer.available
+            )
+        )
+        yield selection.clients.tolist()
+
+
+@pytest.mark.parametrize("scale", [1000.0, 1 / 3600])
+@pytest.mark.parametrize("accrual", ["available", "always"])
+def test_the_choice_does_not_depend_on_the_unit_of_time(scale: float, accrual: str) -> None:
+    assert list(cohorts_in_the_papers_world(1.0, accrual=accrual)) == list(
+        cohorts_in_the_papers_world(scale, accrual=accrual)
+    )
+
+
+# Cold starts, bad measurements, changed devices
+
+
+class SimpleWorld:
+    """Clients with the context 1 and given times; records how far every client is behind after each round."""
+
+    def __init__(self, policy: FairPace, times: Any, *, availability: float = 1.0, seed: int = 0) -> None:
+        self.policy, self.times = policy, np.asarray(times, dtype=np.float64)
+        self.availability, self.rng = availability, np.random.default_rng(seed)
+        self.round, self.largest, self.seconds = 0, -np.inf, 0.0
+
+    def play(self, rounds: int, *, first_time: dict[int, float] | None = None) -> None:
+        """Plays rounds; the first turns of the clients in `first_time` take these times."""
+        pending = dict(first_time or {})
+        for _ in range(rounds):
+            self.round += 1
+            clients = len(self.times)
+            offer = RoundOffer(
+                self.round, self.rng.random(clients) < self.availability, np.ones((clients, self.policy.features or 1))
+            )
+            rows = self.policy.ask(offer).clients
+            times = np.array([pending.pop(row, self.times[row]) for row in rows.tolist()])
+            self.seconds += float(times.max(initial=0.0))
+            self.policy.tell(make_report(self.round, rows, offer.contexts[rows], times, available=offer.available))
+            certificate = self.policy.certificate()
+            assert certificate.books_balance
+            self.largest = max(self.largest, float(certificate.behind.max()))
+
+
+@pytest.mark.parametrize("accrual", ["available", "always"])
+def test_one_cold_start_excludes_nobody(accrual: Any) -> None:
+    """Five equal clients of 1 s; the first turn of one of them takes 5 s."""
+    policy = FairPace(5, cohort_size=2, guaranteed_rate=0.3, features=1, accrual=accrual)
+    world = SimpleWorld(policy, np.ones(5))
+    world.play(60, first_time={0: 5.0})
+    assert world.largest <= 2
+    assert policy.certificate().holds
+    assert policy.turns.min() >= 0.3 * 60 - 2
+
+
+def test_one_measurement_that_is_50_times_too_long_excludes_nobody() -> None:
+    policy = FairPace(10, cohort_size=3, guaranteed_rate=0.2, features=1)
+    world = SimpleWorld(policy, np.linspace(5, 15, 10))
+    world.play(300, first_time={2: 500.0})
+    assert world.largest <= 2
+    assert policy.turns[2] >= 0.2 * 300 - 2
+
+
+@pytest.mark.parametrize("factor", [10.0, 0.1])
+def test_a_client_whose_speed_changes_keeps_its_turns(factor: float) -> None:
+    policy = FairPace(10, cohort_size=3, guaranteed_rate=0.2, features=1, forgetting=0.9)
+    world = SimpleWorld(policy, np.linspace(5, 15, 10))
+    world.play(200)
+    turns = int(policy.turns[4])
+    world.times[4] *= factor
+    world.play(200)
+    assert world.largest <= 2
+    assert policy.turns[4] >= 0.2 * 400 - 2
+    if factor < 1:
+        assert policy.turns[4] - turns > 100  # now it is the fastest
+
+
+def test_identical_clients_take_turns() -> None:
+    policy = FairPace(12, cohort_size=4, guaranteed_rate=0.3, features=1)
+    world = SimpleWorld(policy, np.full(12, 3.0))
+    world.play(300)
+    assert world.largest <= 2
+    assert policy.turns.max() - policy.turns.min() <= 4
+
+
+def test_clients_that_join_are_not_behind_and_are_kept_within_the_tolerance() -> None:
+    policy = FairPace(6, cohort_size=3, guaranteed_rate=0.2, features=1)
+    world = SimpleWorld(policy, np.linspace(5, 15, 6), availability=0.8)
+    for count in (1, 3, 4):
+        world.play(60)
+        policy.add(count)
+        assert policy.certificate().behind[-count:].tolist() == [0.0] * count
+        world.times = np.append(world.times, world.rng.uniform(2, 40, count))
+    world.play(200)
+    assert policy.clients == 14
+    assert world.largest <= 2
+    assert policy.certificate().holds
+
+
+def test_clients_that_are_rarely_there_get_their_share_of_those_rounds() -> None:
+    policy = FairPace(60, cohort_size=3, guaranteed_rate=0.2, features=1, availability=0.05)
+    world = SimpleWorld(policy, np.linspace(5, 50, 60), availability=0.05)
+    world.play(600)
+    assert world.largest <= 2
+    assert (policy.turns >= 0.2 * policy.debts.rounds - 2).all()
+
+
+def test_the_twelve_clients_of_one_to_eight_minutes_are_all_served() -> None:
+    policy = FairPace(12, cohort_size=4, guaranteed_rate=0.1, features=1)
+    world = SimpleWorld(policy, np.linspace(60, 480, 12))
+    world.play(120)
+    assert world.largest <= 2
+    assert world.seconds / 120 < 0.55 * 419  # random takes 419 s
+
+
+# The paper's world
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rounds_of_the_papers_world_are_short_and_nobody_is_ever_beyond_two_turns(seed: int) -> None:
+    """`python -m benchmarks fair-pace` prints the figures of twenty seeds."""
+    figures = play_papers_world(seed)
+    assert figures.mean_round <= 9.2  # the mean over the seeds is below 9
+    assert figures.largest_behind <= 2
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tolerance": 0.15}, "tolerance must exceed the guaranteed rate, got tolerance 0.15 for a rate of 0.15"),
+        ({"tolerance": Fraction(3, 20)}, "tolerance must exceed the guaranteed rate"),
+        ({"tolerance": 0.2, "guaranteed_rate": [0.1] * 39 + [0.3]}, "got tolerance 0.2 for a rate of 0.3"),
+        ({"tolerance": 0}, "tolerance must be above 0"),
+        ({"tolerance": -1.0}, "tolerance must be above 0"),
+        ({"times": "known"}, "times must be 'learned' or 'expected', got 'known'"),
+        ({"exploration": -0.1}, "exploration must be at least 0"),
+        ({"ridge": 0.0}, "ridge must be above 0"),
+        ({"cohort_size": 0}, "cohort_size must be at least 1"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        FairPace(40, **settings)
+
+
+def test_a_tolerance_just_above_the_rate_is_accepted() -> None:
+    assert FairPace(40, tolerance=0.1501).tolerance == Fraction(1501, 10000)
+    assert FairPace(40, tolerance=0.3).tolerance == Fraction(3, 10)
+
+
+def test_it_passes_the_conformance_suite() -> None:
+    assert check_policy(FairPace)
+    assert check_policy(lambda clients: FairPace(clients, accrual="always", paid="contributed"))
+    assert check_policy(lambda clients: FairPace(clients, exploration=0.3, forgetting=0.95))
+
+
+def test_the_defaults_are_those_of_the_rule() -> None:
+    policy = FairPace(40)
+    assert (policy.cohort_size, policy.exploration, policy.guarantee.accrual) == (8, 0.0, "available")
+    assert (policy.guarantee.paid, policy.tolerance, policy.features) == ("chosen", Fraction(2), 3)
+    assert policy.bound == pytest.approx(2 - 0.15 + 0.15 * 39 / 8)
+    assert FairPace(40, accrual="always").bound == np.inf
+    assert FairPace(40, paid="contributed").bound == np.inf
+
+
+# Known times
+
+
+def test_with_expected_times_the_true_times_are_used() -> None:
+    policy = FairPace(3, cohort_size=1, times="expected", guaranteed_rate="1/4")
+    assert policy.requires_expected_times
+    assert policy.time_model is None
+    available = np.ones(3, dtype=np.bool_)
+    offer = RoundOffer(1, available, np.ones((3, 2)), expected_times=np.array([5.0, 1.0, 2.0]))
+    selection = policy.ask(offer)
+    assert selection.clients.tolist() == [1]
+    # Nobody has a time of its own: the usual time of everyone is the mean of the offer.
+    assert selection.reasons["usual"].tolist() == [8 / 3]
+    policy.tell(make_report(1, selection.clients, offer.contexts[selection.clients], [4.0], available=available))
+    later = policy.ask(RoundOffer(2, available, np.ones((3, 2)), expected_times=np.array([9.0, 3.0, 0.5])))
+    assert later.clients.tolist() == [2]
+    assert later.reasons["usual"].tolist() == [4.0]
+    assert later.reasons["behind"].tolist() == [0.5]
+    with pytest.raises(OfferError, match="fair-pace with times='expected' needs the true expected times"):
+        policy.ask(offer.without_truth())
+
+
+def test_known_times_are_faster_than_learned_ones_in_the_papers_world() -> None:
+    seconds = {}
+    for times in ("learned", "expected"):
+        policy = FairPace(40, times=times, accrual="always")
+        rounds = play(policy, PaperWorld(seed=1), 200)
+        seconds[times] = float(np.mean([record.report.duration for record in rounds]))
+        assert policy.certificate().behind.max() <= 2
+    assert seconds["expected"] < seconds["learned"] - 0.2
+
+
+def test_a_late_time_is_corrected_in_the_usual_times() -> None:
+    corrected, direct = (FairPace(3, cohort_size=1, times="expected", guaranteed_rate="1/4") for _ in range(2))
+    available, contexts = np.ones(3, dtype=np.bool_), np.ones((1, 3))
+    direct.tell(make_report(1, [1], contexts, [14.0], available=available))
+    corrected.tell(make_report(1, [1], contexts, [10.0], available=available, outcomes=["late"]))
+    arrival = LateArrivals(np.array([1]), np.array([1]), contexts, np.array([10.0]), np.array([14.0]))
+    for policy, late in ((direct, None), (corrected, arrival)):
+        policy.tell(make_report(2, [0], contexts, [3.0], available=available, late_arrivals=late))
+    assert same_state(corrected.state(), direct.state())
+
+
+# State
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"accrual": "always"}, {"times": "expected"}, {"exploration": 0.2, "forgetting": 0.9, "accrual": "always"}],
+)
+def test_a_restored_policy_continues_like_the_original(settings: dict[str, Any]) -> None:
+    def continued(policy: FairPace, first: int, last: int) -> list[list[int]]:
+        fleet, cohorts = SmallFleet(seed=5), []
+        for round_ in range(1, last + 1):
+            offer = fleet.offer(round_)
+            if round_ < first:
+                continue
+            selection = policy.ask(offer)
+            policy.tell(fleet.play(offer, selection))
+            cohorts.append(selection.clients.tolist())
+        return cohorts
+
+    original = FairPace(40, **settings)
+    continued(original, 1, 40)
+    original.add(0)
+    original.forget([3])
+    restored = FairPace(40, **settings)
+    restored.restore(original.state())
+    assert same_state(restored.state(), original.state())
+    assert continued(original, 41, 80) == continued(restored, 41, 80)
+    assert same_state(restored.state(), original.state())
+
+
+def test_an_incomplete_state_changes_nothing() -> None:
+    policy = FairPace(40, accrual="always")
+    state = policy.state()
+    for key in state:
+        with pytest.raises(StateError):
+            policy.restore({name: value for name, value in state.items() if name != key})
+    wrong = {**state, "usual.sums": np.zeros((2, 40))}
+    with pytest.raises(StateError, match="sums"):
+        policy.restore(wrong)
+    assert same_state(policy.state(), state)

@@ -1,0 +1,134 @@
+"""The bound that the docstring of FairPace proves, attacked with adversarial availability and times."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turnout import FairPace, RoundOffer, RoundReport
+from turnout.kernel.arrays import BoolArray, FloatArray
+
+STRATEGIES = ("random", "rare", "most behind", "alternating", "all but the most behind", "everyone")
+
+
+class Adversary:
+    """Decides who is available, and how long everyone takes, from the state of the policy."""
+
+    def __init__(self, policy: FairPace, seed: int, strategy: str, times: str) -> None:
+        self.policy, self.rng, self.strategy, self.times = policy, np.random.default_rng(seed), strategy, times
+
+    def available(self, round: int) -> BoolArray:
+        clients, m = self.policy.clients, self.policy.cohort_size
+        by_debt = np.argsort(-self.policy.certificate().behind_units, kind="stable")
+        available = np.zeros(clients, dtype=np.bool_)
+        strategy = self.rng.choice(STRATEGIES) if self.strategy == "mixed" else self.strategy
+        match strategy:
+            case "random":
+                available = self.rng.random(clients) < 0.7
+            case "rare":
+                available = self.rng.random(clients) < 0.1
+            case "most behind":
+                available[by_debt[: m + 1 + int(self.rng.integers(0, m + 1))]] = True
+            case "alternating":
+                available[round % 2 :: 2] = True
+            case "all but the most behind":
+                available[by_debt[int(self.rng.integers(0, clients)) :]] = True
+            case _:
+                available[:] = True
+        return available
+
+    def seconds(self, rows: list[int]) -> FloatArray:
+        match self.times:
+            case "equal":
+                return np.ones(len(rows))
+            case "constant":
+                return np.array([1.0 + 100.0 * row for row in rows])
+            case "wild":
+                return 10.0 ** self.rng.uniform(-6, 8, len(rows))
+        return self.rng.random(len(rows))
+
+
+def largest_behind(policy: FairPace, adversary: Adversary, rounds: int) -> Fraction:
+    """Plays rounds and returns how far any client was ever behind."""
+    largest = Fraction(-1)
+    for round_ in range(1, rounds + 1):
+        available = adversary.available(round_)
+        offer = RoundOffer(round_, available, 1 + adversary.rng.random((policy.clients, 1)))
+        rows = policy.ask(offer).clients
+        times = adversary.seconds(rows.tolist())
+        policy.tell(RoundReport(round_, rows, offer.contexts[rows], times, available=available))
+        certificate = policy.certificate()
+        largest = max(largest, Fraction(int(certificate.behind_units.max()), certificate.units_per_turn))
+    return largest
+
+
+@given(
+    clients=st.integers(1, 14),
+    size=st.integers(1, 5),
+    load=st.fractions(0, 1, max_denominator=20),
+    extra=st.fractions(Fraction(1, 50), 4, max_denominator=50),
+    strategy=st.sampled_from([*STRATEGIES, "mixed"]),
+    times=st.sampled_from(["equal", "constant", "wild", "random"]),
+    seed=st.integers(0, 10**6),
+)
+@settings(max_examples=120, deadline=None)
+def test_the_bound_is_never_violated(
+    clients: int, size: int, load: Fraction, extra: Fraction, strategy: str, times: str, seed: int
+) -> None:
+    rate = min(load * size / clients, Fraction(1))
+    tolerance = rate + extra
+    policy = FairPace(
+        clients, cohort_size=size, guaranteed_rate=rate, tolerance=tolerance, features=1, allow_infeasible=True
+    )
+    bound = tolerance - rate + rate * (clients - 1) / size
+    assert policy.bound == float(bound)
+    assert largest_behind(policy, Adversary(policy, seed, strategy, times), 100) < bound
+
+
+@given(data=st.data(), clients=st.integers(2, 6), size=st.integers(1, 3))
+@settings(max_examples=100, deadline=None)
+def test_the_bound_holds_for_any_sequence_of_availability(data: st.DataObject, clients: int, size: int) -> None:
+    rate = min(Fraction(size, clients), Fraction(1))
+    tolerance = rate * Fraction(data.draw(st.integers(11, 40)), 10)
+    policy = FairPace(clients, cohort_size=size, guaranteed_rate=rate, tolerance=tolerance, features=1)
+    masks = data.draw(st.lists(st.integers(1, 2**clients - 1), min_size=1, max_size=40))
+    for round_, mask in enumerate(masks, start=1):
+        available = np.array([bool(mask >> row & 1) for row in range(clients)])
+        offer = RoundOffer(round_, available, np.ones((clients, 1)))
+        rows = policy.ask(offer).clients
+        times = np.array(data.draw(st.lists(st.floats(0, 1e8), min_size=len(rows), max_size=len(rows))))
+        policy.tell(RoundReport(round_, rows, offer.contexts[rows], times, available=available))
+        certificate = policy.certificate()
+        largest = Fraction(int(certificate.behind_units.max()), certificate.units_per_turn)
+        assert largest < tolerance - rate + rate * (clients - 1) / size
+
+
+@pytest.mark.parametrize(("clients", "size"), [(6, 1), (20, 2), (50, 5)])
+def test_an_adversary_comes_close_to_the_bound(clients: int, size: int) -> None:
+    """Each slow client is shown only together with `size` fast ones, until it is nearly urgent; then all at once."""
+    rate = Fraction(size, clients)
+    policy = FairPace(clients, cohort_size=size, guaranteed_rate=rate, tolerance=2, times="expected")
+    times = np.where(np.arange(clients) < size, 0.001, 1000.0)
+    largest = 0.0
+
+    def play(rows: list[int]) -> None:
+        nonlocal largest
+        available = np.zeros(clients, dtype=np.bool_)
+        available[rows] = True
+        offer = RoundOffer(1, available, np.ones((clients, 1)), expected_times=times)
+        chosen = policy.ask(offer).clients
+        policy.tell(RoundReport(1, chosen, offer.contexts[chosen], times[chosen], available=available))
+        largest = max(largest, float(policy.certificate().behind.max()))
+
+    fast, slow = list(range(size)), list(range(size, clients))
+    for row in slow:
+        while policy.certificate().behind[row] + 2 * float(rate) < 2 - 1e-9:
+            play([*fast, row])
+        assert policy.turns[row] == 0
+    while policy.turns[slow].min() == 0:
+        play(slow)
+    assert 0.85 * policy.bound < largest < policy.bound

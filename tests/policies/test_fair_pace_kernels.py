@@ -1,0 +1,219 @@
+"""Both kernels select the same cohorts of FairPace to the bit, in small fleets and in those that are filtered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from policies.examples import same_state
+from turnout import FairPace, RoundOffer, RoundReport
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.backend import using_kernel
+from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.kernel.pace import Pace, PacedCohort, paced_cohort_of_contexts, paced_cohort_of_times
+from turnout.kernel.usual import UsualContexts
+from turnout.policies.small_fleet import SmallFleet
+
+KERNELS = ("compiled", "numpy")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"accrual": "always"},
+        {"tolerance": 0.4, "paid": "contributed"},
+        {"exploration": 0.5},
+        {"forgetting": 0.9},
+        {"times": "expected"},
+        {"guaranteed_rate": [0.05, 0.1, 0.15, 0.2] * 10, "allow_infeasible": True},
+    ],
+)
+def test_both_kernels_play_the_same_rounds(settings: dict[str, Any]) -> None:
+    states, cohorts = [], []
+    for kernel in KERNELS:
+        with using_kernel(kernel):
+            fleet, policy = SmallFleet(seed=7, failure_rate=0.1, deadline=12.0), FairPace(40, **settings)
+            for round_ in range(1, 150):
+                offer = fleet.offer(round_)
+                selection = policy.ask(offer)
+                cohorts.append(
+                    [selection.clients.tolist(), *(selection.reasons[key].tobytes() for key in selection.reasons)]
+                )
+                policy.tell(fleet.play(offer, selection))
+            states.append(policy.state())
+    half = len(cohorts) // 2
+    assert cohorts[:half] == cohorts[half:]
+    assert same_state(*states)
+
+
+def random_times(rng: np.random.Generator, clients: int) -> FloatArray:
+    kinds = (
+        rng.random(clients) * 20,
+        rng.integers(0, 40, clients).astype(float),
+        np.where(rng.random(clients) < 0.9, 0.0, rng.random(clients)),
+        np.zeros(clients),
+        np.full(clients, 2.5),
+        rng.pareto(0.7, clients),
+        rng.random(clients) * 1e-300,
+        rng.random(clients) * 1e300,
+        10.0 ** rng.uniform(-300, 300, clients),
+    )
+    return np.ascontiguousarray(kinds[rng.integers(len(kinds))])
+
+
+def random_pace(rng: np.random.Generator, clients: int) -> Pace:
+    """Returns accounts in many conditions: cold, equal, everybody urgent, one price above all others."""
+    rates: int | IntArray = 3
+    rounds: int | IntArray = int(rng.integers(0, 100))
+    turns = np.zeros(clients, dtype=np.int32)
+    allowed: float | FloatArray = 37.0
+    match rng.integers(7):
+        case 0:  # nobody ever had a turn
+            pass
+        case 1:
+            rounds = rng.integers(0, 200, clients)
+            turns = (rounds * 3 // 20 - rng.integers(-1, 3, clients)).clip(0).astype(np.int32)
+        case 2:  # everybody is urgent, many equally so
+            rounds = rng.integers(30, 33, clients)
+        case 3:  # an outlier that no sample contains: its price is 10¹² times the others'
+            rounds, allowed = np.full(clients, 5), np.full(clients, 37.0)
+            allowed[clients // 3] = 18.0 + 1e-12
+        case 4:  # rates and allowances of their own
+            rates, rounds = rng.integers(0, 20, clients), rng.integers(0, 12, clients)
+            allowed = rng.uniform(-40, 40, clients)
+            turns = rng.integers(0, 9, clients).astype(np.int32)
+        case 5:  # a few levels, so that most prices are equal
+            rounds = rng.integers(0, 3, clients)
+        case _:  # half of the clients are urgent
+            rounds = np.where(rng.random(clients) < 0.5, 100, rng.integers(0, 12, clients))
+    return Pace(rates, rounds, turns, 20, allowed, 20.0)
+
+
+def assert_same(actual: PacedCohort, expected: PacedCohort) -> None:
+    assert actual.cohort.rows.tolist() == expected.cohort.rows.tolist()
+    assert actual.cohort.times.tobytes() == expected.cohort.times.tobytes()
+    assert actual.urgent.tolist() == expected.urgent.tolist()
+    np.testing.assert_array_equal(
+        [actual.cohort.threshold, actual.cohort.objective], [expected.cohort.threshold, expected.cohort.objective]
+    )
+
+
+def availability(rng: np.random.Generator, clients: int) -> BoolArray:
+    mask: BoolArray = rng.random(clients) < rng.choice([0.0, 0.05, 0.8, 1.0])
+    return mask
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_both_kernels_select_the_same_for_known_times(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(40):
+        clients = int(rng.choice([1, 2, 40, 2048, 2049, 5000, 12_000]))
+        times, pace = random_times(rng, clients), random_pace(rng, clients)
+        usual = times if rng.random() < 0.3 else random_times(rng, clients)
+        size = int(rng.choice([1, 8, 100, max(clients // 2, 1), clients + 3]))
+        available = availability(rng, clients)
+        found = []
+        for kernel in KERNELS:
+            with using_kernel(kernel):
+                found.append(paced_cohort_of_times(times, usual, pace, size, available))
+        assert_same(*found)
+        assert len(found[0].cohort.rows) == min(size, int(available.sum()))
+
+
+@pytest.mark.parametrize("features", [1, 2, 3, 4, 6])
+def test_both_kernels_select_the_same_for_learned_times(features: int) -> None:
+    rng = np.random.default_rng(features)
+    for _ in range(25):
+        clients = int(rng.choice([1, 7, 300, 2049, 6000]))
+        model = ExchangeTimeModel(clients, features=features, ridge=3.0, prior="fleet", relative_ridge=True)
+        usual = UsualContexts(clients, features)
+        for _ in range(int(rng.integers(0, 4))):
+            rows = np.flatnonzero(rng.random(clients) < rng.choice([0.02, 0.5]))
+            contexts = rng.random((len(rows), features)) * 3 - 0.5
+            model.learn(rows, contexts, rng.random(len(rows)) * 20)
+            usual._learn(rows, contexts)
+        contexts = rng.random((clients, features)) * 3
+        if rng.random() < 0.3:
+            contexts[:] = contexts[0]
+        pace, available = random_pace(rng, clients), availability(rng, clients)
+        size = int(rng.choice([1, 8, max(clients // 100, 1), clients]))
+        exploration = float(rng.choice([0.0, 0.0, 0.3]))
+        found = []
+        for layout in (contexts, np.asfortranarray(contexts), np.repeat(contexts, 2, axis=0)[::2]):
+            for kernel in KERNELS:
+                with using_kernel(kernel):
+                    found.append(paced_cohort_of_contexts(model, layout, exploration, usual, pace, size, available))
+        for other in found[1:]:
+            assert_same(other, found[0])
+
+
+def brute_sort(times: FloatArray, prices: FloatArray, floor: float, size: int) -> tuple[float, list[int]]:
+    """Returns the objective and the rows for every threshold, by sorting all clients that are fast enough."""
+    best: tuple[float, float, list[int]] = (np.inf, np.inf, [])
+    for threshold in np.unique(times).tolist():
+        fast = np.flatnonzero(times <= threshold)
+        if len(fast) < size:
+            continue
+        rows = fast[np.lexsort((fast, times[fast], -prices[fast]))[:size]]
+        objective = max(threshold, floor) - float(prices[rows].sum())
+        best = min(best, (objective, threshold, sorted(rows.tolist())))
+    return best[0], best[2]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("levels", [1, 3, 11])
+def test_clients_with_equal_prices_in_a_large_fleet_are_selected_by_time_and_row(kernel: str, levels: int) -> None:
+    """The filter excludes most clients with a frequent price; a search without it finds the same cohort."""
+    rng = np.random.default_rng(levels)
+    clients, size = 4000, 20
+    for times in (rng.integers(1, 30, clients).astype(float), rng.random(clients) * 9, np.full(clients, 4.0)):
+        rounds = rng.integers(0, levels, clients)
+        pace = Pace(3, rounds, np.zeros(clients, dtype=np.int32), 20, 37.0, 20.0)
+        available = np.ones(clients, dtype=np.bool_)
+        with using_kernel(kernel):
+            cohort = paced_cohort_of_times(times, np.full(clients, 64.0), pace, size, available).cohort
+        prices = pace.prices(np.arange(clients), np.full(clients, 64.0), 1.0, size)
+        objective, rows = brute_sort(times, prices, 0.0, size)
+        assert cohort.objective == pytest.approx(objective, rel=1e-12)
+        assert cohort.rows.tolist() == rows
+
+
+def test_the_filter_leaves_few_candidates_of_a_large_fleet() -> None:
+    rng = np.random.default_rng(0)
+    clients, size = 100_000, 100
+    everyone, turns = np.ones(clients, dtype=np.bool_), np.zeros(clients, dtype=np.int32)
+    usual = rng.uniform(5, 20, clients)
+    varied = Pace(3, rng.integers(0, 11, clients), turns, 20, 37.0, 20.0)
+    equal = varied._replace(rounds=np.full(clients, 5))
+    with using_kernel("compiled"):
+        assert paced_cohort_of_times(usual * rng.uniform(0.5, 2, clients), usual, varied, size, everyone)[
+            0
+        ].considered < (clients // 10)
+        same_price = paced_cohort_of_times(rng.random(clients), np.full(clients, 9.0), equal, size, everyone)
+        assert same_price.cohort.considered < 3000
+        same_everything = paced_cohort_of_times(np.ones(clients), np.full(clients, 9.0), equal, size, everyone)
+        assert same_everything.cohort.considered == size
+        # A few prices of 0 do not make the scale of the histogram useless.
+        some_zero = np.where(rng.random(clients) < 0.1, 0.0, usual)
+        times = np.where(some_zero > 0, usual * rng.uniform(0.5, 2, clients), 3.0)
+        assert paced_cohort_of_times(times, some_zero, varied, size, everyone).cohort.considered < clients // 10
+
+
+def test_a_large_fleet_plays_the_same_rounds_with_both_kernels() -> None:
+    clients = 3000
+    cohorts: dict[str, list[list[int]]] = {}
+    for kernel in KERNELS:
+        rng = np.random.default_rng(3)
+        policy = FairPace(clients, cohort_size=30, guaranteed_rate="1/200", tolerance=0.1, allow_infeasible=True)
+        cohorts[kernel] = []
+        with using_kernel(kernel):
+            for round_ in range(1, 60):
+                offer = RoundOffer(round_, rng.random(clients) < 0.9, rng.uniform(0.5, 2, (clients, 3)))
+                rows = policy.ask(offer).clients
+                cohorts[kernel].append(rows.tolist())
+                times = offer.contexts[rows].sum(axis=1) * (1 + rows % 7)
+                policy.tell(RoundReport(round_, rows, offer.contexts[rows], times, available=offer.available))
+    assert cohorts["compiled"] == cohorts["numpy"]
