@@ -97,7 +97,7 @@ def test_a_price_is_explained_with_the_numbers_from_which_it_is_computed(tmp_pat
     output, errors, code = run("explain", path, found.client.removeprefix("client "))
     assert (errors, code) == ("", 0)
     assert f"{found.client} " in output
-    assert re.search(r"usually takes [\d.]+ s, and a share of 1/8 of such a round is [\d.]+ s", output), output
+    assert re.search(r"usually takes [\d.]+ s, and its share of such a round is [\d.]+/6.4 = [\d.]+ s", output), output
     assert re.search(r"so a turn is worth [\d.]+ · [\d.]+/[\d.]+ = [\d.]+ s", output), output
     table = dict(re.findall(r"^│ (.+?) +│ (.+?) +│$", output, re.MULTILINE))
     assert table["its usual exchange time"] == f"{found.usual:,.4g} s"
