@@ -262,7 +262,9 @@ def test_the_price_of_a_turn_is_explained(fair: Path) -> None:
             if not why["urgent"]:
                 priced += 1
                 assert row["price"] == pytest.approx(why["owed"], rel=1e-4)
-                assert re.search(r"usually takes [\d,.]+ s, and its share of such a round is [\d,.]+/3.2 = ", why["sentence"])
+                assert re.search(
+                    r"usually takes [\d,.]+ s, and its share of such a round is [\d,.]+/3.2 = ", why["sentence"]
+                )
         assert priced > 0
 
 

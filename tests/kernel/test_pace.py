@@ -36,7 +36,7 @@ def test_a_price_is_the_share_of_a_round_times_the_barrier() -> None:
     pace = Pace(2, np.array([5]), np.zeros(1, dtype=np.int32), 20, 18.0, 10.0)
     assert pace.behind(np.array([0])).tolist() == [12]
     prices = pace.prices(np.array([0]), np.array([420.0]), 1.0, 10)
-    assert prices.tolist() == pytest.approx([126.0])
+    assert prices.tolist() == pytest.approx([157.5])
 
 
 @given(
@@ -76,7 +76,7 @@ def test_a_surplus_lowers_the_price_and_the_barrier_grows_without_limit() -> Non
 def test_the_floor_is_in_the_numerator_only() -> None:
     """A client that may hardly be behind: max(a, tolerance/2) / (a − b)."""
     pace = Pace(2, np.array([0]), np.zeros(1, dtype=np.int32), 20, np.array([4.0]), 20.0)
-    assert pace.prices(np.array([0]), np.array([10.0]), 1.0, 5).tolist() == [10 / 5 * 20 / (4 - 2)]
+    assert pace.prices(np.array([0]), np.array([10.0]), 1.0, 5).tolist() == [10 / (0.8 * 5) * 20 / (4 - 2)]
 
 
 def test_prices_are_limited() -> None:

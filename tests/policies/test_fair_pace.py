@@ -137,7 +137,7 @@ def test_the_reasons_are_the_terms_of_the_rule() -> None:
                 literal.predicted(row, offer.contexts[row].tolist()), rel=1e-9, abs=1e-9
             )
             if not reasons["urgent"]:
-                share = literal.usual(row, offer) / 3
+                share = literal.usual(row, offer) / (0.8 * 3)
                 price = share * float(max(literal.allowed(row), 1) / (literal.allowed(row) - behind))
                 assert reasons["price"] == pytest.approx(price, rel=1e-9, abs=1e-9)
         if len(selection.clients):

@@ -86,27 +86,30 @@ def explained(scheduler: Scheduler, client: str, round_: int | None = None) -> s
 
 SENTENCES = {
     ("slow", 8): (
-        "choosing slow would lengthen the round by 48.66 s, and it would replace fast (worth 1.33 s); it usually "
-        "takes 69.66 s, and a share of 1/2 of such a round is 34.83 s; it is 0 turns behind and may be 0.75 "
-        "behind, so a turn is worth 34.83 · 0.75/0.75 = 34.83 s: with 15.16 s more it would have been chosen. "
-        "Without a turn slow reaches that price, or becomes urgent, in 1 round, if it is available in each and "
-        "nothing else changes."
+        "choosing slow would lengthen the round by 47.76 s, and it would replace fast (worth 1.29 s); it "
+        "usually takes 65.18 s, and its share of such a round is 65.18/1.6 = 40.74 s; it is 0 turns behind "
+        "and may be 0.75 behind, so a turn is worth 40.74 · 0.75/0.75 = 40.74 s: with 8.31 s more it would "
+        "have been chosen. Without a turn slow reaches that price, or becomes urgent, in 1 round, if it is "
+        "available in each and nothing else changes."
     ),
     ("fast", 9): (
-        "fast is fast enough, but it would replace middle (worth 1.69 s); it usually takes 12.79 s, and a share "
-        "of 1/2 of such a round is 6.4 s; it is 3.75 turns ahead and may be 0.75 behind, so a turn is worth 6.4 ·"
-        " 0.75/4.5 = 1.07 s: with 0.62 s more it would have been chosen. Without a turn fast reaches that price, "
-        "or becomes urgent, in 7 rounds, if it is available in each and nothing else changes."
+        "fast is fast enough, but it would replace middle (worth 2.49 s); it usually takes 12.57 s, and its "
+        "share of such a round is 12.57/1.6 = 7.86 s; it is 4.75 turns ahead and may be 0.75 behind, so a "
+        "turn is worth 7.86 · 0.75/5.5 = 1.07 s: with 1.42 s more it would have been chosen. Without a turn "
+        "fast reaches that price, or becomes urgent, in 13 rounds, if it is available in each and nothing "
+        "else changes."
     ),
     ("slow", 9): (
-        "slow was chosen with a margin of 2.14 s: it usually takes 68.92 s, and a share of 1/2 of such a round is"
-        " 34.46 s; it is 0.25 turns behind and may be 0.75 behind, so a turn is worth 34.46 · 0.75/0.5 = 51.69 s;"
-        " the best cohort without it would last 48.49 s less and pay prices of 50.62 s less."
+        "slow was chosen with a margin of 11.84 s: it usually takes 64.67 s, and its share of such a round is"
+        " 64.67/1.6 = 40.42 s; it is 0.25 turns behind and may be 0.75 behind, so a turn is worth 40.42 · "
+        "0.75/0.5 = 60.63 s; the best cohort without it would last 47.72 s less and pay prices of 59.56 s "
+        "less."
     ),
     ("middle", 10): (
-        "middle was chosen with a margin of 0.37 s: it usually takes 29.62 s, and a share of 1/2 of such a round "
-        "is 14.81 s; it is 6.5 turns ahead and may be 0.75 behind, so a turn is worth 14.81 · 0.75/7.25 = 1.53 s;"
-        " the best cohort without it would pay prices of 0.37 s less."
+        "middle was chosen with a margin of 4.17 s: it usually takes 29.58 s, and its share of such a round "
+        "is 29.58/1.6 = 18.49 s; it is 5.5 turns ahead and may be 0.75 behind, so a turn is worth 18.49 · "
+        "0.75/6.25 = 2.22 s; the best cohort without it would last 28.96 s longer and pay prices of 24.79 s "
+        "more."
     ),
 }
 
@@ -117,10 +120,10 @@ def test_closed_and_open_rounds_are_explained_with_the_price(open_fleet: OpenFle
     for _ in range(9):
         play_round(scheduler, list(seconds), seconds)
     assert [turn.id for turn in scheduler.turns(8)] == ["fast", "middle"]
-    assert scheduler.choose(list(seconds)) == ["middle", "slow"]
+    assert scheduler.choose(list(seconds)) == ["fast", "middle"]
     assert {key: explained(scheduler, *key) for key in SENTENCES} == SENTENCES
     assert explained(scheduler, "middle") == SENTENCES["middle", 10]  # the open round
-    scheduler.report_many({"middle": 30.0, "slow": 90.0})
+    scheduler.report_many({"fast": 10.0, "middle": 30.0})
     scheduler.close_round()
     with Scheduler.open(scheduler.path, read_only=True) as reader:
         assert {key: explained(reader, *key) for key in SENTENCES} == SENTENCES
@@ -159,7 +162,7 @@ def test_the_numbers_of_an_explanation_are_those_of_the_selection(open_fleet: Op
             assert explanation.usual is not None
             assert explanation.owed is None or explanation.owed >= 0
             if not explanation.urgent and explanation.owed is not None:
-                price = explanation.usual / 2 * 1.8 / (1.8 - (explanation.behind or 0.0))
+                price = explanation.usual / (0.8 * 2) * 1.8 / (1.8 - (explanation.behind or 0.0))
                 assert explanation.owed == pytest.approx(price)
 
 
