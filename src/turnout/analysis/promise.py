@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import ReportError, SettingError
+from turnout.kernel import fairness
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number
 from turnout.kernel.certificate import (
     DEFAULT_TOLERANCE,
@@ -34,7 +35,7 @@ from turnout.kernel.rounds import OUTCOMES
 from turnout.store.columns import RoundColumns
 
 #: What a share is a share of, for the headings of tables.
-SHARE_OF: dict[Accrual, str] = {"always": "of all rounds", "available": "of the rounds it was available for"}
+SHARE_OF: dict[Accrual, str] = {accrual: f"of {rounds}" for accrual, rounds in fairness.SHARE_OF.items()}
 #: The outcomes that count as a turn.
 OUTCOMES_PAID: dict[Paid, tuple[str, ...]] = {"chosen": OUTCOMES, "contributed": ("arrived",)}
 

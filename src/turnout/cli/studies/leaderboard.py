@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -11,6 +12,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
+from turnout.analysis.statistics import UNIT_RANGE, format_interval
 from turnout.cli.options import print_json, progress_bar, resumable
 from turnout.experiments.framework.experiment import Findings
 from turnout.experiments.framework.reproduce import reproduce
@@ -163,7 +165,13 @@ def _forecasts_table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
+#: The columns that cannot leave the range from 0 to 1.
+SHARES = ("least_share", "jain", "final_accuracy")
+
+
 def _interval(row: dict[str, Any], name: str, digits: int, scale: float = 1) -> str:
     if row[name] is None:
         return "–"
-    return f"{row[name] * scale:.{digits}f} ± {(row[f'{name}_band'] or 0) * scale:.{digits}f}"
+    band = row[f"{name}_band"]
+    limits = UNIT_RANGE if name in SHARES else (-math.inf, math.inf)
+    return format_interval(row[name] * scale, math.nan if band is None else band * scale, digits, limits=limits)

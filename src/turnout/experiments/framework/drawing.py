@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,7 +61,15 @@ def figure(width: float = 7.0, height: float = 4.0) -> Iterator[Figure]:
 
 
 def curve(
-    axes: Axes, label: str, x: FloatArray, mean: FloatArray, band: FloatArray, index: int = 0, *, strong: bool = True
+    axes: Axes,
+    label: str,
+    x: FloatArray,
+    mean: FloatArray,
+    band: FloatArray,
+    index: int = 0,
+    *,
+    strong: bool = True,
+    limits: tuple[float, float] = (-math.inf, math.inf),
 ) -> None:
     """Draws a line with its confidence band.
 
@@ -72,10 +81,12 @@ def curve(
         band: The half-width of the confidence interval at each x.
         index: The number of the line, which determines the colour of an unknown label.
         strong: Whether the line is thick; False for figures in which many lines cross.
+        limits: The range of possible values, which the band does not leave.
     """
     colour = colour_of(label, index)
     axes.plot(x, mean, color=colour, label=label, linewidth=1.6 if strong else 1.2)
-    axes.fill_between(x, mean - band, mean + band, color=colour, alpha=0.18 if strong else 0.1, linewidth=0)
+    low, high = np.maximum(mean - band, limits[0]), np.minimum(mean + band, limits[1])
+    axes.fill_between(x, low, high, color=colour, alpha=0.18 if strong else 0.1, linewidth=0)
 
 
 def save_as(drawn: Figure, path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from turnout.analysis.statistics import mean_confidence_interval
+from turnout.analysis.statistics import UNIT_RANGE, mean_confidence_interval
 from turnout.experiments.framework.drawing import curve, figure
 from turnout.experiments.framework.experiment import Table
 from turnout.experiments.paper.learning_curves import (
@@ -136,7 +136,7 @@ def _draw_panel(axes: Axes, panel: str, table: Table, labels: Sequence[str], clo
     for label in labels:
         mean, band = (np.asarray(table[f"{panel}, {label} {measure}"]) for measure in ("mean", "band"))
         known = ~np.isnan(mean)
-        curve(axes, label, times[known], mean[known], band[known], strong=False)
+        curve(axes, label, times[known], mean[known], band[known], strong=False, limits=UNIT_RANGE)
     axes.margins(x=0.01)
 
 
