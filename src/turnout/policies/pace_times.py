@@ -126,11 +126,12 @@ class ExpectedTimes(PaceTimes):
         return offer.expected_times
 
     def usual_terms(self, offer: RoundOffer, rows: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Returns the mean times of these clients, each times a weight, and these weights."""
-        return self.usual.terms(self.usual.fleet_mean(self.times(offer)[:, None], offer.available), rows)
+        """Returns the mean times of these clients, and weights of 1."""
+        weighted, weights = self.usual.terms(self.usual.fleet_mean(self.times(offer)[:, None], offer.available), rows)
+        return weighted / weights, np.ones(len(rows))
 
     def cohort(self, offer: RoundOffer, pace: Pace, places: int) -> PacedCohort:
         """Returns the cohort for the true expected times."""
-        weighted, weights = self.usual_terms(offer, np.arange(offer.clients))
+        usual, _ = self.usual_terms(offer, np.arange(offer.clients))
         times = np.ascontiguousarray(self.times(offer))
-        return paced_cohort_of_times(times, weighted / weights, pace, places, offer.available)
+        return paced_cohort_of_times(times, usual, pace, places, offer.available)

@@ -145,7 +145,7 @@ def tune(
 
     Pass one goal: --within TURNS, --mean-round SECONDS or --p95-round SECONDS. Exit code: 1 if it cannot be met.
 
-    Examples: turnout tune --policy fair-pace --mean-round 8.2, turnout tune --within 3 --by 500
+    Example: turnout tune --policy fair-pace --mean-round 8.2
     """
     goal = _goal(within, mean_round, p95_round, by)
     record = None if source is None else recorded(source, run)

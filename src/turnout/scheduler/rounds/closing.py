@@ -17,8 +17,7 @@ def build_closed_round(
     """Returns the closed round, and its turns with the outcomes of clients that are missing or surplus.
 
     The first `opened.wanted` clients that returned are kept, ties broken by the lower row. If enough returned, a
-    missing client is outrun by the last of them. Otherwise it is late. A client that failed counts with the time at
-    which the server stopped waiting: with the last update if no client is missing, otherwise after the limit.
+    missing client is outrun by the last of them. Otherwise it is late.
 
     Args:
         opened: The open round.
@@ -30,9 +29,7 @@ def build_closed_round(
     arrived = sorted((turn for turn in turns if turn.kind == "arrived"), key=lambda turn: (turn.seconds, turn.row))
     kept, surplus = arrived[: opened.wanted], {turn.row for turn in arrived[opened.wanted :]}
     duration = max((turn.seconds or 0.0 for turn in kept), default=0.0)
-    # If all others have failed, the server waits for nobody: it closes the round with the last update.
-    is_waiting = not kept or any(turn.kind is None for turn in turns)
-    if len(kept) < opened.wanted and is_waiting:
+    if len(kept) < opened.wanted:
         limit = opened.deadline or after
         duration = max(duration, opened.elapsed if limit is None else limit)
     missing = "late" if len(kept) < opened.wanted else "outrun"
