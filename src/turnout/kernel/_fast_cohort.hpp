@@ -674,7 +674,7 @@ class Solver {
                 const int64_t value = values[places[i]];
                 const bool is_idle = cell < kDebtBuckets;
                 if (!is_idle && frequent_.has(cell, value) && !frequent_.admits(cell, time, fleet_.size)) continue;
-                // Those that are out of the race need not be counted: whoever is behind one of them is also behind
+                // Those that are out of the race need not be counted: a client behind one of them is also behind
                 // the `size` clients that are ahead of it.
                 ++counts[cell];
                 if (is_idle) {

@@ -56,7 +56,7 @@ class Presence:
             self._discounted = np.concatenate([self._discounted, np.zeros(count, dtype=np.int64)])
 
     def forget(self, rows: IntArray, rounds: int | IntArray) -> None:
-        """Lets the counts of these clients begin anew; `rounds` is the number of rounds so far."""
+        """Restarts the counts of these clients; `rounds` is the number of rounds so far."""
         if self._discounted is None:
             self._discounted = np.zeros(len(self._present), dtype=np.int64)
         self._present[rows] = 0
