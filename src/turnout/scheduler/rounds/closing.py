@@ -29,7 +29,9 @@ def build_closed_round(
     arrived = sorted((turn for turn in turns if turn.kind == "arrived"), key=lambda turn: (turn.seconds, turn.row))
     kept, surplus = arrived[: opened.wanted], {turn.row for turn in arrived[opened.wanted :]}
     duration = max((turn.seconds or 0.0 for turn in kept), default=0.0)
-    if len(kept) < opened.wanted:
+    # If everybody who has not returned has failed, the server did not wait for the deadline.
+    is_waiting = not kept or any(turn.kind is None for turn in turns)
+    if len(kept) < opened.wanted and is_waiting:
         limit = opened.deadline or after
         duration = max(duration, opened.elapsed if limit is None else limit)
     missing = "late" if len(kept) < opened.wanted else "outrun"
@@ -40,7 +42,7 @@ def build_closed_round(
         round=opened.round,
         rows=opened.rows,
         contexts=opened.contexts,
-        seconds=np.array([duration if turn.seconds is None else turn.seconds for turn in in_order], dtype=np.float64),
+        seconds=np.array([_seconds(turn, duration, is_waiting) for turn in in_order], dtype=np.float64),
         kinds=np.array([KINDS.index(str(turn.kind)) for turn in in_order], dtype=np.int64),
         available=opened.available,
         late_rounds=np.array([turn.round for turn in late_turns], dtype=np.int64),
@@ -49,6 +51,17 @@ def build_closed_round(
         losses=None if np.isnan(losses).all() else losses,
     )
     return closed, list(finished.values())
+
+
+def _seconds(turn: Turn, duration: float, is_waiting: bool) -> float:
+    """Returns the exchange time of a turn, or how long the server waited for the client.
+
+    When a client failed is not recorded: it counts with the whole round if others were awaited until the end, otherwise
+    with 0, because the round then ended with the last update.
+    """
+    if turn.seconds is not None:
+        return turn.seconds
+    return duration if is_waiting or turn.kind != "failed" else 0.0
 
 
 def _finish_turn(turn: Turn, duration: float, missing: str, surplus: bool) -> Turn:
