@@ -1,4 +1,4 @@
-"""The promise on the pages, in the API and in the metrics: kept, behind or broken, of whom and since when."""
+"""The promise on the pages, in the API and in the metrics: kept, behind or broken, for which client and since when."""
 
 from __future__ import annotations
 

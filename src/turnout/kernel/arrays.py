@@ -18,6 +18,9 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 LARGEST_FLOAT = float(np.finfo(np.float64).max)
 LARGEST_CONTEXT = 1e6
 LARGEST_TIME = 1e9
+#: The largest number of units per turn; with it, the turns owed after billions of rounds fit into 64 bits. Rates and
+#: tolerances are read as fractions with denominators up to this.
+FINEST = 10**9
 
 
 def as_floats(

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number
+from turnout.kernel.arrays import FINEST, BoolArray, FloatArray, IntArray, as_number
 
 #: How far a client is behind its promise: less than one turn, within the tolerance, or beyond it.
 PromiseStatus: TypeAlias = Literal["kept", "behind", "broken"]
@@ -22,8 +22,6 @@ STATUSES: tuple[PromiseStatus, ...] = ("kept", "behind", "broken")
 DEFAULT_TOLERANCE = 2.0
 
 Tolerance: TypeAlias = float | Fraction
-# Tolerances that are given as floats are rounded to fractions with denominators up to this.
-FINEST = 10**9
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,11 @@ class CohortProblem:
         """The urgent clients that are selected, the most urgent first."""
         return self.urgent[: self.size]
 
+    def total_value(self, rows: tuple[int, ...]) -> float:
+        """Returns what turns of these clients are worth together."""
+        total = sum(self.values.units[list(rows)].tolist()) + self.values.credit * len(rows)
+        return total / self.values.units_per_turn if rows else 0.0
+
     def contested(self) -> CohortProblem:
         """Returns the problem of the places that urgent clients leave to the others."""
         if not len(self.urgent):

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from turnout.errors import ReportError, SettingError, StateError
 from turnout.kernel.arrays import (
+    FINEST,
     BoolArray,
     FloatArray,
     IntArray,
@@ -32,8 +33,6 @@ Accrual: TypeAlias = Literal["always", "available"]
 SHARE_OF: Mapping[Accrual, str] = {"always": "all rounds", "available": "the rounds it was available for"}
 #: The default guaranteed rate, in turns per round: that of the paper's experiments.
 DEFAULT_RATE = 0.15
-# The largest number of units per turn; with it, the turns owed after billions of rounds fit into 64 bits.
-FINEST = 10**9
 
 
 class OwedTurns(NamedTuple):

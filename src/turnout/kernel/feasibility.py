@@ -10,15 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import InfeasiblePromise, SettingError
-from turnout.kernel.arrays import FloatArray, as_count, as_floats, refuse_where
+from turnout.kernel.arrays import FINEST, FloatArray, as_count, as_floats, refuse_where
 from turnout.kernel.certificate import Tolerance, exact_tolerance
-from turnout.kernel.fairness import FINEST, Accrual
+from turnout.kernel.fairness import Accrual
+from turnout.kernel.presence import expected_absence
 
 # Rates and availabilities are floats; the test tolerates their rounding errors.
 ROUNDING = 1e-9
 NEGLIGIBLE = 1e-30
-#: An absence is as long as expected unless a longer one has less than this probability.
-IMPROBABLE = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +135,12 @@ def largest_feasible_rate(availability: npt.ArrayLike, cohort_size: int) -> Frac
 
 
 def longest_absence(availability: npt.ArrayLike) -> FloatArray:
-    """Returns the longest absence to expect of each client, in rounds: ln 0.001 / ln(1 − availability).
+    """Returns the longest absence to expect of each client, in rounds.
 
     >>> longest_absence([1.0, 0.5, 0.2]).round(1).tolist()
     [0.0, 10.0, 31.0]
     """
-    with np.errstate(divide="ignore"):
-        absence: FloatArray = math.log(IMPROBABLE) / np.log1p(-as_probabilities(availability))
-    return absence
+    return expected_absence(as_probabilities(availability))
 
 
 def least_tolerances(rates: npt.ArrayLike, availability: npt.ArrayLike, accrual: Accrual) -> FloatArray:

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, IntArray, load_array
+from turnout.kernel.arrays import FINEST, FloatArray, IntArray, load_array
 from turnout.kernel.certificate import Certificate
-from turnout.kernel.fairness import FINEST
 
 NO_GROUP = -1
 

@@ -85,5 +85,14 @@ def absence(present: IntArray, rounds: int | IntArray) -> FloatArray:
 
     Both are without this round, for which the clients are available.
     """
-    longest: FloatArray = math.log(IMPROBABLE) / np.log1p(-(present + 2) / (rounds + 3))
+    return expected_absence((present + 2) / (rounds + 3))
+
+
+def expected_absence(probability: FloatArray) -> FloatArray:
+    """Returns the longest absence to expect of clients that are available with these probabilities, in rounds.
+
+    It is ln 0.001 / ln(1 − probability): 0 for a client that is always available, infinite for one that never is.
+    """
+    with np.errstate(divide="ignore"):
+        longest: FloatArray = math.log(IMPROBABLE) / np.log1p(-probability)
     return longest

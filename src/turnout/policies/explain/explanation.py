@@ -102,12 +102,13 @@ def explain_choice(
     if problem is None:
         why = f"{policy.name} did not weigh seconds against turns owed in this round"
         return inexact_explanation(policy, selection, row, name, why)
-    if not _is_same(problem.solve(), selection):
+    cohort = problem.solve()
+    if not _is_same(cohort, selection):
         return inexact_explanation(policy, selection, row, name, "computing it again gives another selection")
     if not problem.available[row]:
         return inexact_explanation(policy, selection, row, name, "", standing="excluded")
     if problem.prices is not None:
-        return _price_explanation(policy, offer, problem, problem.prices, row, name)
+        return _price_explanation(policy, offer, problem, problem.prices, cohort, row, name)
     return _exact_explanation(policy, offer, selection_margin(problem, row), problem, row, name)
 
 
@@ -194,13 +195,23 @@ def _price_explanation(
     offer: RoundOffer,
     problem: CohortProblem,
     terms: PriceTerms,
+    cohort: Cohort,
     row: int,
     name: Callable[[int], str],
 ) -> Explanation:
-    """Explains the selection of a policy that gives turns a price."""
+    """Explains the selection of a policy that gives turns a price.
+
+    Args:
+        policy: The policy.
+        offer: The offer of the round.
+        problem: The problem that the policy solved.
+        terms: The terms of its prices.
+        cohort: The solution of the problem.
+        row: The row of the client.
+        name: Returns the name of a client from its row.
+    """
     sentences = PriceSentences(row, problem, terms, name)
     urgent = row in problem.urgent.tolist()
-    cohort = problem.solve()
     known = Explanation(
         round=offer.round,
         client=name(row),

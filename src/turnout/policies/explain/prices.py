@@ -58,7 +58,7 @@ class PriceSentences(NamedTuple):
         if margin.rival_threshold is None or margin.margin is None:
             return f"{self.client} was chosen because all available clients were"
         change = margin.rival_threshold - margin.threshold
-        lost = self._prices(margin.leaving) - self._prices(margin.joining)
+        lost = self.problem.total_value(margin.leaving) - self.problem.total_value(margin.joining)
         if change == 0 and lost == 0:
             return f"{self.client} was chosen by a tie: the best cohort without it is equally good; {TIES}"
         parts = []
@@ -83,9 +83,9 @@ class PriceSentences(NamedTuple):
             effect = (
                 f"choosing {self.client} would {verb} the round by {format_number(abs(change))} s, and it would replace"
             )
-        effect += f" {join_names(self.name, margin.leaving)} (worth {format_number(self._prices(margin.leaving))} s)"
+        effect += f" {self._valued(margin.leaving)}"
         if along:
-            effect += f" together with {join_names(self.name, along)} (worth {format_number(self._prices(along))} s)"
+            effect += f" together with {self._valued(along)}"
         missing = format_number(margin.missing_units / margin.units_per_turn)
         return f"{effect}; {self.price()}: with {missing} s more it would have been chosen"
 
@@ -110,7 +110,5 @@ class PriceSentences(NamedTuple):
             return f"it is {state}, but should be {format_turns(-allowed)} ahead, because it is often absent"
         return f"it is {state} and may be {format_number(allowed)} behind"
 
-    def _prices(self, rows: tuple[int, ...]) -> float:
-        values = self.problem.values
-        total = sum(values.units[list(rows)].tolist()) + values.credit * len(rows)
-        return total / values.units_per_turn if rows else 0.0
+    def _valued(self, rows: tuple[int, ...]) -> str:
+        return f"{join_names(self.name, rows)} (worth {format_number(self.problem.total_value(rows))} s)"

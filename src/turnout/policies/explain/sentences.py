@@ -31,7 +31,7 @@ class MarginSentences(NamedTuple):
         if margin.rival_threshold is None or margin.margin is None:
             return f"{self.client} was chosen because all available clients were"
         change = margin.rival_threshold - margin.threshold
-        lost = self._values(margin.leaving) - self._values(margin.joining)
+        lost = self.problem.total_value(margin.leaving) - self.problem.total_value(margin.joining)
         if change == 0 and lost == 0:
             return f"{self.client} was chosen by a tie: the best cohort without it is equally good; {TIES}"
         parts = []
@@ -54,8 +54,9 @@ class MarginSentences(NamedTuple):
         along = tuple(other for other in margin.joining if other != self.row)
         debt = f"{self._has(format_turns(own))}"
         if along:
-            debt += f", would bring {self._names(along)} along ({self._short(self._values(along))})"
-        debt += f" and would replace {self._names(margin.leaving)} ({self._short(self._values(margin.leaving))})"
+            debt += f", would bring {self._names(along)} along ({self._short(self.problem.total_value(along))})"
+        replaced = self._short(self.problem.total_value(margin.leaving))
+        debt += f" and would replace {self._names(margin.leaving)} ({replaced})"
         if change == 0:
             start = f"{client} is fast enough, but it {debt}"
         else:
@@ -72,11 +73,6 @@ class MarginSentences(NamedTuple):
 
     def _short(self, turns: float) -> str:
         return f"{'owed' if self.problem.values_are_debts else 'counting for'} {format_number(turns)}"
-
-    def _values(self, rows: tuple[int, ...]) -> float:
-        values = self.problem.values
-        total = sum(values.units[list(rows)].tolist()) + values.credit * len(rows)
-        return total / values.units_per_turn if rows else 0.0
 
     def _worth(self, seconds: float) -> str:
         return f"worth {format_turns(abs(self.problem.speed_weight * seconds))}"
