@@ -12,8 +12,8 @@ from turnout import FairPace, RoundOffer, RoundReport
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.kernel.pace import Pace, PacedCohort, paced_cohort_of_contexts, paced_cohort_of_times
-from turnout.kernel.usual import UsualContexts
+from turnout.kernel.pace.prices import Pace, PacedCohort, paced_cohort_of_contexts, paced_cohort_of_times
+from turnout.kernel.pace.usual import UsualContexts
 from turnout.policies.small_fleet import SmallFleet
 
 KERNELS = ("compiled", "numpy")

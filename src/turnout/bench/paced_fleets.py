@@ -10,7 +10,7 @@ import numpy as np
 
 from turnout.bench.fleets import BLOCK, LESSONS, random_contexts, random_speeds
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
-from turnout.kernel.pace import paced_cohort_of_contexts
+from turnout.kernel.pace.prices import paced_cohort_of_contexts
 from turnout.kernel.rounds import RoundOffer, RoundReport
 from turnout.policies.fair_pace import FairPace
 

@@ -53,10 +53,10 @@ from turnout.kernel.certificate import exact_tolerance
 from turnout.kernel.cohort_problem import CohortProblem, PriceTerms
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.guarantee import GuaranteeSettings
-from turnout.kernel.pace import SHARING, Pace, PaceOutlook, exact_prices, most_urgent, price_order
-from turnout.kernel.presence import Presence
+from turnout.kernel.pace.presence import Presence
+from turnout.kernel.pace.prices import SHARING, Pace, PaceOutlook, exact_prices, most_urgent, price_order
+from turnout.kernel.pace.usual import UsualContexts
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.kernel.usual import UsualContexts
 from turnout.policies.base import prefixed, subset
 from turnout.policies.guaranteed import GuaranteedPolicy
 from turnout.policies.pace_times import ExpectedTimes, LearnedTimes, PaceTimes

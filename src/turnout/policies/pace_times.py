@@ -11,9 +11,9 @@ import numpy as np
 from turnout.errors import OfferError
 from turnout.kernel.arrays import FloatArray, IntArray, load_array
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.kernel.pace import Pace, PacedCohort, paced_cohort_of_contexts, paced_cohort_of_times
+from turnout.kernel.pace.prices import Pace, PacedCohort, paced_cohort_of_contexts, paced_cohort_of_times
+from turnout.kernel.pace.usual import UsualContexts, UsualTimes
 from turnout.kernel.rounds import RoundOffer, RoundReport
-from turnout.kernel.usual import UsualContexts, UsualTimes
 from turnout.policies.base import prefixed, subset
 
 

@@ -9,7 +9,8 @@ row. The places that are left minimise
 
     max(time over the whole cohort) − Σ price
 
-with the exact solver of `cohort.py`. Sums of prices are integers: prices are rounded to a common power of two.
+with the exact solver of `turnout.kernel.cohort`. Prices are rounded to a common power of two, so that their sums are
+exact.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from turnout.kernel.backend import compiled_kernel
 from turnout.kernel.cohort import EMPTY_COHORT, Cohort, as_exact, numpy_cohort
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import OwedTurns
-from turnout.kernel.presence import Presence, absence
-from turnout.kernel.usual import UsualContexts
+from turnout.kernel.pace.presence import Presence, absence
+from turnout.kernel.pace.usual import UsualContexts
 
 #: The share of a cohort among which the cost of a slow round is divided. Not all members of a slow round are as slow as
 #: its slowest member, so the share of each slow one is larger than one place. The constant was found by trial; the mean

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.backend import using_kernel
-from turnout.kernel.pace import (
+from turnout.kernel.pace.presence import Presence, absence
+from turnout.kernel.pace.prices import (
     LARGEST_PRICE,
     Pace,
     PaceOutlook,
@@ -22,7 +23,6 @@ from turnout.kernel.pace import (
     paced_cohort_of_times,
     price_order,
 )
-from turnout.kernel.presence import Presence, absence
 
 KERNELS = ("compiled", "numpy")
 

@@ -6,8 +6,8 @@ import pytest
 from policies.examples import make_report
 from turnout.errors import StateError
 from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.kernel.pace.usual import UsualContexts, UsualTimes
 from turnout.kernel.rounds import LateArrivals
-from turnout.kernel.usual import UsualContexts, UsualTimes
 
 EVERYONE = np.ones(3, dtype=np.bool_)
 
