@@ -19,6 +19,7 @@ PAGES = ROUTES
 SETTLED = """(() => {
     const inside = document.querySelector("#page .inside");
     if (!inside || !inside.dataset.key.startsWith("%s ")) return false;
+    if (inside.dataset.address !== location.hash) return false;  // the page of the address before
     if (inside.querySelector(".skeleton, [aria-busy='true']")) return false;
     const charts = [...inside.querySelectorAll("[data-chart]")];
     return charts.every(chart => chart.querySelector(".main-svg"));

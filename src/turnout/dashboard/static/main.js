@@ -35,7 +35,7 @@ function address(page, settings = {}) {
 function readAddress() {
   const [name, query] = location.hash.replace(/^#\/?/, '').split(/\?(.*)/s);
   const page = PAGES.find((candidate) => candidate.name === name) ?? overview;
-  return { page, settings: Object.fromEntries(new URLSearchParams(query ?? '')) };
+  return { page, settings: Object.fromEntries(new URLSearchParams(query ?? '')), address: location.hash };
 }
 
 function update(changes, { replace = false } = {}) {
@@ -163,7 +163,8 @@ function draw() {
   const content = isEmpty ? emptyRounds(about.reading) : page.view(slots, settings);
   const promise = about && promiseLine(about.certificate);
   fill(at('page'),
-    h('div', { 'data-key': `${page.name} ${settings.run ?? ''}`, class: 'inside' }, heading, promise, content));
+    h('div', { 'data-key': `${page.name} ${settings.run ?? ''}`, 'data-address': route.address, class: 'inside' },
+      heading, promise, content));
   page.drawn?.(slots, settings);
   drawAll(at('page'));
 }
