@@ -15,7 +15,7 @@ from dashboard.readings import random_columns, write_random_run
 from dashboard.served import Served, play_rounds, run_store, served, small_fleet
 from scheduler.fleets import named, offered
 from turnout.scheduler import Scheduler
-from turnout.scheduler.journal import journal
+from turnout.scheduler.journal import changes
 from turnout.simulator import RunPlan, play_into
 from turnout.store import RunStore
 
@@ -39,7 +39,7 @@ def fleet_with_a_guarantee_wrapper(path: Path) -> None:
 
 
 def large_fleet(path: Path) -> None:
-    with patch.object(journal, "KEEP_AVAILABILITY_UP_TO", 3):
+    with patch.object(changes, "KEEP_AVAILABILITY_UP_TO", 3):
         small_fleet(path, rounds=30, is_open=False)
         with Scheduler.open(path) as scheduler:
             scheduler.snapshot()
@@ -47,7 +47,7 @@ def large_fleet(path: Path) -> None:
 
 
 def large_fleet_at_its_snapshot(path: Path) -> None:
-    with patch.object(journal, "KEEP_AVAILABILITY_UP_TO", 3):
+    with patch.object(changes, "KEEP_AVAILABILITY_UP_TO", 3):
         small_fleet(path, rounds=30, is_open=False)
         with Scheduler.open(path) as scheduler:
             scheduler.snapshot()

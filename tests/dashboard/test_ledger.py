@@ -28,7 +28,7 @@ from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.policies.rbcsf.change import ChangeDetector
 from turnout.policies.registry import make_policy, with_defaults
 from turnout.scheduler import Scheduler
-from turnout.scheduler.journal import journal
+from turnout.scheduler.journal import changes
 from turnout.store import RoundColumns, RunStore
 
 RATE = Fraction(1, 6)  # guaranteed rate of small_fleet
@@ -392,7 +392,7 @@ def test_a_fleet_without_old_masks_has_debts_since_its_snapshot(
     path, calm = folder / "fleet.turnout", folder / "calm.turnout"
     rate, rules = make(calm)
     audit = audit_of(calm, rate, **rules)
-    monkeypatch.setattr(journal, "KEEP_AVAILABILITY_UP_TO", 3)
+    monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
     make(path)  # deterministic: plays the same rounds again
     if make is not restless:
         with Scheduler.open(path) as scheduler:
@@ -433,7 +433,7 @@ def test_a_fleet_without_old_masks_has_debts_since_its_snapshot(
 def test_the_ledger_and_the_scheduler_suspect_the_same_client(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client reports varying contexts while its times stay the same."""
     for name, kept in (("small.turnout", 100), ("large.turnout", 3)):
-        monkeypatch.setattr(journal, "KEEP_AVAILABILITY_UP_TO", kept)
+        monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", kept)
         path = folder / name
         with Scheduler.open(path, settings={"cohort_size": 4}, deadline=90.0, allow_infeasible=True) as scheduler:
             for round_ in range(1, 41):
@@ -454,7 +454,7 @@ def test_the_ledger_and_the_scheduler_suspect_the_same_client(folder: Path, monk
 
 def test_flags_cover_only_the_clients_read_so_far(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fleet restored from its snapshot knows all clients before the ledger has read their events."""
-    monkeypatch.setattr(journal, "KEEP_AVAILABILITY_UP_TO", 3)
+    monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
     path, rules = folder / "fleet.turnout", {"cohort_size": 1, "guaranteed_rate": "1/8", "accrual": "always"}
     with Scheduler.open(path, settings=rules, deadline=90.0, allow_infeasible=True) as scheduler:
         scheduler.register(["rare", *named(4)])

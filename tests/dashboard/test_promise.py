@@ -22,7 +22,7 @@ from dashboard.test_machines import metrics_of, value_of
 from scheduler.fleets import named
 from turnout.kernel.certificate import STATUSES
 from turnout.scheduler import FleetReader, Scheduler
-from turnout.scheduler.journal import journal
+from turnout.scheduler.journal import changes
 from turnout.simulator import RunPlan, play_into
 from turnout.store import RunStore
 
@@ -202,7 +202,7 @@ def test_it_is_unknown_since_when_a_client_is_beyond_the_tolerance_if_that_was_b
 ) -> None:
     """A large fleet deletes old availability with a snapshot, and the ledger starts with the snapshot."""
     path = folder / "fleet.turnout"
-    monkeypatch.setattr(journal, "KEEP_AVAILABILITY_UP_TO", 3)
+    monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
     promise_fleet(path, "rbcsf", 60, speed_weight=20.0)
     with Scheduler.open(path) as scheduler:
         scheduler.snapshot()

@@ -29,7 +29,7 @@ from turnout.dashboard.views.rounds import rounds
 from turnout.dashboard.watch import Watch
 from turnout.errors import StoreError
 from turnout.scheduler import Reporter, Scheduler
-from turnout.scheduler.journal import journal
+from turnout.scheduler.journal import changes
 from turnout.simulator import RunPlan, play_into
 from turnout.store import RoundColumns, RunStore
 
@@ -236,7 +236,7 @@ def test_a_fleet_that_drops_its_masks_is_read_again(folder: Path, monkeypatch: p
     small_fleet(path, rounds=10, is_open=False)
     with served(path) as server, Scheduler.open(path) as scheduler:
         server.wait_read()
-        monkeypatch.setattr(journal, "KEEP_AVAILABILITY_UP_TO", 3)
+        monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
         with server.watch.locked_source():  # prevents reads in between
             play_rounds(scheduler, 3, scheduler.clients)
             scheduler.snapshot()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler.fleets import LIVE, OpenFleet
+from scheduler.serving import Server, running_server
 from turnout.scheduler import Scheduler
 
 
@@ -22,3 +23,10 @@ def open_fleet(folder: Path) -> Iterator[OpenFleet]:
             return opened.enter_context(Scheduler.open(path, **options))
 
         yield open_
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A process that plays a scripted fleet, and can be killed at any write."""
+    with running_server() as started:
+        yield started

@@ -5,7 +5,8 @@ Like any server after a restart, it knows only the file: `play` continues where 
 As a program it reads orders, one JSON object per line, and forks a child for each (which is faster than starting
 Python again). {"path": …, "rounds": …} plays up to that round. With "die_at": n, the child kills itself before its
 n-th write. With "die_after": seconds, it is killed after that time, which starts when the file is open if "once_open"
-is true. The answer has the exit code of the child and, if it was not killed, the number of its writes.
+is true. With "die_at_sync": n, it is killed inside the n-th flush of its log, which needs the preloaded library of
+`syncs.py`. The answer has the exit code of the child and, if it was not killed, the number of its writes and flushes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from killing import Writes
+from syncs import arm_sync, count_syncs
 from turnout.scheduler import ClientStatus, Scheduler
 
 SETTINGS: dict[str, Any] = {
@@ -169,15 +171,17 @@ def execute(order: dict[str, Any]) -> dict[str, Any]:
             os.kill(child, signal.SIGKILL)
         *_, last_line = ["", *pipe]
     _, status = os.waitpid(child, 0)
-    return {"code": os.waitstatus_to_exitcode(status), "writes": int(last_line) if last_line.strip().isdecimal() else 0}
+    writes, syncs = map(int, last_line.split()) if last_line[:1].isdecimal() else (0, 0)
+    return {"code": os.waitstatus_to_exitcode(status), "writes": writes, "syncs": syncs}
 
 
 def _run_child(order: dict[str, Any], pipe: int) -> None:
     code = 1
     try:
         writes = Writes(order.get("die_at"))
+        arm_sync(order.get("die_at_sync", 0), signal.SIGKILL)
         play(order["path"], order["rounds"], lambda: os.write(pipe, b"open\n"))
-        os.write(pipe, f"{writes.count}\n".encode())
+        os.write(pipe, f"{writes.count} {count_syncs()}\n".encode())
         code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())

@@ -315,8 +315,8 @@ def test_the_doctor_finds_no_problem_and_a_changed_state_is_one(
     assert problems(path) == []
     state = scheduler.state()
     state["numbers.arrived"] = state["numbers.arrived"] + 1
-    with scheduler._journal.writing() as db:
-        scheduler._journal.put_snapshot(db, scheduler._journal.last_event(), state)
+    with scheduler._journal.writing() as changes:
+        changes.put_snapshot(scheduler._journal.last_event(), state)
     assert {problem.split(":")[0] for problem in problems(path)} == {"state", "books"}
 
 

@@ -23,7 +23,7 @@ def policy_of(scheduler: Scheduler) -> FairPace:
 
 
 def without_sync(scheduler: Scheduler) -> Scheduler:
-    scheduler._journal.db.execute("PRAGMA synchronous = OFF")
+    scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
     return scheduler
 
 

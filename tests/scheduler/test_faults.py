@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from killing import environment
 from scheduler import restless_server
 from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_from_disk, play_round, rows_of, turns_in
+from scheduler.serving import AFTER, BEFORE, Server, read_everything
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, StoreError
 from turnout.scheduler import ClientStatus, Reporter, Scheduler
-from turnout.scheduler.journal.journal import FLEET
+from turnout.scheduler.journal.schema import FLEET
+from turnout.store.acknowledged import lock_path
 from waiting import wait_until
 
 HERE = Path(__file__).parent
@@ -35,49 +36,8 @@ BOTH = [pytest.param("fair-pace", {}, id="fair-pace"), pytest.param("rbcsf", {"s
 
 # kill -9 anywhere, also between selection and report
 
-BEFORE, AFTER = 8, 11  # the scripted rounds with every kind of change
 LAST = 30
 RANDOM_KILLS, PARTS = 110, 4
-
-
-class Server:
-    """The restless server as a process that executes orders."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def play(self, path: Path, rounds: int, **death: float) -> int:
-        """Returns the number of its writes; it must end by itself unless the order says that it is killed."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"path": str(path), "rounds": rounds, **death}) + "\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
-        assert answer["code"] == 0 or (death and answer["code"] == -signal.SIGKILL)
-        self.killed = answer["code"] == -signal.SIGKILL
-        return int(answer["writes"])
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    program = [sys.executable, str(HERE / "restless_server.py")]
-    with subprocess.Popen(
-        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
-    ) as process:
-        yield Server(process)
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.wait() == 0
-
-
-def read_everything(path: Path) -> tuple[bytes, list[tuple[Any, ...]], list[dict[str, Any]]]:
-    """Returns the state, the turns and the events, without wall-clock times."""
-    with Scheduler.open(path, read_only=True) as reader:
-        events = list(reader.export())
-        state = packed(reader)
-    for event in events:
-        event.pop("opened", None), event.pop("closed", None)
-    return state, turns_in(path), events
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -418,7 +378,7 @@ def test_clients_that_return_after_2000_rounds_get_their_share_but_not_all_turns
 ) -> None:
     """Clients accrue nothing while they are unavailable, and new clients start without debt."""
     scheduler = open_fleet(policy=policy, settings={"cohort_size": 2, "guaranteed_rate": 0.15, **weight})
-    scheduler._journal.db.execute("PRAGMA synchronous = OFF")
+    scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
     everyone = named(10)
     absent, present = everyone[:5], everyone[5:]
     seconds = {client: 1.0 + row % 4 for row, client in enumerate(everyone)}
@@ -569,7 +529,7 @@ def _rewrite_open_round(path: Path, **changes: str) -> None:
 @contextmanager
 def full_disk(scheduler: Scheduler, *, spare: int = 0) -> Iterator[None]:
     """Limits the file to its current size plus `spare` pages."""
-    db = scheduler._journal.db
+    db = scheduler._journal._file.connection
     (pages,) = db.execute("PRAGMA page_count").fetchone()
     db.execute(f"PRAGMA max_page_count = {pages + spare}")
     try:
@@ -779,11 +739,13 @@ def test_flipped_bytes_in_the_log_of_a_killed_process_are_refused_or_harmless(fo
     server.play(path, 6, die_at=100)
     assert server.killed
     file, log = path.read_bytes(), (folder / "fleet.turnout-wal").read_bytes()
+    acknowledged = lock_path(path).read_bytes()
     assert len(log) > 50_000
 
     def open_copy(name: str, log: bytes) -> bytes:
         (folder / name).write_bytes(file)
         (folder / f"{name}-wal").write_bytes(log)
+        lock_path(folder / name).write_bytes(acknowledged)
         with Scheduler.open(folder / name) as scheduler:
             return packed(scheduler)
 
@@ -910,14 +872,16 @@ def test_eight_processes_report_at_once_while_one_reads(open_fleet: OpenFleet, f
 def test_files_of_older_releases_open_with_the_state_they_had(folder: Path) -> None:
     """There is one file of each released format, with a digest of the state when it was written."""
     for old in sorted((HERE / "data").glob("*.turnout")):
-        expected = json.loads(old.with_suffix(".json").read_text())
+        expected = {"format": int(old.stem[-1]), **json.loads(old.with_suffix(".json").read_text())}
         path = folder / old.name
         shutil.copy(old, path)
         with Scheduler.open(path) as scheduler:
             assert state_digest(scheduler) == expected["digest"]
-            assert scheduler.settings.policy == "rbcsf"  # the default of the version that wrote the file
-            state = scheduler.state()
-            assert 0 < state["judged_after"] <= expected["round"]
+            state, is_judged = scheduler.state(), expected["format"] > 2
+            # The default policy of the version that wrote the file.
+            assert scheduler.settings.policy == ("fair-pace" if is_judged else "rbcsf")
+            assert (state["judged_after"] == 0) == is_judged
+            assert state["judged_after"] <= expected["round"]
             assert not state["numbers.broken_since"].any()
             assert (scheduler.round, scheduler.clients) == (expected["round"], expected["clients"])
             assert scheduler.status().out == expected["out"]
@@ -937,7 +901,7 @@ def test_an_upgrade_that_is_killed_at_any_write_is_completed_later(folder: Path,
     shutil.copy(old, uninterrupted)
     server.play(uninterrupted, 11)
     formats = set()
-    for write in range(1, 25):
+    for write in range(1, 35):
         path = folder / f"{write}.turnout"
         shutil.copy(old, path)
         server.play(path, 11, die_at=write)
@@ -945,7 +909,7 @@ def test_an_upgrade_that_is_killed_at_any_write_is_completed_later(folder: Path,
         formats |= set(rows_of(path, "PRAGMA user_version"))
         server.play(path, 11)
         assert read_everything(path) == read_everything(uninterrupted), f"killed before write {write}"
-    assert formats == {(1,), (2,)}
+    assert formats == {(1,), (FLEET.format,)}
 
 
 #: What later versions have added to the state of files that older ones wrote.
@@ -973,7 +937,7 @@ def test_misreported_contexts_are_learned_or_flagged_and_turns_stay_fair(
     rounds, world = 400, World(12)
     settings = {"cohort_size": 4, "guaranteed_rate": 0.25, **weight}
     scheduler = open_fleet(policy=policy, settings=settings, deadline=1000.0)
-    scheduler._journal.db.execute("PRAGMA synchronous = OFF")
+    scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
     suspects: set[str] = set()
     trained: list[str] = []
     for round_ in range(1, rounds + 1):

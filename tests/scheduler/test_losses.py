@@ -209,5 +209,5 @@ def test_a_scheduler_upgrades_a_file_of_format_1(folder: Path) -> None:
         scheduler.close_round()
         after = packed(scheduler)
     assert packed_from_disk(path) == after
-    assert rows_of(path, "PRAGMA user_version") == [(2,)]
+    assert rows_of(path, "PRAGMA user_version") == [(3,)]
     assert all(finding.sound is not False for finding in examine(path))

@@ -60,7 +60,7 @@ def play_twelve(
     scheduler: Scheduler, rounds: int = ROUNDS, *, seed: int = 0, busy: bool = False
 ) -> tuple[float, float]:
     """Plays rounds of the twelve clients; returns the mean duration, and how far anybody was ever behind."""
-    scheduler._journal.db.execute("PRAGMA synchronous = OFF")
+    scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
     total, worst = 0.0, -np.inf
     for round_ in range(scheduler.round + 1, scheduler.round + rounds + 1):
         statuses, seconds = statuses_and_times(round_, seed, busy=busy)
@@ -361,8 +361,8 @@ def test_the_doctor_accepts_an_old_snapshot_and_finds_a_forged_round(open_fleet:
     forged = {**state, "numbers.broken_since": state["numbers.broken_since"] * 2}
     old = {key: value for key, value in state.items() if key not in ("judged_after", "numbers.broken_since")}
     for snapshot, problems in ((old, 0), (forged, 1)):
-        with scheduler._journal.writing() as db:
-            scheduler._journal.put_snapshot(db, scheduler._journal.last_event(), snapshot)
+        with scheduler._journal.writing() as changes:
+            changes.put_snapshot(scheduler._journal.last_event(), snapshot)
         assert len(findings()) == problems
     assert "numbers.broken_since" in findings()[0]
 

@@ -549,7 +549,7 @@ TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
 
 def file_bytes(scheduler: Scheduler, path: Path) -> bytes:
     """Returns the bytes of the file after a checkpoint, and of its write-ahead log."""
-    busy, *_ = scheduler._journal.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    busy, *_ = scheduler._journal._file.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     assert not busy
     return path.read_bytes() + path.with_name(f"{path.name}-wal").read_bytes()
 
@@ -787,7 +787,7 @@ def test_a_read_only_scheduler_cannot_write(open_fleet: OpenFleet) -> None:
     assert reader.choose({}) == ["a"]
     attempts: list[Callable[[], object]] = [lambda: reader.report("a", 1.0), reader.close_round, reader.abandon_round]
     for attempt in attempts:
-        with pytest.raises(StoreError, match="was opened for reading: open it without read_only=True to write"):
+        with pytest.raises(StoreError, match="was opened read-only: open it without read_only=True to write"):
             attempt()
     assert packed(reader) == packed(scheduler)
     scheduler.close()
@@ -954,7 +954,7 @@ def test_snapshots_are_written_automatically_and_do_not_change_the_state(open_fl
     assert packed(often) == packed(never) == packed_from_disk(folder / "often") == packed_from_disk(folder / "never")
     (seq,) = rows_of(folder / "never", "SELECT seq FROM snapshot")
     assert seq == (101,)  # the hundredth round, after one event for the clients that joined
-    never._journal.db.execute("DELETE FROM snapshot")
+    never._journal._file.connection.execute("DELETE FROM snapshot")
     assert packed_from_disk(folder / "never") == packed(never)  # replayed from the first event
 
 

@@ -115,7 +115,10 @@ def as_number(
     """
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         raise error(f"{field} must be a number, not {value!r}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise error(f"{field} must be below 1.8e308, the largest float") from None
     if not np.isfinite(number):
         raise error(f"{field} must be finite, not {number}")
     if number < least:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FINEST, BoolArray, FloatArray, IntArray, as_number
+from turnout.log import printable
 
 #: How far a client is behind its promise: less than one turn, within the tolerance, or beyond it.
 PromiseStatus: TypeAlias = Literal["kept", "behind", "broken"]
@@ -65,7 +66,7 @@ class PromiseSummary:
         if self.worst is None:
             text = "kept: all clients have retired" if self.retired else "kept: there are no clients yet"
             return text + self._retired_clause()
-        worst = f"{name(self.worst)} is {self.worst_behind:.2f} turns behind"
+        worst = f"{printable(name(self.worst))} is {self.worst_behind:.2f} turns behind"
         if self.status == "broken":
             since = "" if self.since is None else f", since round {self.since:,}"
             text = f"broken: {worst}, beyond the tolerance of {self.tolerance:g}{since}"

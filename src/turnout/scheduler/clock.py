@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+
+#: The longest time that is believed to pass between a selection and the restart of the machine, in seconds: a year.
+LONGEST_RESTART = 366 * 86400.0
 
 
 def now() -> str:
@@ -21,7 +25,10 @@ def boot_id() -> str:
 
 
 def seconds_since(monotonic: float, boot: str, wall: str) -> float:
-    """Returns the seconds since a moment, by the wall clock only if the machine was restarted since.
+    """Returns the seconds since a moment, by the wall clock only if the machine was restarted since; NaN if unknown.
+
+    The wall clock is not believed if it says that the moment is in the future or more than a year ago: it was set
+    wrongly, then or now.
 
     Args:
         monotonic: The monotonic clock at that moment.
@@ -30,4 +37,5 @@ def seconds_since(monotonic: float, boot: str, wall: str) -> float:
     """
     if boot and boot == boot_id():
         return max(time.monotonic() - monotonic, 0.0)
-    return max((datetime.now(UTC) - datetime.fromisoformat(wall)).total_seconds(), 0.0)
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(wall)).total_seconds()
+    return seconds if 0.0 <= seconds <= LONGEST_RESTART else math.nan

@@ -266,4 +266,7 @@ def _value(client: str, status: Any, feature: Feature) -> float:
         )
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise OfferError(f"{feature.name} of {client!r} must be a number, got {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise OfferError(f"{feature.name} of {client!r} must be below 1.8e308, the largest float") from None

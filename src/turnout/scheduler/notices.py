@@ -10,7 +10,9 @@ import numpy as np
 
 from turnout.kernel.arrays import BoolArray
 from turnout.kernel.feasibility import least_tolerances
+from turnout.log import printable
 from turnout.policies.registry import nested_settings, setting_default, setting_names
+from turnout.scheduler.records import OpenRound
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import DEFAULT_POLICY, SchedulerSettings
 
@@ -19,6 +21,10 @@ from turnout.scheduler.settings import DEFAULT_POLICY, SchedulerSettings
 LONGEST_WAIT_TURNS = 10
 #: The number of clients that a notice names.
 NAMED = 5
+
+
+#: What is said if the time since the selection of the open round is not known.
+UNKNOWN_ELAPSED = "the time since the selection is unknown, because the machine was restarted and its clock was changed"
 
 
 class LongWait(NamedTuple):
@@ -39,9 +45,12 @@ class LongWait(NamedTuple):
     largest_weight: float
 
 
-def notices_of(fleet: Fleet, settings: SchedulerSettings) -> list[str]:
-    """Returns what an operator should know about the settings and the clients of a fleet."""
-    return [notice for notice in _notices(fleet, settings) if notice]
+def notices_of(fleet: Fleet, settings: SchedulerSettings, opened: OpenRound | None = None) -> list[str]:
+    """Returns what an operator should know about the settings, the clients and the open round of a fleet."""
+    notices = [notice for notice in _notices(fleet, settings) if notice]
+    if opened is not None and math.isnan(opened.elapsed):
+        notices.append(f"{UNKNOWN_ELAPSED}: close round {opened.round}")
+    return notices
 
 
 def promise_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
@@ -67,8 +76,8 @@ def waiting_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
     others = f", like {wait.clients - 1:,} more clients" if wait.clients > 1 else ""
     never = "; max_owed caps its debt before that, so it is never selected" if wait.never else ""
     return (
-        f"at speed_weight={weight:g} {fleet.ids[wait.row]} waits about {wait.rounds:,.0f} rounds for a turn{others}"
-        f"{never}: create a new fleet with policy={DEFAULT_POLICY!r}, or with a speed_weight of at most "
+        f"at speed_weight={weight:g} {printable(fleet.ids[wait.row])} waits about {wait.rounds:,.0f} rounds for a turn"
+        f"{others}{never}: create a new fleet with policy={DEFAULT_POLICY!r}, or with a speed_weight of at most "
         f"{_round_down(wait.largest_weight)}"
     )
 
@@ -157,7 +166,7 @@ def _some(fleet: Fleet, clients: BoolArray) -> str:
     """Returns the first ids of these clients, and the number of the others."""
     rows = np.flatnonzero(clients).tolist()
     more = f" and {len(rows) - NAMED:,} more" if len(rows) > NAMED else ""
-    return ", ".join(fleet.ids[row] for row in rows[:NAMED]) + more
+    return ", ".join(printable(fleet.ids[row]) for row in rows[:NAMED]) + more
 
 
 def _round_down(value: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ class OpenRound:
 
     @property
     def elapsed(self) -> float:
-        """The seconds since the selection."""
+        """The seconds since the selection; NaN if unknown, because the clock was changed and the machine restarted."""
         return seconds_since(self.monotonic, self.boot, self.opened)
 
 
@@ -133,6 +134,21 @@ def turn_from_row(row: Sequence[Any]) -> tuple[Turn, Any]:
     """Returns the turn of a row of the table of turns, and the checksum that is stored with it."""
     *columns, checksum = row[:CHECKSUM_COLUMN]
     return Turn(*columns, *row[CHECKSUM_COLUMN:]), checksum
+
+
+def update_turns(db: sqlite3.Connection, turns: Sequence[Turn]) -> None:
+    """Writes these turns in place of those of the same clients and rounds."""
+    db.executemany(
+        "UPDATE turns SET id = ?, kind = ?, seconds = ?, why = ?, at = ?, late_seconds = ?, late_at = ?, "
+        "folded = ?, loss = ?, seal = ? WHERE round = ? AND row = ?",
+        [
+            (
+                *(t.id, t.kind, t.seconds, t.why, t.at, t.late_seconds, t.late_at, t.folded, t.loss, t.checksum),
+                *(t.round, t.row),
+            )
+            for t in turns
+        ],
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,6 +272,11 @@ def digest_of(before: bytes, kind: str, data: bytes) -> bytes:
 def as_bytes(stored: Any) -> bytes:
     """Returns a stored value as bytes; a value of a wrong type, in a damaged file, then has another digest."""
     return stored if isinstance(stored, bytes) else str(stored).encode()
+
+
+def offer_digest(round: int, volunteers: bytes, data: bytes) -> bytes:
+    """Returns the digest of a stored offer."""
+    return digest_of(as_bytes(volunteers), str(round), data)
 
 
 def pack_closed(round: ClosedRound, *, opened: str, closed: str, wanted: int) -> tuple[bytes, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import TracebackType
 from turnout.errors import ReportError
 from turnout.kernel.arrays import as_number
 from turnout.scheduler.clock import now
+from turnout.scheduler.identifiers import as_reason, as_round, check_client_id
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.outcomes import STILL_OUT
 from turnout.scheduler.records import Turn
@@ -37,8 +39,10 @@ class Outcome:
     loss: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.client, str) or not self.client:
-            raise ReportError(f"client ids must be non-empty strings, got {self.client!r}")
+        check_client_id(self.client, ReportError)
+        object.__setattr__(self, "client", str.__str__(self.client))
+        if self.round is not None:
+            object.__setattr__(self, "round", as_round(self.round))
         # Values are converted to plain types: the checksum is computed from them again when they are read.
         if self.seconds is not None:
             seconds = as_number(f"seconds of {self.client!r}", self.seconds, ReportError, above=0, most=MAX_SECONDS)
@@ -46,7 +50,7 @@ class Outcome:
             if self.loss is not None:
                 object.__setattr__(self, "loss", as_number(f"loss of {self.client!r}", self.loss, ReportError))
         elif self.why is not None:
-            object.__setattr__(self, "why", str(self.why).encode(errors="replace").decode())
+            object.__setattr__(self, "why", as_reason(self.why))
         else:
             raise ReportError(f"pass the seconds that {self.client!r} took, or the reason why it failed")
 
@@ -70,7 +74,7 @@ def record(journal: Journal, outcomes: Iterable[Outcome], late_window: int) -> l
             outcome is recorded.
     """
     is_new = []
-    with journal.writing() as db:
+    with journal.writing() as changes:
         opened = journal.open_round_number()
         closed = journal.last_closed_round()
         for outcome in outcomes:
@@ -84,7 +88,7 @@ def record(journal: Journal, outcomes: Iterable[Outcome], late_window: int) -> l
                 updated = _updated_closed_turn(turn, outcome, closed, late_window)
             is_new.append(updated is not None)
             if updated is not None:
-                journal.put_turns(db, [updated])
+                changes.put_turns([updated])
     return is_new
 
 
@@ -129,10 +133,13 @@ def _conflict(turn: Turn, recorded: str) -> ReportError:
 class Reporter:
     """Reports outcomes to the file of a fleet from any process except its scheduler; many may report at once.
 
+    Threads may share a reporter.
+
     `seconds` is the exchange time, from sending the model until the update arrived, by a monotonic clock.
     """
 
     def __init__(self, path: str | Path) -> None:
+        self._mutex = threading.Lock()
         self._journal = Journal(Path(path), reporting=True)
         self._late_window = int(self._journal.settings["late_window"])
 
@@ -193,4 +200,5 @@ class Reporter:
         self.close()
 
     def _record(self, outcomes: Iterable[Outcome]) -> list[bool]:
-        return record(self._journal, outcomes, self._late_window)
+        with self._mutex:
+            return record(self._journal, outcomes, self._late_window)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
+import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -17,17 +19,19 @@ from turnout.errors import OfferError, ReportError, SettingError, StoreError
 from turnout.kernel.arrays import IntArray, as_number
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.rounds import RoundRecord, Selection
+from turnout.log import get_log
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation
 from turnout.policies.registry import nested_settings
 from turnout.scheduler.audit.explain import explain_client
 from turnout.scheduler.clock import now
-from turnout.scheduler.features import PAPER_FEATURES, Features, Statuses
+from turnout.scheduler.features import PAPER_FEATURES, Features, FleetStatus, Statuses
+from turnout.scheduler.identifiers import as_round, check_client_id
 from turnout.scheduler.journal.events import decode_event, event_to_dict
 from turnout.scheduler.journal.journal import Journal
-from turnout.scheduler.journal.replay import live_policy, load, resolve_features
-from turnout.scheduler.notices import notices_of, promise_notice, waiting_notice
-from turnout.scheduler.records import OpenRound, Turn, pack_closed
+from turnout.scheduler.journal.replay import FleetState, live_policy, load, resolve_features
+from turnout.scheduler.notices import UNKNOWN_ELAPSED, notices_of, promise_notice, waiting_notice
+from turnout.scheduler.records import OpenRound, RecordedOffer, Turn, pack_closed
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
 from turnout.scheduler.rounds.choosing import build_open_round
 from turnout.scheduler.rounds.closing import build_closed_round
@@ -35,7 +39,9 @@ from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import DEFAULT_POLICY, SchedulerOptions, SchedulerSettings
 from turnout.scheduler.status import SchedulerStatus, status_of
 
-log = logging.getLogger("turnout.scheduler")
+log = get_log("turnout.scheduler")
+#: The longest pause between two steps of forgetting a client, in seconds.
+LONGEST_PAUSE = 0.05
 #: The number of events that an export reads at a time.
 EXPORT_BATCH = 100
 
@@ -51,7 +57,7 @@ class Scheduler:
     def __init__(self, journal: Journal, settings: SchedulerSettings, features: Features) -> None:
         self._journal, self.settings, self.features = journal, settings, features
         self._mutex = threading.RLock()
-        self._memory = load(journal, settings, features)
+        self._loaded: FleetState | None = None  # None while it is changed, and after a change that failed
         self._is_broken = self._waits_too_long = False  # whether the log says so already
         if not journal.read_only:
             for notice in self.notices():
@@ -67,6 +73,7 @@ class Scheduler:
         features: Features | None = None,
         read_only: bool = False,
         takeover: bool = False,
+        accept_older: bool = False,
         **options: Unpack[SchedulerOptions],
     ) -> Scheduler:
         """Opens the fleet at `path`, or creates one.
@@ -77,7 +84,9 @@ class Scheduler:
                 whenever you open the fleet for writing.
             read_only: Whether the fleet is only read; any number of processes may do so.
             takeover: Whether to continue although another process, which hangs, holds the file. That process can no
-                longer write.
+                longer write. If that process was stopped inside a transaction, the error names the process to end.
+            accept_older: Whether to continue with a file that has lost commits which were acknowledged, for example
+                a copy without its log. Without this, such a file is refused.
             options: `policy`, `settings` (those of the policy), `deadline` and the other settings of a fleet, which
                 `SchedulerSettings` documents. An existing fleet keeps its settings: different ones are refused.
 
@@ -90,7 +99,7 @@ class Scheduler:
             if read_only:
                 raise StoreError(f"there is no fleet at {path}: check the path")
             _create(path, SchedulerSettings.from_kwargs(options), features or PAPER_FEATURES)
-        journal = Journal(path, read_only=read_only, takeover=takeover)
+        journal = Journal(path, read_only=read_only, takeover=takeover, accept_older=accept_older)
         try:
             stored = journal.settings
             settings = SchedulerSettings.from_dict(stored)
@@ -123,45 +132,54 @@ class Scheduler:
         with self._mutex:
             self._refuse_while_open("register clients")
             new_ids, first = self._new_ids(ids), len(self._fleet.ids)
-            try:
-                self._fleet.join(new_ids)  # before writing, so that nothing is written if the policy refuses them
-                with self._journal.writing() as db:
-                    self._journal.add_clients(db, first, new_ids)
-            except BaseException:
-                self._reload()
-                raise
+            if not new_ids:
+                return 0
+            with self._changing() as memory:
+                memory.fleet.join(new_ids)  # before writing, so that nothing is written if the policy refuses them
+                with self._journal.writing() as changes:
+                    changes.add_clients(first, new_ids)
             return len(new_ids)
 
     def retire(self, client: str) -> None:
         """Excludes a client that has left for good.
 
-        The turns that it is behind stay in the certificate, but the status of the promise judges it no more.
+        The turns that it is behind stay in the certificate, but the status of the promise judges it no more. A second
+        call has no effect.
         """
         with self._mutex:
             self._refuse_while_open("retire a client")
             row = self._row(client)
-            with self._journal.writing() as db:
-                self._journal.add_event(db, "retire", json.dumps({"row": row}).encode())
-            self._fleet.retire(row)
+            if self._fleet.counters.retired[row]:
+                return
+            with self._changing() as memory:
+                with self._journal.writing() as changes:
+                    changes.add_event("retire", json.dumps({"row": row}).encode())
+                memory.fleet.retire(row)
 
     def forget(self, client: str) -> None:
-        """Removes the id and all reports of a client, and retires it; its turns stay in the certificate."""
+        """Removes the id and all reports of a client, and retires it; its turns stay in the certificate.
+
+        The history is redacted in short transactions, between which other threads and processes can work. If the
+        process ends before that is complete, it is completed when the fleet is opened again.
+        """
         with self._mutex:
             self._refuse_while_open("forget a client")
             row = self._row(client)
             name = f"forgotten-{row}"
             while name in self._fleet.rows:
                 name += "-"
-            try:
-                self._fleet.forget(row, name)
-                with self._journal.writing() as db:
-                    last = self._journal.forget(db, row, client, name)
-                    self._journal.put_snapshot(db, last, self._memory.state())
-            except BaseException:
-                self._reload()
-                raise
-            self._journal.checkpoint_wal()
-            self._memory.unsaved = 0
+            with self._changing() as memory:
+                memory.fleet.forget(row, name)
+                with self._journal.writing() as changes:
+                    last = changes.forget(row, client, name, memory.fleet.round - self.settings.late_window)
+                    changes.put_snapshot(last, memory.state())
+                memory.unsaved = 0
+        is_left = True
+        while is_left:
+            start = time.monotonic()
+            with self._mutex:
+                is_left = self._journal.redact()
+            time.sleep(min(time.monotonic() - start, LONGEST_PAUSE))  # others get as much time
 
     # Rounds
 
@@ -220,7 +238,10 @@ class Scheduler:
                     raise ReportError(
                         f"round {opened.round} is open: pass the seconds that {client!r} took in round {round}"
                     )
-                return self._record([Outcome(client, opened.elapsed, round=opened.round, loss=loss)])[0]
+                elapsed = opened.elapsed
+                if math.isnan(elapsed):
+                    raise ReportError(f"{UNKNOWN_ELAPSED}: pass the seconds that {client!r} took")
+                return self._record([Outcome(client, elapsed, round=opened.round, loss=loss)])[0]
         return self._record([Outcome(client, seconds, round=round, loss=loss)])[0]
 
     def report_many(
@@ -257,46 +278,53 @@ class Scheduler:
             return {self._fleet.ids[row]: seconds for row, seconds in zip(rows.tolist(), times.tolist(), strict=True)}
 
     def elapsed(self) -> float:
-        """Returns the seconds since the selection, by the monotonic clock unless the machine was restarted since."""
+        """Returns the seconds since the selection, by the monotonic clock unless the machine was restarted since.
+
+        If it was restarted and the clock was changed, the time is unknown: NaN.
+        """
         with self._mutex:
             return self._need_open().elapsed
 
     @property
     def ready(self) -> bool:
-        """Whether the round can be closed: enough clients or all have reported, or the deadline has passed."""
+        """Whether the round can be closed: enough clients or all have reported, or the deadline has passed.
+
+        If the time since the selection is unknown, no deadline can be waited for.
+        """
         with self._mutex:
             opened = self._opened
             if opened is None:
                 return False
             turns = self._journal.turns_of(opened.round)
             arrived = sum(turn.kind == "arrived" for turn in turns)
-            is_over = opened.deadline is not None and opened.elapsed >= opened.deadline
+            is_over = opened.deadline is not None and not opened.elapsed < opened.deadline
             return arrived >= opened.wanted or all(turn.kind for turn in turns) or is_over
 
     def close_round(self, after: float | None = None) -> RoundRecord:
         """Closes the round with the clients that have reported.
 
         The policy learns that a missing client took at least the deadline, or `after` seconds if there is none (by
-        default the time since the selection). Its actual time replaces this bound if it is reported within
-        `late_window` rounds.
+        default the time since the selection; if that is unknown, the client has failed). Its actual time replaces this
+        bound if it is reported within `late_window` rounds.
         """
         with self._mutex:
             opened = self._need_open()
             if after is not None:
                 as_number("after", after, ReportError, above=0)
-            with self._journal.writing() as db:
-                waiting = self._journal.pending_late_turns()
-                closed, turns = build_closed_round(opened, self._journal.turns_of(opened.round), waiting, after)
-                self._fleet.build_report(closed)  # refused before anything is written, if it must be
-                self._journal.add_clients(db, len(self._fleet.ids) - len(opened.joined), opened.joined)
-                data, mask = pack_closed(closed, opened=opened.opened, closed=now(), wanted=opened.wanted)
-                self._journal.add_event(db, "close", data, mask)
-                self._journal.put_closed_round(db, opened.round)
-                self._journal.put_turns(db, [*turns, *(replace(turn, folded=opened.round) for turn in waiting)])
-                self._journal.drop_open_round(db)
-            report = self._fleet.close(closed)
-            self._memory.opened = None
-            self._memory.unsaved += 1
+            with self._changing() as memory:
+                with self._journal.writing() as changes:
+                    waiting = self._journal.pending_late_turns()
+                    closed, turns = build_closed_round(opened, self._journal.turns_of(opened.round), waiting, after)
+                    memory.fleet.build_report(closed)  # refused before anything is written, if it must be
+                    changes.add_clients(len(memory.fleet.ids) - len(opened.joined), opened.joined)
+                    data, mask = pack_closed(closed, opened=opened.opened, closed=now(), wanted=opened.wanted)
+                    changes.add_event("close", data, mask)
+                    changes.put_closed_round(opened.round)
+                    changes.put_turns([*turns, *(replace(turn, folded=opened.round) for turn in waiting)])
+                    changes.drop_open_round(opened.round)
+                report = memory.fleet.close(closed)
+                memory.opened = None
+                memory.unsaved += 1
             self._log_new_notices()
             if self._memory.unsaved >= self._snapshot_every:
                 try:
@@ -309,16 +337,16 @@ class Scheduler:
         """Cancels a round without any reports, as if its cohort had never been selected."""
         with self._mutex:
             opened = self._need_open()
-            with self._journal.writing() as db:
+            with self._journal.writing() as changes:
                 reported = [turn.id for turn in self._journal.turns_of(opened.round) if turn.kind]
                 if reported:
                     raise ReportError(
                         f"round {opened.round} cannot be abandoned: {reported[0]!r} has reported. Close it instead"
                     )
-                self._journal.drop_open_round(db)
-                self._journal.drop_offer(db, opened.round)
-                db.execute("DELETE FROM turns WHERE round = ?", (opened.round,))
-            self._reload()
+                self._loaded = None  # the clients that joined in this round must leave
+                changes.drop_open_round(opened.round)
+                changes.drop_offer(opened.round)
+                changes.drop_turns(opened.round)
 
     # Queries
 
@@ -359,7 +387,7 @@ class Scheduler:
     def explain(self, client: str, round: int | None = None) -> Explanation:
         """Explains why a client was selected in a round, by default the latest, or what it lacked."""
         with self._mutex:
-            number = self.round if round is None else round
+            number = self.round if round is None else as_round(round)
             return explain_client(self._journal, self._memory, self.settings, self.features, self._row(client), number)
 
     def status(self) -> SchedulerStatus:
@@ -378,7 +406,7 @@ class Scheduler:
     def turns(self, round: int | None = None) -> list[Turn]:
         """Returns the turns of a round, by default the latest, with their outcomes."""
         with self._mutex:
-            return self._journal.turns_of(self.round if round is None else round)
+            return self._journal.turns_of(self.round if round is None else as_round(round))
 
     def reliability(self, client: str) -> float:
         """Returns the estimated probability that a client reports in time."""
@@ -397,7 +425,7 @@ class Scheduler:
     def notices(self) -> list[str]:
         """Returns what an operator should know about the settings and the clients of this fleet."""
         with self._mutex:
-            return notices_of(self._fleet, self.settings)
+            return notices_of(self._fleet, self.settings, self._opened)
 
     def export(self) -> Iterator[dict[str, Any]]:
         """Yields every event in order, as dictionaries that can be written as JSON, for an audit."""
@@ -423,9 +451,10 @@ class Scheduler:
         """Writes a snapshot of the state, so that the file opens quickly; this also happens every few rounds."""
         with self._mutex:
             self._refuse_while_open("take a snapshot")
-            with self._journal.writing() as db:
-                self._journal.put_snapshot(db, self._journal.last_event(), self._memory.state())
-            self._memory.unsaved = 0
+            memory = self._memory
+            with self._journal.writing() as changes:
+                changes.put_snapshot(self._journal.last_event(), memory.state())
+            memory.unsaved = 0
 
     def close(self) -> None:
         """Closes the file; everything recorded is in it already."""
@@ -447,6 +476,25 @@ class Scheduler:
         self.close()
 
     @property
+    def _memory(self) -> FleetState:
+        """The state in memory, loaded from the file again if a change of it has failed or was interrupted."""
+        if self._loaded is None:
+            self._journal.reset()
+            self._loaded = load(self._journal, self.settings, self.features)
+        return self._loaded
+
+    @contextmanager
+    def _changing(self) -> Iterator[FleetState]:
+        """Opens a block that changes the file and the state in memory.
+
+        The state is taken away for the duration of the block, and put back only if the block succeeds: whatever
+        interrupts it, and wherever, memory and file agree afterwards.
+        """
+        memory, self._loaded = self._memory, None
+        yield memory
+        self._loaded = memory
+
+    @property
     def _fleet(self) -> Fleet:
         return self._memory.fleet
 
@@ -462,18 +510,22 @@ class Scheduler:
     def _open_round(self, statuses: Statuses) -> OpenRound:
         resolved = self.features.resolve(statuses, self.settings.model_size)
         joined = self._new_ids(resolved) if isinstance(resolved, Mapping) else []
-        try:
-            self._fleet.join(joined)
-            opened, offered = build_open_round(self._fleet, self.features, self.settings, resolved, tuple(joined))
-            with self._journal.writing() as db:
-                self._journal.put_open_round(db, opened, [self._fleet.ids[row] for row in opened.rows.tolist()])
-                self._journal.put_offer(db, offered)
-        except BaseException:
+        if not joined:  # statuses that are refused change nothing
+            opened, offered = self._select(self._fleet, resolved, ())
+        with self._changing() as memory:
             if joined:
-                self._reload()
-            raise
-        self._memory.opened = opened
+                memory.fleet.join(joined)
+                opened, offered = self._select(memory.fleet, resolved, tuple(joined))
+            with self._journal.writing() as changes:
+                changes.put_open_round(opened, [memory.fleet.ids[row] for row in opened.rows.tolist()])
+                changes.put_offer(offered)
+            memory.opened = opened
         return opened
+
+    def _select(
+        self, fleet: Fleet, statuses: Mapping[str, Any] | FleetStatus, joined: tuple[str, ...]
+    ) -> tuple[OpenRound, RecordedOffer]:
+        return build_open_round(fleet, self.features, self.settings, statuses, joined)
 
     def _record(self, outcomes: Sequence[Outcome]) -> list[bool]:
         with self._mutex:
@@ -493,9 +545,6 @@ class Scheduler:
             if notice:
                 log.warning("%s: %s", self.path, notice)
 
-    def _reload(self) -> None:
-        self._memory = load(self._journal, self.settings, self.features)
-
     def _need_open(self) -> OpenRound:
         if self._opened is None:
             raise ReportError("no round is open: choose first")
@@ -509,26 +558,19 @@ class Scheduler:
         """Returns the ids that are not in the fleet yet, without duplicates."""
         if isinstance(ids, str):
             raise OfferError(f"ids must be a list of strings, got {ids!r}")
+        for client in ids:
+            if not isinstance(client, Hashable):
+                check_client_id(client, OfferError)
         new_ids = dict.fromkeys(client for client in ids if client not in self._fleet.rows)
         for client in new_ids:
-            if not isinstance(client, str) or not client or "\0" in client or not _is_encodable(client):
-                raise OfferError(f"client ids must be non-empty strings without null characters, got {client!r}")
+            check_client_id(client, OfferError)
         return [str.__str__(client) for client in new_ids]  # SQLite stores subclasses such as numpy.str_ differently
 
     def _row(self, client: str) -> int:
-        row = self._fleet.rows.get(client)
+        row = self._fleet.rows.get(client) if isinstance(client, str) else None
         if row is None:
             raise ReportError(f"there is no client {client!r} in {self._journal.path}: check the id")
         return row
-
-
-def _is_encodable(text: str) -> bool:
-    """Returns whether a string can be stored as UTF-8, which a lone surrogate cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _create(path: Path, settings: SchedulerSettings, features: Features) -> None:

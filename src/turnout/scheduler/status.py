@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from turnout.kernel.certificate import Certificate, PromiseSummary
+from turnout.log import printable
 from turnout.scheduler.records import OpenRound, Turn
 from turnout.scheduler.rounds.state import Fleet
 
@@ -24,7 +26,7 @@ class SchedulerStatus:
         retired: The number of retired clients.
         round: The number of the open round, or of the last closed round.
         is_open: Whether the round is open.
-        elapsed: The seconds since the selection of the open round.
+        elapsed: The seconds since the selection of the open round; NaN if unknown.
         deadline: The deadline of the open round in seconds, or None.
         wanted: The number of updates that the open round needs.
         out: The clients of the open round that have not reported.
@@ -73,7 +75,9 @@ class SchedulerStatus:
         until = "no deadline" if self.deadline is None else f"deadline after {self.deadline:.1f} s"
         lines = [f"clients    {self.clients:,}, {self.retired:,} of them retired"]
         if self.is_open:
-            lines.append(f"round      {self.round}, open for {self.elapsed:.1f} s, {until}, {self.wanted} required")
+            lines.append(
+                f"round      {self.round}, open for {_duration(self.elapsed)}, {until}, {self.wanted} required"
+            )
             lines.append(f"reported   {len(self.arrived)}: {_some(self.arrived)}")
             lines.append(f"pending    {len(self.out)}: {_some(self.out)}")
             if self.failed:
@@ -138,6 +142,10 @@ def _furthest_behind(certificate: Certificate, ids: Sequence[str]) -> dict[str, 
     return {ids[row]: int(units[row]) / certificate.units_per_turn for row in most.tolist()}
 
 
+def _duration(seconds: float) -> str:
+    return "an unknown time" if math.isnan(seconds) else f"{seconds:.1f} s"
+
+
 def _some(items: Sequence[str]) -> str:
     more = f" and {len(items) - SHOWN:,} more" if len(items) > SHOWN else ""
-    return ", ".join(items[:SHOWN]) + more
+    return ", ".join(map(printable, items[:SHOWN])) + more

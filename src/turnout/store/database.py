@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from turnout.errors import StoreError
+from turnout.store.acknowledged import Acknowledged, acknowledge
+from turnout.store.holders import writing_processes
 
-WAIT_SECONDS = 60.0
+#: How long a transaction waits for other processes, and how long a takeover does, in seconds.
+WAIT_SECONDS, TAKEOVER_WAIT_SECONDS = 60.0, 5.0
 LARGEST_CHECKED = 64 * 2**20
 #: SQLite treats any shorter file as a new database, whatever it contains.
 SMALLEST_DATABASE = 512
@@ -56,9 +61,26 @@ CREATE TABLE snapshots (
 )
 
 
+#: The table of single values that every kind of store has.
+META = "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
+
+
+def new_counters() -> dict[str, str]:
+    """Returns the values of `meta` with which a new file counts its commits.
+
+    file_id: a random id, which the file keeps. commits: the number of write transactions. in_use: "1" from the first
+    commit of a process until it closes the file, and after a crash: the log may then contain commits that the file
+    itself does not.
+    """
+    return {"file_id": secrets.token_hex(8), "commits": "0", "in_use": "0"}
+
+
 def create(path: Path, kind: FileKind = RUNS, fill: Callable[[sqlite3.Connection], None] | None = None) -> None:
-    """Creates a file under a temporary name, calls `fill` on it and renames it, so that `path` is always complete."""
-    if _has_content(log := _with_suffix(path, "-wal")):
+    """Creates a file under a temporary name, calls `fill` on it and renames it, so that `path` is always complete.
+
+    The caller holds the lock of the writer.
+    """
+    if _has_content(log := log_path(path)):
         raise StoreError(f"{path} does not exist, but its log {log} does: restore the database, or move the log away")
     temporary = _with_suffix(path, ".new")
     for leftover in (temporary, *(_with_suffix(temporary, suffix) for suffix in ("-wal", "-shm", "-journal"))):
@@ -72,13 +94,17 @@ def create(path: Path, kind: FileKind = RUNS, fill: Callable[[sqlite3.Connection
         connection.execute("PRAGMA synchronous = FULL")
         pragmas = f"PRAGMA application_id = {kind.application_id}; PRAGMA user_version = {kind.format};"
         connection.executescript(f"BEGIN; {pragmas} {kind.schema} COMMIT;")
-        if fill is not None:
-            with transaction(connection):
+        with transaction(connection):
+            connection.execute(META)
+            counters = new_counters()
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", counters.items())
+            if fill is not None:
                 fill(connection)
     finally:
         connection.close()
     temporary.rename(path)
-    _sync_folder(path.parent)
+    acknowledge(path, Acknowledged(counters["file_id"], 0), lower=True)
+    sync_folder(path.parent)
 
 
 def connect(path: Path, kind: FileKind = RUNS, *, read_only: bool) -> sqlite3.Connection:
@@ -89,10 +115,22 @@ def connect(path: Path, kind: FileKind = RUNS, *, read_only: bool) -> sqlite3.Co
         if not read_only:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA secure_delete = FAST")  # deleted data is zeroed where that costs nothing
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def connect_any(path: Path, kinds: Sequence[FileKind], *, read_only: bool) -> sqlite3.Connection:
+    """Opens a file of one of these kinds; the error for any other file is about the first of them."""
+    try:
+        return connect(path, kinds[0], read_only=read_only)
+    except StoreError:
+        for kind in kinds[1:]:
+            with suppress(StoreError):
+                return connect(path, kind, read_only=read_only)
+        raise
 
 
 def check_integrity(connection: sqlite3.Connection, path: Path, *, thoroughly: bool = False) -> None:
@@ -102,7 +140,7 @@ def check_integrity(connection: sqlite3.Connection, path: Path, *, thoroughly: b
     """
     (pages,), (page_size,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
     size = path.stat().st_size
-    if size < pages * page_size and not _has_content(_with_suffix(path, "-wal")):
+    if size < pages * page_size and not _has_content(log_path(path)):
         raise _damaged(path, f"it has {size} of {pages * page_size} bytes")
     if size >= LARGEST_CHECKED:
         return
@@ -129,13 +167,16 @@ def translate_sqlite_errors(path: Path) -> Iterator[None]:
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """Runs the `with` block in a transaction, which is rolled back on any error."""
-    connection.execute("BEGIN IMMEDIATE")
     try:
+        if connection.in_transaction:  # an interrupted call has left it open
+            connection.execute("ROLLBACK")
+        connection.execute("BEGIN IMMEDIATE")
         yield
         connection.execute("COMMIT")
     except BaseException:
         with suppress(sqlite3.Error):  # SQLite may have rolled back already, and the first error must be reported
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
         raise
 
 
@@ -171,10 +212,17 @@ def _translate(path: Path, error: sqlite3.Error) -> StoreError:
         sqlite3.SQLITE_CANTOPEN: "check that it is a file and that its folder is writable, or copy it elsewhere",
         sqlite3.SQLITE_READONLY: "check the permissions of the file and its folder, or open it with read_only=True",
         sqlite3.SQLITE_FULL: "free some disk space and retry; nothing of the interrupted operation was stored",
-        sqlite3.SQLITE_BUSY: "another program has locked it; end that program and retry",
+        sqlite3.SQLITE_BUSY: f"{_holder(path)}; end that process and retry",
         sqlite3.SQLITE_TOOBIG: "append fewer rounds at a time",
     }.get(code, "check the disk, and that no other program changes the file")
     return StoreError(f"{path} cannot be used ({error}): {advice}")
+
+
+def _holder(path: Path) -> str:
+    processes = [str(process) for process in writing_processes(path) if process != os.getpid()]
+    if not processes:
+        return "another process is inside a transaction"
+    return f"process {' and '.join(processes)} is inside a transaction, and may be stopped or hang"
 
 
 def _damaged(path: Path, finding: str) -> StoreError:
@@ -185,6 +233,25 @@ def _damaged(path: Path, finding: str) -> StoreError:
     )
 
 
+def log_path(path: Path) -> Path:
+    """Returns the path of the write-ahead log of a database."""
+    return _with_suffix(path, "-wal")
+
+
+def is_in_wal_mode(path: Path) -> bool:
+    """Returns whether the header of a database says that it has a write-ahead log."""
+    with path.open("rb") as file:
+        return file.read(20)[18:] == b"\x02\x02"
+
+
+def single_value(db: sqlite3.Connection, query: str, *values: Any) -> Any:
+    """Returns the only value that a query finds."""
+    row = db.execute(query, values).fetchone()
+    if row is None:
+        raise StoreError(f"the file is damaged ({query} finds nothing): restore it from a backup")
+    return row[0]
+
+
 def _with_suffix(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
@@ -193,7 +260,7 @@ def _has_content(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Flushes the folder to disk, so that a new file name survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

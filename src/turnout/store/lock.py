@@ -9,9 +9,9 @@ import socket
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 from turnout.errors import StoreError
+from turnout.store.acknowledged import LINE, UNKNOWN, lock_path, read_acknowledged
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,59 +55,79 @@ class Writer:
         return False
 
 
-def lock_path(store: Path) -> Path:
-    """Returns the path of the lock file of a store or a fleet."""
-    return store.with_name(f"{store.name}.lock")
-
-
 def lock_line(store: Path) -> str:
     """Returns the line in the lock file that names the holder, without taking the lock; empty if there is no holder."""
     try:
-        return lock_path(store).read_text(encoding="utf-8").strip()
+        return _holder(lock_path(store).read_bytes())
     except FileNotFoundError:
         return ""
+
+
+def _holder(content: bytes) -> str:
+    """Returns the line that names the holder. Lock files of older versions have no other line."""
+    has_commits = content[LINE - 1 : LINE] == b"\n"
+    return content[LINE if has_commits else 0 :].decode("utf-8").strip()
 
 
 class WriterLock:
     """A lock that is held from construction to `release`.
 
-    The lock file names the process that holds the lock. After `release` the file is empty, but it is not deleted.
+    The lock file states the last acknowledged commit of the store and names the process that holds the lock. After
+    `release` it names no process, but it is not deleted.
+
+    Args:
+        store: The file to write.
+        takeover: Whether to continue although another process holds the lock. That process keeps the lock on the old
+            file, which is replaced.
     """
 
-    def __init__(self, store: Path) -> None:
-        self._file: TextIO = lock_path(store).open("a+", encoding="utf-8")
+    def __init__(self, store: Path, *, takeover: bool = False) -> None:
+        if takeover:
+            _replace_lock_file(store)
+        self._file = os.open(lock_path(store), os.O_RDWR | os.O_CREAT, 0o644)
+        self._is_held = True
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._file.seek(0)
-            holder = self._file.read().strip() or "a process that has not yet written its name"
-            self._file.close()
+            holder = lock_line(store) or "a process that has not yet written its name"
+            self.forget()
             raise StoreError(
                 f"{store} is being written by {holder}: wait until it ends, or open the store with read_only=True"
             ) from None
         except OSError:
-            self._file.close()
+            self.forget()
             raise
-        self._write(f"{Writer.current()}\n")
+        self._name_holder(f"{Writer.current()}\n")
         _held.add(self)
 
     def release(self) -> None:
         """Releases the lock; further calls have no effect."""
-        if self._file.closed:
+        if not self._is_held:
             return
         _held.discard(self)
-        self._write("")
+        self._name_holder("")
         fcntl.flock(self._file, fcntl.LOCK_UN)
-        self._file.close()
+        self.forget()
 
     def forget(self) -> None:
-        """Closes the file in a forked child, so that the lock ends with the parent, which holds it."""
-        self._file.close()
+        """Closes the file; in a forked child, the lock then ends with the parent, which holds it."""
+        if self._is_held:
+            self._is_held = False
+            os.close(self._file)
 
-    def _write(self, text: str) -> None:
-        self._file.truncate(0)
-        self._file.write(text)
-        self._file.flush()
+    def _name_holder(self, text: str) -> None:
+        stated = os.pread(self._file, LINE, 0)
+        if stated != UNKNOWN and not stated.startswith(b"commit "):
+            os.pwrite(self._file, UNKNOWN, 0)  # the lock file is new, or that of an older version
+        os.pwrite(self._file, text.encode(), LINE)
+        os.ftruncate(self._file, LINE + len(text.encode()))
+
+
+def _replace_lock_file(store: Path) -> None:
+    """Replaces the lock file by one that states the same commit and that nobody has locked."""
+    stated, replacement = read_acknowledged(store), lock_path(store).with_suffix(".lock.new")
+    replacement.write_bytes(UNKNOWN if stated is None else stated.line())
+    replacement.rename(lock_path(store))
 
 
 _held: weakref.WeakSet[WriterLock] = weakref.WeakSet()

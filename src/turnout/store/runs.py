@@ -20,9 +20,10 @@ from turnout.errors import StoreError
 from turnout.kernel.arrays import as_count
 from turnout.kernel.rounds import RoundRecord
 from turnout.store.columns import RoundColumns
-from turnout.store.database import check_integrity, connect, create, transaction, translate_sqlite_errors
+from turnout.store.database import RUNS, create, translate_sqlite_errors
 from turnout.store.lock import WriterLock
 from turnout.store.packing import corruption_as_store_error, pack_snapshot, unpack_snapshot
+from turnout.store.storefile import StoreFile
 
 _RUN = """
 SELECT id, key, plan, clients,
@@ -63,21 +64,18 @@ class RunStore:
     `write_run`. When a method returns, its changes are on disk and survive a crash or a power failure. Only one process
     can write; the file `<path>.lock` names it. Any number of other processes can read at the same time; they see each
     append completely or not at all. Threads may share a store object; processes must not.
+
+    A file that has lost rounds that were stored, for example because it was copied without its log, is refused.
+    `accept_older` opens it nevertheless.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, accept_older: bool = False) -> None:
         self.path = Path(path)
         self.read_only = read_only
-        self._process = os.getpid()
         self._mutex = threading.RLock()
-        self._lock: WriterLock | None = None
-        self._connection: sqlite3.Connection | None = None
-        try:
-            with translate_sqlite_errors(self.path):
-                self._open()
-        except BaseException:
-            self.close()
-            raise
+        with translate_sqlite_errors(self.path):
+            self._create_if_missing()
+        self._file = StoreFile(self.path, [RUNS], "read" if read_only else "write", accept_older=accept_older)
 
     def begin(self, key: str, plan: Mapping[str, Any], *, clients: int, code_version: str) -> int:
         """Starts a run, or continues an unfinished run with the same key and plan, and returns its id."""
@@ -151,17 +149,14 @@ class RunStore:
 
     def compact(self) -> None:
         """Rewrites the file without the space of deleted runs; this temporarily needs as much disk space again."""
-        with self._mutex, translate_sqlite_errors(self.path):
-            db = self._check_process()
-            self._check_writable()
-            db.execute("VACUUM")
-            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # VACUUM leaves the new content in the write-ahead log
+        with self._mutex:
+            self._file.vacuum()
 
     @property
     def changes(self) -> int:
         """A number that changes whenever another connection has written to the file."""
-        with self._mutex, translate_sqlite_errors(self.path):
-            return int(self._check_process().execute("PRAGMA data_version").fetchone()[0])
+        with self._mutex:
+            return self._file.changes
 
     def info(self, run: int) -> RunInfo:
         """Returns the summary of the run with this id."""
@@ -216,12 +211,7 @@ class RunStore:
 
     def close(self) -> None:
         """Closes the file and releases the lock; further calls have no effect."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self._file.close()
 
     def __enter__(self) -> RunStore:
         return self
@@ -231,58 +221,30 @@ class RunStore:
     ) -> None:
         self.close()
 
-    def _open(self) -> None:
-        """Opens or creates the file.
-
-        An existing file is checked before the lock is taken, so that no lock file is created next to another program's
-        file.
-        """
+    def _create_if_missing(self) -> None:
         if not self.path.parent.is_dir():
             raise StoreError(f"there is no folder {self.path.parent}: create it, or choose another path")
-        if not self.path.exists():
-            if self.read_only:
-                raise StoreError(f"there is no store at {self.path}: check the path, or open it without read_only=True")
-            self._take_lock()
+        if self.path.exists():
+            return
+        if self.read_only:
+            raise StoreError(f"there is no store at {self.path}: check the path, or open it without read_only=True")
+        lock = WriterLock(self.path)
+        try:
             if not self.path.exists():
                 create(self.path)
-        self._connection = connect(self.path, read_only=self.read_only)
-        if not self.read_only and self._lock is None:
-            self._take_lock()
-        check_integrity(self._connection, self.path)
-
-    def _take_lock(self) -> None:
-        self._lock = WriterLock(self.path)
+        finally:
+            lock.release()
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         """Opens a read transaction, in which one thread sees a consistent state of the file."""
-        with self._mutex, translate_sqlite_errors(self.path):
-            db = self._check_process()
-            db.execute("BEGIN")
-            try:
-                yield db
-            finally:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
+        with self._mutex, self._file.reading() as db:
+            yield db
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._mutex, translate_sqlite_errors(self.path):
-            db = self._check_process()
-            self._check_writable()
-            with transaction(db):
-                yield db
-
-    def _check_writable(self) -> None:
-        if self.read_only:
-            raise StoreError(f"{self.path} was opened read-only: open it without read_only=True to write")
-
-    def _check_process(self) -> sqlite3.Connection:
-        if self._connection is None:
-            raise StoreError(f"{self.path} was closed: open it again")
-        if os.getpid() != self._process:
-            raise StoreError(f"{self.path} was opened by process {self._process}: open it again in this process")
-        return self._connection
+        with self._mutex, self._file.writing() as db:
+            yield db
 
     def _find(self, db: sqlite3.Connection, key: str) -> RunInfo | None:
         row = db.execute(f"{_RUN} WHERE key = ?", (key,)).fetchone()

@@ -281,7 +281,7 @@ def test_fleets_that_cannot_be_certified_are_refused(
         play_round(grouped, offered("a"))
         with pytest.raises(SettingError, match="guarantees turns to groups, which a certificate cannot express"):
             certify(grouped.path, out, record)
-    monkeypatch.setattr("turnout.scheduler.journal.journal.KEEP_AVAILABILITY_UP_TO", 1)
+    monkeypatch.setattr("turnout.scheduler.journal.changes.KEEP_AVAILABILITY_UP_TO", 1)
     large = open_fleet("large")
     play_round(large, offered("a", "b"))
     large.snapshot()
@@ -309,8 +309,8 @@ def test_a_fleet_whose_counts_differ_from_its_record_is_not_certified(open_fleet
     play_round(scheduler, offered("a", "b", "c"))
     state = scheduler._memory.state()
     state["policy.turns"] = state["policy.turns"] + 1
-    with scheduler._journal.writing() as db:
-        scheduler._journal.put_snapshot(db, scheduler._journal.last_event(), state)
+    with scheduler._journal.writing() as changes:
+        changes.put_snapshot(scheduler._journal.last_event(), state)
     with pytest.raises(StoreError, match=r"differ from its record \(client a:"):
         certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
     assert not (folder / "c.json").exists()

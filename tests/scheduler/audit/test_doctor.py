@@ -394,7 +394,7 @@ def test_a_damaged_log_is_reported(path: Path) -> None:
     path.write_bytes(kept)
     copied[5000] ^= 1
     log.write_bytes(copied)
-    assert "committed transactions after the damage are lost" in problems(path)["log"].message
+    assert "commits that were acknowledged: its log" in problems(path)["log"].message
 
 
 def test_a_fleet_with_forgotten_and_retired_clients_and_its_own_features_is_intact(tmp_path: Path) -> None:

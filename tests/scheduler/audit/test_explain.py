@@ -211,9 +211,9 @@ def test_a_selection_that_cannot_be_repeated_is_not_explained_exactly(open_fleet
     assert offer is not None
     assert offer.contexts is not None
     changed = RecordedOffer(6, offer.rows, offer.reasons, offer.available, offer.contexts * 1.5)
-    with scheduler._journal.writing() as db:
-        scheduler._journal.drop_offer(db, 6)
-        scheduler._journal.put_offer(db, changed)
+    with scheduler._journal.writing() as changes:
+        changes.drop_offer(6)
+        changes.put_offer(changed)
     explanation = scheduler.explain("c0")
     assert not explanation.exact
     assert "computing it again gives another selection" in explanation.sentence
@@ -234,7 +234,7 @@ def test_a_damaged_offer_prevents_only_the_explanation_of_its_round(open_fleet: 
 def test_rounds_whose_availability_was_dropped_are_not_explained_exactly(
     open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnout.scheduler.journal.journal.KEEP_AVAILABILITY_UP_TO", 3)
+    monkeypatch.setattr("turnout.scheduler.journal.changes.KEEP_AVAILABILITY_UP_TO", 3)
     scheduler = open_fleet()
     for _ in range(3):
         play_round(scheduler, offered(*named(4)))

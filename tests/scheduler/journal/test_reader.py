@@ -19,7 +19,7 @@ from scheduler import restless_server
 from scheduler.fleets import OpenFleet, named, offered, packed, play_round
 from turnout.errors import StoreError
 from turnout.scheduler import KINDS, FleetEvent, FleetReader, Follower, RecordedOffer, Reporter, Scheduler, StaleError
-from turnout.scheduler.journal import journal
+from turnout.scheduler.journal import changes
 from turnout.store import RunStore
 from turnout.store.packing import pack_snapshot
 
@@ -381,7 +381,7 @@ def test_a_fleet_with_every_kind_of_event_is_followed(folder: Path, options: dic
 def test_a_large_fleet_is_followed_from_its_snapshot(
     open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "KEEP_AVAILABILITY_UP_TO", 3)
+    monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     play(scheduler, 9, named(5))
     scheduler.snapshot()
@@ -405,7 +405,7 @@ def test_a_follower_is_stale_if_availability_was_dropped_before_it_was_read(
     play(scheduler, 5, named(5))
     with follow(path) as follower:
         follower.poll(3)
-        monkeypatch.setattr(journal, "KEEP_AVAILABILITY_UP_TO", 3)
+        monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
         scheduler.snapshot()
         with pytest.raises(StaleError):
             follower.poll(10)
@@ -421,7 +421,7 @@ def test_a_follower_is_not_stale_if_availability_was_dropped_after_it_was_read(
     play(scheduler, 5, named(5))
     with follow(path) as follower:
         apply_new_events(follower)
-        monkeypatch.setattr(journal, "KEEP_AVAILABILITY_UP_TO", 3)
+        monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
         scheduler.snapshot()
         play(scheduler, 2, named(5))
         apply_new_events(follower)
@@ -480,7 +480,7 @@ def test_a_closed_reader_cannot_be_used(open_fleet: OpenFleet, folder: Path) -> 
     reader = FleetReader(str(folder / "fleet.turnout"))
     reader.close()
     reader.close()
-    with pytest.raises(StoreError, match="cannot be used"):
+    with pytest.raises(StoreError, match="was closed: open it again"):
         reader.ids  # noqa: B018
 
 

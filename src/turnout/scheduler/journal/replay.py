@@ -202,7 +202,13 @@ def apply_event(fleet: Fleet, kind: str, data: bytes, availability: bytes | None
     elif kind == "close":
         if availability is None:
             raise StoreError("the availability of clients in a round is not stored any more: restore a backup")
-        fleet.close(unpack_closed(data, availability)[0])
+        closed = unpack_closed(data, availability)[0]
+        if closed.round != fleet.round + 1:
+            raise StoreError(
+                f"the close of round {closed.round} follows that of round {fleet.round}, so one was recorded twice or "
+                "is missing: repair the file, or restore a backup"
+            )
+        fleet.close(closed)
     elif kind == "retire":
         fleet.retire(json.loads(data)["row"])
     elif kind == "forget":  # a snapshot was taken with it, so only a replay that starts before that snapshot gets here

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,6 +10,9 @@ import numpy as np
 
 from turnout.scheduler.outcomes import KINDS
 from turnout.scheduler.records import ClosedRound, OpenRound, Turn
+
+#: The reason that is recorded for clients that had not reported when a round without a known duration was closed.
+UNKNOWN_TIME = "it did not report, and the time since the selection is unknown"
 
 
 def build_closed_round(
@@ -24,17 +28,19 @@ def build_closed_round(
         turns: Its turns.
         late_turns: Turns of earlier rounds whose late times are learned with this round.
         after: The time in seconds after which missing clients are late if the round has no deadline; None for the time
-            since the round was opened.
+            since the round was opened. If that is unknown, missing clients have failed.
     """
     arrived = sorted((turn for turn in turns if turn.kind == "arrived"), key=lambda turn: (turn.seconds, turn.row))
     kept, surplus = arrived[: opened.wanted], {turn.row for turn in arrived[opened.wanted :]}
     duration = max((turn.seconds or 0.0 for turn in kept), default=0.0)
     # If everybody who has not returned has failed, the server did not wait for the deadline.
     is_waiting = not kept or any(turn.kind is None for turn in turns)
-    if len(kept) < opened.wanted and is_waiting:
-        limit = opened.deadline or after
-        duration = max(duration, opened.elapsed if limit is None else limit)
     missing = "late" if len(kept) < opened.wanted else "outrun"
+    if len(kept) < opened.wanted and is_waiting:
+        limit = opened.deadline or after or opened.elapsed
+        if math.isnan(limit):  # nothing can be learned from how long the missing clients took
+            limit, missing = 0.0, "failed"
+        duration = max(duration, limit)
     finished = {turn.row: _finish_turn(turn, duration, missing, turn.row in surplus) for turn in turns}
     in_order = [finished[row] for row in opened.rows.tolist()]
     losses = np.array([np.nan if turn.loss is None else turn.loss for turn in in_order], dtype=np.float64)
@@ -65,6 +71,8 @@ def _seconds(turn: Turn, duration: float, is_waiting: bool) -> float:
 
 
 def _finish_turn(turn: Turn, duration: float, missing: str, surplus: bool) -> Turn:
+    if turn.kind is None and missing == "failed":
+        return replace(turn, kind=missing, why=UNKNOWN_TIME)
     if turn.kind is None:
         return replace(turn, kind=missing, seconds=duration)
     return replace(turn, kind="surplus") if surplus else turn

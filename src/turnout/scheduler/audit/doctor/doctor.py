@@ -14,12 +14,13 @@ from turnout.errors import StoreError
 from turnout.scheduler.audit.doctor import tables
 from turnout.scheduler.audit.doctor.findings import RESTORE, CheckResult, Finding, run_check, snapshot_required
 from turnout.scheduler.audit.doctor.memory import check_state
-from turnout.scheduler.journal.journal import FLEET, FORMAT_1, settings_digest
+from turnout.scheduler.journal.journal import settings_digest
 from turnout.scheduler.journal.replay import stored_features
+from turnout.scheduler.journal.schema import FLEET, READABLE
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.store.database import connect, translate_sqlite_errors
 from turnout.store.lock import Writer, lock_line
-from turnout.store.wal import lost_commits
+from turnout.store.storefile import counters, find_lost_commits
 from turnout.version import __version__
 
 __all__ = ["Finding", "examine"]
@@ -51,7 +52,7 @@ def examine(path: Path) -> list[Finding]:
         if not readable.ok:
             return [readable, pages]
         checks: dict[str, Callable[[], CheckResult]] = {
-            "log": lambda: _check_log(path),
+            "log": lambda: _check_log(db, path),
             "settings": lambda: _check_settings(db),
             "events": lambda: tables.check_events(db),
             "availability": lambda: tables.check_availability(db),
@@ -62,7 +63,7 @@ def examine(path: Path) -> list[Finding]:
         }
         findings = [readable, pages, *(run_check(part, check) for part, check in checks.items())]
         can_replay = _is_intact(findings) and not snapshot_required(db)
-        findings.extend(check_state(path, DELETE_SNAPSHOT if can_replay else RESTORE))
+        findings.extend(check_state(path, db, DELETE_SNAPSHOT if can_replay else RESTORE))
         remedy = DELETE_OFFER if _is_intact(findings) else RESTORE
         findings.append(run_check("offers", lambda: tables.check_offers(db), remedy))
         quoted = shlex.quote(str(path))
@@ -95,7 +96,7 @@ def _require_fleet(path: Path) -> None:
 def _check_format(db: sqlite3.Connection) -> CheckResult:
     (version,) = db.execute("PRAGMA user_version").fetchone()
     result = CheckResult(f"fleet format {version}, read by turnout {__version__} with SQLite {sqlite3.sqlite_version}")
-    if version not in (FORMAT_1.format, FLEET.format):
+    if version not in [kind.format for kind in READABLE]:
         result.problems.append(
             f"the file has fleet format {version}, but turnout {__version__} reads only formats up to {FLEET.format}"
         )
@@ -115,10 +116,11 @@ def _check_pages(db: sqlite3.Connection, path: Path) -> CheckResult:
     return result
 
 
-def _check_log(path: Path) -> CheckResult:
-    lost = lost_commits(path)
-    damage = f"{path.name}-wal is damaged: at least {lost:,} committed transactions after the damage are lost"
-    return CheckResult("every committed transaction can be read", [damage] if lost else [])
+def _check_log(db: sqlite3.Connection, path: Path) -> CheckResult:
+    """Checks that the file has all commits that were acknowledged, as far as the lock file states them."""
+    lost = find_lost_commits(path, db)
+    commits = int(counters(db).get("commits", 0))
+    return CheckResult(f"all {commits:,} commits that were acknowledged are there", [lost] if lost else [])
 
 
 def _check_settings(db: sqlite3.Connection) -> CheckResult:

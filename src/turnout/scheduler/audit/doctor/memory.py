@@ -29,10 +29,16 @@ from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
 
 
-def check_state(path: Path, remedy: str) -> Iterator[Finding]:
-    """Loads the file as a scheduler does, and checks the snapshot and the counters of the state."""
+def check_state(path: Path, db: sqlite3.Connection, remedy: str) -> Iterator[Finding]:
+    """Loads the file as a scheduler does, and checks the snapshot and the counters of the state.
+
+    Args:
+        path: The file of the fleet.
+        db: A connection to it, inside a transaction.
+        remedy: What to do if the state cannot be loaded.
+    """
     try:
-        with closing(_SnapshotJournal(path, read_only=True)) as journal, journal.reading() as db:
+        with closing(_SnapshotJournal(path, read_only=True)) as journal, journal.reading():
             stored = journal.settings
             settings, features = SchedulerSettings.from_dict(stored), stored_features(stored["features"])
             state = load(journal, settings, features)

@@ -1,0 +1,53 @@
+"""Checks of client ids, numbers of rounds and reasons of failures, which come from other programs."""
+
+from __future__ import annotations
+
+from turnout.errors import ReportError, TurnoutError
+from turnout.kernel.arrays import as_count
+
+#: The longest id, in bytes of UTF-8: ids are stored with every turn.
+LONGEST_ID = 1024
+#: The longest reason of a failure that is stored, in characters; the rest is cut off.
+LONGEST_REASON = 2000
+#: The largest number of a round; SQLite stores integers of 64 bits.
+LAST_ROUND = 2**62
+
+
+def check_client_id(client: object, error: type[TurnoutError]) -> None:
+    """Raises an error unless this is a valid id: a non-empty string without null characters, and not too long."""
+    if not isinstance(client, str) or not client or "\0" in client or not _is_encodable(client):
+        shown = repr(client)
+        raise error(
+            "client ids must be non-empty strings without null characters, got "
+            f"{shown if len(shown) <= 200 else shown[:200] + '…'}"
+        )
+    if len(client.encode()) > LONGEST_ID:
+        raise error(
+            f"client ids must have at most {LONGEST_ID:,} bytes, got {len(client.encode()):,} bytes beginning with "
+            f"{client[:40]!r}: use a shorter name"
+        )
+
+
+def as_round(round: object) -> int:
+    """Returns the number of a round as an int; raises ReportError if it cannot be one."""
+    number = as_count("round", round, ReportError, least=0)
+    if number > LAST_ROUND:
+        raise ReportError("round must be the number of a round, got a number of more than 62 bits")
+    return number
+
+
+def as_reason(why: object) -> str:
+    """Returns the reason of a failure as it is stored: as valid UTF-8, and cut off if it is very long."""
+    text = str(why).encode(errors="replace").decode()
+    if len(text) <= LONGEST_REASON:
+        return text
+    return f"{text[:LONGEST_REASON]}… ({len(text):,} characters)"
+
+
+def _is_encodable(text: str) -> bool:
+    """Returns whether a string can be stored as UTF-8, which a lone surrogate cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,144 @@
+"""Removes a forgotten client from everything that was written, in short transactions.
+
+The id is replaced and a forget event is written first. Then the turns, the offers and the events are redacted from the
+oldest on, some at a time, so that other processes can write in between; a process that is killed continues when the
+file is opened again. Because the digest of an event covers all events before it, the digests of all later events
+change. While the redaction is under way, the events up to a boundary have new digests. The event after the boundary
+still has the digest that follows from the old one, which is kept until then.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+from turnout.scheduler.records import (
+    Turn,
+    as_bytes,
+    digest_of,
+    redact_event,
+    turn_from_row,
+    update_turns,
+    was_available,
+)
+from turnout.store.database import single_value
+
+#: The number of turns, offers or events that one transaction redacts.
+BATCH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """How far the redaction of a client has come.
+
+    Attributes:
+        row: The row of the client.
+        client: Its id.
+        name: The name that replaces its id.
+        offers: The last round whose offer was checked.
+        boundary: The last event that was redacted.
+        digest: The digest, in hexadecimal, that this event had before.
+        is_turn_left: Whether there may be turns under the old id.
+        is_offer_left: Whether there may be offers that were not checked.
+    """
+
+    row: int
+    client: str
+    name: str
+    offers: int = 0
+    boundary: int = 0
+    digest: str = ""
+    is_turn_left: bool = True
+    is_offer_left: bool = True
+
+
+def pending_redactions(db: sqlite3.Connection) -> list[Redaction]:
+    """Returns the redactions that are not complete, in the order in which they were started."""
+    stored = db.execute("SELECT value FROM meta WHERE key = 'redactions'").fetchone()
+    return [] if stored is None else [Redaction(**entry) for entry in json.loads(stored[0])]
+
+
+def start_redaction(db: sqlite3.Connection, redaction: Redaction, since: int) -> None:
+    """Replaces the id of the client, and redacts its turns after round `since`."""
+    db.execute("PRAGMA secure_delete = ON")
+    db.execute("UPDATE clients SET id = ? WHERE row = ?", (redaction.name, redaction.row))
+    _redact_turns(db, redaction, "AND round > ?", since)
+    _store(db, [*pending_redactions(db), redaction])
+
+
+def continue_redaction(db: sqlite3.Connection) -> bool:
+    """Redacts the next turns, offers or events; returns whether anything is left to do."""
+    pending = pending_redactions(db)
+    if not pending:
+        return False
+    first, *others = pending
+    db.execute("PRAGMA secure_delete = ON")
+    updated: Redaction | None
+    if first.is_turn_left:
+        updated = replace(first, is_turn_left=_redact_turns(db, first, f"LIMIT {BATCH}") == BATCH)
+    elif first.is_offer_left:
+        updated = _drop_offers(db, first)
+    else:
+        updated = _redact_events(db, first)
+    _store(db, [*([] if updated is None else [updated]), *others])
+    db.execute("PRAGMA secure_delete = FAST")
+    return updated is not None or bool(others)
+
+
+def _store(db: sqlite3.Connection, redactions: Sequence[Redaction]) -> None:
+    text = json.dumps([asdict(redaction) for redaction in redactions])
+    db.execute("DELETE FROM meta WHERE key = 'redactions'")
+    if redactions:
+        db.execute("INSERT INTO meta VALUES ('redactions', ?)", (text,))
+
+
+def _redact_turns(db: sqlite3.Connection, redaction: Redaction, which: str, *values: int) -> int:
+    """Redacts some turns that have the old id; returns their number."""
+    stored = db.execute(f"SELECT * FROM turns WHERE id = ? {which}", (redaction.client, *values)).fetchall()
+    turns = [turn_from_row(row)[0] for row in stored]
+    update_turns(db, [_redacted(turn, redaction.name) for turn in turns])
+    return len(turns)
+
+
+def _redacted(turn: Turn, name: str) -> Turn:
+    return replace(
+        turn,
+        id=name,
+        seconds=None if turn.seconds is None else 0.0,
+        why=None,
+        at=None,
+        late_seconds=None,
+        late_at=None,
+        folded=turn.folded or turn.round,
+        loss=None,
+    )
+
+
+def _drop_offers(db: sqlite3.Connection, redaction: Redaction) -> Redaction:
+    """Deletes offers that contain the client: a selection cannot be repeated without its context."""
+    query = "SELECT round, volunteers FROM offers WHERE round > ? ORDER BY round LIMIT ?"
+    stored = db.execute(query, (redaction.offers, BATCH)).fetchall()
+    contained = [(round_,) for round_, volunteers in stored if was_available(volunteers, redaction.row)]
+    db.executemany("DELETE FROM offers WHERE round = ?", contained)
+    last = stored[-1][0] if stored else redaction.offers
+    return replace(redaction, offers=last, is_offer_left=len(stored) == BATCH)
+
+
+def _redact_events(db: sqlite3.Connection, redaction: Redaction) -> Redaction | None:
+    """Redacts the next events and computes their digests again; returns None after the last event."""
+    boundary, old = redaction.boundary, bytes.fromhex(redaction.digest)
+    query = "SELECT seq, kind, data, digest FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
+    stored = db.execute(query, (boundary, BATCH)).fetchall()
+    before = db.execute("SELECT digest FROM events WHERE seq = ?", (boundary,)).fetchone()
+    new = old if before is None else as_bytes(before[0])
+    for seq, kind, data, digest in stored:
+        redacted = redact_event(kind, data, redaction.row, redaction.client, redaction.name)
+        new, old, boundary = digest_of(new, kind, redacted), as_bytes(digest), seq
+        db.execute("UPDATE events SET data = ?, digest = ? WHERE seq = ?", (redacted, new, seq))
+    if boundary < single_value(db, "SELECT COALESCE(MAX(seq), 0) FROM events"):
+        return replace(redaction, boundary=boundary, digest=old.hex())
+    db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (new.hex(),))
+    db.execute("REINDEX turns_by_id")  # changed entries leave their old bytes in unused parts of its pages
+    return None

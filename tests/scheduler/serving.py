@@ -1,0 +1,60 @@
+"""The restless server as a process, and what its fleets contain."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from killing import environment
+from scheduler.fleets import packed, turns_in
+from turnout.scheduler import Scheduler
+
+HERE = Path(__file__).parent
+BEFORE, AFTER = 8, 11  # the scripted rounds with every kind of change
+
+
+class Server:
+    """The restless server as a process that executes orders."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def play(self, path: Path, rounds: int, **death: float) -> int:
+        """Returns the number of its writes; it must end by itself unless the order says that it is killed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"path": str(path), "rounds": rounds, **death}) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        assert answer["code"] == 0 or (death and answer["code"] == -signal.SIGKILL)
+        self.killed, self.syncs = answer["code"] == -signal.SIGKILL, int(answer["syncs"])
+        return int(answer["writes"])
+
+
+@contextmanager
+def running_server(variables: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Runs a restless server, by default with the environment of this process."""
+    program = [sys.executable, str(HERE / "restless_server.py")]
+    with subprocess.Popen(
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables or environment()
+    ) as process:
+        yield Server(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait() == 0
+
+
+def read_everything(path: Path) -> tuple[bytes, list[tuple[Any, ...]], list[dict[str, Any]]]:
+    """Returns the state, the turns and the events, without wall-clock times."""
+    with Scheduler.open(path, read_only=True) as reader:
+        events = list(reader.export())
+        state = packed(reader)
+    for event in events:
+        event.pop("opened", None), event.pop("closed", None)
+    return state, turns_in(path), events

@@ -1,0 +1,290 @@
+"""F2: an exception at any moment of a change leaves memory and file in agreement, and the change can be repeated."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from killing import environment
+from scheduler.fleets import OpenFleet, offered, packed, packed_from_disk, turns_in
+from turnout.errors import ReportError, StoreError
+from turnout.scheduler import Scheduler
+from turnout.scheduler.journal.changes import Changes
+
+#: After the commit, every line of these packages is a step; of the others, and before the commit, every 25th.
+CLOSE = ("turnout/scheduler", "turnout/store")
+SETTINGS: dict[str, Any] = {"settings": {"cohort_size": 2, "guaranteed_rate": "1/8"}, "late_window": 3}
+
+
+class Interrupted(BaseException):
+    """Stands for Ctrl-C, a signal or a lack of memory."""
+
+
+class Interruption:
+    """Raises an exception at the n-th step of a call; steps are lines of code of the package."""
+
+    def __init__(self, scheduler: Scheduler, step: int) -> None:
+        self._connection = scheduler._journal._file.connection
+        self._left, self._lines, self._is_committed, self.fired = step, 0, False, False
+
+    def __enter__(self) -> Interruption:
+        self._connection.set_trace_callback(self._on_statement)
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+        self._connection.set_trace_callback(None)
+
+    def _on_statement(self, statement: str) -> None:
+        self._is_committed |= statement == "COMMIT"
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        name = frame.f_code.co_filename
+        if "turnout/" not in name or self.fired:
+            return None
+        if event == "line" and self._is_step(name):
+            self._left -= 1
+            if self._left == 0:
+                self.fired = True
+                raise Interrupted
+        return self._trace
+
+    def _is_step(self, name: str) -> bool:
+        self._lines += 1
+        return self._lines % 25 == 0 or (self._is_committed and any(part in name for part in CLOSE))
+
+
+class Twins:
+    """Plays the same on two fleets; the calls on the first are interrupted and repeated until they succeed."""
+
+    def __init__(self, disturbed: Scheduler, undisturbed: Scheduler) -> None:
+        self.disturbed, self.undisturbed = disturbed, undisturbed
+        self.step, self.target, self.fired = 0, "", False
+
+    def call(self, name: str, *arguments: Any, is_done: Callable[[Scheduler], bool] = lambda _: False, **o: Any) -> Any:
+        """Calls a method on both fleets; on the first until it is done, with one interruption if it is the target."""
+        expected = getattr(self.undisturbed, name)(*arguments, **o)
+        if name == self.target and not self.fired:
+            with Interruption(self.disturbed, self.step) as interruption:
+                try:
+                    getattr(self.disturbed, name)(*arguments, **o)
+                except Interrupted:
+                    pass
+                else:
+                    assert not interruption.fired  # an interruption is never swallowed
+                    return expected
+            self.fired = interruption.fired
+            if is_done(self.disturbed):
+                return expected
+        getattr(self.disturbed, name)(*arguments, **o)
+        return expected
+
+    def play_round(self, number: int) -> None:
+        """Plays a round with every kind of change."""
+        clients = ["a", "b", "c", "d", f"guest-{number}"]
+        if number % 3 == 0:
+            self.call("register", [f"member-{number}"])
+        cohort = self.call("choose", offered(*clients))
+        self.call("report", cohort[0], 2.0 + number % 3, loss=0.5)
+        if number % 4 == 0:
+            self.call("report_failure", cohort[1], "its battery died")
+        self.call("close_round", 9.0, is_done=lambda scheduler: scheduler.open_round is None)
+        if number % 4 == 1:
+            self.call("report", cohort[1], 12.0, round=self.undisturbed.round)  # late
+        if number % 3 == 1:
+            self.call("retire", f"guest-{number}")
+        if number % 3 == 2 and (self.target == "forget" or number % 9 == 2):
+            name = f"guest-{number}"
+            self.call("forget", name, is_done=lambda scheduler: name not in scheduler.clients)
+        self.call("snapshot")
+        if number % 5 == 0:
+            self.call("choose", offered("a", "stranger"))
+            self.call("abandon_round", is_done=lambda scheduler: scheduler.open_round is None)
+
+
+@pytest.fixture
+def twins(open_fleet: OpenFleet) -> Twins:
+    disturbed, undisturbed = (open_fleet(name, **SETTINGS) for name in ("disturbed.turnout", "undisturbed.turnout"))
+    for scheduler in (disturbed, undisturbed):
+        scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
+    return Twins(disturbed, undisturbed)
+
+
+def events_of(scheduler: Scheduler) -> list[dict[str, Any]]:
+    events = list(scheduler.export())
+    for event in events:
+        event.pop("opened", None), event.pop("closed", None)
+    return events
+
+
+CHANGES = (
+    "choose",
+    "report",
+    "report_failure",
+    "close_round",
+    "register",
+    "retire",
+    "forget",
+    "snapshot",
+    "abandon_round",
+)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("change", CHANGES)
+def test_f2_an_exception_at_any_step_of_a_change_leaves_the_state_of_an_undisturbed_twin(
+    twins: Twins, change: str
+) -> None:
+    number = 0
+    twins.target = change
+    while True:
+        # Forgetting redacts a history that grows with every round, so its later steps are sampled.
+        twins.step += 1 if change != "forget" or twins.step < 60 else twins.step // 4
+        twins.fired, rounds = False, 0
+        while not twins.fired and rounds < 5:  # some changes are not part of every round
+            number, rounds = number + 1, rounds + 1
+            twins.play_round(number)
+            assert packed(twins.disturbed) == packed(twins.undisturbed), f"step {twins.step} of {change}"
+        if not twins.fired:
+            break
+    assert twins.step > 25
+    assert events_of(twins.disturbed) == events_of(twins.undisturbed)
+    assert turns_in(twins.disturbed.path) == turns_in(twins.undisturbed.path)
+    assert packed_from_disk(twins.disturbed.path) == packed(twins.disturbed)
+    assert twins.disturbed.certificate().books_balance
+
+
+def test_f2_memory_is_loaded_again_even_if_loading_was_interrupted(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = open_fleet(**SETTINGS)
+    scheduler.choose(offered("a", "b", "c"))
+    with monkeypatch.context() as patch:
+        patch.setattr("turnout.scheduler.rounds.state.Fleet.close", interrupt)
+        with pytest.raises(Interrupted):
+            scheduler.close_round(9.0)
+        patch.setattr("turnout.scheduler.scheduler.load", interrupt)
+        for _ in range(2):
+            with pytest.raises(Interrupted):
+                scheduler.round  # noqa: B018
+    assert scheduler.open_round is None
+    assert scheduler.round == 1
+    with pytest.raises(ReportError, match="no round is open"):
+        scheduler.close_round()
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise Interrupted
+
+
+def test_f2_a_round_cannot_be_closed_twice(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(**SETTINGS)
+    scheduler.choose(offered("a", "b", "c"))
+    opened = scheduler.open_round
+    assert opened is not None
+    scheduler.close_round(9.0)
+    with (
+        pytest.raises(StoreError, match="round 1 is not open in the file"),
+        scheduler._journal.writing() as changes,
+    ):
+        changes.drop_open_round(1)
+
+
+def test_f2_a_file_with_a_doubled_close_is_refused(open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = open_fleet(**SETTINGS)
+    scheduler.choose(offered("a", "b", "c"))
+    add_event = Changes.add_event
+
+    def add_twice(changes: Changes, kind: str, data: bytes, availability: bytes | None = None) -> int:
+        if kind == "close":
+            add_event(changes, kind, data, availability)
+        return add_event(changes, kind, data, availability)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Changes, "add_event", add_twice)
+        scheduler.close_round(9.0)
+    scheduler.close()
+    with pytest.raises(StoreError, match="the close of round 1 follows that of round 1"):
+        Scheduler.open(scheduler.path)
+
+
+# Random signals
+
+PROGRAM = """
+import random, signal, sys, threading, time, os
+from scheduler.test_interruptions import SETTINGS, offered
+from turnout.scheduler import Scheduler
+
+armed = done = False
+interruptions = 0
+
+def on_signal(*_):
+    global armed, interruptions
+    if armed:
+        armed = False
+        interruptions += 1
+        raise KeyboardInterrupt
+
+signal.signal(signal.SIGINT, on_signal)
+
+def call(scheduler, name, *arguments, is_done=lambda: False, **options):
+    global armed
+    while True:
+        try:
+            armed = True
+            getattr(scheduler, name)(*arguments, **options)
+            armed = False
+            return
+        except KeyboardInterrupt:
+            if is_done():
+                return
+
+def play(path, wanted):
+    rng = random.Random(7)
+    with Scheduler.open(path, **SETTINGS) as scheduler:
+        scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
+        number = 0
+        while number < 40 or interruptions < wanted:
+            number += 1
+            if wanted:
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0001, 0.02), 0.005)
+            call(scheduler, "register", [f"member-{number % 20}"])
+            call(scheduler, "choose", offered("a", "b", "c", "d"))
+            cohort = [scheduler.clients[row] for row in scheduler.open_round.rows]
+            for client in cohort:
+                call(scheduler, "report", client, 2.0 + number % 3)
+            call(scheduler, "close_round", 9.0, is_done=lambda: scheduler.open_round is None)
+            if number % 10 == 0:
+                call(scheduler, "snapshot")
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return number
+
+signal.signal(signal.SIGALRM, on_signal)
+print(play(sys.argv[1], int(sys.argv[2])), interruptions)
+"""
+
+
+def test_f2_two_hundred_random_interruptions_change_nothing(folder: Path) -> None:
+    path = folder / "fleet.turnout"
+    played = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(path), "200"], env=environment(), capture_output=True, text=True, check=True
+    )
+    rounds, interruptions = map(int, played.stdout.split())
+    assert interruptions >= 200
+    with Scheduler.open(path, read_only=True) as scheduler:
+        assert scheduler.round == rounds
+        assert scheduler.certificate().turns.sum() == 2 * rounds
+        assert scheduler.certificate().books_balance
+        assert [event["round"] for event in scheduler.export() if event["kind"] == "round"] == [*range(1, rounds + 1)]
+        recorded = packed(scheduler)
+    with Scheduler.open(path) as scheduler:
+        scheduler._journal._file.connection.execute("DELETE FROM snapshot")
+    assert packed_from_disk(path) == recorded  # as computed from the first event
