@@ -20,17 +20,20 @@ from turnout.kernel.rounds import RoundRecord, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation
 from turnout.policies.registry import nested_settings
+from turnout.scheduler.amending import OF_POLICY, Amendments, actual_changes, amended_settings
 from turnout.scheduler.audit.explain import explain_client
 from turnout.scheduler.clock import now
 from turnout.scheduler.features import PAPER_FEATURES, Features, Statuses
+from turnout.scheduler.journal.amendments import Amendment, amendments, write_amendment
 from turnout.scheduler.journal.events import decode_event, event_to_dict
 from turnout.scheduler.journal.journal import Journal
-from turnout.scheduler.journal.replay import live_policy, load, resolve_features
-from turnout.scheduler.notices import notices_of, promise_notice, waiting_notice
+from turnout.scheduler.journal.replay import amend_fleet, live_policy, load, resolve_features
+from turnout.scheduler.notices import infeasible_notice, notices_of, promise_notice, waiting_notice
 from turnout.scheduler.records import OpenRound, Turn, pack_closed
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
 from turnout.scheduler.rounds.choosing import build_open_round
 from turnout.scheduler.rounds.closing import build_closed_round
+from turnout.scheduler.rounds.feasibility import require_feasible_fleet
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import DEFAULT_POLICY, SchedulerOptions, SchedulerSettings
 from turnout.scheduler.status import SchedulerStatus, status_of
@@ -38,6 +41,8 @@ from turnout.scheduler.status import SchedulerStatus, status_of
 log = logging.getLogger("turnout.scheduler")
 #: The number of events that an export reads at a time.
 EXPORT_BATCH = 100
+#: Larger fleets are not tested for feasibility whenever a client joins or leaves, only in rounds 1, 2, 4, 8, …
+JUDGED_EVERY_CHANGE_UP_TO = 10_000
 
 
 class Scheduler:
@@ -52,12 +57,15 @@ class Scheduler:
         self._journal, self.settings, self.features = journal, settings, features
         self._mutex = threading.RLock()
         self._memory = load(journal, settings, features)
-        self._is_broken = self._waits_too_long = False  # whether the log says so already
+        self._is_broken = self._waits_too_long = self._is_infeasible = False  # whether the log says so already
+        self._judged_clients = 0
         if not journal.read_only:
             for notice in self.notices():
                 log.warning("%s: %s", journal.path, notice)
             self._is_broken = bool(promise_notice(self._fleet, settings))
             self._waits_too_long = bool(waiting_notice(self._fleet, settings))
+            self._is_infeasible = bool(infeasible_notice(self._fleet))
+            self._judged_clients = self._active_clients
 
     @classmethod
     def open(
@@ -79,7 +87,8 @@ class Scheduler:
             takeover: Whether to continue although another process, which hangs, holds the file. That process can no
                 longer write.
             options: `policy`, `settings` (those of the policy), `deadline` and the other settings of a fleet, which
-                `SchedulerSettings` documents. An existing fleet keeps its settings: different ones are refused.
+                `SchedulerSettings` documents. An existing fleet keeps its settings: different ones are refused. `amend`
+                changes them.
 
         Raises:
             SettingError: If an option is unknown or invalid, or differs from that of the existing fleet.
@@ -94,8 +103,12 @@ class Scheduler:
         try:
             stored = journal.settings
             settings = SchedulerSettings.from_dict(stored)
-            settings.check_same(options, path)
-            return cls(journal, settings, resolve_features(stored["features"], features, path, read_only))
+            amended = _rounds_of_amendments(amendments(journal))
+            settings.check_same(options, path, amended)
+            resolved = resolve_features(
+                stored["features"], features, path, read_only=read_only, amended_in=amended.get("features")
+            )
+            return cls(journal, settings, resolved)
         except BaseException:
             journal.close()
             raise
@@ -130,6 +143,7 @@ class Scheduler:
             except BaseException:
                 self._reload()
                 raise
+            self._log_infeasibility()
             return len(new_ids)
 
     def retire(self, client: str) -> None:
@@ -162,6 +176,65 @@ class Scheduler:
                 raise
             self._journal.checkpoint_wal()
             self._memory.unsaved = 0
+
+    # Settings
+
+    def amend(self, *, features: Features | None = None, **changes: Unpack[Amendments]) -> list[str]:
+        """Changes settings of the fleet from the next round on; returns the names of those that differ.
+
+        Rounds so far count at the guaranteed rate that they were promised, later ones at the new rate. What was learned
+        stays; only new features make the fleet learn the times of all clients again. Turns and debts stay in any case,
+        but a smaller deadline or speed weight also lowers the default of `max_owed`, which limits debts. The change is
+        an event of the journal: certificates, explanations and replays use the settings of each round.
+
+        Args:
+            features: The new features of the clients.
+            changes: `deadline`, `overcommit` and `allow_infeasible`, which `SchedulerSettings` documents; and
+                `cohort_size`, `guaranteed_rate`, `tolerance` and `speed_weight` of the policy. In a wrapper, they
+                belong to the policy inside that has them.
+
+        Raises:
+            ReportError: If a round is open.
+            SettingError: If a value is invalid, or no policy of the fleet has the setting.
+            InfeasiblePromise: If the clients of the fleet cannot be given what the new settings promise, unless
+                `allow_infeasible` is or was set.
+        """
+        with self._mutex:
+            self._refuse_while_open("amend the settings")
+            new_features = self.features if features is None else features
+            settings = amended_settings(self.settings, changes)
+            live_policy(settings, new_features.outputs, 1)
+            differing = actual_changes(self.settings, settings, changes)
+            if features is not None and _stored(features) != _stored(self.features):
+                differing["features"] = (_stored(self.features), _stored(features))
+            if not differing:
+                return []
+            amendment = Amendment(
+                round=self._fleet.round,
+                at=now(),
+                changes={name: after for name, (_, after) in differing.items()},
+                before={name: before for name, (before, _) in differing.items()},
+                settings=_as_stored(settings, new_features),
+            )
+            self._write_amendment(amendment, settings, new_features)
+            return list(differing)
+
+    def _write_amendment(self, amendment: Amendment, settings: SchedulerSettings, features: Features) -> None:
+        """Applies an amendment to the state, checks that it is feasible, and writes it."""
+        before = self.settings, self.features
+        try:
+            amend_fleet(self._fleet, amendment)  # before writing, so that nothing is written if the policy refuses it
+            if not settings.allow_infeasible:
+                require_feasible_fleet(self._fleet)
+            with self._journal.writing() as db:
+                write_amendment(self._journal, db, amendment)
+            self.settings, self.features = settings, features
+        except BaseException:
+            self.settings, self.features = before
+            self._reload()
+            raise
+        log.info("%s: %s", self.path, amendment.sentence())
+        self._log_infeasibility()
 
     # Rounds
 
@@ -492,6 +565,20 @@ class Scheduler:
             self._waits_too_long = bool(notice)
             if notice:
                 log.warning("%s: %s", self.path, notice)
+        is_due = self._fleet.round.bit_count() == 1
+        if is_due or (self._judged_clients != self._active_clients <= JUDGED_EVERY_CHANGE_UP_TO):
+            self._log_infeasibility()
+
+    def _log_infeasibility(self) -> None:
+        """Logs that the fleet cannot be given what it is promised, if the log does not say so yet."""
+        was_infeasible, notice = self._is_infeasible, infeasible_notice(self._fleet)
+        self._is_infeasible, self._judged_clients = bool(notice), self._active_clients
+        if notice and not was_infeasible:
+            log.warning("%s: %s", self.path, notice)
+
+    @property
+    def _active_clients(self) -> int:
+        return len(self._fleet.ids) - int(self._fleet.counters.retired.sum())
 
     def _reload(self) -> None:
         self._memory = load(self._journal, self.settings, self.features)
@@ -541,3 +628,23 @@ def _create(path: Path, settings: SchedulerSettings, features: Features) -> None
             )
     live_policy(settings, features.outputs, 1)
     Journal.make(path, {**settings.to_dict(), "features": features.to_dict()})
+
+
+def _stored(features: Features) -> Any:
+    """Returns features as they are read from the file, where a tuple is a list."""
+    return json.loads(json.dumps(features.to_dict()))
+
+
+def _as_stored(settings: SchedulerSettings, features: Features) -> dict[str, Any]:
+    """Returns all settings as they are read from the file."""
+    stored: dict[str, Any] = json.loads(json.dumps({**settings.to_dict(), "features": features.to_dict()}))
+    return stored
+
+
+def _rounds_of_amendments(amended: Sequence[Amendment]) -> dict[str, int]:
+    """Returns the round after which each option of `Scheduler.open` was last amended."""
+    rounds: dict[str, int] = {}
+    for amendment in amended:
+        for name in amendment.changes:
+            rounds["settings" if name in OF_POLICY else name] = amendment.round
+    return rounds
