@@ -219,9 +219,14 @@ class Scheduler:
             self._write_amendment(amendment, settings, new_features)
             return list(differing)
 
+    @property
+    def amendments(self) -> list[Amendment]:
+        """All changes of the settings since the fleet was created, in order."""
+        with self._mutex:
+            return amendments(self._journal)
+
     def _write_amendment(self, amendment: Amendment, settings: SchedulerSettings, features: Features) -> None:
         """Applies an amendment to the state, checks that it is feasible, and writes it."""
-        before = self.settings, self.features
         try:
             amend_fleet(self._fleet, amendment)  # before writing, so that nothing is written if the policy refuses it
             if not settings.allow_infeasible:
@@ -230,7 +235,9 @@ class Scheduler:
                 write_amendment(self._journal, db, amendment)
             self.settings, self.features = settings, features
         except BaseException:
-            self.settings, self.features = before
+            stored = self._journal.settings  # the new ones, if they were written before the error
+            self.settings = SchedulerSettings.from_dict(stored)
+            self.features = features if stored["features"] == _stored(features) else self.features
             self._reload()
             raise
         log.info("%s: %s", self.path, amendment.sentence())

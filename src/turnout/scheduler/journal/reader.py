@@ -10,7 +10,7 @@ from typing import Any
 
 from turnout.errors import StoreError
 from turnout.scheduler.features import Features
-from turnout.scheduler.journal.amendments import Amendment, amendments
+from turnout.scheduler.journal.amendments import Amendment, amendments, settings_at
 from turnout.scheduler.journal.events import FleetEvent, RecordedRound, decode_event
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.replay import FleetState, apply_event, fleet_at, load, restore, stored_features
@@ -70,6 +70,11 @@ class FleetReader:
     def features(self) -> Features:
         """The features of the clients, without the function that computes them."""
         return stored_features(self.stored_settings["features"])
+
+    @property
+    def created_with(self) -> dict[str, Any]:
+        """The settings with which the fleet was created, and its features then, as they are stored."""
+        return settings_at(self._journal, 0)
 
     @property
     def amendments(self) -> list[Amendment]:
@@ -167,7 +172,7 @@ class FleetReader:
         self._journal.close()
 
     def __repr__(self) -> str:
-        return f"FleetReader({str(self.path)!r}, policy={self.settings.policy!r})"
+        return f"FleetReader({str(self.path)!r}, policy={self._settings.policy!r})"
 
     def __enter__(self) -> FleetReader:
         return self
