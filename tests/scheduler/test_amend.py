@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_from_disk, play_round, rows_of
 from turnout.errors import InfeasiblePromise, ReportError, SettingError, StoreError
-from turnout.scheduler import FleetReader, Scheduler, certify, examine, verifier
+from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.scheduler import Feature, Features, FleetReader, Scheduler, certify, examine, verifier
 
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "fair-pace": {"policy": "fair-pace", "settings": {"cohort_size": 2, "guaranteed_rate": "1/6"}},
@@ -597,3 +598,112 @@ def test_damaged_settings_at_creation_are_found(open_fleet: OpenFleet, damage: s
         db.execute(damage)
     damaged = [finding.part for finding in examine(scheduler.path) if finding.ok is False]
     assert "settings" in damaged
+
+
+# New features
+
+
+BATTERY = Feature("battery", 0.0, 1.0)
+
+
+def test_new_features_restart_the_learning_of_times_and_leave_turns_and_debts(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    play(scheduler, 12)
+    before = scheduler.state()
+    assert scheduler.amend(features=Features.of(BATTERY)) == ["features"]
+    after = scheduler.state()
+    for key in before:
+        if key.startswith(("policy.turns", "policy.queues")) or key in (
+            "numbers.arrived",
+            "numbers.lost",
+            "ways.habit",
+        ):
+            assert np.array_equal(before[key], after[key]), key
+    assert not any(np.any(value) for key, value in after.items() if key.startswith("policy.usual"))
+    assert not np.any(after["numbers.learned"])
+    assert any("the features were amended: the times of c0, c1, " in notice for notice in scheduler.notices())
+    for _ in range(20):
+        play_round(scheduler, {client: {"battery": 0.5} for client in named(8)}, 2.0)
+    assert not any("features were amended" in notice for notice in scheduler.notices())
+    assert scheduler.suspect_clients() == []
+    assert all(seconds > 0 for seconds in predictions(scheduler))
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+def predictions(scheduler: Scheduler) -> list[float]:
+    """Returns the predicted times of the next cohort, and cancels the round."""
+    scheduler.choose({client: {"battery": 0.5} for client in named(8)})
+    predicted = list(scheduler.predicted_seconds().values())
+    scheduler.abandon_round()
+    assert len(predicted) == 2
+    return predicted
+
+
+def test_a_true_time_that_arrives_after_new_features_is_counted_but_not_learned(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(deadline=5.0)
+    scheduler.choose(offered("a", "b", "c"))
+    scheduler.report("a", 1.0)
+    scheduler.close_round()
+    scheduler.amend(features=Features.of(BATTERY))
+    scheduler.report("b", 30.0, round=1)
+    play_round(scheduler, {client: {"battery": 1.0} for client in "abc"})
+    model = scheduler.policy.time_model
+    assert model is not None
+    learned = ExchangeTimeModel(3, features=1, ridge=3.0, prior="fleet", relative_ridge=True)
+    for turn in scheduler.turns(2):
+        learned.learn(np.array([turn.row]), np.array([[1.0]]), np.array([1.0]))
+    np.testing.assert_allclose(model.coefficients, learned.coefficients)
+    assert [turn.folded for turn in scheduler.history("b") if turn.round == 1] == [2]
+    scheduler.snapshot()
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    scheduler.close()
+    assert all(finding.ok is not False for finding in examine(scheduler.path))
+
+
+def test_a_fleet_is_opened_with_its_amended_features(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    play(scheduler, 3)
+    computed = Features.of(BATTERY, compute=lambda columns: [columns["battery"], 1.0], outputs=2)
+    scheduler.amend(features=computed)
+    scheduler.close()
+    with pytest.raises(SettingError, match="was amended in round 3 and has features that a function computes"):
+        Scheduler.open(scheduler.path)
+    with pytest.raises(SettingError, match="was amended in round 3 and has other features"):
+        Scheduler.open(scheduler.path, features=Features())
+    with Scheduler.open(scheduler.path, features=computed) as again:
+        play_round(again, {client: {"battery": 0.5} for client in named(8)})
+        assert again.amend(features=computed) == []
+        assert again.amend(features=Features.of(BATTERY)) == ["features"]
+        play_round(again, {client: {"battery": 0.5} for client in named(8)})
+        assert [explanation.exact for explanation in (again.explain("c1", 2), again.explain("c1", 4))] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"policy": "rbcsf", "settings": {"cohort_size": 2, "change_threshold": 8.0}},
+        {"policy": "fedcs", "settings": {"estimates": "learned", "deadline": 100.0}},
+        {"policy": "oort", "settings": {"cohort_size": 2}},
+        {"policy": "with-guarantee", "settings": {"policy": "rbcsf", "settings": {"cohort_size": 2}}},
+    ],
+)
+def test_other_policies_continue_with_new_features(open_fleet: OpenFleet, options: dict[str, Any]) -> None:
+    scheduler = open_fleet(**options)
+    play(scheduler, 6)
+    scheduler.amend(features=Features.of(BATTERY, Feature("heat", 0.0, 9.0)))
+    for _ in range(5):
+        play_round(scheduler, {client: {"battery": 0.5, "heat": 2.0} for client in named(8)}, 2.0)
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+@pytest.mark.parametrize("policy", ["oort", "tifl", "refl", "e3cs", "ucb-cs", "round-robin", "cs-ucb", "cs-ucb-q"])
+def test_every_policy_with_a_cohort_continues_with_another_size(open_fleet: OpenFleet, policy: str) -> None:
+    scheduler = open_fleet(policy=policy)
+    play(scheduler, 8)
+    before = scheduler.state()
+    scheduler.amend(cohort_size=3)
+    for key, value in scheduler.state().items():
+        assert np.array_equal(value, before[key]), key
+    play(scheduler, 4)
+    assert len(scheduler.turns()) == 3
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
