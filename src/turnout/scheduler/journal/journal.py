@@ -1,10 +1,11 @@
 """The journal of a fleet: one SQLite file, in which every change is one transaction.
 
-meta         the settings and their digest; the current writer (the epoch grows whenever the file is opened to write);
-             the digest of the last event; the number of the last closed round
+meta         the settings and their digest, and those at creation once they were amended; the current writer (the epoch
+             grows whenever the file is opened to write); the digest of the last event; the number of the last closed
+             round
 clients      the ids of the clients, by row
-events       the events that the state is computed from: join, close, retire, forget; the digest of each covers all
-             events before it
+events       the events that the state is computed from: join, close, retire, forget, amend; the digest of each covers
+             all events before it
 masks        the clients that were available in a closed round, as packed bits, by the number of its event
 offers       the offer from which each cohort was selected: the contexts of all available clients, if the fleet is
              small enough
@@ -149,7 +150,7 @@ class Journal:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings with which the file was created."""
+        """The settings of the fleet, as the last amendment left them."""
         with self.reading():
             text = self._meta("settings")
             if settings_digest(text) != self._meta("seal"):
