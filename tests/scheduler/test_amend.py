@@ -508,6 +508,31 @@ def test_broken_promises_are_judged_by_the_tolerance_of_the_time(open_fleet: Ope
     assert (content["status"], content["since"]) == ("broken", 22)
 
 
+# The default cap of debts, which follows the deadline
+
+
+def test_debts_are_forfeited_to_the_cap_of_the_time(open_fleet: OpenFleet, folder: Path) -> None:
+    options = {"policy": "rbcsf", "settings": {"cohort_size": 1, "guaranteed_rate": 1, "speed_weight": 0.01}}
+    scheduler = open_fleet(**options, deadline=100.0)
+    recount = Recount(Fraction(1), "available", "contributed")
+    seconds = {"a": 1.0, "b": 20.0, "c": 30.0, "d": 90.0}
+    caps = {100.0: 11, 1500.0: 25, 300.0: 13, 3000.0: 40}  # 10 turns more than outweigh the deadline
+    for deadline, cap in caps.items():
+        scheduler.amend(deadline=deadline, guaranteed_rate=0.9 if deadline == 300.0 else 1)
+        recount.cap = Fraction(cap)
+        recount.amend(Fraction(9, 10) if deadline == 300.0 else Fraction(1), Fraction(2))
+        recount.limit()
+        for _ in range(30):
+            if recount.clients:
+                recount.check(scheduler)
+            cohort = play_round(scheduler, offered(*seconds), seconds)
+            recount.play(set(seconds), dict.fromkeys(cohort, "arrived"))
+    recount.check(scheduler)
+    assert min(account.forfeited for account in recount.clients.values()) > 10
+    certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
 # Certificates
 
 

@@ -572,8 +572,8 @@ class Scheduler:
             self._waits_too_long = bool(notice)
             if notice:
                 log.warning("%s: %s", self.path, notice)
-        is_due = self._fleet.round.bit_count() == 1
-        if is_due or (self._judged_clients != self._active_clients <= JUDGED_EVERY_CHANGE_UP_TO):
+        is_small = len(self._fleet.ids) <= JUDGED_EVERY_CHANGE_UP_TO
+        if self._fleet.round.bit_count() == 1 or (is_small and self._judged_clients != self._active_clients):
             self._log_infeasibility()
 
     def _log_infeasibility(self) -> None:
