@@ -8,9 +8,12 @@ from fractions import Fraction
 import numpy as np
 
 from turnout.errors import InfeasiblePromise
-from turnout.kernel.arrays import FINEST, FloatArray
-from turnout.kernel.feasibility import require_feasible
+from turnout.kernel.arrays import FINEST, FloatArray, IntArray
+from turnout.kernel.feasibility import ROUNDING, require_feasible
 from turnout.scheduler.rounds.state import ENOUGH_ROUNDS, Fleet
+
+#: In larger fleets the exact test takes seconds.
+LARGE_FLEET = 10_000
 
 
 def require_feasible_fleet(fleet: Fleet) -> None:
@@ -18,7 +21,8 @@ def require_feasible_fleet(fleet: Fleet) -> None:
 
     Each client is assumed to be available as often as it was so far, and one that was not observed for long enough as
     often as the others; before the first round, all clients are assumed to be available. With accrual="always", a
-    client that is available less often than its rate counts with that availability: a notice names it separately.
+    client that is available less often than its rate counts with that availability: a notice names it separately. In
+    large fleets only the sum of all rates is compared with the cohort size, which is fast and seldom differs.
     """
     guarantee, queues = (fleet.policy.guarantee, fleet.queues) if fleet.ids else (None, None)
     active = np.flatnonzero(fleet.counters.retired == 0)
@@ -35,20 +39,40 @@ def require_feasible_fleet(fleet: Fleet) -> None:
     else:
         availability = _availability(fleet, observed_after=ENOUGH_ROUNDS)[active]
         rates = np.minimum(rates, availability)
+    if len(rates) > LARGE_FLEET:
+        total = float(rates.sum())
+        if total > places * (1 + ROUNDING):
+            raise _problem(rate, places, places / total, math.ceil(total * (1 - ROUNDING)), active)
+        return
     try:
         require_feasible(rates, availability, places)
     except InfeasiblePromise as problem:
-        largest = Fraction(rate * problem.scale).limit_denominator(FINEST)
-        larger = "" if problem.cohort_size is None else f", use a cohort_size of at least {problem.cohort_size:,}"
-        raise InfeasiblePromise(
-            f"guaranteed_rate {rate:g} cannot be kept with cohort_size {places} for the {len(active):,} clients of "
-            f"this fleet, as often as they are available: use a guaranteed_rate of at most {rounded_down(largest)}"
-            f"{larger}, or pass allow_infeasible=True to go on without a guarantee",
-            largest_rate=largest,
-            scale=problem.scale,
-            cohort_size=problem.cohort_size,
-            clients=tuple(active[list(problem.clients)].tolist()),
-        ) from None
+        raise _problem(rate, places, problem.scale, problem.cohort_size, active[list(problem.clients)]) from None
+
+
+def _problem(
+    rate: float, cohort_size: int, scale: float, sufficient: int | None, clients: IntArray
+) -> InfeasiblePromise:
+    """Returns the error, with a remedy.
+
+    Args:
+        rate: The guaranteed rate.
+        cohort_size: The number of clients to select in a round.
+        scale: The factor that makes the rate feasible.
+        sufficient: The cohort size with which the rate is feasible, if there is one.
+        clients: The rows of the clients that are promised too much together.
+    """
+    largest = Fraction(rate * scale).limit_denominator(FINEST)
+    larger = "" if sufficient is None else f", use a cohort_size of at least {sufficient:,}"
+    return InfeasiblePromise(
+        f"guaranteed_rate {rate:g} cannot be kept with cohort_size {cohort_size} for the clients of this fleet, as "
+        f"often as they are available: use a guaranteed_rate of at most {rounded_down(largest)}{larger}, or pass "
+        "allow_infeasible=True to go on without a guarantee",
+        largest_rate=largest,
+        scale=scale,
+        cohort_size=sufficient,
+        clients=tuple(clients.tolist()),
+    )
 
 
 def infeasibility(fleet: Fleet) -> InfeasiblePromise | None:
