@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -432,6 +432,31 @@ def test_an_error_while_writing_leaves_the_fleet_as_it_was(
     assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
+def test_an_error_after_writing_leaves_the_fleet_amended(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = open_fleet()
+    play(scheduler, 5)
+    original = scheduler._journal.writing
+
+    @contextmanager
+    def interrupted() -> Iterator[sqlite3.Connection]:
+        with original() as db:
+            yield db
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(scheduler._journal, "writing", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            scheduler.amend(guaranteed_rate=0.2, features=Features.of(BATTERY))
+    assert scheduler.settings.settings["guaranteed_rate"] == 0.2
+    assert scheduler.features.outputs == 1
+    assert scheduler.amend(guaranteed_rate=0.2, features=Features.of(BATTERY)) == []
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    play_round(scheduler, {client: {"battery": 0.5} for client in named(8)})
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
 # Feasibility
 
 
@@ -512,7 +537,10 @@ def test_broken_promises_are_judged_by_the_tolerance_of_the_time(open_fleet: Ope
 
 
 def test_debts_are_forfeited_to_the_cap_of_the_time(open_fleet: OpenFleet, folder: Path) -> None:
-    options = {"policy": "rbcsf", "settings": {"cohort_size": 1, "guaranteed_rate": 1, "speed_weight": 0.01}}
+    options: dict[str, Any] = {
+        "policy": "rbcsf",
+        "settings": {"cohort_size": 1, "guaranteed_rate": 1, "speed_weight": 0.01},
+    }
     scheduler = open_fleet(**options, deadline=100.0)
     recount = Recount(Fraction(1), "available", "contributed")
     seconds = {"a": 1.0, "b": 20.0, "c": 30.0, "d": 90.0}
