@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import math
 from fractions import Fraction
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -230,3 +232,104 @@ def test_unknown_clients_are_refused_and_change_nothing() -> None:
     with pytest.raises(ReportError, match="turns must be 2 whole numbers"):
         queues.certificate([1.0, 2.0])
     assert queues.rounds.tolist() == [0, 0]
+
+
+# Amended rates
+
+
+@st.composite
+def amended_lives(draw: st.DrawFn) -> list[tuple[str, Any]]:
+    """Returns steps: rounds with chosen and available clients, amendments, joining and retiring clients, restores."""
+    step = st.one_of(
+        st.tuples(st.just("round"), st.integers(0, 2**16 - 1)),
+        st.tuples(st.just("amend"), st.sampled_from(["1/4", "3/20", 0.1, "2/7", 0, 1, "1/3"])),
+        st.tuples(st.just("add"), st.integers(1, 2)),
+        st.tuples(st.just("retire"), st.integers(0, 7)),
+        st.tuples(st.just("restore"), st.none()),
+    )
+    return draw(st.lists(step, min_size=1, max_size=40))
+
+
+@pytest.mark.parametrize("accrual", ["always", "available"])
+@pytest.mark.parametrize("caps", [(None, None), (1.3, 1.3), (0.7, 2.5), (3, 0.5)])
+@given(life=amended_lives())
+@settings(max_examples=60, deadline=None)
+def test_amended_queues_count_each_round_at_the_rate_of_its_time(
+    accrual: Literal["always", "available"], caps: tuple[float | None, float | None], life: list[tuple[str, Any]]
+) -> None:
+    rate, cap = "1/6", caps[0]
+    queues = FairnessQueues(3, rate, accrual=accrual, max_owed=cap)
+    turns, gone = [0] * 3, [False] * 3
+    promised, owed, forfeited = ([Fraction(0)] * 3 for _ in range(3))
+
+    def successor() -> FairnessQueues:
+        return FairnessQueues(len(turns), rate, accrual=accrual, max_owed=cap)
+
+    def limit() -> None:
+        for row in range(len(turns)):
+            most = owed[row] if cap is None else Fraction(cap)
+            most = Fraction(math.floor(most * queues.units_per_turn), queues.units_per_turn)
+            forfeited[row] += max(owed[row] - most, Fraction(0))
+            owed[row] = min(owed[row], most)
+
+    for step, argument in life:
+        if step == "round":
+            available = [bool(argument >> row & 1) and not gone[row] for row in range(len(turns))]
+            chosen = [row for row in range(len(turns)) if available[row] and argument >> (8 + row) & 1]
+            queues.advance(chosen, available)
+            for row in range(len(turns)):
+                if not gone[row] and (available[row] or accrual == "always"):
+                    promised[row] += exact_rate(rate)
+                    owed[row] += exact_rate(rate)
+                if row in chosen:
+                    turns[row] += 1
+                    owed[row] = max(owed[row] - 1, Fraction(0))
+        elif step == "amend":
+            rate, cap = argument, caps[1]
+            queues.settle()
+            amended = successor()
+            amended.restore(amended.amended_state(queues.state()))
+            queues = amended
+        elif step == "add" and len(turns) + argument <= 8:
+            queues.add(argument)
+            for numbers in (promised, owed, forfeited):
+                numbers.extend([Fraction(0)] * argument)
+            turns.extend([0] * argument)
+            gone.extend([False] * argument)
+        elif step == "retire" and argument < len(turns):
+            queues.retire([argument])
+            gone[argument] = True
+        elif step == "restore":
+            restored = successor()
+            restored.restore(queues.state())
+            queues = restored
+        limit()
+        certificate, unit = queues.certificate(turns), queues.units_per_turn
+        assert [Fraction(units, unit) for units in certificate.promised_units.tolist()] == promised
+        assert [Fraction(units, unit) for units in certificate.owed_units.tolist()] == owed
+        assert [Fraction(units, unit) for units in certificate.forfeited_units.tolist()] == forfeited
+        assert queues.guaranteed_rates.tolist() == [float(exact_rate(rate))] * len(turns)
+
+
+def test_the_state_of_amended_queues_is_refused_by_queues_of_another_rate() -> None:
+    queues = FairnessQueues(2, "1/4")
+    queues.advance([0])
+    amended = FairnessQueues(2, "1/6")
+    amended.restore(amended.amended_state(queues.state()))
+    assert amended.units_per_turn == 12
+    assert "balance" not in amended.state()  # a version that ignores `base` must not read it
+    for other in (FairnessQueues(2, "1/4"), FairnessQueues(3, "1/6"), FairnessQueues(2, "1/5")):
+        with pytest.raises(StateError, match="the saved queues are for 2 clients with rate 1/6"):
+            other.restore(amended.state())
+    with pytest.raises(ReportError, match="the rates were amended, so rounds alone do not determine promised turns"):
+        amended.certificate([1, 0], rounds=1)
+    with pytest.raises(SettingError, match="common denominator of 3999999748, more than 1000000000"):
+        FairnessQueues(2, "1/999999937").amended_state(queues.state())
+
+
+def test_an_amendment_to_the_same_rate_changes_nothing() -> None:
+    queues = FairnessQueues(2, 0.15)
+    queues.advance([1])
+    state = FairnessQueues(2, "3/20").amended_state(queues.state())
+    assert state.keys() == queues.state().keys()
+    assert "base" not in state

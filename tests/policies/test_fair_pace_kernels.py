@@ -217,3 +217,30 @@ def test_a_large_fleet_plays_the_same_rounds_with_both_kernels() -> None:
                 times = offer.contexts[rows].sum(axis=1) * (1 + rows % 7)
                 policy.tell(RoundReport(round_, rows, offer.contexts[rows], times, available=offer.available))
     assert cohorts["compiled"] == cohorts["numpy"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"accrual": "always"}, {"times": "expected"}])
+def test_both_kernels_play_the_same_rounds_after_amendments(settings: dict[str, Any]) -> None:
+    states, cohorts = [], []
+    for kernel in KERNELS:
+        with using_kernel(kernel):
+            fleet, policy = SmallFleet(seed=7, failure_rate=0.1, deadline=12.0), FairPace(40, **settings)
+            for round_ in range(1, 90):
+                offer = fleet.offer(round_)
+                selection = policy.ask(offer)
+                cohorts.append(
+                    [selection.clients.tolist(), *(selection.reasons[key].tobytes() for key in selection.reasons)]
+                )
+                problem = policy.cohort_problem(offer)
+                assert problem.solve().rows.tolist() == selection.clients.tolist()
+                policy.tell(fleet.play(offer, selection))
+                if round_ % 20 == 0:
+                    amended = FairPace(40, **settings, guaranteed_rate=f"1/{7 + round_ // 20}", cohort_size=6)
+                    policy.settle()
+                    amended.restore(amended.amended_state(policy.state(), keep_times=True))
+                    policy = amended
+            assert policy.debts.units_per_turn == 3960  # of 3/20, 1/8, 1/9, 1/10 and 1/11
+            states.append(policy.state())
+    half = len(cohorts) // 2
+    assert cohorts[:half] == cohorts[half:]
+    assert same_state(*states)

@@ -78,7 +78,7 @@ def test_a_function_that_computes_features_must_be_passed_again(open_fleet: Open
         Scheduler.open(path)
     for other in (Features(), Features.of(BATTERY), Features.of(BATTERY, TEMPERATURE)):
         with pytest.raises(
-            SettingError, match=r"was created with other features .*: open it with those, or create a new fleet"
+            SettingError, match=r"was created with other features .*: open it with those, or amend them"
         ):
             Scheduler.open(path, features=other)
     with Scheduler.open(path, read_only=True) as reader:  # to read, the function is not needed

@@ -115,7 +115,8 @@ def test_a_broken_promise_is_called_broken_everywhere(
     assert f"promise    {sentence}" in str(status)
     assert status.behind == dict.fromkeys(TWELVE[4:], 11.0)
     (notice,) = (notice for notice in status.notices if notice.startswith("the promise is broken"))
-    assert notice.startswith(f"the promise is {sentence}. Create a new fleet with policy='fair-pace', a smaller ")
+    assert notice.startswith(f"the promise is {sentence}. Amend the fleet to a smaller guaranteed_rate ")
+    assert ", or create a new fleet with policy='fair-pace'; check" in notice
     assert "a larger cohort_size" in notice
     logged = [record.message for record in caplog.records if "the promise is broken" in record.message]
     assert len(logged) == 1  # when it was broken, not in every round
@@ -152,9 +153,10 @@ def test_the_advice_for_fair_pace_does_not_name_fair_pace(open_fleet: OpenFleet)
     scheduler = open_fleet(settings={"cohort_size": 1, "guaranteed_rate": 1}, deadline=10.0)
     for _ in range(8):
         play_round(scheduler, offered("a", "b"))
-    (notice,) = scheduler.notices()
-    assert notice.startswith("the promise is broken: ")
-    assert "Create a new fleet with a smaller guaranteed_rate or a larger cohort_size" in notice
+    broken, infeasible = scheduler.notices()
+    assert broken.startswith("the promise is broken: ")
+    assert "Amend the fleet to a smaller guaranteed_rate or a larger cohort_size; check" in broken
+    assert infeasible.endswith("amend the fleet to a guaranteed_rate of at most 0.5, or a cohort_size of at least 2")
 
 
 # Waiting because of the speed weight
@@ -172,9 +174,7 @@ def test_a_speed_weight_that_makes_clients_wait_too_long_is_reported_in_the_firs
     assert sum("waits about" in record.message for record in caplog.records) == 1
     (notice,) = (notice for notice in scheduler.status().notices if "waits about" in notice)
     assert notice.startswith("at speed_weight=20 h")
-    assert "like 7 more clients: create a new fleet with policy='fair-pace', or with a speed_weight of at most 0.0" in (
-        notice
-    )
+    assert "like 7 more clients: amend the fleet to a speed_weight of at most 0.0065, or create a new fleet" in notice
     found = longest_wait(scheduler._memory.fleet, 20.0)
     assert found is not None
     client = scheduler.clients[found.row]
@@ -203,7 +203,7 @@ def test_the_estimated_wait_is_that_of_the_explanation(open_fleet: OpenFleet) ->
 def test_a_client_whose_debt_is_capped_too_early_is_said_to_be_never_selected(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(policy="rbcsf", settings={**PROMISE, "speed_weight": 20.0, "max_owed": 50}, deadline=None)
     play_twelve(scheduler, 4)
-    assert "; max_owed caps its debt before that, so it is never selected: create" in "".join(scheduler.notices())
+    assert "; max_owed caps its debt before that, so it is never selected: amend" in "".join(scheduler.notices())
 
 
 @pytest.mark.parametrize(
@@ -450,9 +450,9 @@ def test_certificates_of_format_1_are_still_verified(open_fleet: OpenFleet, fold
     }
     assert verifier.differences(json.dumps(old).encode(), lines) == []
     assert verifier.differences(json.dumps({**old, "holds": False}).encode(), lines)
-    lines[0] = f"{json.dumps({**terms, 'format': 3})}\n".encode()
+    lines[0] = f"{json.dumps({**terms, 'format': 4})}\n".encode()
     (problem,) = verifier.differences(json.dumps(old).encode(), lines)
-    assert "format 3 needs another version of the verifier" in problem
+    assert "format 4 needs another version of the verifier" in problem
 
 
 # Feasibility

@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -98,6 +99,20 @@ class Shortfall:
         return broken
 
 
+class AmendedTerms(NamedTuple):
+    """Terms of a promise that apply after a number of rounds.
+
+    Attributes:
+        after: The number of rounds before them.
+        rate: The guaranteed rate from then on.
+        tolerance: The tolerance from then on.
+    """
+
+    after: int
+    rate: Rate | npt.ArrayLike
+    tolerance: Tolerance
+
+
 def shortfalls(
     columns: RoundColumns,
     guaranteed_rate: Rate | npt.ArrayLike,
@@ -105,6 +120,7 @@ def shortfalls(
     accrual: Accrual = "always",
     paid: Paid = "chosen",
     tolerance: Tolerance = DEFAULT_TOLERANCE,
+    amended: Sequence[AmendedTerms] = (),
 ) -> Shortfall:
     """Returns how far clients fell behind a promise, at any time and at the end.
 
@@ -114,10 +130,16 @@ def shortfalls(
         accrual: Whether clients accrue turns "always" or only in rounds in which they are "available".
         paid: Whether a turn counts when the client is "chosen", or when its update arrived ("contributed").
         tolerance: The number of turns that a client may be behind, for the statuses.
+        amended: Terms that replaced the rate and the tolerance later, in order: earlier rounds count at the earlier
+            rate.
     """
     require_rounds(columns)
-    rates, units_per_turn = exact_rates(guaranteed_rate, columns.clients)
-    limit = math.floor(exact_tolerance(as_tolerance(tolerance)) * units_per_turn)
+    stages = [AmendedTerms(0, guaranteed_rate, tolerance), *amended]
+    exact = [exact_rates(stage.rate, columns.clients) for stage in stages]
+    units_per_turn = math.lcm(*(unit for _, unit in exact))
+    rates_of = [rates * (units_per_turn // unit) for rates, unit in exact]
+    limits = [math.floor(exact_tolerance(as_tolerance(stage.tolerance)) * units_per_turn) for stage in stages]
+    stage_of = np.searchsorted([stage.after for stage in amended], np.arange(len(columns.rounds)), side="right")
     accruing = accrual_mask(columns, accrual)
     counts = with_outcome(columns, outcomes_paid(paid))
     starts = columns.starts.tolist()
@@ -127,7 +149,7 @@ def shortfalls(
     for index, number in enumerate(columns.rounds.tolist()):
         rows = slice(starts[index], starts[index + 1])
         takers = columns.chosen[rows][counts[rows]]
-        earned = accruing[index] * rates
+        earned = accruing[index] * rates_of[stage_of[index]]
         promised += earned
         turns[takers] += 1
         owed += earned
@@ -135,7 +157,7 @@ def shortfalls(
         behind = promised - turns * units_per_turn
         largest_in[behind > largest] = number
         np.maximum(largest, behind, out=largest)
-        broken = behind > limit
+        broken = behind > limits[stage_of[index]]
         broken_since[broken & (broken_since == 0)] = number
         broken_since[~broken] = 0
     certificate = Certificate(
@@ -144,7 +166,7 @@ def shortfalls(
         promised_units=promised,
         owed_units=owed,
         forfeited_units=np.zeros(columns.clients, dtype=np.int64),
-        tolerance=tolerance,
+        tolerance=stages[-1].tolerance,
         broken_since=broken_since,
     )
     return Shortfall(certificate, largest, largest_in)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from turnout.analysis.amended import Stage, StagedPolicy
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.fairness import DEFAULT_RATE
@@ -20,6 +21,7 @@ from turnout.scheduler import (
     LIVE_DEFAULTS,
     PAPER_FEATURES,
     SURPLUS,
+    Amendment,
     FleetReader,
     RecordedRound,
     SchedulerSettings,
@@ -51,6 +53,8 @@ class Recorded:
         live: The settings of a live fleet.
         notes: What to know about the record.
         ids: The ids of the clients of a live fleet, by row.
+        stages: The settings of a live fleet that were in force, if they were amended between these rounds; the last
+            stage has `live`, and `settings` are those of its policy.
     """
 
     where: str
@@ -62,20 +66,67 @@ class Recorded:
     live: SchedulerSettings | None = None
     notes: tuple[str, ...] = ()
     ids: tuple[str, ...] | None = None
+    stages: tuple[Stage, ...] = ()
 
-    def settings_for(self, policy: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    def settings_for(
+        self, policy: str, given: Mapping[str, Any], recorded: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Returns the recorded settings, overridden by the given ones.
 
         The same policy inherits all recorded settings, another policy only those in SHARED.
+
+        Args:
+            policy: The name of the policy.
+            given: The settings that override the recorded ones.
+            recorded: The recorded settings; by default the present ones, `settings`.
         """
+        own = self.settings if recorded is None else recorded
         if policy == self.policy:
-            return {**self.settings, **given}
+            return {**own, **given}
         known = setting_names(policy)
-        shared = {name: self.settings[name] for name in SHARED if name in self.settings and name in known}
-        return {**shared, **given}
+        return {**{name: own[name] for name in SHARED if name in own and name in known}, **given}
+
+    def staged(self, policy: str, given: Mapping[str, Any]) -> SelectionPolicy:
+        """Builds a new policy for the recorded clients, with the settings of each round if they were amended.
+
+        The given settings override those of all rounds.
+        """
+        if not self.stages:
+            return self.build(policy, self.settings_for(policy, given))
+        first, *later = self._stage_policies(policy, given)
+        return StagedPolicy(first[1](), later)
+
+    def repeats(self, policy: str, given: Mapping[str, Any]) -> bool:
+        """Returns whether this is the recorded policy with the recorded settings, in all rounds."""
+        recorded = [stage.settings.settings for stage in self.stages] or [self.settings]
+        return policy == self.policy and all(
+            _plain(self.settings_for(policy, given, own)) == _plain(own) for own in recorded
+        )
+
+    def promises(self, policy: str, given: Mapping[str, Any]) -> list[tuple[int, Guarantee]]:
+        """Returns the promises by which a policy is judged, each with the number of rounds before it applies."""
+        if not self.stages:
+            return [(0, self.promise(self.build(policy, self.settings_for(policy, given))))]
+        found: list[tuple[int, Guarantee]] = []
+        for after, build in self._stage_policies(policy, given):
+            found.append((after, self.promise(build(), self._stage_settings(after))))
+        return found
+
+    def _stage_policies(self, policy: str, given: Mapping[str, Any]) -> list[tuple[int, Callable[[], SelectionPolicy]]]:
+        clients, features = self.columns.clients, self.columns.contexts.shape[1]
+
+        def builder(stage: Stage) -> Callable[[], SelectionPolicy]:
+            settings = self.settings_for(policy, given, stage.settings.settings)
+            own = replace(stage.settings, policy=policy, settings=settings)
+            return lambda: live_policy(own, features, clients)
+
+        return [(stage.after, builder(stage)) for stage in self.stages]
+
+    def _stage_settings(self, after: int) -> Mapping[str, Any]:
+        return next(stage.settings.settings for stage in self.stages if stage.after == after)
 
     def build(self, policy: str, settings: Mapping[str, Any]) -> SelectionPolicy:
-        """Builds a new policy for the recorded clients."""
+        """Builds a new policy for the recorded clients, with the same settings in all rounds."""
         clients, features = self.columns.clients, self.columns.contexts.shape[1]
         if self.live is not None:
             return live_policy(replace(self.live, policy=policy, settings=settings), features, clients)
@@ -83,12 +134,16 @@ class Recorded:
         fitting = {"seed": seed, "features": features, "availability": self.past.available.mean(axis=0)}
         return make_policy(policy, clients, **with_defaults(policy, settings, fitting))
 
-    def promise(self, policy: SelectionPolicy) -> Guarantee:
-        """Returns the promise by which a policy is judged: its own, else that of the recorded policy or the paper."""
+    def promise(self, policy: SelectionPolicy, recorded: Mapping[str, Any] | None = None) -> Guarantee:
+        """Returns the promise by which a policy is judged: its own, else that of the recorded policy or the paper.
+
+        `recorded` are the settings of the recorded policy; by default the present ones.
+        """
         if policy.guarantee is not None:
             return policy.guarantee
         defaults = LIVE_DEFAULTS if self.live is not None else {}
-        guarantee = guarantee_of(self.policy, policy.clients, with_defaults(self.policy, self.settings, defaults))
+        own = self.settings if recorded is None else recorded
+        guarantee = guarantee_of(self.policy, policy.clients, with_defaults(self.policy, own, defaults))
         return guarantee or Guarantee(DEFAULT_RATE, accrual="always", paid="chosen")
 
     def name(self, row: int) -> str:
@@ -133,12 +188,16 @@ def _recorded_fleet(path: Path) -> Recorded:
         settings, features, ids = reader.settings, reader.features, tuple(reader.ids)
         clients = len(ids)
         rounds = list(reader.closed_rounds())
-        kept = [closed for closed in rounds if closed.available is not None]
+        amended = reader.amendments
+        # Contexts of other features cannot be compared: only the rounds with the present ones are used.
+        learned_after = max((amendment.round for amendment in amended if amendment.has_new_features), default=0)
+        kept = [closed for closed in rounds if closed.available is not None and closed.round > learned_after]
         if not kept:
             raise SettingError(
                 f"{path} holds no closed round with its available clients: close at least one round before a replay"
             )
         offers = _offers(reader, kept, clients)
+        stages = _stages(reader.created_with, amended, kept)
     columns = RoundColumns.from_records(_records(kept, clients), clients=clients)
     known = columns
     if any((closed.kinds == SURPLUS).any() for closed in kept):
@@ -153,18 +212,55 @@ def _recorded_fleet(path: Path) -> Recorded:
         policy=settings.policy,
         settings=settings.settings,
         live=settings,
-        notes=_notes(settings, kept, len(rounds)),
+        notes=_notes(settings, kept, len(rounds), stages, learned_after),
         ids=ids,
+        stages=stages,
     )
 
 
-def _notes(settings: SchedulerSettings, kept: Sequence[RecordedRound], rounds: int) -> tuple[str, ...]:
+def _stages(
+    created: Mapping[str, Any], amended: Sequence[Amendment], kept: Sequence[RecordedRound]
+) -> tuple[Stage, ...]:
+    """Returns the settings in force between the kept rounds; empty if they were not amended between them."""
+    stages = [Stage(0, SchedulerSettings.from_dict(created))]
+    for amendment in amended:
+        after = sum(closed.round <= amendment.round for closed in kept)
+        stage = Stage(after, SchedulerSettings.from_dict(amendment.settings))
+        stages = [*(earlier for earlier in stages if earlier.after < after), stage]
+    return tuple(stages) if len(stages) > 1 else ()
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Converts integers to floats, because 20 and 20.0 are the same setting."""
+    return {name: float(value) if isinstance(value, int) else value for name, value in settings.items()}
+
+
+def _notes(
+    settings: SchedulerSettings,
+    kept: Sequence[RecordedRound],
+    rounds: int,
+    stages: Sequence[Stage],
+    learned_after: int,
+) -> tuple[str, ...]:
+    """Returns what to know about the record of a fleet.
+
+    Args:
+        settings: The present settings.
+        kept: The rounds that are used.
+        rounds: The number of all closed rounds.
+        stages: The settings in force, if they were amended.
+        learned_after: The round after which the features were amended; 0 if they never were.
+    """
     notes = ["as recorded: clients in back-off after misses count as unavailable"]
+    if stages:
+        changes = ", ".join(str(kept[stage.after - 1].round) for stage in stages[1:])
+        notes.append(f"the settings were amended after round {changes}: each round has the settings of its time")
+        if len({stage.settings.deadline for stage in stages}) > 1:
+            notes.append(f"resampled times meet the present deadline, {settings.deadline}, in all rounds")
     if len(kept) < rounds:
-        notes.append(
-            f"only the last {len(kept)} of {rounds} rounds are used: the availability of the others was deleted"
-        )
-    if settings.overcommit != 1:
+        why = "the features were amended before them" if learned_after else "the availability of the others was deleted"
+        notes.append(f"only the last {len(kept)} of {rounds} rounds are used: {why}")
+    if any(stage.settings.overcommit != 1 for stage in (*stages, Stage(0, settings))):
         notes.append("over-selection is not replayed: the cohort has the requested size, and the server waits for all")
     if settings.settings.get("accrual") == "always" and _clients(kept[0]) < _clients(kept[-1]):
         notes.append("clients that joined later are promised turns from the first round on, because accrual is always")

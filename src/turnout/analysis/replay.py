@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from turnout.analysis.metrics import jain_index
-from turnout.analysis.promise import SHARE_OF, Shortfall, describe_promise, least_share, shortfalls
+from turnout.analysis.promise import (
+    SHARE_OF,
+    AmendedTerms,
+    Shortfall,
+    accrual_mask,
+    describe_promise,
+    shortfalls,
+    smallest_share,
+)
 from turnout.analysis.recorded import Recorded
 from turnout.analysis.statistics import UNIT_RANGE, student_t
 from turnout.errors import SettingError
@@ -139,7 +147,7 @@ def fitted_build(record: Recorded, given: Mapping[str, Any], policy: str = "rbcs
     mean_durations = []
     for seed in range(CALIBRATED_ON):
         world = fitted(seed)
-        records = play(record.build(record.policy, record.settings), world, len(record.columns))
+        records = play(record.staged(record.policy, {}), world, len(record.columns))
         mean_durations.append(np.mean([played.report.duration for played in records]))
     simulated, observed = float(np.mean(mean_durations)), float(record.columns.durations.mean())
     scale = observed / simulated if simulated > 0 else 1.0
@@ -179,17 +187,18 @@ def replay(
         notes: tuple[str, ...] = (
             "everything is exact: the world of this run was rebuilt with its availability, contexts and noise",
         )
-        return _replayed(record, again, settings, [columns], 1.0, notes, exact=True)
+        return _replayed(record, again, given, settings, [columns], 1.0, notes, exact=True)
     if again.requires_expected_times:
         raise SettingError(f"{policy} requires the true expected times, which were not recorded: replay another policy")
-    repeated = record.past.has_all_contexts and (record.live is None or record.live.overcommit == 1)
-    if not repeated and policy == record.policy and _plain(settings) == _plain(record.settings):
+    live = [stage.settings for stage in record.stages] or ([] if record.live is None else [record.live])
+    repeated = record.past.has_all_contexts and all(settings_.overcommit == 1 for settings_ in live)
+    if not repeated and record.repeats(policy, given):
         notes = ("everything is exact: the same policy with the same settings makes the recorded selections",)
-        return _replayed(record, again, settings, [record.columns], 1.0, notes, exact=True)
+        return _replayed(record, again, given, settings, [record.columns], 1.0, notes, exact=True)
     replays, recorded_times, reported_times = [], 0, 0
     for seed in range(draws):
         world = RecordedWorld(record.past, seed)
-        records = list(play(record.build(policy, settings), world, len(record.columns)))
+        records = list(play(record.staged(policy, given), world, len(record.columns)))
         replays.append(RoundColumns.from_records(records, clients=world.clients))
         recorded_times += world.recorded_times
         reported_times += world.reported_times
@@ -197,7 +206,7 @@ def replay(
             watch(seed + 1, draws)
     notes = _notes(record, again) if recorded_times < reported_times else (REPEATED,)
     known_share = recorded_times / max(reported_times, 1)
-    return _replayed(record, again, settings, replays, known_share, notes, exact=False)
+    return _replayed(record, again, given, settings, replays, known_share, notes, exact=False)
 
 
 def _notes(record: Recorded, policy: SelectionPolicy) -> tuple[str, ...]:
@@ -223,6 +232,7 @@ def _notes(record: Recorded, policy: SelectionPolicy) -> tuple[str, ...]:
 def _replayed(
     record: Recorded,
     policy: SelectionPolicy,
+    given: Mapping[str, Any],
     settings: Mapping[str, Any],
     played: Sequence[RoundColumns],
     known: float,
@@ -235,15 +245,16 @@ def _replayed(
     Args:
         record: The record.
         policy: The replayed policy.
-        settings: The settings of the replayed policy.
+        given: The settings of the replayed policy that override the recorded ones.
+        settings: All settings of the replayed policy; after amendments, the last ones.
         played: The replays.
         known: The share of the replays' times that are recorded ones.
         notes: What is exact and what is estimated.
         exact: Whether the replay is exact.
     """
-    promise = record.promise(policy)
-    before = _outcome(record.columns, record.columns, promise)
-    outcomes = [_outcome(columns, record.columns, promise) for columns in played]
+    promises = record.promises(policy.name, given)
+    before = _outcome(record.columns, record.columns, promises)
+    outcomes = [_outcome(columns, record.columns, promises) for columns in played]
     after = np.array([outcome.figures for outcome in outcomes])
     figures = []
     # The selections are certain if they do not depend on the draws.
@@ -260,8 +271,8 @@ def _replayed(
         rounds=len(record.columns),
         choices=len(record.columns.chosen),
         figures=tuple(figures),
-        promise=describe_promise(promise),
-        share_of=SHARE_OF[promise.accrual],
+        promise=_describe_promises(promises),
+        share_of=SHARE_OF[promises[-1][1].accrual],
         recorded_status=before.shortfall.status,
         recorded_promise=before.shortfall.certificate.summary().sentence(record.name),
         statuses=dict(Counter(outcome.shortfall.status for outcome in outcomes)),
@@ -278,17 +289,31 @@ def prediction_half_width(values: FloatArray) -> float:
     return float(student_t(0.95, count - 1) * values.std(ddof=1) * math.sqrt(1 + 1 / count))
 
 
-def _outcome(columns: RoundColumns, record: RoundColumns, promise: Guarantee) -> Outcome:
-    """Returns the figures of some rounds, compared with the record, under a promise."""
+def _describe_promises(promises: Sequence[tuple[int, Guarantee]]) -> str:
+    """Returns the promises as a phrase; each of them once, if amendments left it as it was."""
+    text = last = describe_promise(promises[0][1])
+    for after, promise in promises[1:]:
+        phrase = describe_promise(promise)
+        if phrase != last:
+            text, last = f"{text}; from round {after + 1} of these on, {phrase}", phrase
+    return text
+
+
+def _outcome(columns: RoundColumns, record: RoundColumns, promises: Sequence[tuple[int, Guarantee]]) -> Outcome:
+    """Returns the figures of some rounds, compared with the record, under promises that may have been amended."""
     durations, turns = columns.durations, columns.turns
+    promise = promises[0][1]
     terms: dict[str, Any] = {"accrual": promise.accrual, "paid": promise.paid}
-    shortfall = shortfalls(columns, promise.rate, tolerance=promise.tolerance, **terms)
+    amended = [AmendedTerms(after, later.rate, later.tolerance) for after, later in promises[1:]]
+    shortfall = shortfalls(columns, promise.rate, tolerance=promise.tolerance, amended=amended, **terms)
+    certificate, rounds = shortfall.certificate, accrual_mask(columns, promise.accrual).sum(axis=0)
+    is_servable = certificate.promised_units >= certificate.units_per_turn
     new = columns.chosen_mask & ~record.chosen_mask
     other = (columns.chosen_mask != record.chosen_mask).any(axis=1)
     figures = [
         float(durations.mean()),
         float(np.percentile(durations, 95)),
-        least_share(columns, promise.rate, **terms),
+        smallest_share(certificate.turns, rounds, is_servable, promise.accrual),
         shortfall.largest,
         shortfall.at_end,
         float(shortfall.certificate.owed.max()),
@@ -314,8 +339,3 @@ def _can_be_rebuilt(record: Recorded) -> bool:
 def _played_in_its_world(plan: RunPlan) -> RoundColumns:
     policy, world = plan.build()
     return RoundColumns.from_records(play(policy, world, plan.rounds), clients=world.clients)
-
-
-def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts integers to floats, because 20 and 20.0 are the same setting."""
-    return {name: float(value) if isinstance(value, int) else value for name, value in settings.items()}

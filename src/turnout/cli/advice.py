@@ -13,12 +13,13 @@ OPTIONS = {
     "port": "--host ADDRESS and --port NUMBER select another address",
     "suite": "--suite traces plays recorded clients; omit --traces for other suites",
 }
-#: Problems of trace files are text; each phrase names a Python function or argument that the command line has too.
+#: Some problems are text; each phrase names a Python function or argument that the command line has too.
 PHRASES = {
     "the columns of a Layout": "--column OURS=THEIRS gives the name of a column in the file",
     "`on` of a Layout": "--on STATE lists a state that means available",
     "returns all)": "turnout traces check lists all problems",
     "write each part to its own file": "--part NAME writes one part",
+    "clients of this fleet, as often as they are available": "--allow-infeasible accepts a promise that cannot be kept",
 }
 
 

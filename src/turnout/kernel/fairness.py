@@ -33,6 +33,9 @@ Accrual: TypeAlias = Literal["always", "available"]
 SHARE_OF: Mapping[Accrual, str] = {"always": "all rounds", "available": "the rounds it was available for"}
 #: The default guaranteed rate, in turns per round: that of the paper's experiments.
 DEFAULT_RATE = 0.15
+#: The key of the balances in the state of amended queues. It differs from that of other queues, so that versions that
+#: do not know amendments refuse the state instead of ignoring its `base`.
+AMENDED_BALANCE = "amended_balance"
 
 
 class OwedTurns(NamedTuple):
@@ -49,10 +52,18 @@ class OwedTurns(NamedTuple):
 
 
 class Accounts(NamedTuple):
-    """Rates in units per round, and the rounds in which clients accrued: one value for all clients, or one each."""
+    """What promised turns are computed from, base + rates · rounds units: one value for all clients, or one each.
+
+    Attributes:
+        rates: The guaranteed rates, in units per round.
+        rounds: The rounds in which clients accrued.
+        base: What clients were promised at other rates before an amendment, minus the present rate of those rounds; 0
+            if the rates were never amended.
+    """
 
     rates: int | IntArray
     rounds: int | IntArray
+    base: int | IntArray = 0
 
 
 class FairnessQueues:
@@ -64,6 +75,9 @@ class FairnessQueues:
 
     The update is lazy: the turns owed to a client are its stored balance plus its rate times the number of rounds in
     which it accrued, so a round changes only the entries of the chosen clients.
+
+    Rates can be amended: `amended_state` converts the state of queues with other rates, so that earlier rounds count at
+    the old rates and later ones at the new. Owed turns are then counted in a common unit of all rates.
 
     Args:
         clients: The number of clients.
@@ -103,6 +117,8 @@ class FairnessQueues:
         self._balance: IntArray = np.zeros(clients, dtype=np.int64)
         self._forfeited: IntArray | None = None
         self._retired: BoolArray | None = None
+        # Promised units are base + rate · rounds; None if the rates were never amended.
+        self._base: int | IntArray | None = None
 
     @property
     def clients(self) -> int:
@@ -143,8 +159,8 @@ class FairnessQueues:
 
     def accounts(self) -> Accounts:
         """Returns the rates and rounds from which promised turns are computed, without a copy."""
-        rounds = self._rounds if isinstance(self._rounds, int) else read_only(self._rounds)
-        return Accounts(self._rates if isinstance(self._rates, int) else read_only(self._rates), rounds)
+        values = (self._rates, self._rounds, 0 if self._base is None else self._base)
+        return Accounts(*(value if isinstance(value, int) else read_only(value) for value in values))
 
     def advance(self, chosen: npt.ArrayLike, available: npt.ArrayLike | None = None) -> None:
         """Adds the guaranteed rate of each accruing client and subtracts one turn for each chosen client."""
@@ -184,12 +200,14 @@ class FairnessQueues:
             raise ReportError(
                 f"turns must be {self._clients} whole numbers, one per client, not {taken.dtype} of shape {taken.shape}"
             )
-        counted = np.asarray(self._rounds if rounds is None else rounds, dtype=np.int64)
+        if rounds is not None and self._base is not None:
+            raise ReportError("the rates were amended, so rounds alone do not determine promised turns: omit rounds")
+        promised = self._credit() if rounds is None else np.asarray(rounds, dtype=np.int64) * self._rates
         owed = self.owed_exactly()
         return Certificate(
             turns=taken.astype(np.int64),
             units_per_turn=self.units_per_turn,
-            promised_units=np.array(np.broadcast_to(counted * self._rates, self._clients)),
+            promised_units=np.array(np.broadcast_to(np.asarray(promised, dtype=np.int64), self._clients)),
             owed_units=owed.units + owed.credit,
             forfeited_units=self._forfeited_units(),
             tolerance=tolerance,
@@ -206,6 +224,9 @@ class FairnessQueues:
             self._forfeited = np.concatenate([self._forfeited * finer, np.zeros(count, dtype=np.int64)])
         if self._retired is not None:
             self._retired = np.concatenate([self._retired, np.zeros(count, dtype=np.bool_)])
+        if self._base is not None:
+            base = np.broadcast_to(np.asarray(self._base), self._clients) * finer
+            self._base = np.concatenate([base, np.zeros(count, dtype=np.int64)])
         if self._cap is not None:
             self._cap *= finer
         self._rates, self.units_per_turn, self._rounds = rates, unit, rounds
@@ -222,7 +243,7 @@ class FairnessQueues:
     def state(self) -> dict[str, Any]:
         """Returns the variable state and the rates, as plain arrays and numbers."""
         state: dict[str, Any] = {
-            "balance": self._balance.copy(),
+            ("balance" if self._base is None else AMENDED_BALANCE): self._balance.copy(),
             "rounds": self._rounds if isinstance(self._rounds, int) else self._rounds.copy(),
             "rates": self._rates if isinstance(self._rates, int) else self._rates.copy(),
             "units_per_turn": self.units_per_turn,
@@ -231,13 +252,19 @@ class FairnessQueues:
             state["forfeited"] = self._forfeited.copy()
         if self._retired is not None:
             state["retired"] = self._retired.copy()
+        if self._base is not None:
+            state["base"] = self._base if isinstance(self._base, int) else self._base.copy()
         return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores what `state` returned; the number of clients and the rates must be the same."""
-        balance = np.array(saved_value(state, "balance"), dtype=np.int64)
+        """Restores what `state` or `amended_state` returned; the number of clients and the rates must be the same."""
+        is_amended = "base" in state
+        balance = np.array(saved_value(state, AMENDED_BALANCE if is_amended else "balance"), dtype=np.int64)
         rates, unit = _int_or_array(saved_value(state, "rates")), int(saved_value(state, "units_per_turn"))
-        if len(balance) != self._clients or unit != self.units_per_turn or not np.array_equal(rates, self._rates):
+        # Amended queues count in a finer unit than their present rates need.
+        is_same_rate = np.array_equal(np.asarray(rates) * self.units_per_turn, np.asarray(self._rates) * unit)
+        is_same_unit = unit == self.units_per_turn or (is_amended and unit % self.units_per_turn == 0)
+        if len(balance) != self._clients or not is_same_unit or not is_same_rate:
             raise StateError(
                 f"the saved queues are for {len(balance)} clients with {_describe_rates(rates, unit)}, expected "
                 f"{self._clients} clients with {_describe_rates(self._rates, self.units_per_turn)}"
@@ -245,13 +272,57 @@ class FairnessQueues:
         self._balance, self._rounds = balance, _int_or_array(saved_value(state, "rounds"))
         self._forfeited = _array_or_none(state.get("forfeited"), np.int64)
         self._retired = _array_or_none(state.get("retired"), np.bool_)
+        self._base = _int_or_array(state["base"]) if is_amended else None
+        if unit != self.units_per_turn:
+            self._rates, self.units_per_turn = rates, unit
+            self._cap = None if self.max_owed is None else math.floor(Fraction(self.max_owed) * unit)
+
+    def settle(self) -> None:
+        """Records what every client has forfeited so far, so that the state does not depend on the cap."""
+        if self._cap is None:
+            return
+        rows = np.arange(self._clients)
+        self._balance = self._settle(rows) - self._credit_of(rows)
+
+    def amended_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Converts the state of queues with other rates, which are settled, to a state that these queues can restore.
+
+        Turns, debts and promises so far stay exactly as they are; the rates of these queues count from now on.
+
+        Raises:
+            SettingError: If the old and the new rates have no common denominator of at most 10⁹.
+        """
+        old_rates, old_unit = _int_or_array(saved_value(state, "rates")), int(saved_value(state, "units_per_turn"))
+        rounds, was_amended = _int_or_array(saved_value(state, "rounds")), "base" in state
+        if np.array_equal(np.asarray(old_rates) * self.units_per_turn, np.asarray(self._rates) * old_unit):
+            return dict(state)
+        unit = math.lcm(old_unit, self.units_per_turn)
+        if unit > FINEST:
+            new = _describe_rates(self._rates, self.units_per_turn)
+            raise SettingError(
+                f"the new guaranteed_rate ({new}) and the rates before it have a common denominator of {unit}, more "
+                f"than {FINEST}: round it to a fraction with a smaller denominator"
+            )
+        finer, rates = unit // old_unit, self._rates * (unit // self.units_per_turn)
+        old_base = _int_or_array(state["base"]) if was_amended else 0
+        amended = {key: value for key, value in state.items() if key not in ("balance", AMENDED_BALANCE)}
+        amended |= {
+            AMENDED_BALANCE: saved_value(state, AMENDED_BALANCE if was_amended else "balance") * finer,
+            "rates": rates,
+            "units_per_turn": unit,
+            "base": (old_base + old_rates * rounds) * finer - rates * rounds,
+        }
+        if "forfeited" in state:
+            amended["forfeited"] = state["forfeited"] * finer
+        return amended
 
     def _credit(self) -> int | IntArray:
-        return self._rates * self._rounds
+        return self._rates * self._rounds if self._base is None else self._base + self._rates * self._rounds
 
     def _credit_of(self, rows: IntArray) -> Any:
         """Returns the credit of these clients only, which is faster than that of all."""
-        return _at(self._rates, rows) * _at(self._rounds, rows)
+        earned = _at(self._rates, rows) * _at(self._rounds, rows)
+        return earned if self._base is None else _at(self._base, rows) + earned
 
     def _rounds_per_client(self) -> IntArray:
         return self.rounds if isinstance(self._rounds, int) else self._rounds

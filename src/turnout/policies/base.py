@@ -89,6 +89,29 @@ class SelectionPolicy(ABC):
         if state:
             raise StateError(f"{self.name} has no state, but the saved state has {', '.join(sorted(state))}")
 
+    # Amendments
+
+    def settle(self) -> None:  # noqa: B027
+        """Prepares the state for `amended_state`: completes whatever is computed lazily from the present settings.
+
+        Nothing that the policy answers changes. A policy with queues of its own extends this method.
+        """
+
+    def amended_state(self, state: Mapping[str, Any], *, keep_times: bool) -> dict[str, Any]:
+        """Converts the state of the same policy with other settings to a state that this policy can restore.
+
+        Cohort size, guaranteed rate, tolerance and speed weight may differ. This default suits a policy whose state
+        does not depend on them. A policy with a guarantee keeps promises, turns and debts as they are.
+
+        Args:
+            state: The state of the other policy, after `settle`.
+            keep_times: Whether contexts have the same features as before. If not, a policy that learns times from
+                contexts starts learning them again, and keeps everything else.
+        """
+        if not keep_times and self.time_model is not None:
+            raise StateError(f"{self.name} learns times but has no amended_state(): its features cannot be amended")
+        return dict(state)
+
     # Capabilities
 
     @property
@@ -170,6 +193,12 @@ class SelectionPolicy(ABC):
 def subset(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Returns the entries whose keys begin with `prefix.`, without that prefix."""
     return {key.removeprefix(f"{prefix}."): value for key, value in state.items() if key.startswith(f"{prefix}.")}
+
+
+def replaced(state: Mapping[str, Any], part: Mapping[str, Any], *prefixes: str) -> dict[str, Any]:
+    """Returns the state with all entries below these prefixes replaced by those of `part`."""
+    dropped = tuple(f"{prefix}." for prefix in prefixes)
+    return {key: value for key, value in state.items() if not key.startswith(dropped)} | dict(part)
 
 
 def prefixed(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:

@@ -177,6 +177,23 @@ def state_and_restore_round_trip(build: Build) -> None:
         )
 
 
+def it_continues_after_an_amendment(build: Build) -> None:
+    """A policy that takes over the state of another one selects what that one would have selected."""
+    policy = build()
+    for offer, _ in _played(policy):
+        saved = policy.state()
+        expected = policy.ask(offer)
+        policy.settle()
+        _require(policy.ask(offer) == expected, f"settle changed the selection of round {offer.round}")
+        successor = build()
+        successor.restore(successor.amended_state(policy.state(), keep_times=True))
+        _require(
+            successor.ask(offer) == expected,
+            f"a policy that took over the state selects other clients in round {offer.round}",
+        )
+        policy.restore(saved)
+
+
 def a_saved_state_does_not_change(build: Build) -> None:
     """Later rounds do not change a saved state, and restoring it returns to it."""
     policy = build()
@@ -304,6 +321,7 @@ CHECKS: tuple[Callable[[Build], None], ...] = (
     the_offer_is_left_as_it_was,
     order_does_not_matter,
     state_and_restore_round_trip,
+    it_continues_after_an_amendment,
     a_saved_state_does_not_change,
     replay_gives_the_same_next_selection,
     a_forgotten_client_leaves_no_trace,

@@ -57,7 +57,7 @@ from turnout.kernel.pace.presence import Presence
 from turnout.kernel.pace.prices import SHARING, Pace, PaceOutlook, exact_prices, most_urgent, price_order
 from turnout.kernel.pace.usual import UsualContexts
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.base import prefixed, subset
+from turnout.policies.base import prefixed, replaced, subset
 from turnout.policies.guaranteed import GuaranteedPolicy
 from turnout.policies.pace_times import ExpectedTimes, LearnedTimes, PaceTimes
 
@@ -196,9 +196,14 @@ class FairPace(GuaranteedPolicy):
         if self._presence is not None:
             self._presence.restore(presence)
 
+    def amended_state(self, state: Mapping[str, Any], *, keep_times: bool) -> dict[str, Any]:
+        """Converts the debts; with other features, usual times and the model are those of a new policy."""
+        amended = super().amended_state(state, keep_times=keep_times)
+        return amended if keep_times else replaced(amended, self._times.state(), "usual", "model")
+
     def pace(self) -> Pace:
         """Returns how far each client is behind in the next round, and how far it may be."""
-        rates, rounds = self.debts.accounts()
+        rates, rounds, base = self.debts.accounts()
         tolerance = float(self.tolerance * self.debts.units_per_turn)
         margin: Any = rates if self._presence is None else rates * (1 + self._presence.longest_absence(rounds))
         return Pace(
@@ -208,6 +213,7 @@ class FairPace(GuaranteedPolicy):
             units_per_turn=self.debts.units_per_turn,
             allowed=tolerance - margin,
             least_allowed=tolerance / 2,
+            base=base,
         )
 
     def cohort_problem(self, offer: RoundOffer) -> CohortProblem:

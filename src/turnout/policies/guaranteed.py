@@ -16,7 +16,7 @@ from turnout.kernel.cohort import Cohort
 from turnout.kernel.fairness import FairnessQueues, OwedTurns
 from turnout.kernel.guarantee import Guarantee, GuaranteeSettings, Paid
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.base import SelectionPolicy, prefixed, subset
+from turnout.policies.base import SelectionPolicy, prefixed, replaced, subset
 
 
 class GuaranteedPolicy(SelectionPolicy):
@@ -84,6 +84,14 @@ class GuaranteedPolicy(SelectionPolicy):
         turns = load_array(state, "turns", self.turns)
         self.debts.restore(subset(state, "queues"))
         self.turns = turns
+
+    def settle(self) -> None:
+        """Records what clients have forfeited to the cap so far."""
+        self.debts.settle()
+
+    def amended_state(self, state: Mapping[str, Any], *, keep_times: bool) -> dict[str, Any]:  # noqa: ARG002
+        """Converts the debts: earlier rounds count at the old rate. A policy that learns times extends this method."""
+        return replaced(state, prefixed("queues", self.debts.amended_state(subset(state, "queues"))), "queues")
 
 
 class WeightedPolicy(GuaranteedPolicy):

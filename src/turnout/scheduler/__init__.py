@@ -3,11 +3,13 @@
 Everything in `__all__` is public; the modules of this package are private.
 """
 
+from turnout.scheduler.amending import Amendments
 from turnout.scheduler.audit import verify as verifier
 from turnout.scheduler.audit.certify import certify
 from turnout.scheduler.audit.doctor.doctor import Finding, examine
 from turnout.scheduler.audit.explain import explain_closed_round
 from turnout.scheduler.features import PAPER_FEATURES, ClientStatus, Feature, Features, FleetStatus, Statuses
+from turnout.scheduler.journal.amendments import Amendment
 from turnout.scheduler.journal.events import FleetEvent, LateTime, RecordedRound
 from turnout.scheduler.journal.journal import is_fleet
 from turnout.scheduler.journal.reader import FleetReader, Follower, StaleError
@@ -43,6 +45,8 @@ __all__ = [
     "RETURNED",
     "STILL_OUT",
     "SURPLUS",
+    "Amendment",
+    "Amendments",
     "ClientHistory",
     "ClientStatus",
     "Feature",

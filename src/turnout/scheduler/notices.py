@@ -13,6 +13,7 @@ from turnout.kernel.feasibility import least_tolerances
 from turnout.log import printable
 from turnout.policies.registry import nested_settings, setting_default, setting_names
 from turnout.scheduler.records import OpenRound
+from turnout.scheduler.rounds.feasibility import infeasibility, rounded_down
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import DEFAULT_POLICY, SchedulerSettings
 
@@ -59,11 +60,11 @@ def promise_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
     if certificate is None or certificate.holds:
         return ""
     names = [name for name, _ in nested_settings(settings.policy, settings.settings)]
-    fair = "" if DEFAULT_POLICY in names else f"policy={DEFAULT_POLICY!r}, "
+    fair = "" if DEFAULT_POLICY in names else f", or create a new fleet with policy={DEFAULT_POLICY!r}"
     outrun = "" if settings.overcommit == 1 else ", and without overcommit if slow clients are always outrun"
     return (
-        f"the promise is {certificate.summary().sentence(fleet.ids.__getitem__)}. Create a new fleet with {fair}a "
-        f"smaller guaranteed_rate or a larger cohort_size{outrun}; check why turns fail or are late if many do"
+        f"the promise is {certificate.summary().sentence(fleet.ids.__getitem__)}. Amend the fleet to a smaller "
+        f"guaranteed_rate or a larger cohort_size{outrun}{fair}; check why turns fail or are late if many do"
     )
 
 
@@ -77,8 +78,20 @@ def waiting_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
     never = "; max_owed caps its debt before that, so it is never selected" if wait.never else ""
     return (
         f"at speed_weight={weight:g} {printable(fleet.ids[wait.row])} waits about {wait.rounds:,.0f} rounds for a turn"
-        f"{others}{never}: create a new fleet with policy={DEFAULT_POLICY!r}, or with a speed_weight of at most "
-        f"{_round_down(wait.largest_weight)}"
+        f"{others}{never}: amend the fleet to a speed_weight of at most {_round_down(wait.largest_weight)}, or create a "
+        f"new fleet with policy={DEFAULT_POLICY!r}"
+    )
+
+
+def infeasible_notice(fleet: Fleet) -> str:
+    """Returns that no policy could give the clients of the fleet what they are promised; "" if one could."""
+    problem = infeasibility(fleet) if fleet.round else None
+    if problem is None or problem.largest_rate is None:
+        return ""
+    size = "" if problem.cohort_size is None else f", or a cohort_size of at least {problem.cohort_size}"
+    return (
+        f"no policy could give the clients of this fleet what they are promised, as often as they are available: amend "
+        f"the fleet to a guaranteed_rate of at most {rounded_down(problem.largest_rate)}{size}"
     )
 
 
@@ -132,7 +145,14 @@ def _notices(fleet: Fleet, settings: SchedulerSettings) -> Iterator[str]:
         yield "no deadline is set: a round in which a client never reports stays open until it is closed"
     yield promise_notice(fleet, settings)
     yield waiting_notice(fleet, settings)
+    yield infeasible_notice(fleet)
     yield from _availability_notices(fleet)
+    unlearned = (fleet.history.arrived > 0) & (fleet.counters.learned == 0) & (fleet.counters.retired == 0)
+    if fleet.model is not None and unlearned.any():
+        yield (
+            f"the features were amended: the times of {_some(fleet, unlearned)} are learned again, debts and turns "
+            "continue"
+        )
     forfeited = 0 if fleet.queues is None else int((fleet.queues.forfeited >= 1).sum())
     if forfeited:
         lower = "" if speed_weight_of(settings) is None else " or lower speed_weight"

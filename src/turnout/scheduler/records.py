@@ -279,6 +279,11 @@ def offer_digest(round: int, volunteers: bytes, data: bytes) -> bytes:
     return digest_of(as_bytes(volunteers), str(round), data)
 
 
+def settings_digest(text: str) -> str:
+    """Returns the digest of the stored settings, in hexadecimal."""
+    return digest_of(b"", "settings", text.encode()).hex()
+
+
 def pack_closed(round: ClosedRound, *, opened: str, closed: str, wanted: int) -> tuple[bytes, bytes]:
     """Returns the data of the event of a closed round, and the packed availability of the clients.
 

@@ -23,18 +23,21 @@ from turnout.log import get_log
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation
 from turnout.policies.registry import nested_settings
+from turnout.scheduler.amending import OF_POLICY, Amendments, actual_changes, amended_settings
 from turnout.scheduler.audit.explain import explain_client
 from turnout.scheduler.clock import now
 from turnout.scheduler.features import PAPER_FEATURES, Features, FleetStatus, Statuses
 from turnout.scheduler.identifiers import as_round, check_client_id
+from turnout.scheduler.journal.amendments import Amendment, amendments, write_amendment
 from turnout.scheduler.journal.events import decode_event, event_to_dict
 from turnout.scheduler.journal.journal import Journal
-from turnout.scheduler.journal.replay import FleetState, live_policy, load, resolve_features
-from turnout.scheduler.notices import UNKNOWN_ELAPSED, notices_of, promise_notice, waiting_notice
+from turnout.scheduler.journal.replay import FleetState, amend_fleet, live_policy, load, resolve_features
+from turnout.scheduler.notices import UNKNOWN_ELAPSED, infeasible_notice, notices_of, promise_notice, waiting_notice
 from turnout.scheduler.records import OpenRound, RecordedOffer, Turn, pack_closed
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
 from turnout.scheduler.rounds.choosing import build_open_round
 from turnout.scheduler.rounds.closing import build_closed_round
+from turnout.scheduler.rounds.feasibility import require_feasible_fleet
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import DEFAULT_POLICY, SchedulerOptions, SchedulerSettings
 from turnout.scheduler.status import SchedulerStatus, status_of
@@ -44,6 +47,8 @@ log = get_log("turnout.scheduler")
 LONGEST_PAUSE = 0.05
 #: The number of events that an export reads at a time.
 EXPORT_BATCH = 100
+#: Larger fleets are not tested for feasibility whenever a client joins or leaves, only in rounds 1, 2, 4, 8, …
+JUDGED_EVERY_CHANGE_UP_TO = 10_000
 
 
 class Scheduler:
@@ -55,15 +60,19 @@ class Scheduler:
     """
 
     def __init__(self, journal: Journal, settings: SchedulerSettings, features: Features) -> None:
-        self._journal, self.settings, self.features = journal, settings, features
+        self._journal, self._settings, self._features = journal, settings, features
+        self._amended_features = features  # those of an amendment that may not be written
         self._mutex = threading.RLock()
         self._loaded: FleetState | None = None  # None while it is changed, and after a change that failed
-        self._is_broken = self._waits_too_long = False  # whether the log says so already
+        self._is_broken = self._waits_too_long = self._is_infeasible = False  # whether the log says so already
+        self._judged_clients = 0
         if not journal.read_only:
             for notice in self.notices():
                 log.warning("%s: %s", journal.path, notice)
             self._is_broken = bool(promise_notice(self._fleet, settings))
             self._waits_too_long = bool(waiting_notice(self._fleet, settings))
+            self._is_infeasible = bool(infeasible_notice(self._fleet))
+            self._judged_clients = self._active_clients
 
     @classmethod
     def open(
@@ -88,7 +97,8 @@ class Scheduler:
             accept_older: Whether to continue with a file that has lost commits which were acknowledged, for example
                 a copy without its log. Without this, such a file is refused.
             options: `policy`, `settings` (those of the policy), `deadline` and the other settings of a fleet, which
-                `SchedulerSettings` documents. An existing fleet keeps its settings: different ones are refused.
+                `SchedulerSettings` documents. An existing fleet keeps its settings: different ones are refused. `amend`
+                changes them.
 
         Raises:
             SettingError: If an option is unknown or invalid, or differs from that of the existing fleet.
@@ -103,8 +113,12 @@ class Scheduler:
         try:
             stored = journal.settings
             settings = SchedulerSettings.from_dict(stored)
-            settings.check_same(options, path)
-            return cls(journal, settings, resolve_features(stored["features"], features, path, read_only))
+            amended = _rounds_of_amendments(amendments(journal))
+            settings.check_same(options, path, amended)
+            resolved = resolve_features(
+                stored["features"], features, path, read_only=read_only, amended_in=amended.get("features")
+            )
+            return cls(journal, settings, resolved)
         except BaseException:
             journal.close()
             raise
@@ -113,6 +127,20 @@ class Scheduler:
     def path(self) -> Path:
         """The file of the fleet."""
         return self._journal.path
+
+    @property
+    def settings(self) -> SchedulerSettings:
+        """The settings of the fleet, as the last amendment left them."""
+        with self._mutex:
+            self._ensure_loaded()
+            return self._settings
+
+    @property
+    def features(self) -> Features:
+        """The features of the clients, as the last amendment left them."""
+        with self._mutex:
+            self._ensure_loaded()
+            return self._features
 
     # Clients
 
@@ -138,6 +166,7 @@ class Scheduler:
                 memory.fleet.join(new_ids)  # before writing, so that nothing is written if the policy refuses them
                 with self._journal.writing() as changes:
                     changes.add_clients(first, new_ids)
+            self._log_infeasibility()
             return len(new_ids)
 
     def retire(self, client: str) -> None:
@@ -171,7 +200,7 @@ class Scheduler:
             with self._changing() as memory:
                 memory.fleet.forget(row, name)
                 with self._journal.writing() as changes:
-                    last = changes.forget(row, client, name, memory.fleet.round - self.settings.late_window)
+                    last = changes.forget(row, client, name, memory.fleet.round - self._settings.late_window)
                     changes.put_snapshot(last, memory.state())
                 memory.unsaved = 0
         is_left = True
@@ -180,6 +209,67 @@ class Scheduler:
             with self._mutex:
                 is_left = self._journal.redact()
             time.sleep(min(time.monotonic() - start, LONGEST_PAUSE))  # others get as much time
+
+    # Settings
+
+    def amend(self, *, features: Features | None = None, **changes: Unpack[Amendments]) -> list[str]:
+        """Changes settings of the fleet from the next round on; returns the names of those that differ.
+
+        Rounds so far count at the guaranteed rate that they were promised, later ones at the new rate. What was learned
+        stays; only new features make the fleet learn the times of all clients again. Turns and debts stay in any case,
+        but a smaller deadline or speed weight also lowers the default of `max_owed`, which limits debts. The change is
+        an event of the journal: certificates, explanations and replays use the settings of each round.
+
+        Args:
+            features: The new features of the clients.
+            changes: `deadline`, `overcommit` and `allow_infeasible`, which `SchedulerSettings` documents; and
+                `cohort_size`, `guaranteed_rate`, `tolerance` and `speed_weight` of the policy. In a wrapper, they
+                belong to the policy inside that has them.
+
+        Raises:
+            ReportError: If a round is open.
+            SettingError: If a value is invalid, or no policy of the fleet has the setting.
+            InfeasiblePromise: If the clients of the fleet cannot be given what the new settings promise, unless
+                `allow_infeasible` is or was set.
+        """
+        with self._mutex:
+            self._refuse_while_open("amend the settings")
+            new_features = self._features if features is None else features
+            settings = amended_settings(self._settings, changes)
+            live_policy(settings, new_features.outputs, 1)
+            differing = actual_changes(self._settings, settings, changes)
+            if features is not None and _stored(features) != _stored(self._features):
+                differing["features"] = (_stored(self._features), _stored(features))
+            if not differing:
+                return []
+            amendment = Amendment(
+                round=self._fleet.round,
+                at=now(),
+                changes={name: after for name, (_, after) in differing.items()},
+                before={name: before for name, (before, _) in differing.items()},
+                settings=_as_stored(settings, new_features),
+            )
+            self._write_amendment(amendment, settings, new_features)
+            return list(differing)
+
+    @property
+    def amendments(self) -> list[Amendment]:
+        """All changes of the settings since the fleet was created, in order."""
+        with self._mutex:
+            return amendments(self._journal)
+
+    def _write_amendment(self, amendment: Amendment, settings: SchedulerSettings, features: Features) -> None:
+        """Applies an amendment to the state, checks that it is feasible, and writes it."""
+        with self._changing() as memory:
+            self._amended_features = features
+            amend_fleet(memory.fleet, amendment)  # before writing, so that nothing is written if the policy refuses it
+            if not settings.allow_infeasible:
+                require_feasible_fleet(memory.fleet)
+            with self._journal.writing() as changes:
+                write_amendment(changes, amendment)
+            self._settings, self._features = settings, features
+        log.info("%s: %s", self.path, amendment.sentence())
+        self._log_infeasibility()
 
     # Rounds
 
@@ -380,7 +470,7 @@ class Scheduler:
             certificate = self._fleet.certificate()
             if certificate is None:
                 raise SettingError(
-                    f"the policy {self.settings.policy} guarantees nothing: use {DEFAULT_POLICY} for a certificate"
+                    f"the policy {self._settings.policy} guarantees nothing: use {DEFAULT_POLICY} for a certificate"
                 )
             return certificate
 
@@ -388,7 +478,9 @@ class Scheduler:
         """Explains why a client was selected in a round, by default the latest, or what it lacked."""
         with self._mutex:
             number = self.round if round is None else as_round(round)
-            return explain_client(self._journal, self._memory, self.settings, self.features, self._row(client), number)
+            return explain_client(
+                self._journal, self._memory, self._settings, self._features, self._row(client), number
+            )
 
     def status(self) -> SchedulerStatus:
         """Returns a summary of the fleet; its string form is for people."""
@@ -425,7 +517,7 @@ class Scheduler:
     def notices(self) -> list[str]:
         """Returns what an operator should know about the settings and the clients of this fleet."""
         with self._mutex:
-            return notices_of(self._fleet, self.settings, self._opened)
+            return notices_of(self._fleet, self._settings, self._opened)
 
     def export(self) -> Iterator[dict[str, Any]]:
         """Yields every event in order, as dictionaries that can be written as JSON, for an audit."""
@@ -463,7 +555,7 @@ class Scheduler:
     def __repr__(self) -> str:
         mode = ", read_only=True" if self._journal.read_only else ""
         return (
-            f"Scheduler({str(self.path)!r}, policy={self.settings.policy!r}, clients={len(self.clients)}, "
+            f"Scheduler({str(self.path)!r}, policy={self._settings.policy!r}, clients={len(self.clients)}, "
             f"round={self.round}, is_open={self._opened is not None}{mode})"
         )
 
@@ -478,10 +570,21 @@ class Scheduler:
     @property
     def _memory(self) -> FleetState:
         """The state in memory, loaded from the file again if a change of it has failed or was interrupted."""
+        return self._ensure_loaded()
+
+    def _ensure_loaded(self) -> FleetState:
         if self._loaded is None:
             self._journal.reset()
-            self._loaded = load(self._journal, self.settings, self.features)
+            self._read_settings()
+            self._loaded = load(self._journal, self._settings, self._features)
         return self._loaded
+
+    def _read_settings(self) -> None:
+        """Reads the settings from the file: an amendment of them may have been interrupted after it was written."""
+        stored = self._journal.settings
+        self._settings = SchedulerSettings.from_dict(stored)
+        if stored["features"] == _stored(self._amended_features):
+            self._features = self._amended_features
 
     @contextmanager
     def _changing(self) -> Iterator[FleetState]:
@@ -508,7 +611,7 @@ class Scheduler:
         return min(max(len(self._fleet.ids) // 2000, 50), 500)
 
     def _open_round(self, statuses: Statuses) -> OpenRound:
-        resolved = self.features.resolve(statuses, self.settings.model_size)
+        resolved = self._features.resolve(statuses, self._settings.model_size)
         joined = self._new_ids(resolved) if isinstance(resolved, Mapping) else []
         if not joined:  # statuses that are refused change nothing
             opened, offered = self._select(self._fleet, resolved, ())
@@ -525,25 +628,39 @@ class Scheduler:
     def _select(
         self, fleet: Fleet, statuses: Mapping[str, Any] | FleetStatus, joined: tuple[str, ...]
     ) -> tuple[OpenRound, RecordedOffer]:
-        return build_open_round(fleet, self.features, self.settings, statuses, joined)
+        return build_open_round(fleet, self._features, self._settings, statuses, joined)
 
     def _record(self, outcomes: Sequence[Outcome]) -> list[bool]:
         with self._mutex:
-            return record(self._journal, outcomes, self.settings.late_window)
+            return record(self._journal, outcomes, self._settings.late_window)
 
     def _log_new_notices(self) -> None:
         """Logs that the promise is broken now, or that a client waits too long, if the log does not say so yet."""
         counters, was_broken = self._fleet.counters, self._is_broken
         self._is_broken = bool(((counters.broken_since > 0) & (counters.retired == 0)).any())
         if self._is_broken and not was_broken:
-            log.warning("%s: %s", self.path, promise_notice(self._fleet, self.settings))
+            log.warning("%s: %s", self.path, promise_notice(self._fleet, self._settings))
         # Waiting times are estimated after rounds 4, 8, 16, …: that takes long in large fleets, and few times are known
         # before.
         if not self._waits_too_long and self._fleet.round >= 4 and self._fleet.round.bit_count() == 1:
-            notice = waiting_notice(self._fleet, self.settings)
+            notice = waiting_notice(self._fleet, self._settings)
             self._waits_too_long = bool(notice)
             if notice:
                 log.warning("%s: %s", self.path, notice)
+        is_small = len(self._fleet.ids) <= JUDGED_EVERY_CHANGE_UP_TO
+        if self._fleet.round.bit_count() == 1 or (is_small and self._judged_clients != self._active_clients):
+            self._log_infeasibility()
+
+    def _log_infeasibility(self) -> None:
+        """Logs that the fleet cannot be given what it is promised, if the log does not say so yet."""
+        was_infeasible, notice = self._is_infeasible, infeasible_notice(self._fleet)
+        self._is_infeasible, self._judged_clients = bool(notice), self._active_clients
+        if notice and not was_infeasible:
+            log.warning("%s: %s", self.path, notice)
+
+    @property
+    def _active_clients(self) -> int:
+        return len(self._fleet.ids) - int(self._fleet.counters.retired.sum())
 
     def _need_open(self) -> OpenRound:
         if self._opened is None:
@@ -583,3 +700,23 @@ def _create(path: Path, settings: SchedulerSettings, features: Features) -> None
             )
     live_policy(settings, features.outputs, 1)
     Journal.make(path, {**settings.to_dict(), "features": features.to_dict()})
+
+
+def _stored(features: Features) -> Any:
+    """Returns features as they are read from the file, where a tuple is a list."""
+    return json.loads(json.dumps(features.to_dict()))
+
+
+def _as_stored(settings: SchedulerSettings, features: Features) -> dict[str, Any]:
+    """Returns all settings as they are read from the file."""
+    stored: dict[str, Any] = json.loads(json.dumps({**settings.to_dict(), "features": features.to_dict()}))
+    return stored
+
+
+def _rounds_of_amendments(amended: Sequence[Amendment]) -> dict[str, int]:
+    """Returns the round after which each option of `Scheduler.open` was last amended."""
+    rounds: dict[str, int] = {}
+    for amendment in amended:
+        for name in amendment.changes:
+            rounds["settings" if name in OF_POLICY else name] = amendment.round
+    return rounds

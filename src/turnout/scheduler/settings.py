@@ -1,4 +1,4 @@
-"""Settings of a fleet: given when the fleet is created, stored in its file, and constant from then on."""
+"""Settings of a fleet: given when the fleet is created, and stored in its file; `Scheduler.amend` changes some."""
 
 from __future__ import annotations
 
@@ -130,15 +130,27 @@ class SchedulerSettings:
         policy, settings = options.get("policy", DEFAULT_POLICY), options.get("settings", {})
         return cls(**_present_names(options, policy, settings))
 
-    def check_same(self, options: Mapping[str, Any], path: Path) -> None:
-        """Raises SettingError if an option differs from the setting of the fleet at `path`."""
+    def check_same(self, options: Mapping[str, Any], path: Path, amended: Mapping[str, int]) -> None:
+        """Raises SettingError if an option differs from the setting of the fleet.
+
+        Args:
+            options: The options.
+            path: The file of the fleet, for messages.
+            amended: The round after which each setting was last amended.
+        """
         stored = asdict(self)
         for name, value in _present_names(options, self.policy, self.settings).items():
-            if stored[name] != _as_json(value):
+            if stored[name] == _as_json(value):
+                continue
+            if name in amended:
                 raise SettingError(
-                    f"{path} was created with {name}={stored[name]!r}, got {value!r}: open it without {name}, or "
-                    "create a new file"
+                    f"{path} was amended in round {amended[name]} and has {name}={stored[name]!r} since, got "
+                    f"{value!r}: open it without {name}, or amend it again"
                 )
+            raise SettingError(
+                f"{path} was created with {name}={stored[name]!r}, got {value!r}: open it without {name}, or "
+                "create a new file; `amend` changes some settings of a fleet"
+            )
 
 
 def _names() -> list[str]:

@@ -18,6 +18,7 @@ from turnout.kernel.rounds import RoundReport, Selection
 from turnout.policies.explain.explanation import Explanation
 from turnout.scheduler import (
     FAILED,
+    Amendment,
     FleetEvent,
     FleetReader,
     OpenRound,
@@ -29,6 +30,8 @@ from turnout.scheduler import (
 from turnout.store.training_log import TrainingLog
 
 EVENTS_PER_POLL, EVENTS_PER_POLL_LARGE = 20, 4
+#: The number of amendments that the page lists, the newest ones.
+SHOWN_AMENDMENTS = 5
 
 
 class FleetSource:
@@ -45,6 +48,7 @@ class FleetSource:
         self.trouble: str | None = None
         self.ledger = Ledger(debts_from=self._follower.fleet.round)
         self._events = self._reader.last_event
+        self._amendments: list[Amendment] = []
 
     @property
     def name(self) -> str:
@@ -145,6 +149,9 @@ class FleetSource:
                 f"Availability up to round {self.ledger.debts_from:,} is no longer stored because this fleet is large. "
                 "Debts are shown from the next round on."
             )
+        notices.extend(
+            f"The settings were {amendment.sentence()}." for amendment in self._amendments[-SHOWN_AMENDMENTS:]
+        )
         return notices
 
     def extra_flags(self) -> dict[str, BoolArray]:
@@ -168,11 +175,22 @@ class FleetSource:
             tell = (lambda: self._follower.apply(event)) if is_ahead else None
             self.ledger.add(self._to_played_round(event.closed), tell)
             return
+        if event.amended is not None:
+            self._amend(event, event.amended)
+            return
         self._follower.apply(event)
         if event.kind == "joined":
             self.ledger.join(len(event.clients))
         else:
             self.ledger.leave(event.rows[0])
+
+    def _amend(self, event: FleetEvent, amendment: Amendment) -> None:
+        self._amendments.append(amendment)
+        if not self._follower.is_ahead(event.number):
+            return  # the initial state has these settings already
+        self._follower.apply(event)
+        if self.ledger.policy is not None:
+            self.ledger.amend(self._follower.fleet.policy)
 
     def _to_played_round(self, closed: RecordedRound) -> PlayedRound:
         report = RoundReport(
@@ -208,4 +226,5 @@ class FleetSource:
             if ledger.queues is not None:
                 exact = ledger.queues.owed_exactly()
                 ledger.initial_units = exact.units + exact.credit
+                ledger.initial_units_per_turn = ledger.queues.units_per_turn
                 ledger.judge_snapshot()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -88,6 +89,22 @@ class PlayedRound:
         return round_seconds(self.report.exchange_times, self.kinds != SURPLUS)
 
 
+class FormerTerms(NamedTuple):
+    """The terms of a guarantee up to a round, before they were amended.
+
+    Attributes:
+        until: The last round with these terms.
+        rates: The guaranteed rates, in units per round.
+        units_per_turn: The number of units in a turn.
+        max_owed: The largest debt, in turns; None means no limit.
+    """
+
+    until: int
+    rates: int | IntArray
+    units_per_turn: int
+    max_owed: float | Fraction | None
+
+
 class Ledger:
     """Columns of rounds and turns, counters of clients, and fairness figures over time.
 
@@ -111,6 +128,8 @@ class Ledger:
         self.history = ClientHistory()
         self._owns_history = True
         self.initial_units: IntArray | None = None
+        self.initial_units_per_turn = 1
+        self.former_terms: list[FormerTerms] = []
         self._change_detector: ChangeDetector | None = None
         self._model: ExchangeTimeModel | None = None
         # Which clients are beyond the tolerance, and since which round; 0 if that was before the first known round.
@@ -289,6 +308,20 @@ class Ledger:
     def use_history(self, history: ClientHistory) -> None:
         """Replaces the ledger's own client history by one that a fleet maintains."""
         self.history, self._owns_history = history, False
+
+    def amend(self, policy: SelectionPolicy) -> None:
+        """Continues with a policy that has other settings and the same turns and debts; earlier rounds stay."""
+        queues = self.queues
+        if queues is not None and policy.debts is not None:
+            rates, unit = queues.accounts().rates, queues.units_per_turn
+            self.former_terms.append(FormerTerms(self.last_round, rates, unit, queues.max_owed))
+        self.policy = policy
+        self._changes += 1
+        # A promise that the new tolerance breaks is broken from the next round on.
+        certificate = policy.certificate()
+        if certificate is not None:
+            self._broken &= certificate.broken
+            self._broken_since[~self._broken] = 0
 
     def leave(self, row: int) -> None:
         """Marks a client as retired."""

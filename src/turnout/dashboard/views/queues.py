@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.ledger import UNKNOWN, Ledger
+from turnout.dashboard.sources.ledger import UNKNOWN, FormerTerms, Ledger
 from turnout.dashboard.views.common import (
     SHOWN_ROWS,
     about,
@@ -26,9 +27,12 @@ from turnout.dashboard.views.common import (
 from turnout.dashboard.views.overview import debts_over_time
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.fairness import FairnessQueues
 from turnout.scheduler import ARRIVED
 
 COLUMNS = 160
+#: A cap that no debt reaches, in units.
+NO_CAP = np.iinfo(np.int64).max
 
 
 def queues(watch: Watch, source: Source | None, *, order: str, page: int) -> dict[str, Any]:
@@ -124,21 +128,19 @@ def debt_history(ledger: Ledger, rows: IntArray) -> tuple[FloatArray | None, str
         accrues = ledger.availability.get(rows, rounds[known])
     if accrues is None:
         return None, "Availability by round is no longer stored, because this fleet is large."
-    state = queues.state()
-    rates = np.broadcast_to(np.asarray(state["rates"], dtype=np.int64), ledger.clients)[rows]
     units_per_turn = int(queues.units_per_turn)
-    cap = None if queues.max_owed is None else math.floor(Fraction(queues.max_owed) * units_per_turn)
+    numbers = rounds[known]
+    rates, caps = _terms_by_round(ledger, rows, numbers)
     chosen, arrived = _participation(ledger, rows)
     paid = (arrived if ledger.paid == "contributed" else chosen)[known]
     gains = accrues * rates - paid * units_per_turn
     units = _initial_units(ledger)[rows]
     debts = np.empty(gains.shape, dtype=np.int64)
     joined, left = ledger.counters["joined"][rows], ledger.counters["left_in"][rows]
-    for index, (number, gain) in enumerate(zip(rounds[known].tolist(), gains, strict=True)):
+    for index, (number, gain) in enumerate(zip(numbers.tolist(), gains, strict=True)):
         earns = (joined < number) & ((left == UNKNOWN) | (number <= left))
         units = np.maximum(units + np.where(earns, gain, 0), 0)
-        if cap is not None:
-            units = np.minimum(units, cap)
+        units = np.minimum(units, caps[index])
         debts[index] = units
     exact = queues.owed_exactly()
     if len(debts) and not np.array_equal(debts[-1], exact.units[rows] + exact.credit):
@@ -149,11 +151,46 @@ def debt_history(ledger: Ledger, rows: IntArray) -> tuple[FloatArray | None, str
     return debts / units_per_turn, None
 
 
+def _terms_by_round(ledger: Ledger, rows: IntArray, numbers: IntArray) -> tuple[IntArray, IntArray]:
+    """Returns the rates of these clients in each round, and the cap after it, in units of the present terms."""
+    queues = ledger.queues
+    assert queues is not None
+    terms = [*ledger.former_terms, _present_terms(queues)]
+    rates, caps = np.empty((len(numbers), len(rows)), dtype=np.int64), np.empty(len(numbers), dtype=np.int64)
+    which = np.searchsorted([former.until for former in ledger.former_terms], numbers)
+    for index, term in enumerate(terms):
+        finer = queues.units_per_turn // term.units_per_turn
+        every = np.asarray(term.rates, dtype=np.int64) * finer
+        if every.ndim:  # clients that joined later had no rate yet
+            every = np.concatenate([every, np.zeros(ledger.clients - len(every), dtype=np.int64)])[rows]
+        rates[which == index] = every
+        caps[which == index] = _cap_units(term) * finer if term.max_owed is not None else NO_CAP
+    # A lower cap applies at once, to what the round before the amendment left.
+    for index, former in enumerate(ledger.former_terms):
+        last = np.flatnonzero(numbers <= former.until)[-1:]
+        following = terms[index + 1]
+        if following.max_owed is not None:
+            finer = queues.units_per_turn // following.units_per_turn
+            caps[last] = np.minimum(caps[last], _cap_units(following) * finer)
+    return rates, caps
+
+
+def _present_terms(queues: FairnessQueues) -> FormerTerms:
+    return FormerTerms(sys.maxsize, queues.accounts().rates, queues.units_per_turn, queues.max_owed)
+
+
+def _cap_units(terms: FormerTerms) -> int:
+    assert terms.max_owed is not None
+    return math.floor(Fraction(terms.max_owed) * terms.units_per_turn)
+
+
 def _initial_units(ledger: Ledger) -> IntArray:
     """Returns the debts before the first round with known debts, in units; clients that joined later start at 0."""
     units = np.zeros(ledger.clients, dtype=np.int64)
     if ledger.initial_units is not None:
-        units[: len(ledger.initial_units)] = ledger.initial_units
+        assert ledger.queues is not None
+        finer = ledger.queues.units_per_turn // ledger.initial_units_per_turn
+        units[: len(ledger.initial_units)] = ledger.initial_units * finer
     return units
 
 

@@ -46,6 +46,7 @@ class Pace(NamedTuple):
         units_per_turn: The number of units in a turn.
         allowed: How far each client may be behind (a): one value for all clients, or one per client.
         least_allowed: The lower limit of `allowed` in the numerator of a price.
+        base: What each client was promised before an amendment of its rate, as in `Accounts`; 0 without one.
     """
 
     rates: int | IntArray
@@ -54,10 +55,11 @@ class Pace(NamedTuple):
     units_per_turn: int
     allowed: float | FloatArray
     least_allowed: float
+    base: int | IntArray = 0
 
     def behind(self, rows: IntArray) -> IntArray:
         """Returns how far these clients are behind (b), in units, this round's accrual included."""
-        promised: IntArray = _at(self.rates, rows) * (_at(self.rounds, rows) + 1)
+        promised: IntArray = _at(self.base, rows) + _at(self.rates, rows) * (_at(self.rounds, rows) + 1)
         return promised - self.turns[rows].astype(np.int64) * self.units_per_turn
 
     def slack(self, rows: IntArray) -> FloatArray:
@@ -80,6 +82,17 @@ class Pace(NamedTuple):
             prices: FloatArray = usual * allowed / (weights * (SHARING * places) * slack)
         prices = np.where(prices < LARGEST_PRICE, prices, LARGEST_PRICE)
         return np.where(slack > 0, prices, -1.0)
+
+    def kernel_terms(self, places: int) -> tuple[Any, ...]:
+        """Returns the terms as the compiled kernel takes them, which computes rates · (rounds + 1) promised units.
+
+        For amended rates these are 1 · (promised units − 1 + 1).
+        """
+        terms = self
+        if not isinstance(self.base, int) or self.base:
+            promised = self.base + self.rates * (self.rounds + 1)
+            terms = self._replace(rates=1, rounds=promised - 1)
+        return (*terms[:-1], SHARING * places)
 
     def copy(self) -> Pace:
         """Returns a copy that later rounds do not change."""
@@ -112,7 +125,8 @@ class PaceOutlook(NamedTuple):
             present, of = self.presence.of(row, rounds)
             allowed = 2 * pace.least_allowed - rate * (1 + absence(present + waited, of + waited))
         turns = np.full(len(waited), pace.turns[row])
-        waiting = pace._replace(rates=rate, rounds=rounds + waited, turns=turns, allowed=allowed)
+        base = int(_at(pace.base, row))
+        waiting = pace._replace(rates=rate, rounds=rounds + waited, turns=turns, allowed=allowed, base=base)
         usual, weights = np.full(len(waited), self.usual[row]), np.full(len(waited), self.weights[row])
         return waiting.slack(steps), waiting.prices(steps, usual, weights, self.places)
 
@@ -155,7 +169,7 @@ def paced_cohort_of_contexts(
         prices = pace.prices(rows, *usual.terms(model, mean, rows), places)
         return _numpy_paced(rows, times, prices, pace, size)
     cohort, urgent = compiled.paced_cohort_of_contexts(
-        contexts, model.bank, exploration, usual.sums, mean, (*pace, SHARING * places), available.view(np.uint8), size
+        contexts, model.bank, exploration, usual.sums, mean, pace.kernel_terms(places), available.view(np.uint8), size
     )
     return PacedCohort(Cohort(*cohort), urgent)
 
@@ -181,7 +195,7 @@ def paced_cohort_of_times(
         prices = pace.prices(rows, usual_times[rows], 1.0, places)
         return _numpy_paced(rows, times[rows], prices, pace, size)
     cohort, urgent = compiled.paced_cohort_of_times(
-        times, usual_times, (*pace, SHARING * places), available.view(np.uint8), size
+        times, usual_times, pace.kernel_terms(places), available.view(np.uint8), size
     )
     return PacedCohort(Cohort(*cohort), urgent)
 

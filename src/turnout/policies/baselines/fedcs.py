@@ -91,6 +91,10 @@ class FedCS(SelectionPolicy):
         """Returns the learned model, if there is one."""
         return {} if self.time_model is None else self.time_model.state()
 
+    def amended_state(self, state: Mapping[str, Any], *, keep_times: bool) -> dict[str, Any]:
+        """Returns the same model; with other features, that of a new policy."""
+        return dict(state) if keep_times else self.state()
+
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores the learned model."""
         if self.time_model is None:

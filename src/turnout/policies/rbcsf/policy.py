@@ -21,7 +21,7 @@ from turnout.kernel.fairness import OwedTurns
 from turnout.kernel.groups import GroupQueues
 from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.rounds import ContextRange, RoundOffer, RoundReport
-from turnout.policies.base import prefixed, subset
+from turnout.policies.base import prefixed, replaced, subset
 from turnout.policies.guaranteed import WeightedPolicy
 from turnout.policies.rbcsf.change import ChangeDetector
 from turnout.policies.rbcsf.horizon import Horizon
@@ -179,6 +179,14 @@ class RBCSF(WeightedPolicy):
             self.groups.restore(groups)
         if self.changes is not None and changes is not None:
             self.changes.restore(changes)
+
+    def amended_state(self, state: Mapping[str, Any], *, keep_times: bool) -> dict[str, Any]:
+        """Converts the debts; with other features, the model and the search for changes are those of a new policy."""
+        amended = super().amended_state(state, keep_times=keep_times)
+        if keep_times:
+            return amended
+        changes = {} if self.changes is None else prefixed("changes", self.changes.state())
+        return replaced(amended, {**prefixed("model", self.time_model.state()), **changes}, "model", "changes")
 
     def objective_terms(self, owed: OwedTurns, round: int, size: int) -> tuple[OwedTurns, float]:
         """Returns the turns owed and the speed weight, as changed by a horizon and by groups."""

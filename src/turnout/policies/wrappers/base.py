@@ -15,7 +15,7 @@ from turnout.kernel.arrays import BoolArray
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.base import SelectionPolicy, prefixed, subset
+from turnout.policies.base import SelectionPolicy, prefixed, replaced, subset
 from turnout.policies.signatures import setting_names
 
 
@@ -115,6 +115,15 @@ class Wrapper(SelectionPolicy):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores the state of the policy inside."""
         self.policy.restore(subset(state, "policy"))
+
+    def settle(self) -> None:
+        """Lets the policy inside settle."""
+        self.policy.settle()
+
+    def amended_state(self, state: Mapping[str, Any], *, keep_times: bool) -> dict[str, Any]:
+        """Lets the policy inside convert its state."""
+        inner = self.policy.amended_state(subset(state, "policy"), keep_times=keep_times)
+        return replaced(state, prefixed("policy", inner), "policy")
 
     @property
     def target_size(self) -> int | None:

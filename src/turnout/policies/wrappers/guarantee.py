@@ -40,7 +40,7 @@ from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.fairness import DEFAULT_RATE, FairnessQueues, OwedTurns, Rate
 from turnout.kernel.guarantee import AccountingSettings, Guarantee, GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.base import SelectionPolicy, prefixed, subset
+from turnout.policies.base import SelectionPolicy, prefixed, replaced, subset
 from turnout.policies.guaranteed import WeightedPolicy
 from turnout.policies.wrappers.base import Wrapper, ask_for_some, merge_selections
 
@@ -213,6 +213,16 @@ class WithGuarantee(Wrapper):
         except BaseException:
             self._most_owed.restore(before)
             raise
+
+    def settle(self) -> None:
+        """Records what clients have forfeited so far, and lets the policy inside settle."""
+        self._most_owed.settle()
+        super().settle()
+
+    def amended_state(self, state: Mapping[str, Any], *, keep_times: bool) -> dict[str, Any]:
+        """Converts the debts, and lets the policy inside convert its state."""
+        debts = self._most_owed.amended_state(subset(state, "debts"), keep_times=keep_times)
+        return replaced(super().amended_state(state, keep_times=keep_times), prefixed("debts", debts), "debts")
 
     def _urgent(self, offer: RoundOffer) -> Selection:
         places = self.clients if self.cohort_size is None else self.places(offer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,19 @@ import numpy as np
 
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.certificate import Certificate, exact_tolerance
+from turnout.policies.base import SelectionPolicy
 from turnout.scheduler.audit.verify import differences
 from turnout.scheduler.clock import now
 from turnout.scheduler.journal.events import event_to_dict
 from turnout.scheduler.journal.reader import FleetReader
-from turnout.scheduler.rounds.state import Fleet
+from turnout.scheduler.journal.replay import live_policy, stored_features
+from turnout.scheduler.settings import SchedulerSettings
 from turnout.store.atomic import atomic_write
 from turnout.version import __version__
 
 #: Format 2 states the tolerance, how far each client is behind and whether the promise is kept; format 1 only stated
-#: whether the books balance, which `holds` was the name of.
-FORMAT = 2
+#: whether the books balance, which `holds` was the name of. Format 3 has amendments of the terms.
+FORMAT, FORMAT_WITH_AMENDMENTS = 2, 3
 
 
 def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
@@ -32,7 +34,8 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
 
     The certificate has the counts of the scheduler itself: the turns of each client, how far it is behind its promise,
     its status, and since when it is beyond the tolerance. `status`, `worst` and `since` are those of the clients that
-    have not left. Before it is written, the independent verifier compares it with the record.
+    have not left. Before it is written, the independent verifier compares it with the record. The settings and terms
+    are those after the last amendment; the record has those at creation and the amended ones.
 
     Args:
         fleet: The file of the fleet.
@@ -46,18 +49,18 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
     if len({path.resolve() for path in (fleet, certificate, record)}) < 3:
         raise SettingError("fleet, certificate and record must be three different files: choose other paths")
     with FleetReader(fleet) as reader, reader.reading():
-        settings, state = reader.settings, reader.state()
+        settings, state, amended = reader.settings, reader.state(), bool(reader.amendments)
         if not state.fleet.ids:
             raise StoreError(f"no client has joined {fleet} yet: close a round before you certify")
         header = {
-            "format": FORMAT,
+            "format": FORMAT_WITH_AMENDMENTS if amended else FORMAT,
             "turnout": __version__,
             "date": now(),
             "fleet": fleet.name,
             "head": reader.head,
             "policy": settings.policy,
             "settings": reader.stored_settings,
-            "terms": _terms(state.fleet, settings.policy),
+            "terms": _terms(state.fleet.policy, state.fleet.judged_after),
         }
         # Clients that are new in the open round are not part of the record until it is closed.
         joined = len(state.fleet.ids) - (0 if state.opened is None else len(state.opened.joined))
@@ -103,33 +106,55 @@ def _guarantees_nothing(policy: str) -> SettingError:
     return SettingError(f"the policy {policy} guarantees nothing: use fair-pace, or with-guarantee around the policy")
 
 
-def _terms(fleet: Fleet, policy: str) -> dict[str, Any]:
-    """Returns the terms of the guarantee in integer units, including the defaults of live fleets."""
-    guarantee, queues = fleet.policy.guarantee, fleet.policy.debts
+def _terms(policy: SelectionPolicy, judged_after: int, unit: int = 1) -> dict[str, Any]:
+    """Returns the terms of the guarantee in integer units, including the defaults of live fleets.
+
+    Args:
+        policy: The policy of the fleet.
+        judged_after: The round after which the promise is judged.
+        unit: The units per turn of the terms before an amendment: the new units divide them and those of the policy.
+    """
+    guarantee, queues = policy.guarantee, policy.debts
     if guarantee is None or queues is None:
-        raise _guarantees_nothing(policy)
-    if fleet.policy.groups is not None:
+        raise _guarantees_nothing(policy.name)
+    if policy.groups is not None:
         raise SettingError(
             "the policy also guarantees turns to groups, which a certificate cannot express: create a fleet without "
             "groups and group_rates to certify it"
         )
-    rates = np.asarray(queues.state()["rates"])
-    cap = None if queues.max_owed is None else math.floor(Fraction(queues.max_owed) * queues.units_per_turn)
+    unit = math.lcm(unit, queues.units_per_turn)
+    rates = np.asarray(queues.accounts().rates) * (unit // queues.units_per_turn)
     return {
-        "units_per_turn": int(queues.units_per_turn),
+        "units_per_turn": unit,
         "rate_units": rates.tolist(),
-        "cap_units": cap,
+        "cap_units": None if queues.max_owed is None else math.floor(Fraction(queues.max_owed) * unit),
         "accrual": queues.accrual,
         "paid": guarantee.paid,
         "tolerance": str(exact_tolerance(guarantee.tolerance)),
-        "judged_after": fleet.judged_after,
+        "judged_after": judged_after,
     }
 
 
+def _amended_terms(stored: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the terms that stored settings mean, in units that divide those of the terms before."""
+    settings = SchedulerSettings.from_dict(stored)
+    policy = live_policy(settings, stored_features(stored["features"]).outputs, 1)
+    return _terms(policy, before["judged_after"], before.get("units_per_turn", 1))
+
+
 def _record_lines(reader: FleetReader, header: dict[str, Any]) -> Iterator[bytes]:
-    """Yields the lines of the record: the terms, then one line per event."""
+    """Yields the lines of the record: the terms at creation, then one line per event."""
+    terms = header["terms"]
+    if header["format"] == FORMAT_WITH_AMENDMENTS:
+        created = reader.created_with
+        terms = _amended_terms(created, {"judged_after": terms["judged_after"]})
+        header = {**header, "settings": created, "terms": terms}
     yield _line({"event": 0, "kind": "terms", **header})
     for event in reader.events():
+        if event.amended is not None:
+            terms = _amended_terms(event.amended.settings, terms)
+            yield _line({**event_to_dict(event), "terms": terms})
+            continue
         if event.closed is not None and event.closed.available is None and header["terms"]["accrual"] == "available":
             raise StoreError(
                 f"the availability of clients in some rounds of {reader.path} is no longer recorded, because large "

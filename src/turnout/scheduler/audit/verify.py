@@ -2,13 +2,15 @@
 
     python verify.py certificate.json record.jsonl
 
-Line 0 of the record has the terms. Every further line is an event: clients join or leave, or a round is closed. In a
-round, each client that has not left and is available (with accrual "always": or not) accrues rate_units. A client that
-was selected and arrived (with paid "chosen": or not) takes a turn, which reduces its debt by units_per_turn, but not
-below 0. A debt above cap_units is forfeited. After the round, a client is promised_units − turns · units_per_turn
-behind: broken beyond the tolerance (in turns), otherwise kept below one turn. broken_since is the round since which it
-is broken, recorded after the round judged_after. The worst client that has not left decides on the overall status.
-The certificate must equal the one computed from the record. Certificates of format 1 have no tolerance and no status.
+Line 0 of the record has the terms. Every further line is an event: clients join or leave, terms are amended, or a
+round is closed. In a round, each client that has not left and is available (with accrual "always": or not) accrues
+rate_units. A client that was selected and arrived (with paid "chosen": or not) takes a turn, which reduces its debt by
+units_per_turn, but not below 0. A debt above cap_units is forfeited. After the round, a client is promised_units −
+turns · units_per_turn behind: broken beyond the tolerance (in turns), otherwise kept below one turn. broken_since is
+the round since which it is broken, recorded after the round judged_after. The worst client that has not left decides on
+the overall status. New terms count from the next round on, and all counts continue in the new units.
+The certificate has the last terms, and must equal the one computed from the record. Certificates of format 1 have no
+tolerance and no status; those of format 3 have amendments.
 """
 
 from __future__ import annotations
@@ -32,13 +34,16 @@ def recount(lines: Iterable[bytes]) -> dict[str, Any]:
         _require(event["event"] == number, f"line {number} is event {event['event']}")
         if number == 0:
             header = event
-            _require(header["format"] in (1, 2), f"format {header['format']} needs another version of the verifier")
+            _require(header["format"] in (1, 2, 3), f"format {header['format']} needs another version of the verifier")
         elif event["kind"] == "join":
             for name in event["clients"]:
                 _require(name not in clients, f"{name!r} joins twice")
                 clients[name] = dict.fromkeys(("turns", "promised_units", "owed_units", "forfeited_units"), 0)
         elif event["kind"] in ("retire", "forget"):
             left.add(event["client"])
+        elif event["kind"] == "amend" and header["format"] > 2:
+            amend(header["terms"], event["terms"], clients)
+            header |= {"terms": event["terms"], "settings": event["settings"]}
         else:
             rounds += 1
             _require((event["kind"], event["round"]) == ("round", rounds), f"line {number} is not round {rounds}")
@@ -82,6 +87,20 @@ def play(terms: dict[str, Any], clients: dict[str, dict[str, Any]], left: set[st
         over = 0 if terms["cap_units"] is None else max(client["owed_units"] - terms["cap_units"], 0)
         client["owed_units"] -= over
         client["forfeited_units"] += over
+
+
+def amend(old: dict[str, Any], new: dict[str, Any], clients: dict[str, dict[str, Any]]) -> None:
+    """Converts all counts to the units of the new terms, and judges them by these."""
+    finer, rest = divmod(new["units_per_turn"], old["units_per_turn"])
+    same = all(old[key] == new[key] for key in ("accrual", "paid", "judged_after"))
+    _require(finer > 0 and rest == 0 and same, "the amended terms do not continue the terms before")
+    for client in clients.values():
+        for key in ("promised_units", "owed_units", "forfeited_units"):
+            client[key] *= finer
+        over = 0 if new["cap_units"] is None else max(client["owed_units"] - new["cap_units"], 0)
+        client["owed_units"] -= over
+        client["forfeited_units"] += over
+    judge(new, clients, 0)
 
 
 def judge(terms: dict[str, Any], clients: dict[str, dict[str, Any]], number: int) -> None:

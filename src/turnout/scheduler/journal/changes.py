@@ -9,7 +9,7 @@ from typing import Any
 
 from turnout.errors import StoreError
 from turnout.scheduler.journal.redaction import Redaction, start_redaction
-from turnout.scheduler.journal.schema import KEEP_AVAILABILITY_UP_TO
+from turnout.scheduler.journal.schema import INITIAL, INITIAL_DIGEST, KEEP_AVAILABILITY_UP_TO
 from turnout.scheduler.records import (
     OpenRound,
     RecordedOffer,
@@ -18,6 +18,7 @@ from turnout.scheduler.records import (
     offer_digest,
     pack_offer,
     pack_open,
+    settings_digest,
     update_turns,
 )
 from turnout.store.packing import pack_snapshot
@@ -49,6 +50,15 @@ class Changes:
         if availability is not None:
             self._db.execute("INSERT INTO masks VALUES (?, ?)", (seq, availability))
         return seq
+
+    def put_settings(self, settings: Mapping[str, Any]) -> None:
+        """Writes amended settings; those with which the fleet was created are kept."""
+        meta = dict(self._db.execute("SELECT key, value FROM meta WHERE key IN ('settings', 'seal')"))
+        initial = [(INITIAL, meta["settings"]), (INITIAL_DIGEST, meta["seal"])]
+        self._db.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", initial)
+        text = json.dumps(settings, sort_keys=True)
+        present = [(text, "settings"), (settings_digest(text), "seal")]
+        self._db.executemany("UPDATE meta SET value = ? WHERE key = ?", present)
 
     def put_open_round(self, opened: OpenRound, ids: Sequence[str]) -> None:
         """Writes the open round and the turns of its cohort, before the cohort is returned to the server."""

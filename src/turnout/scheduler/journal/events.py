@@ -15,11 +15,12 @@ import numpy.typing as npt
 from turnout.errors import StoreError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import round_seconds
+from turnout.scheduler.journal.amendments import AMEND, Amendment
 from turnout.scheduler.outcomes import KINDS, OUTCOME_OF_KIND, SURPLUS
 from turnout.scheduler.records import unpack_closed
 
 #: The kind of an event, by the name under which it is stored.
-EVENT_KINDS = {"join": "joined", "close": "closed", "retire": "retired", "forget": "forgotten"}
+EVENT_KINDS = {"join": "joined", "close": "closed", "retire": "retired", "forget": "forgotten", AMEND: "amended"}
 
 
 class LateTime(NamedTuple):
@@ -82,12 +83,13 @@ class FleetEvent:
 
     Attributes:
         number: The number of the event, from 1.
-        kind: "joined", "retired", "forgotten" or "closed".
+        kind: "joined", "retired", "forgotten", "closed" or "amended".
         clients: The clients that joined or left, or the cohort of the closed round. A forgotten client has the name
             that replaced its id.
         rows: The rows of these clients.
         stored: The kind, the data and the packed availability, as they are stored in the journal.
         closed: The round, if one was closed.
+        amended: The change of settings, if they were amended.
     """
 
     number: int
@@ -96,6 +98,7 @@ class FleetEvent:
     rows: tuple[int, ...]
     stored: tuple[str, bytes, bytes | None] = field(repr=False)
     closed: RecordedRound | None = None
+    amended: Amendment | None = None
 
 
 def decode_event(
@@ -117,6 +120,8 @@ def decode_event(
     if kind == "close":
         closed = _decode_closed_round(data, availability, ids)
         return FleetEvent(number, "closed", closed.clients, tuple(closed.rows.tolist()), stored, closed)
+    if kind == AMEND:
+        return FleetEvent(number, "amended", (), (), stored, amended=Amendment.unpack(data))
     content = json.loads(data)
     if kind == "join":
         return FleetEvent(number, "joined", tuple(content), tuple(range(joined, joined + len(content))), stored)
@@ -151,6 +156,8 @@ def _decode_closed_round(data: bytes, availability: bytes | None, ids: Sequence[
 def event_to_dict(event: FleetEvent) -> dict[str, Any]:
     """Returns an event for JSON; records of certificates have this format."""
     closed, kind = event.closed, event.stored[0]
+    if event.amended is not None:
+        return {"event": event.number, "kind": kind, **event.amended.to_dict()}
     if closed is None:
         clients = {"clients": list(event.clients)} if kind == "join" else {"client": event.clients[0]}
         return {"event": event.number, "kind": kind, **clients}

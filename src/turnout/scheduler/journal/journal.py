@@ -16,7 +16,7 @@ from typing import Any
 from turnout.errors import StoreError
 from turnout.scheduler.journal.changes import Changes
 from turnout.scheduler.journal.redaction import continue_redaction, pending_redactions
-from turnout.scheduler.journal.schema import FLEET, READABLE, UPGRADES
+from turnout.scheduler.journal.schema import FLEET, INITIAL, INITIAL_DIGEST, READABLE, UPGRADES
 from turnout.scheduler.records import (
     OpenRound,
     RecordedOffer,
@@ -24,6 +24,7 @@ from turnout.scheduler.records import (
     as_bytes,
     digest_of,
     offer_digest,
+    settings_digest,
     turn_from_row,
     unpack_offer,
     unpack_open,
@@ -101,12 +102,23 @@ class Journal:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings with which the file was created."""
+        """The settings of the fleet, as the last amendment left them."""
         with self._file.reading():
             text = self._meta("settings")
             if settings_digest(text) != self._meta("seal"):
                 raise self.corruption("the settings do not match their digest")
             return dict(json.loads(text))
+
+    @property
+    def initial_settings(self) -> dict[str, Any] | None:
+        """The settings with which the fleet was created; None if they were never amended."""
+        with self._file.reading() as db:
+            stored = dict(db.execute("SELECT key, value FROM meta WHERE key IN (?, ?)", (INITIAL, INITIAL_DIGEST)))
+            if INITIAL not in stored:
+                return None
+            if settings_digest(stored[INITIAL]) != stored.get(INITIAL_DIGEST):
+                raise self.corruption("the settings at creation do not match their digest")
+            return dict(json.loads(stored[INITIAL]))
 
     def close(self) -> None:
         """Closes the file and releases the lock; a second call has no effect."""
@@ -186,6 +198,12 @@ class Journal:
                     raise self.corruption(f"event {expected} is missing or does not match its digest")
                 previous = digest
                 yield seq, kind, data, availability
+
+    def events_of(self, kind: str, until: int | None = None) -> list[bytes]:
+        """Returns the data of all events of one kind, in order; those up to event `until`, if it is given."""
+        with self._file.reading() as db:
+            query = "SELECT data FROM events WHERE kind = ? AND seq <= ? ORDER BY seq"
+            return [data for (data,) in db.execute(query, (kind, self.last_event() if until is None else until))]
 
     def last_event(self) -> int:
         """Returns the number of the newest event; 0 before the first."""
@@ -360,8 +378,3 @@ def is_fleet(path: Path) -> bool:
 def has_offers(db: sqlite3.Connection) -> bool:
     """Returns whether the file has the table of offers, which older versions did not create."""
     return bool(single_value(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'offers'"))
-
-
-def settings_digest(text: str) -> str:
-    """Returns the digest of the stored settings, in hexadecimal."""
-    return digest_of(b"", "settings", text.encode()).hex()

@@ -10,9 +10,10 @@ from typing import Any
 
 from turnout.errors import StoreError
 from turnout.scheduler.features import Features
+from turnout.scheduler.journal.amendments import Amendment, amendments, settings_at
 from turnout.scheduler.journal.events import FleetEvent, RecordedRound, decode_event
 from turnout.scheduler.journal.journal import Journal
-from turnout.scheduler.journal.replay import FleetState, apply_event, fresh_fleet, load, restore, stored_features
+from turnout.scheduler.journal.replay import FleetState, apply_event, fleet_at, load, restore, stored_features
 from turnout.scheduler.records import OpenRound, RecordedOffer, Turn
 from turnout.scheduler.rounds.state import judged_after
 from turnout.scheduler.settings import SchedulerSettings
@@ -46,12 +47,39 @@ class FleetReader:
     def __init__(self, path: str | Path) -> None:
         self._journal = Journal(Path(path), read_only=True)
         try:
-            self.stored_settings: dict[str, Any] = self._journal.settings
-            self.settings = SchedulerSettings.from_dict(self.stored_settings)
-            self.features: Features = stored_features(self.stored_settings["features"])
+            self._stored = self._journal.settings
+            self._settings = SchedulerSettings.from_dict(self._stored)
         except BaseException:
             self._journal.close()
             raise
+
+    @property
+    def stored_settings(self) -> dict[str, Any]:
+        """The settings of the fleet and its features, as they are stored."""
+        return self._journal.settings
+
+    @property
+    def settings(self) -> SchedulerSettings:
+        """The settings of the fleet, as the last amendment left them."""
+        stored = self.stored_settings
+        if stored != self._stored:
+            self._stored, self._settings = stored, SchedulerSettings.from_dict(stored)
+        return self._settings
+
+    @property
+    def features(self) -> Features:
+        """The features of the clients, without the function that computes them."""
+        return stored_features(self.stored_settings["features"])
+
+    @property
+    def created_with(self) -> dict[str, Any]:
+        """The settings with which the fleet was created, and its features then, as they are stored."""
+        return settings_at(self._journal, 0)
+
+    @property
+    def amendments(self) -> list[Amendment]:
+        """All changes of the settings, in order."""
+        return amendments(self._journal)
 
     @property
     def path(self) -> Path:
@@ -132,7 +160,8 @@ class FleetReader:
 
     def state(self) -> FleetState:
         """Returns the state of the fleet after the newest event, with the open round, as its scheduler has it."""
-        return load(self._journal, self.settings, self.features)
+        with self.reading():
+            return load(self._journal, self.settings, self.features)
 
     def follow(self) -> Follower:
         """Returns a follower, which delivers all events from the first one on, with the state of the fleet."""
@@ -143,7 +172,7 @@ class FleetReader:
         self._journal.close()
 
     def __repr__(self) -> str:
-        return f"FleetReader({str(self.path)!r}, policy={self.settings.policy!r})"
+        return f"FleetReader({str(self.path)!r}, policy={self._settings.policy!r})"
 
     def __enter__(self) -> FleetReader:
         return self
@@ -170,17 +199,16 @@ class Follower:
 
     def __init__(self, reader: FleetReader, journal: Journal) -> None:
         self._journal = journal
-        self.fleet = fresh_fleet(reader.settings, reader.features)
         self.position = 0
         self._ids: list[str] = []
         with journal.reading():
             self._last_at_start = journal.last_event()
-            snapshot = journal.snapshot()
-            if snapshot is not None:
-                self.fleet.judged_after = judged_after(snapshot[1])  # as in the state of the scheduler
-            if journal.has_all_availability():
-                snapshot = None
+            newest = journal.snapshot()
+            snapshot = None if journal.has_all_availability() else newest
             self.starts_after = 0 if snapshot is None else snapshot[0]
+            self.fleet = fleet_at(journal, self.starts_after, reader.settings, reader.features)
+            if newest is not None:
+                self.fleet.judged_after = judged_after(newest[1])  # as in the state of the scheduler
             if snapshot is not None:
                 restore(journal, self.fleet, snapshot[1], journal.ids())
 

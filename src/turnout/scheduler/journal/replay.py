@@ -15,6 +15,7 @@ from turnout.kernel.arrays import FloatArray
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import make_policy, setting_default, with_defaults
 from turnout.scheduler.features import PAPER_FEATURES, Columns, Feature, Features
+from turnout.scheduler.journal.amendments import AMEND, Amendment, settings_at
 from turnout.scheduler.journal.events import unknown_event
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.records import OpenRound, unpack_closed
@@ -58,21 +59,20 @@ def load(journal: Journal, settings: SchedulerSettings, features: Features, *, j
 
     Args:
         journal: The journal of the fleet.
-        settings: The settings of the fleet.
-        features: The features of the fleet.
+        settings: The present settings of the fleet.
+        features: The present features of the fleet.
         judged_after: The round after which a replay without a snapshot judges the promise; see `Fleet`.
 
     Raises:
         StoreError: Parts of the file are damaged or do not agree.
     """
-    fleet = fresh_fleet(settings, features)
-    fleet.judged_after = judged_after
     with journal.reading():
-        ids, after, unsaved = journal.ids(), 0, 0
-        snapshot = journal.snapshot()
+        ids, unsaved, snapshot = journal.ids(), 0, journal.snapshot()
+        after = 0 if snapshot is None else snapshot[0]
+        fleet = fleet_at(journal, after, settings, features)
+        fleet.judged_after = judged_after
         if snapshot is not None:
-            after, state = snapshot
-            restore(journal, fleet, state, ids)
+            restore(journal, fleet, snapshot[1], ids)
         for _, kind, data, availability in journal.events(after):
             apply_event(fleet, kind, data, availability)
             unsaved += kind == "close"
@@ -88,11 +88,13 @@ def load(journal: Journal, settings: SchedulerSettings, features: Features, *, j
 
 def load_before(journal: Journal, settings: SchedulerSettings, features: Features, round: int) -> Fleet:
     """Computes the state in which the cohort of a closed round was selected."""
-    fleet, after = fresh_fleet(settings, features), 0
     with journal.reading():
         snapshot = journal.snapshot()
-        if snapshot is not None and int(snapshot[1]["round"]) < round:
-            after = snapshot[0]
+        if snapshot is not None and int(snapshot[1]["round"]) >= round:
+            snapshot = None
+        after = 0 if snapshot is None else snapshot[0]
+        fleet = fleet_at(journal, after, settings, features)
+        if snapshot is not None:
             restore(journal, fleet, snapshot[1], journal.ids())
         for _, kind, data, availability in journal.events(after):
             if kind == "close" and fleet.round + 1 == round:
@@ -143,7 +145,9 @@ def _default_max_owed(policy: str, settings: Mapping[str, Any], longest_wait: fl
     return SPARE_TURNS + math.ceil(min(weight * longest_wait, MAX_TURNS))
 
 
-def resolve_features(stored: Mapping[str, Any], features: Features | None, path: Path, read_only: bool) -> Features:
+def resolve_features(
+    stored: Mapping[str, Any], features: Features | None, path: Path, *, read_only: bool, amended_in: int | None = None
+) -> Features:
     """Returns the features with which a fleet is opened.
 
     Args:
@@ -151,20 +155,19 @@ def resolve_features(stored: Mapping[str, Any], features: Features | None, path:
         features: The features that the caller passed, if any; they must be those of the file.
         path: The file, for messages.
         read_only: Whether the fleet is opened only for reading; then functions that compute features are not needed.
+        amended_in: The round in which the features were amended; None if they never were.
     """
+    since = "was created with" if amended_in is None else f"was amended in round {amended_in} and has"
     if features is not None:
         if json.loads(json.dumps(features.to_dict())) != stored:
             raise SettingError(
-                f"{path} was created with other features ({stored['declared']}): open it with those, or create a new "
-                "fleet"
+                f"{path} {since} other features ({stored['declared']}): open it with those, or amend them"
             )
         return features
     if stored == json.loads(json.dumps(PAPER_FEATURES.to_dict())):
         return PAPER_FEATURES
     if stored["computed"] and not read_only:
-        raise SettingError(
-            f"{path} was created with features that a function computes: open it with the same features=…"
-        )
+        raise SettingError(f"{path} {since} features that a function computes: open it with the same features=…")
     return stored_features(stored)
 
 
@@ -180,6 +183,31 @@ def fresh_fleet(settings: SchedulerSettings, features: Features) -> Fleet:
         lambda clients: live_policy(settings, features.outputs, clients),
         backoff_after=settings.rest_after,
         late_window=settings.late_window,
+    )
+
+
+def fleet_at(journal: Journal, event: int, settings: SchedulerSettings, features: Features) -> Fleet:
+    """Returns the state of a fleet that no client has joined, with the settings that it had after event `event`.
+
+    Args:
+        journal: The journal of the fleet.
+        event: The number of the event; 0 for the settings with which the fleet was created.
+        settings: The present settings, which are used if they were never amended.
+        features: The present features.
+    """
+    stored = settings_at(journal, event)
+    if stored == journal.settings:
+        return fresh_fleet(settings, features)
+    return fresh_fleet(SchedulerSettings.from_dict(stored), stored_features(stored["features"]))
+
+
+def amend_fleet(fleet: Fleet, amendment: Amendment) -> None:
+    """Applies an amendment to the state of a fleet."""
+    settings = SchedulerSettings.from_dict(amendment.settings)
+    outputs = stored_features(amendment.settings["features"]).outputs
+    fleet.amend(
+        lambda clients: live_policy(settings, outputs, clients),
+        new_features=outputs if amendment.has_new_features else None,
     )
 
 
@@ -211,6 +239,8 @@ def apply_event(fleet: Fleet, kind: str, data: bytes, availability: bytes | None
         fleet.close(closed)
     elif kind == "retire":
         fleet.retire(json.loads(data)["row"])
+    elif kind == AMEND:
+        amend_fleet(fleet, Amendment.unpack(data))
     elif kind == "forget":  # a snapshot was taken with it, so only a replay that starts before that snapshot gets here
         content = json.loads(data)
         fleet.forget(content["row"], content["name"])

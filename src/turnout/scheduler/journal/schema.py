@@ -1,11 +1,11 @@
 """The tables of a fleet's file.
 
-meta         the settings and their digest; the current writer (the epoch grows whenever the file is opened to write);
-             the digest of the last event; the number of the last closed round; the number of commits; what is left to
-             do of the redaction of a forgotten client
+meta         the settings and their digest, and those at creation once they were amended; the current writer (the epoch
+             grows whenever the file is opened to write); the digest of the last event; the number of the last closed
+             round; the number of commits; what is left to do of the redaction of forgotten clients
 clients      the ids of the clients, by row
-events       the events that the state is computed from: join, close, retire, forget; the digest of each covers all
-             events before it
+events       the events that the state is computed from: join, close, retire, forget, amend; the digest of each covers
+             all events before it
 masks        the clients that were available in a closed round, as packed bits, by the number of its event
 offers       the offer from which each cohort was selected: the contexts of all available clients, if the fleet is
              small enough
@@ -61,5 +61,7 @@ FORMAT_1, FORMAT_2 = replace(FLEET, format=1), replace(FLEET, format=2)
 READABLE = (FLEET, FORMAT_2, FORMAT_1)
 #: The statements that upgrade a file, by its format.
 UPGRADES = {1: ("ALTER TABLE turns ADD COLUMN loss REAL", OFFERS), 2: (OFFERS,)}
+#: The keys in `meta` of the settings with which an amended fleet was created, and of their digest.
+INITIAL, INITIAL_DIGEST = "initial_settings", "initial_seal"
 #: Fleets of up to this many clients keep the availability of every round; larger ones keep it since the last snapshot.
 KEEP_AVAILABILITY_UP_TO = 10_000

@@ -133,6 +133,11 @@ class ClientHistory:
         self.arrived[row] = self.lost[row] = 0
         self.prediction_errors.forget(row)
 
+    def restart_predictions(self) -> None:
+        """Resets the errors of all predictions, because times are predicted from other features from now on."""
+        self.prediction_errors.context[:] = 0
+        self.prediction_errors.typical[:] = 0
+
     def record(self, rows: IntArray, kinds: IntArray, seconds: FloatArray, predicted: FloatArray | None) -> None:
         """Records one round.
 

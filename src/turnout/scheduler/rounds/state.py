@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +19,7 @@ from turnout.policies.base import SelectionPolicy, prefixed, subset
 from turnout.scheduler.outcomes import FAILED, LATE, OUTCOME_OF_KIND, OUTRUN, SURPLUS
 from turnout.scheduler.records import ClosedRound
 from turnout.scheduler.rounds.counters import ClientCounters
-from turnout.scheduler.rounds.history import ClientHistory
+from turnout.scheduler.rounds.history import JUDGED_AFTER, ClientHistory
 from turnout.scheduler.rounds.reliability import backoff_rounds
 
 #: The number of rounds after which a client may be called rarely available.
@@ -46,7 +47,9 @@ class PendingArrival:
 
 
 class Fleet:
-    """The clients by row, and what is known about each; only `join`, `close`, `retire` and `forget` change it.
+    """The clients by row, and what is known about each.
+
+    Only `join`, `close`, `retire`, `forget` and `amend` change it.
 
     Args:
         build: Builds the policy for a number of clients.
@@ -185,6 +188,29 @@ class Fleet:
         self.history.forget(row)
         self.pending = {key: arrival for key, arrival in self.pending.items() if key[1] != row}
 
+    def amend(self, build: Callable[[int], SelectionPolicy], *, new_features: int | None) -> None:
+        """Replaces the policy by one with other settings, which continues with the same turns, debts and times.
+
+        A promise that the new tolerance does not break is no longer recorded as broken; one that it breaks is recorded
+        as broken from the next closed round on.
+
+        Args:
+            build: Builds the policy with the new settings for a number of clients.
+            new_features: The number of features of a context if the features are new, otherwise None. With new features
+                the times of all clients are learned again.
+        """
+        if self._policy is not None:
+            self._policy.settle()
+            amended = build(len(self.ids))
+            amended.restore(amended.amended_state(self._policy.state(), keep_times=new_features is None))
+            self._policy = amended
+            certificate = amended.certificate()
+            if certificate is not None:
+                self.counters.broken_since *= certificate.broken
+        self._build = build
+        if new_features is not None:
+            self._restart_learning(new_features)
+
     def state(self) -> dict[str, Any]:
         """Returns everything except the ids, as plain arrays and numbers."""
         keys = sorted(self.pending)
@@ -226,19 +252,30 @@ class Fleet:
             self._policy = self._build(len(ids))
             self._policy.restore(subset(state, "policy"))
 
+    def _restart_learning(self, features: int) -> None:
+        """Resets what was learned from contexts: they have other features now, `features` of them."""
+        self.counters.learned[:] = 0
+        self.history.restart_predictions()
+        # A context of the former features is not kept: the true time of a client that is still late is not learned.
+        unknown = (math.nan,) * features
+        self.pending = {key: replace(arrival, context=unknown) for key, arrival in self.pending.items()}
+
     def _late_arrivals(self, closed: ClosedRound) -> LateArrivals | None:
-        if not len(closed.late_rows):
-            return None
         keys = zip(closed.late_rounds.tolist(), closed.late_rows.tolist(), strict=True)
         arrivals = [self.pending[key] for key in keys]
+        kept = np.array([not math.isnan(arrival.context[0]) for arrival in arrivals], dtype=np.bool_)
+        if not kept.any():
+            return None
+        arrivals = [arrival for arrival, is_kept in zip(arrivals, kept.tolist(), strict=True) if is_kept]
+        rows = closed.late_rows[kept]
         learned = np.array([arrival.learned for arrival in arrivals], dtype=np.int64)
         return LateArrivals(
-            rounds=closed.late_rounds,
-            clients=closed.late_rows,
+            rounds=closed.late_rounds[kept],
+            clients=rows,
             contexts=np.array([arrival.context for arrival in arrivals]),
             deadlines=np.array([arrival.deadline for arrival in arrivals]),
-            exchange_times=closed.late_seconds,
-            learned_since=self.counters.learned[closed.late_rows] - learned,
+            exchange_times=closed.late_seconds[kept],
+            learned_since=self.counters.learned[rows] - learned,
         )
 
     def _predict(self, closed: ClosedRound) -> FloatArray | None:
@@ -248,6 +285,8 @@ class Fleet:
         predicted, returned = np.full(len(closed.rows), np.nan), closed.kinds <= SURPLUS
         if returned.any():
             predicted[returned] = self.model.predict(closed.contexts[returned], closed.rows[returned])
+            # Only after an amendment of the features can a client have more times than were learned.
+            predicted[self.counters.learned[closed.rows] < JUDGED_AFTER] = np.nan
         return predicted
 
     def _update_counters(self, closed: ClosedRound) -> None:

@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 import shlex
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from turnout.errors import StoreError
 from turnout.scheduler.audit.doctor import tables
-from turnout.scheduler.audit.doctor.findings import RESTORE, CheckResult, Finding, run_check, snapshot_required
+from turnout.scheduler.audit.doctor.findings import (
+    RESTORE,
+    CheckResult,
+    Finding,
+    event_data,
+    run_check,
+    snapshot_required,
+)
 from turnout.scheduler.audit.doctor.memory import check_state
-from turnout.scheduler.journal.journal import settings_digest
+from turnout.scheduler.journal.amendments import AMEND, Amendment
 from turnout.scheduler.journal.replay import stored_features
-from turnout.scheduler.journal.schema import FLEET, READABLE
+from turnout.scheduler.journal.schema import FLEET, INITIAL, INITIAL_DIGEST, READABLE
+from turnout.scheduler.records import settings_digest
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.store.database import connect, translate_sqlite_errors
 from turnout.store.lock import Writer, lock_line
@@ -130,7 +138,20 @@ def _check_settings(db: sqlite3.Connection) -> CheckResult:
     result = CheckResult(f"policy {settings.policy}, {features.outputs} features")
     if settings_digest(meta["settings"]) != meta["seal"]:
         result.problems.append("the settings do not match their digest")
+    result.problems.extend(_amendment_problems(db, meta))
     return result
+
+
+def _amendment_problems(db: sqlite3.Connection, meta: dict[str, str]) -> Iterator[str]:
+    """Yields where the settings at creation, the amendments and the present settings do not agree."""
+    amended = [Amendment.unpack(data) for data in event_data(db, AMEND)]
+    if bool(amended) != (INITIAL in meta):
+        kept = "were kept" if INITIAL in meta else "are missing"
+        yield f"there are {len(amended):,} amendments, but the settings at creation {kept}"
+    if INITIAL in meta and settings_digest(meta[INITIAL]) != meta.get(INITIAL_DIGEST):
+        yield "the settings at creation do not match their digest"
+    if amended and amended[-1].settings != json.loads(meta["settings"]):
+        yield "the settings are not those of the last amendment"
 
 
 # Information that is neither right nor wrong

@@ -1,0 +1,98 @@
+"""Which settings of a fleet can be amended, and what an amendment makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+
+from turnout.errors import SettingError, suggestion
+from turnout.kernel.fairness import Rate
+from turnout.policies.registry import nested_settings, setting_names
+from turnout.scheduler.settings import SchedulerSettings
+
+#: The settings of the scheduler, and those of its policy, that can be amended.
+OF_SCHEDULER = ("deadline", "overcommit", "allow_infeasible")
+OF_POLICY = ("cohort_size", "guaranteed_rate", "tolerance", "speed_weight")
+
+
+class Amendments(TypedDict, total=False):
+    """The keyword options of `Scheduler.amend`, except features; `SchedulerSettings` and `Guarantee` document them."""
+
+    deadline: float | Literal["auto"] | None
+    cohort_size: int
+    overcommit: float | Literal["auto"]
+    tolerance: float
+    guaranteed_rate: Rate
+    speed_weight: float
+    allow_infeasible: bool
+
+
+def amended_settings(settings: SchedulerSettings, changes: Mapping[str, Any]) -> SchedulerSettings:
+    """Returns the settings with these changes; a setting of the policy is changed in the policy inside that has it.
+
+    Raises:
+        SettingError: If a setting cannot be amended, has an invalid value, or no policy of the fleet has it.
+    """
+    own: dict[str, Any] = {}
+    of_policy = settings.settings
+    for name, value in changes.items():
+        if name in OF_SCHEDULER:
+            own[name] = value
+        elif name in OF_POLICY:
+            if np.ndim(value):
+                raise SettingError(f"{name} must be one value for all clients, got {value!r}: clients may join later")
+            of_policy = _with_policy_setting(settings.policy, of_policy, name, value)
+        else:
+            known = (*OF_SCHEDULER, *OF_POLICY, "features")
+            raise SettingError(
+                f"{name!r} cannot be amended{suggestion(name, known)}; what can be amended is {', '.join(known)}"
+            )
+    return replace(settings, settings=of_policy, **own)
+
+
+def actual_changes(
+    before: SchedulerSettings, after: SchedulerSettings, changes: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """Returns the old and the new value of each setting that differs; an old value of None may be a default."""
+    found = {}
+    for name in changes:
+        pair = (_value_of(before, name), _value_of(after, name))
+        if pair[0] != pair[1]:
+            found[name] = pair
+    return found
+
+
+def _value_of(settings: SchedulerSettings, name: str) -> Any:
+    if name in OF_SCHEDULER:
+        return getattr(settings, name)
+    depth = _owner(settings.policy, settings.settings, name)
+    return list(nested_settings(settings.policy, settings.settings))[depth][1].get(name)
+
+
+def _owner(policy: str, settings: Mapping[str, Any], name: str) -> int:
+    """Returns the depth of the policy to which a setting belongs; 0 is the outermost.
+
+    The outermost policy with a guarantee is the one whose promise counts. The cohort size is that of the innermost
+    policy, which selects; wrappers derive theirs from it.
+    """
+    names = [inner for inner, _ in nested_settings(policy, settings)]
+    owners = [depth for depth, inner in enumerate(names) if name in setting_names(inner)]
+    if not owners:
+        raise SettingError(f"the policy {' around '.join(names)} has no setting {name!r}: it cannot be amended")
+    return owners[-1] if name == "cohort_size" else owners[0]
+
+
+def _with_policy_setting(policy: str, settings: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """Returns the settings of a policy with one of them changed, at whatever depth it belongs."""
+    nested, owner = [own for _, own in nested_settings(policy, settings)], _owner(policy, settings, name)
+    changed: dict[str, Any] = {}
+    for depth in range(len(nested) - 1, -1, -1):
+        own = dict(nested[depth])
+        # A wrapper that repeats the cohort size of the policy inside must go on agreeing with it.
+        if depth == owner or (name == "cohort_size" and depth < owner and name in own):
+            own[name] = value
+        changed = own if depth == len(nested) - 1 else {**own, "settings": changed}
+    return changed

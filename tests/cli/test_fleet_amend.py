@@ -1,0 +1,127 @@
+"""`turnout fleet amend`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cli.in_process import run
+from turnout.scheduler import ClientStatus, Feature, Features, FleetReader, Scheduler
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Eight clients and four closed rounds."""
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, settings={"cohort_size": 3, "guaranteed_rate": 0.1}, deadline=30.0) as scheduler:
+        for _ in range(4):
+            for client in scheduler.choose({f"phone-{row}": ClientStatus(1.0, 3.0) for row in range(8)}):
+                scheduler.report(client, 5.0)
+            scheduler.close_round()
+    return path
+
+
+def amend(file: Path, *arguments: str) -> str:
+    done = run("fleet", "amend", file, *arguments)
+    assert (done.stderr, done.returncode) == ("", 0)
+    return done.stdout
+
+
+def error_of(file: Path, *arguments: str) -> str:
+    done = run("fleet", "amend", file, *arguments)
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def settings_of(file: Path) -> Any:
+    with FleetReader(file) as reader:
+        return reader.settings
+
+
+def test_settings_are_amended_and_the_change_is_printed(file: Path) -> None:
+    printed = amend(file, "--deadline", "120", "--guaranteed-rate", "1/8", "--tolerance", "1.5", "--cohort-size", "4")
+    assert printed == (
+        f"{file}: amended after round 4: cohort_size from 3 to 4, deadline from 30.0 to 120.0, guaranteed_rate from "
+        "0.1 to 1/8, tolerance from the default to 1.5.\n"
+    )
+    amended = settings_of(file)
+    assert amended.deadline == 120.0
+    assert amended.settings == {"cohort_size": 4, "guaranteed_rate": "1/8", "tolerance": 1.5}
+    assert amend(file, "--deadline", "120") == "Nothing changed: the fleet has these settings already.\n"
+
+
+def test_words_stand_for_no_deadline_and_for_automatic_values(file: Path) -> None:
+    amend(file, "--deadline", "none", "--overcommit", "auto")
+    assert (settings_of(file).deadline, settings_of(file).overcommit) == (None, "auto")
+    amend(file, "--deadline", "auto", "--overcommit", "1.25")
+    assert (settings_of(file).deadline, settings_of(file).overcommit) == ("auto", 1.25)
+
+
+def test_the_change_as_json(file: Path) -> None:
+    assert json.loads(amend(file, "--deadline", "60", "--json")) == {
+        "changes": {"deadline": 60.0},
+        "round": 4,
+        "before": {"deadline": 30.0},
+    }
+    assert json.loads(amend(file, "--deadline", "60", "--json")) == {"changes": {}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "nothing to amend: pass a setting, such as --deadline 120"),
+        (("--deadline", "soon"), "deadline must be a number, 'auto' or 'none', got 'soon'"),
+        (("--overcommit", "much"), "overcommit must be a number, 'auto', got 'much'"),
+        (("--deadline", "-5"), "deadline must be"),
+        (("--guaranteed-rate", "a third"), "guaranteed_rate must be a number or a fraction such as '3/20'"),
+        (("--speed-weight", "2"), "the policy fair-pace has no setting 'speed_weight'"),
+        (("--guaranteed-rate", "0.5"), "use a cohort_size of at least 4, or pass allow_infeasible=True"),
+    ],
+)
+def test_what_is_wrong_is_refused_in_one_line(file: Path, arguments: tuple[str, ...], message: str) -> None:
+    before = settings_of(file)
+    assert message in error_of(file, *arguments)
+    assert settings_of(file) == before
+
+
+def test_an_infeasible_promise_needs_an_option(file: Path) -> None:
+    assert "Try: --allow-infeasible accepts a promise that cannot be kept" in error_of(file, "--guaranteed-rate", "0.5")
+    amend(file, "--guaranteed-rate", "0.5", "--allow-infeasible")
+    assert settings_of(file).allow_infeasible
+    notes = json.loads(run("fleet", "status", file, "--json").stdout)["notices"]
+    assert any(
+        note.startswith("no policy could give the clients of this fleet what they are promised") for note in notes
+    )
+    assert "cannot be kept" in error_of(file, "--refuse-infeasible")
+
+
+def test_a_fleet_in_use_or_with_an_open_round_is_refused(file: Path) -> None:
+    with Scheduler.open(file) as scheduler:
+        assert "is being written by process" in error_of(file, "--deadline", "60")
+        scheduler.choose([f"phone-{row}" for row in range(8)])
+    assert "round 5 is open: close or abandon it before you amend the settings" in error_of(file, "--deadline", "60")
+
+
+def test_a_fleet_with_computed_features_is_amended_without_the_function(tmp_path: Path) -> None:
+    features = Features.of(Feature("battery", 0.0, 1.0), compute=lambda columns: [np.sqrt(columns["battery"])])
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, features=features, settings={"cohort_size": 1}, deadline=9.0) as scheduler:
+        scheduler.choose({"a": {"battery": 0.5}})
+        scheduler.report("a", 1.0)
+        scheduler.close_round()
+    amend(path, "--deadline", "20")
+    with Scheduler.open(path, features=features) as scheduler:
+        assert scheduler.settings.deadline == 20.0
+        scheduler.choose({"a": {"battery": 0.5}})
+
+
+def test_the_help_has_an_example() -> None:
+    done = run("fleet", "amend", "--help")
+    assert "Example: turnout fleet amend fleet.turnout --guaranteed-rate 0.08 --deadline 120" in done.stdout
+    assert "--cohort-size" in done.stdout

@@ -1,0 +1,132 @@
+"""The dashboard of a fleet whose settings were amended, compared with its scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dashboard.readings import FOREVER, fleet_ledger
+from dashboard.served import served
+from scheduler.fleets import World
+from turnout.dashboard.sources.fleet import FleetSource
+from turnout.dashboard.views.queues import debt_history
+from turnout.kernel.arrays import FloatArray
+from turnout.scheduler import Feature, Features, Scheduler
+from turnout.scheduler.journal import journal
+
+POLICIES: Mapping[str, Mapping[str, Any]] = {
+    "fair-pace": {"settings": {"cohort_size": 2, "guaranteed_rate": 0.15}},
+    "capped rbcsf": {"policy": "rbcsf", "settings": {"cohort_size": 2, "guaranteed_rate": 0.15, "max_owed": 0.8}},
+    "rbcsf with the default cap": {
+        "policy": "rbcsf",
+        "settings": {"cohort_size": 1, "guaranteed_rate": "1/2", "speed_weight": 0.01},
+    },
+    "with-guarantee": {"policy": "with-guarantee", "settings": {"policy": "random", "settings": {"cohort_size": 2}}},
+}
+CHANGES: tuple[Mapping[str, Any], ...] = (
+    {"guaranteed_rate": "1/7", "tolerance": 0.9},
+    {"cohort_size": 3, "deadline": 90.0},
+    {"guaranteed_rate": 0.3},
+    {"tolerance": 4.0, "guaranteed_rate": 0.1},
+)
+
+
+def play(scheduler: Scheduler, rounds: int) -> list[FloatArray]:
+    """Plays rounds in which some clients are available and some fail; returns the debts after each."""
+    world, debts = World(7), []
+    for _ in range(rounds):
+        number = scheduler.round + 1
+        there = [client for client in world.clients if (number * 5 + int(client[1:]) * 3) % 4]
+        statuses = {client: world.statuses(number)[client] for client in there}
+        for client in scheduler.choose(statuses):
+            if (number + int(client[1:])) % 5:
+                scheduler.report(client, world.seconds(number, client, statuses[client]))
+            else:
+                scheduler.report_failure(client, "no power")
+        scheduler.close_round()
+        debts.append(scheduler.certificate().owed)
+    return debts
+
+
+def assert_same(source: FleetSource, scheduler: Scheduler, debts: list[FloatArray]) -> None:
+    found, expected = source.ledger.certificate(), scheduler.certificate()
+    assert found is not None
+    assert found.units_per_turn == expected.units_per_turn
+    for name in ("turns", "promised_units", "owed_units", "forfeited_units", "broken_since", "levels"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+    assert found.summary() == expected.summary()
+    history, reason = debt_history(source.ledger, np.arange(source.ledger.clients))
+    assert reason is None
+    assert history is not None
+    assert len(history) == len(debts)
+    for index, owed in enumerate(debts[:-1]):
+        np.testing.assert_array_equal(history[index, : len(owed)], owed)
+    np.testing.assert_array_equal(history[-1], scheduler.certificate().owed)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_ledger_has_the_certificate_and_the_debts_of_the_scheduler(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, **POLICIES[name], deadline=500.0, allow_infeasible=True) as scheduler:
+        debts = play(scheduler, 6)
+        with closing(FleetSource(path)) as live:
+            for changes in CHANGES:
+                live.catch_up(FOREVER)
+                scheduler.amend(**changes)
+                live.catch_up(FOREVER)
+                assert_same(live, scheduler, debts)
+                debts.extend(play(scheduler, 7))
+                live.catch_up(FOREVER)
+                assert_same(live, scheduler, debts)
+            sentences = [notice for notice in live.notices() if "amended" in notice]
+        late, _ = fleet_ledger(path)
+        with closing(late):
+            assert_same(late, scheduler, debts)
+    assert len(sentences) == 4
+    assert sentences[1].startswith("The settings were amended after round 13: cohort_size from ")
+
+
+def test_a_large_fleet_is_read_from_its_snapshot_with_the_settings_of_that_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "KEEP_AVAILABILITY_UP_TO", 3)
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, **POLICIES["capped rbcsf"], deadline=500.0, allow_infeasible=True) as scheduler:
+        play(scheduler, 6)
+        scheduler.amend(guaranteed_rate="1/7")
+        play(scheduler, 3)
+        scheduler.snapshot()
+        debts = play(scheduler, 2)
+        scheduler.amend(guaranteed_rate=0.3)
+        debts.extend(play(scheduler, 4))
+        source, ledger = fleet_ledger(path)
+        with closing(source):
+            assert ledger.debts_from == 9
+            history, reason = debt_history(ledger, np.arange(ledger.clients))
+            assert reason is None
+            np.testing.assert_array_equal(history, debts)
+            assert sum("amended" in notice for notice in source.notices()) == 2
+
+
+def test_every_page_of_an_amended_fleet_is_served(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, **POLICIES["fair-pace"], deadline=500.0, allow_infeasible=True) as scheduler:
+        play(scheduler, 6)
+        scheduler.amend(**CHANGES[0])
+        play(scheduler, 6)
+        scheduler.amend(features=Features.of(Feature("battery", 0.0, 1.0)))
+        for _ in range(4):
+            for client in scheduler.choose({f"c{row}": {"battery": row / 7} for row in range(7)}):
+                scheduler.report(client, 2.0)
+            scheduler.close_round()
+    with served(path) as server:
+        overview = server.json("/api/overview")
+        texts = [warning["text"] for warning in overview["warnings"]]
+        assert sum("were amended after round" in text for text in texts) == 2
+        for page in ("queues", "turns", "fairness", "clients", "rounds", "speed", "client?id=c1", "round?number=3"):
+            assert server.json(f"/api/{page}")["about"]["rounds"] == 16, page
