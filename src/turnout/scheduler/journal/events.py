@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import round_seconds
 from turnout.scheduler.outcomes import KINDS, OUTCOME_OF_KIND, SURPLUS
 from turnout.scheduler.records import unpack_closed
+from turnout.store.packing import parse_stored
 
 #: The kind of an event, by the name under which it is stored.
 EVENT_KINDS = {"join": "joined", "close": "closed", "retire": "retired", "forget": "forgotten"}
@@ -117,7 +117,7 @@ def decode_event(
     if kind == "close":
         closed = _decode_closed_round(data, availability, ids)
         return FleetEvent(number, "closed", closed.clients, tuple(closed.rows.tolist()), stored, closed)
-    content = json.loads(data)
+    content = parse_stored(data)
     if kind == "join":
         return FleetEvent(number, "joined", tuple(content), tuple(range(joined, joined + len(content))), stored)
     row = int(content["row"])

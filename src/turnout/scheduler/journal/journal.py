@@ -42,7 +42,7 @@ from turnout.scheduler.records import (
 )
 from turnout.store.database import FileKind, check_integrity, connect, create, transaction, translate_sqlite_errors
 from turnout.store.lock import Writer, WriterLock, lock_path
-from turnout.store.packing import pack_snapshot, unpack_snapshot
+from turnout.store.packing import pack_snapshot, parse_stored, unpack_snapshot
 from turnout.store.wal import lost_commits
 
 #: Files of format 1 and early files of format 2 lack this table; it is created when a scheduler opens them to write.
@@ -154,7 +154,7 @@ class Journal:
             text = self._meta("settings")
             if settings_digest(text) != self._meta("seal"):
                 raise self.corruption("the settings do not match their digest")
-            return dict(json.loads(text))
+            return dict(parse_stored(text))
 
     def close(self) -> None:
         """Closes the file and releases the lock; a second call has no effect."""
@@ -261,7 +261,7 @@ class Journal:
         """Returns how many clients had joined by this event, inclusive."""
         with self.reading() as db:
             stored = db.execute("SELECT data FROM events WHERE kind = 'join' AND seq <= ?", (event,))
-            return sum(len(json.loads(data)) for (data,) in stored)
+            return sum(len(parse_stored(data)) for (data,) in stored)
 
     def rounds_with_offers(self) -> list[int]:
         """Returns the rounds whose offers are recorded."""
