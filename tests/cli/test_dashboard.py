@@ -186,7 +186,7 @@ def test_a_short_token_is_an_error(folder: Path) -> None:
     assert "at least 12 printable ASCII characters" in error_of(str(path), "--token", "short")
 
 
-@pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "plotly"])
+@pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "h11", "plotly"])
 def test_a_missing_extra_is_named_with_its_installation(
     folder: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:

@@ -48,7 +48,7 @@ def dashboard(
 
     Example: turnout dashboard results/runs.turnout --open
     """
-    for package in ("fastapi", "uvicorn", "plotly"):
+    for package in ("fastapi", "uvicorn", "h11", "plotly"):
         if importlib.util.find_spec(package) is None:
             raise SettingError(f"the dashboard needs {package}: pip install 'turnout[dashboard]'")
     from turnout.dashboard.guard import is_loopback
