@@ -7,9 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import turnout
 import turnout.errors
@@ -95,6 +98,38 @@ def test_nothing_is_pickled_or_evaluated() -> None:
     )
     found = [f"{path.name}: {match.group()}" for path in SOURCES for match in forbidden.finditer(path.read_text())]
     assert found == []
+
+
+def test_f11_compressed_data_and_arrays_are_read_only_with_limits() -> None:
+    unlimited = re.compile(r"np\.load\(|gzip\.(open|decompress)\(|zlib\.decompress\(|tarfile\.open\([^)]*r:gz")
+    found = [f"{path.name}: {match.group()}" for path in SOURCES for match in unlimited.finditer(path.read_text())]
+    assert found == ["datasets.py: np.load("], "only the bundled digits are trusted"
+
+
+def test_lower_bounds_exclude_versions_with_known_vulnerabilities() -> None:
+    """CVE-2024-47874 (fastapi, starlette), 2025-43859 (h11), 2023-46308 (plotly), 2025-32434 (torch), 2025-62593 (ray),
+    2024-10096 (dask), 2025-47273 (setuptools)."""
+    safe = {
+        "fastapi": "0.115.3",
+        "starlette": "0.40",
+        "h11": "0.16",
+        "plotly": "5.16",
+        "torch": "2.6",
+        "ray": "2.52",
+        "dask": "2024.8.3",
+        "setuptools": "78.1.1",
+    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = [line for lines in project["project"]["optional-dependencies"].values() for line in lines]
+    needed = [Requirement(line) for line in [*project["build-system"]["requires"], *extras]]
+    pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
+    for name, version in safe.items():
+        bounds = [Version(bound.version) for entry in needed if entry.name == name for bound in entry.specifier]
+        assert bounds, name
+        assert all(bound >= Version(version) for bound in bounds), name
+    for pin in pins:
+        (pinned,) = pin.specifier
+        assert all(pinned.version in entry.specifier for entry in needed if entry.name == pin.name), pin
 
 
 def exported_by(package: str) -> list[str]:

@@ -70,6 +70,15 @@ def get_json(port: int, path: str) -> Any:
         connection.close()
 
 
+def status_of(port: int, path: str, headers: dict[str, str] | None = None) -> int:
+    connection = HTTPConnection("127.0.0.1", port, timeout=LONGEST_WAIT)
+    try:
+        connection.request("GET", path, headers=headers or {})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
 def test_it_prints_its_address_answers_and_stops_with_ctrl_c(folder: Path) -> None:
     """Ctrl-C ends it with exit code 0 and without output, also while a page is connected."""
     path = folder / "fleet.turnout"
@@ -100,12 +109,58 @@ def test_it_warns_if_other_machines_can_reach_it(folder: Path) -> None:
         process,
         lines,
     ):
-        assert lines[0].endswith("/?token=from%20the%20environment\n")
+        assert re.search(r" at http://0\.0\.0\.0:\d+/\n", lines[0])
         assert "Other machines can reach this page" in lines[1]
+        assert lines[2] == "To open the page, add ?token= and your token to the address.\n"
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=LONGEST_WAIT)
         assert (out, err) == ("", "")
         assert process.returncode in (0, -signal.SIGTERM)
+
+
+@pytest.mark.parametrize("given", ["option", "environment", "file"])
+def test_f14_a_token_of_the_user_is_never_printed(folder: Path, given: str) -> None:
+    path, token, file = folder / "runs.turnout", "my-own-secret-token", folder / "token"
+    RunStore(path).close()
+    file.write_text(f"{token}\n")
+    options = {"option": ["--token", token], "file": ["--token-file", str(file)], "environment": []}[given]
+    environment = {"TURNOUT_TOKEN": token} if given == "environment" else {}
+    with running(str(path), "--port", "0", *options, **environment) as (process, lines):
+        port = port_of(lines)
+        statuses = [
+            status_of(port, f"/?token={token}"),
+            status_of(port, "/api/store"),
+            status_of(port, "/api/store", {"Authorization": f"Bearer {token}"}),
+            status_of(port, f"/nothing?token={token}", {"Authorization": f"Bearer {token}"}),
+        ]
+        with socket.create_connection(("127.0.0.1", port), timeout=LONGEST_WAIT) as raw:
+            raw.sendall(f"GET /?token={token}\x00 HTTP/1.1\r\n\r\n".encode())
+            assert raw.recv(100).startswith(b"HTTP/1.1 400")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=LONGEST_WAIT)
+    assert statuses == [303, 401, 200, 404]
+    assert token not in "".join([*lines, out, err])
+
+
+def test_f14_a_generated_token_is_printed_once(folder: Path) -> None:
+    path = folder / "runs.turnout"
+    RunStore(path).close()
+    with running(str(path), "--port", "0", "--host", "0.0.0.0") as (process, lines):
+        found = re.search(r"\?token=(\S+)", lines[0])
+        assert found
+        assert status_of(port_of(lines), "/api/store", {"Authorization": f"Bearer {found[1]}"}) == 200
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=LONGEST_WAIT)
+    assert "".join([*lines, out, err]).count(found[1]) == 1
+    assert "Keep the address secret: it contains the token.\n" in lines
+
+
+def test_a_token_file_must_hold_a_token(folder: Path) -> None:
+    path, file = folder / "runs.turnout", folder / "token"
+    RunStore(path).close()
+    assert "cannot read a token from" in error_of(str(path), "--token-file", str(file))
+    file.write_text("\n")
+    assert "at least 12 printable ASCII characters" in error_of(str(path), "--token-file", str(file))
 
 
 def test_a_file_that_is_no_store_is_reported_in_one_line(folder: Path) -> None:
@@ -131,7 +186,7 @@ def test_a_short_token_is_an_error(folder: Path) -> None:
     assert "at least 12 printable ASCII characters" in error_of(str(path), "--token", "short")
 
 
-@pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "plotly"])
+@pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "h11", "plotly"])
 def test_a_missing_extra_is_named_with_its_installation(
     folder: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:

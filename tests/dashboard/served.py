@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import uvicorn
+
 from scheduler.fleets import named
 from turnout.dashboard import app as app_module
 from turnout.dashboard import watch as watch_module
+from turnout.dashboard.connections import LIMITS, Limits
 from turnout.dashboard.serving import make_server
 from turnout.dashboard.sources.run import RunSource
 from turnout.dashboard.watch import Watch
@@ -43,6 +46,7 @@ class Served:
 
     watch: Watch
     port: int
+    server: uvicorn.Server
     url: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,7 +102,7 @@ class Served:
 
 
 @contextmanager
-def served(path: Path, *, token: str | None = None) -> Iterator[Served]:
+def served(path: Path, *, token: str | None = None, limits: Limits = LIMITS) -> Iterator[Served]:
     """Runs the real server in a thread on a free port until the block ends."""
     with (
         patch.object(watch_module, "POLL_SECONDS", POLL_SECONDS),
@@ -108,12 +112,12 @@ def served(path: Path, *, token: str | None = None) -> Iterator[Served]:
         watch = Watch(path)
         try:
             watch.start()
-            server = make_server(watch, token)
+            server = make_server(watch, token, limits)
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="served")
             thread.start()
             try:
-                dashboard = Served(watch, listener.getsockname()[1])
-                dashboard.get("/healthz")
+                dashboard = Served(watch, listener.getsockname()[1], server)
+                wait_until(lambda: server.started, "the server has started")
                 yield dashboard
             finally:
                 watch.stop()  # before the server, so that open streams end

@@ -49,7 +49,7 @@ def free(directory: Path) -> Iterator[Served]:
 
 # The token
 
-PATHS = [path for path, _ in ROUTES.values()]
+PATHS = [path for path, _ in ROUTES.values() if path != "/healthz"]
 WRONG: list[dict[str, str]] = [
     {},
     {"Authorization": ""},
@@ -136,7 +136,7 @@ def test_the_address_with_the_token_redirects_and_sets_a_cookie(locked: Served) 
 
 def test_a_token_in_the_address_is_accepted_only_for_the_page(locked: Served) -> None:
     """Addresses appear in logs and in the browser history."""
-    for path in ("/api/overview", "/metrics", "/healthz", "/static/index.html", "/api/live"):
+    for path in ("/api/overview", "/metrics", "/static/index.html", "/api/live"):
         answer = locked.get(f"{path}?token={TOKEN}")
         assert answer.status == 401
         assert "set-cookie" not in answer.headers
@@ -333,9 +333,37 @@ def test_a_loopback_host_needs_no_token(directory: Path, monkeypatch: pytest.Mon
         assert running.status("/api/store", {"Host": "evil.example"}) == 421
 
 
-def test_the_announced_address_works_for_any_token(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Serving(directory / "fleet.turnout", monkeypatch, port=0, token="a&b#c+d%20e;f=g") as running:
-        assert running.status(f"/?{urlsplit(running.addresses[0]).query}") == 303
+def test_f14_the_announced_address_does_not_contain_a_token_that_was_given(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = "a&b#c+d%20e;f=g"
+    for host in ("127.0.0.1", "0.0.0.0"):
+        with Serving(directory / "fleet.turnout", monkeypatch, host=host, port=0, token=token) as running:
+            assert urlsplit(running.addresses[0])[2:] == ("/", "", "")
+            assert running.status("/api/store") == 401
+            assert running.status(f"/?token={quote(token)}") == 303
+
+
+def test_f14_an_empty_token_is_not_the_same_as_none(directory: Path) -> None:
+    with pytest.raises(SettingError, match="at least 12"):
+        serving.serve(directory / "fleet.turnout", token="", port=0)
+
+
+def test_f14_healthz_needs_no_token_and_reveals_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    small_fleet(path, rounds=2)
+    with served(path, token=TOKEN) as server:
+        server.wait_read()
+        answer = server.get("/healthz")
+        assert (answer.status, json.loads(answer.body)) == (200, {"status": "ok"})
+        assert_guarded(answer.headers)
+        known = json.loads(server.get("/healthz", {"Authorization": f"Bearer {TOKEN}"}).body)
+        assert known == {"status": "ok", "trouble": None, "version": server.watch.version}
+        for other in ("/healthz/", "//healthz", "/healthz/../metrics", "/healthz?x=/metrics/"):
+            assert server.get(other).status == (200 if "?" in other else 401)
+        path.rename(tmp_path / "elsewhere")
+        answer = server.until(lambda: found if (found := server.get("/healthz")).status == 503 else None)
+        assert json.loads(answer.body) == {"status": "trouble"}
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="IPv6 is not available")

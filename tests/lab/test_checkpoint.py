@@ -104,7 +104,7 @@ def test_a_file_that_is_not_npz_is_rejected(path: Path) -> None:
 
 def test_pickled_arrays_are_rejected(path: Path) -> None:
     np.savez(path, **{**layers(), "bias1": np.array([{}] * 3)})
-    with pytest.raises(SettingError, match=r"cannot read a model from .*allow_pickle"):
+    with pytest.raises(SettingError, match=r"cannot read a model from .*pickled objects"):
         read_model(path, NETWORK)
 
 

@@ -22,6 +22,7 @@ from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_fr
 from turnout.errors import InfeasiblePromise, ReportError, SettingError, StoreError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.scheduler import Feature, Features, FleetReader, Scheduler, certify, examine, verifier
+from turnout.scheduler.journal.changes import Changes
 
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "fair-pace": {"policy": "fair-pace", "settings": {"cohort_size": 2, "guaranteed_rate": "1/6"}},

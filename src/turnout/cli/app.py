@@ -73,6 +73,11 @@ def main() -> None:
     except TurnoutError as error:
         Console(stderr=True, soft_wrap=True, highlight=False).print("error:", describe(error), markup=False)
         sys.exit(2)
+    except MemoryError as error:
+        Console(stderr=True, soft_wrap=True, highlight=False).print(
+            f"error: this needs more memory than there is ({error}): use fewer clients or rounds", markup=False
+        )
+        sys.exit(2)
     except Interrupted:
         command = shlex.join(["turnout", *sys.argv[1:]])
         Console(stderr=True, soft_wrap=True, highlight=False).print(

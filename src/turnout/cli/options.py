@@ -15,9 +15,15 @@ from rich.progress import Progress
 from rich.text import Text
 
 from turnout.errors import SettingError, suggestion
+from turnout.kernel.arrays import as_count
 from turnout.policies.registry import POLICIES, setting_names
 from turnout.simulator.plans import RunPlan
+from turnout.store.limits import check_depth, read_file, too_deep
 
+#: The largest configuration file: settings with one value for each of 100,000 clients have about this size.
+MOST_CONFIG_BYTES = 1 << 22
+#: The largest number of seeds in a configuration file.
+MOST_SEEDS = 100_000
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
 SeedsOption = Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, 2, …")]
@@ -124,10 +130,10 @@ def contenders(
 def read_config(path: Path) -> dict[str, Any]:
     """Reads a TOML file with rounds, seeds, one [world] table and any number of [[policy]] tables."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        content = _parse_toml(read_file(path, MOST_CONFIG_BYTES).decode())
+    except (OSError, EOFError, UnicodeDecodeError) as error:
         raise SettingError(f"cannot read {path}: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise SettingError(f"{path} is not valid TOML: {error}") from error
     known = ("rounds", "seeds", "world", "policy")
     for name in content:
@@ -137,8 +143,13 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(content.get("world", {}), Mapping) or not isinstance(tables, list):
         raise SettingError(f"{path}: write one [world] table and any number of [[policy]] tables")
     for number, table in enumerate(tables, start=1):
-        if not isinstance(table, Mapping) or "name" not in table:
+        if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
             raise SettingError(f'{path}: [[policy]] table {number} needs a name, such as name = "fair-pace"')
+        if not isinstance(table.get("label", ""), str):
+            raise SettingError(f"{path}: the label of [[policy]] table {number} must be a string in quotes")
+    if not isinstance(content.get("world", {}).get("name", ""), str):
+        raise SettingError(f'{path}: the name of the [world] must be a string, such as name = "traces"')
+    as_count("seeds", content.get("seeds", 1), SettingError, most=MOST_SEEDS)
     return content
 
 
@@ -148,9 +159,21 @@ def parse_setting(text: str) -> tuple[str, Any]:
     if not equals or not name:
         raise SettingError(f"write a setting as NAME=VALUE, such as tolerance=1, not {text!r}")
     try:
-        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+        return name.strip(), _parse_toml(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return name.strip(), value.strip()
+    except ValueError as error:
+        raise SettingError(f"the value of {name.strip()} is not valid: {error}") from error
+
+
+def _parse_toml(text: str) -> dict[str, Any]:
+    """Parses TOML; too deep nesting raises ValueError, not RecursionError."""
+    try:
+        content = tomllib.loads(text)
+    except RecursionError:
+        raise too_deep() from None
+    check_depth(content)
+    return content
 
 
 def _settings_for(policy: str, settings: Sequence[str]) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
+from turnout.dashboard.connections import LIMITS, Limits
 from turnout.dashboard.files import page_files
-from turnout.dashboard.guard import METHODS, Guard
+from turnout.dashboard.guard import METHODS, Guard, is_authorized
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.views import client, comparing, fairness, overview, queues, rounds, speed, system
 from turnout.dashboard.views.common import json_number
@@ -54,12 +55,12 @@ class ResponseCache:
             self._bodies.popitem(last=False)
 
 
-def make_app(watch: Watch, *, token: str | None = None) -> FastAPI:
+def make_app(watch: Watch, *, token: str | None = None, limits: Limits = LIMITS) -> FastAPI:
     """Returns the application that serves the watched store."""
     app = FastAPI(title="turnout", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     latencies, cache = system.Latencies(), ResponseCache()
     route = partial(app.api_route, methods=list(METHODS))
-    app.add_middleware(Guard, token=token)
+    app.add_middleware(Guard, token=token, limits=limits)
 
     def respond(name: str, run: int | None, view: Callable[..., dict[str, Any]], **arguments: Any) -> Response:
         """Computes a view under the lock of the watch, or returns the cached response of the same version."""
@@ -161,10 +162,12 @@ def make_app(watch: Watch, *, token: str | None = None) -> FastAPI:
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     @route("/healthz")
-    def healthz() -> JSONResponse:
+    def healthz(request: Request) -> JSONResponse:
         state = watch.state
         healthy = state.trouble is None
-        data = {"status": "ok" if healthy else "trouble", "trouble": state.trouble, "version": state.version}
+        data: dict[str, Any] = {"status": "ok" if healthy else "trouble"}
+        if is_authorized(request.scope):
+            data |= {"trouble": state.trouble, "version": state.version}
         return JSONResponse(data, 200 if healthy else 503)
 
     app.add_exception_handler(TurnoutError, _library_error)

@@ -13,6 +13,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from turnout.dashboard.connections import LIMITS, Limits
 from turnout.errors import SettingError
 
 log = logging.getLogger("turnout.dashboard")
@@ -32,6 +33,9 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 METHODS = ("GET", "HEAD")
+#: Paths that are answered without a token, for monitors and load balancers; their responses reveal nothing then.
+PUBLIC = ("/healthz",)
+_AUTHORIZED = "turnout.authorized"
 _HOST = re.compile(r"(\[[^\[\]]+\]|[^:\[\]]+)(?::\d+)?")
 
 
@@ -57,11 +61,16 @@ def check_token(host: str, token: str | None) -> None:
         raise SettingError(f"other machines can reach {host}: pass a token")
 
 
+def is_authorized(scope: Scope) -> bool:
+    """Returns whether a request that the Guard let through had the token, or needed none."""
+    return bool(scope.get(_AUTHORIZED, False))
+
+
 class Guard:
     """ASGI middleware: checks the method, the Host header and the token, and adds security headers to responses."""
 
-    def __init__(self, app: ASGIApp, *, token: str | None) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, *, token: str | None, limits: Limits = LIMITS) -> None:
+        self._app, self._limits = app, limits
         self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,6 +103,17 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
+        size = sum(len(name) + len(value) for name, value in headers.raw)
+        size += len(scope.get("raw_path") or b"") + len(scope["query_string"])
+        if size > self._limits.header_bytes or len(headers.raw) > self._limits.headers:
+            return JSONResponse(
+                {
+                    "error": f"a request must have at most {self._limits.headers} headers and "
+                    f"{self._limits.header_bytes:,} bytes: remove cookies"
+                },
+                431,
+                headers={"connection": "close"},
+            )
         if scope["method"] not in METHODS:
             allowed = {"allow": ", ".join(METHODS)}
             return JSONResponse({"error": "this dashboard is read-only: use GET or HEAD"}, 405, headers=allowed)
@@ -104,6 +124,7 @@ class Guard:
                 return JSONResponse(
                     {"error": "this dashboard accepts only localhost or 127.0.0.1 as the host name"}, 421
                 )
+            scope[_AUTHORIZED] = True
             return None
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if scope["path"] == "/" and token and self._is_token(token):
@@ -115,8 +136,11 @@ class Guard:
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
         cookie = cookie_parser(headers.get("cookie", "")).get(_cookie_of(scope), "")
         if (scheme.lower() == "bearer" and self._is_token(credentials.strip())) or self._is_token(cookie):
+            scope[_AUTHORIZED] = True
             return None
-        message = "this dashboard needs its token: open the address that was printed when it started, with ?token="
+        if scope["path"] in PUBLIC:
+            return None
+        message = "this dashboard needs its token: open its address with ?token="
         if scope["path"] == "/":
             return PlainTextResponse(f"{message}…\n", 401)
         return JSONResponse({"error": f"{message}…, or send it as a bearer token"}, 401)

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import uvicorn
 
 from turnout.dashboard.app import make_app
+from turnout.dashboard.connections import LIMITS, Limits, protocol_with
 from turnout.dashboard.files import page_files
 from turnout.dashboard.guard import check_token, is_loopback
 from turnout.dashboard.watch import Watch
@@ -36,10 +37,10 @@ def serve(
         host: The address to listen on. An address that other machines can reach requires a token.
         port: The port to listen on; by default 8484, or any free port if 8484 is in use.
         token: The access token; generated if the host requires one and none is given.
-        announce: Called with the URL once the server listens.
+        announce: Called with the URL once the server listens. It contains a generated token, but never a given one.
     """
-    if token is None and not is_loopback(host):
-        token = secrets.token_urlsafe(24)
+    generated = secrets.token_urlsafe(24) if token is None and not is_loopback(host) else None
+    token = generated if token is None else token
     check_token(host, token)
     page_files()  # fails early if Plotly is missing
     watch = Watch(path)
@@ -47,17 +48,19 @@ def serve(
         with _listen(host, port) as listener:
             watch.start()
             server = make_server(watch, token)
-            announce(_url(listener, token))
+            announce(_url(listener, generated))
             with suppress(KeyboardInterrupt):  # the normal way to end the dashboard
                 server.run(sockets=[listener])
     finally:
         watch.stop()
 
 
-def make_server(watch: Watch, token: str | None) -> uvicorn.Server:
-    """Returns an HTTP server without access log and without a server header."""
+def make_server(watch: Watch, token: str | None, limits: Limits = LIMITS) -> uvicorn.Server:
+    """Returns an HTTP server without access log, which would contain tokens, and without a server header."""
     config = uvicorn.Config(
-        make_app(watch, token=token),
+        make_app(watch, token=token, limits=limits),
+        http=protocol_with(limits),
+        h11_max_incomplete_event_size=limits.header_bytes,
         ws="none",
         log_level="warning",
         access_log=False,

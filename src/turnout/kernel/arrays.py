@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +17,10 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 LARGEST_FLOAT = float(np.finfo(np.float64).max)
+#: The largest whole number: it fits into 64 bits, as everything that is stored and computed with.
+LARGEST_COUNT = 2**63 - 1
+#: The largest number of clients; policies and fleets are tested with a million.
+MOST_CLIENTS = 10**8
 LARGEST_CONTEXT = 1e6
 LARGEST_TIME = 1e9
 #: The largest number of units per turn; with it, the turns owed after billions of rounds fit into 64 bits. Rates and
@@ -85,13 +90,20 @@ def as_rows(field: str, value: npt.ArrayLike, error: type[TurnoutError], *, clie
     return rows
 
 
-def as_count(field: str, value: object, error: type[TurnoutError], *, least: int = 1) -> int:
-    """Converts `value` to an int and checks that it is at least `least`."""
+def as_count(field: str, value: object, error: type[TurnoutError], *, least: int = 1, most: int = LARGEST_COUNT) -> int:
+    """Converts `value` to an int and checks that it lies between `least` and `most`."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise error(f"{field} must be a whole number, not {value!r}")
+    if value > most:
+        raise error(f"{field} must be at most {most}, not {_short(value)}")
     if value < least:
-        raise error(f"{field} must be at least {least}, not {value}")
+        raise error(f"{field} must be at least {least}, not {_short(value)}")
     return int(value)
+
+
+def _short(value: int | np.integer) -> str:
+    """Returns a whole number for a message; Python refuses to convert those of thousands of digits."""
+    return str(value) if abs(int(value)) <= LARGEST_COUNT else f"a number of {int(value).bit_length()} bits"
 
 
 def as_number(
@@ -118,7 +130,7 @@ def as_number(
     try:
         number = float(value)
     except OverflowError:
-        raise error(f"{field} must be below 1.8e308, the largest float") from None
+        raise error(f"{field} must be at most {LARGEST_FLOAT:g} in size, not a whole number beyond it") from None
     if not np.isfinite(number):
         raise error(f"{field} must be finite, not {number}")
     if number < least:
@@ -128,6 +140,11 @@ def as_number(
     if number > most:
         raise error(f"{field} must be at most {most:g}, not {number:g}")
     return number
+
+
+def as_fraction(value: float | str | Fraction) -> Fraction:
+    """Converts a number or a string to a fraction; one with an exponent, which may be huge, by way of a float."""
+    return Fraction(float(value) if isinstance(value, str) and "e" in value.lower() else value)
 
 
 def require_length(field: str, array: npt.NDArray[Any], expected: int, items: str, error: type[TurnoutError]) -> None:

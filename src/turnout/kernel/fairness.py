@@ -17,6 +17,7 @@ from turnout.kernel.arrays import (
     FloatArray,
     IntArray,
     as_count,
+    as_fraction,
     as_mask,
     as_number,
     as_rows,
@@ -393,7 +394,7 @@ def exact_rate(rate: Rate) -> Fraction:
     Fraction(3, 20)
     """
     try:
-        fraction = Fraction(rate).limit_denominator(FINEST)
+        fraction = as_fraction(rate).limit_denominator(FINEST)
     except (ValueError, TypeError, OverflowError, ZeroDivisionError):
         raise SettingError(f"guaranteed_rate must be a number or a fraction such as '3/20', not {rate!r}") from None
     if not 0 <= fraction <= 1:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FINEST, FloatArray, IntArray, load_array
+from turnout.kernel.arrays import FINEST, FloatArray, IntArray, as_fraction, load_array
 from turnout.kernel.certificate import Certificate
 
 NO_GROUP = -1
@@ -127,7 +127,7 @@ class GroupQueues:
 
 def _as_rate(name: str, rate: Any) -> Fraction:
     try:
-        fraction = Fraction(rate).limit_denominator(FINEST)
+        fraction = as_fraction(rate).limit_denominator(FINEST)
     except (ValueError, TypeError, OverflowError, ZeroDivisionError):
         raise SettingError(
             f"group_rates of {name!r} must be a number or a fraction such as '3/2', got {rate!r}"

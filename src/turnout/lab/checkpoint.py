@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,10 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.lab.learners.networks import Network
 from turnout.store.atomic import atomic_write
+from turnout.store.limits import read_npz
+
+#: A model of another network should be described, not only refused for its size: this many bytes more are read.
+SPARE_BYTES = 1 << 28
 
 
 def write_model(path: Path, network: Network, weights: npt.NDArray[np.floating]) -> None:
@@ -28,9 +31,9 @@ def write_model(path: Path, network: Network, weights: npt.NDArray[np.floating])
 def read_model(path: Path, network: Network) -> npt.NDArray[np.floating]:
     """Returns the flat weights of a model that `write_model` wrote."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            layers = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, TypeError, BadZipFile) as error:  # TypeError: a single array, no archive
+        with path.open("rb") as file:
+            layers = read_npz(file, SPARE_BYTES + 2 * np.dtype(np.float64).itemsize * network.parameters)
+    except (OSError, ValueError) as error:
         raise SettingError(f"cannot read a model from {path}: {error}") from error
     expected = network.layers(np.zeros(network.parameters))
     if {name: layer.shape for name, layer in layers.items()} != {name: layer.shape for name, layer in expected.items()}:

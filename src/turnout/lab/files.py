@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import http.client
 import io
@@ -10,15 +9,17 @@ import os
 import tarfile
 import urllib.error
 import urllib.request
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from turnout.errors import DatasetError
+from turnout.store.limits import gunzip, read_file, too_large
 
 CHUNK = 1 << 20
+#: The largest download, and the largest content of a file: all of CIFAR-10 has 184 MB.
+MOST_BYTES = 1 << 29
 Watcher = Callable[[int], None]
 
 
@@ -107,10 +108,8 @@ def _read(files: Files, folder: Path, file: DataFile) -> bytes:
     if path is None:
         raise DatasetError(f"{file.name} is missing from {folder}: download it", dataset=files.dataset)
     try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
+        content = read_file(path, MOST_BYTES)
+    except (OSError, EOFError, ValueError) as error:
         raise DatasetError(
             f"{path} cannot be read ({error}), expected is content with the SHA-256 {file.sha256}: delete it and "
             "download it again",
@@ -162,8 +161,8 @@ def _write_checked(folder: Path, file: DataFile, content: bytes, source: str) ->
 
 def _download_gzip(address: str, watch: Watcher | None) -> bytes:
     try:
-        return gzip.decompress(_download(address, watch))
-    except (OSError, EOFError, zlib.error) as error:
+        return gunzip(io.BytesIO(_download(address, watch)), MOST_BYTES)
+    except (OSError, EOFError, ValueError) as error:
         raise DatasetError(f"the response from {address} is not a gzip file ({error}): nothing was kept") from error
 
 
@@ -171,13 +170,14 @@ def _extract_members(archive: bytes, names: Sequence[str], source: str) -> Mappi
     """Extracts the regular files with these base names only, so that no member can write outside the folder."""
     contents: dict[str, bytes] = {}
     try:
-        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as opened:
+        content = io.BytesIO(gunzip(io.BytesIO(archive), MOST_BYTES))
+        with tarfile.open(fileobj=content, mode="r:") as opened:
             for member in opened:
                 name = Path(member.name).name
                 reader = opened.extractfile(member) if name in names and member.isfile() else None
                 if reader is not None:
                     contents[name] = reader.read()
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+    except (tarfile.TarError, OSError, EOFError, ValueError, RecursionError) as error:
         raise DatasetError(f"the archive from {source} is damaged ({error}): nothing was kept") from error
     for name in names:
         if name not in contents:
@@ -193,6 +193,8 @@ def _download(address: str, watch: Watcher | None) -> bytes:
         with urllib.request.urlopen(address, timeout=60) as response:
             while chunk := response.read(CHUNK):
                 content += chunk
+                if len(content) > MOST_BYTES:
+                    raise too_large(MOST_BYTES)
                 if watch is not None:
                     watch(len(chunk))
             if response.length:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy.typing as npt
 
 from turnout.errors import OfferError, ReportError, SettingError, StateError, TurnoutError
-from turnout.kernel.arrays import FloatArray, IntArray, as_count, as_rows, refuse_where
+from turnout.kernel.arrays import MOST_CLIENTS, FloatArray, IntArray, as_count, as_rows, refuse_where
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.exchange_time import ExchangeTimeModel
@@ -49,7 +49,7 @@ class SelectionPolicy(ABC):
     time_model: ExchangeTimeModel | None = None
 
     def __init__(self, clients: int) -> None:
-        self.clients = as_count("clients", clients, SettingError)
+        self.clients = as_count("clients", clients, SettingError, most=MOST_CLIENTS)
 
     def __repr__(self) -> str:
         """Shows the number of clients, the cohort size and the guarantee, where there is one."""

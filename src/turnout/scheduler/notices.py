@@ -78,8 +78,8 @@ def waiting_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
     never = "; max_owed caps its debt before that, so it is never selected" if wait.never else ""
     return (
         f"at speed_weight={weight:g} {printable(fleet.ids[wait.row])} waits about {wait.rounds:,.0f} rounds for a turn"
-        f"{others}{never}: amend the fleet to a speed_weight of at most {_round_down(wait.largest_weight)}, or create a "
-        f"new fleet with policy={DEFAULT_POLICY!r}"
+        f"{others}{never}: amend the fleet to a speed_weight of at most {_round_down(wait.largest_weight)}, or create "
+        f"a new fleet with policy={DEFAULT_POLICY!r}"
     )
 
 

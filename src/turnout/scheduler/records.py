@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import StoreError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.arrays import MOST_CLIENTS, BoolArray, FloatArray, IntArray
 from turnout.scheduler.clock import seconds_since
-from turnout.store.packing import corruption_as_store_error, pack, unpack
+from turnout.store.limits import check_clients, inflate, unpack_mask
+from turnout.store.packing import corruption_as_store_error, pack, parse_stored, unpack
 
 #: The number of columns of a turn up to its checksum; the loss, which format 1 does not have, comes after it.
 CHECKSUM_COLUMN = 11
@@ -198,14 +199,18 @@ def unpack_offer(data: bytes, availability: bytes) -> RecordedOffer:
     with corruption_as_store_error():
         header, arrays = unpack(data)
         contexts = [arrays[f"context.{index}"].astype(np.float64) for index in range(header.get("features", 0))]
-        bits = np.frombuffer(zlib.decompress(availability), dtype=np.uint8)
         return RecordedOffer(
             header["round"],
             arrays["rows"],
             {name: arrays[f"reason.{name}"] for name in header["reasons"]},
-            np.unpackbits(bits, count=header["clients"]).astype(np.bool_),
+            _unpack_availability(availability, header["clients"]),
             np.column_stack(contexts) if contexts else None,
         )
+
+
+def _unpack_availability(availability: bytes, clients: int) -> BoolArray:
+    bits = inflate(availability, check_clients(clients) // 8 + 1)
+    return unpack_mask(np.frombuffer(bits, dtype=np.uint8), clients)
 
 
 def _as_bytes_if_exact(column: FloatArray) -> npt.NDArray[Any]:
@@ -220,7 +225,7 @@ def _as_bytes_if_exact(column: FloatArray) -> npt.NDArray[Any]:
 def was_available(availability: bytes, row: int) -> bool:
     """Returns whether a client is available according to packed availability."""
     with corruption_as_store_error():
-        bits = zlib.decompress(availability)
+        bits = inflate(availability, MOST_CLIENTS // 8)
     return row // 8 < len(bits) and bool(bits[row // 8] >> (7 - row % 8) & 1)
 
 
@@ -249,19 +254,20 @@ def pack_open(opened: OpenRound) -> bytes:
 def unpack_open(data: bytes) -> OpenRound:
     """Returns the open round that `pack_open` packed."""
     header, arrays = unpack(data)
-    return OpenRound(
-        round=header["round"],
-        wanted=header["wanted"],
-        deadline=header["deadline"],
-        opened=header["opened"],
-        monotonic=header["monotonic"],
-        boot=header["boot"],
-        joined=tuple(header["joined"]),
-        rows=arrays["rows"],
-        contexts=arrays["contexts"],
-        available=np.unpackbits(arrays["available"], count=header["clients"]).astype(np.bool_),
-        reasons={name: arrays[f"reason.{name}"] for name in header["reasons"]},
-    )
+    with corruption_as_store_error():
+        return OpenRound(
+            round=header["round"],
+            wanted=header["wanted"],
+            deadline=header["deadline"],
+            opened=header["opened"],
+            monotonic=header["monotonic"],
+            boot=header["boot"],
+            joined=tuple(header["joined"]),
+            rows=arrays["rows"],
+            contexts=arrays["contexts"],
+            available=unpack_mask(arrays["available"], header["clients"]),
+            reasons={name: arrays[f"reason.{name}"] for name in header["reasons"]},
+        )
 
 
 def digest_of(before: bytes, kind: str, data: bytes) -> bytes:
@@ -319,26 +325,27 @@ def pack_closed(round: ClosedRound, *, opened: str, closed: str, wanted: int) ->
 def unpack_closed(data: bytes, availability: bytes | None) -> tuple[ClosedRound, dict[str, Any]]:
     """Returns the round that `pack_closed` packed, and its header; without availability, no client is available."""
     header, arrays = unpack(data)
-    available = np.zeros(header["clients"], dtype=np.bool_)
-    if availability is not None:
-        if hashlib.sha256(as_bytes(availability)).hexdigest() != header["mask"]:
-            raise StoreError(
-                f"the availability in round {header['round']} does not match its digest: restore the file from a backup"
-            )
-        bits = np.frombuffer(zlib.decompress(availability), dtype=np.uint8)
-        available = np.unpackbits(bits, count=header["clients"]).astype(np.bool_)
-    closed = ClosedRound(
-        header["round"],
-        arrays["rows"],
-        arrays["contexts"],
-        arrays["seconds"],
-        arrays["kinds"].astype(np.int64),
-        available,
-        arrays["late_rounds"],
-        arrays["late_rows"],
-        arrays["late_seconds"],
-        arrays.get("losses"),
-    )
+    with corruption_as_store_error():
+        available = np.zeros(check_clients(header["clients"]), dtype=np.bool_)
+        if availability is not None:
+            if hashlib.sha256(as_bytes(availability)).hexdigest() != header["mask"]:
+                raise StoreError(
+                    f"the availability in round {header['round']} does not match its digest: restore the file from a "
+                    "backup"
+                )
+            available = _unpack_availability(availability, header["clients"])
+        closed = ClosedRound(
+            header["round"],
+            arrays["rows"],
+            arrays["contexts"],
+            arrays["seconds"],
+            arrays["kinds"].astype(np.int64),
+            available,
+            arrays["late_rounds"],
+            arrays["late_rows"],
+            arrays["late_seconds"],
+            arrays.get("losses"),
+        )
     return closed, header
 
 
@@ -353,7 +360,7 @@ def redact_event(kind: str, data: bytes, row: int, client: str, name: str) -> by
         name: The name that replaces the id.
     """
     if kind == "join":
-        ids = json.loads(data)
+        ids = parse_stored(data)
         return json.dumps([name if joined == client else joined for joined in ids], ensure_ascii=False).encode()
     if kind != "close":
         return data

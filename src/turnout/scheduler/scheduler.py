@@ -478,9 +478,8 @@ class Scheduler:
         """Explains why a client was selected in a round, by default the latest, or what it lacked."""
         with self._mutex:
             number = self.round if round is None else as_round(round)
-            return explain_client(
-                self._journal, self._memory, self._settings, self._features, self._row(client), number
-            )
+            row, memory = self._row(client), self._memory
+            return explain_client(self._journal, memory, self._settings, self._features, row, number)
 
     def status(self) -> SchedulerStatus:
         """Returns a summary of the fleet; its string form is for people."""

@@ -8,7 +8,16 @@ from typing import Any, Literal
 import numpy as np
 
 from turnout.errors import SelectionError, SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, load_array, read_only
+from turnout.kernel.arrays import (
+    MOST_CLIENTS,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    as_count,
+    as_number,
+    load_array,
+    read_only,
+)
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.simulator.distributions import Draws, Drift, Quantity, make_availability
 
@@ -62,7 +71,7 @@ class PaperWorld:
         drift: Any = None,
     ) -> None:
         self.seed = as_count("seed", seed, SettingError, least=0)
-        self._clients = as_count("clients", clients, SettingError)
+        self._clients = as_count("clients", clients, SettingError, most=MOST_CLIENTS)
         self.theta = _theta(classes, snr_log, self._clients)
         for name, value, allowed in (
             ("cold_start", cold_start, ("absent", "participants")),

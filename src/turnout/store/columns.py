@@ -24,6 +24,7 @@ from turnout.store.assembly import (
     fields_of_records,
     starts_of,
 )
+from turnout.store.limits import check_clients, unpack_mask
 from turnout.store.packing import corruption_as_store_error, pack, unpack
 
 _OUTCOME_NAMES = np.array(OUTCOMES)
@@ -163,7 +164,7 @@ class RoundColumns:
         with corruption_as_store_error():
             keys = {name: _STORED_KEYS.get(name, name) for name in _DTYPES}
             fields: dict[str, Any] = {name: arrays[key] for name, key in keys.items() if key in arrays}
-            fields["clients"] = header["clients"]
+            fields["clients"] = check_clients(header["clients"])
             if "available" in fields:
                 fields["available"] = _unpack_bits(fields["available"], header["clients"])
             for attribute in (*NAMED_COLUMNS, "absent"):
@@ -303,7 +304,7 @@ def _to_narrowest(integers: IntArray) -> npt.NDArray[Any]:
 
 
 def _unpack_bits(packed: npt.NDArray[np.uint8], count: int) -> BoolArray:
-    return np.unpackbits(packed, axis=-1, count=count).astype(np.bool_)
+    return unpack_mask(packed, count)
 
 
 def _pack_late(arrivals: list[LateArrivals]) -> dict[str, npt.NDArray[Any]]:

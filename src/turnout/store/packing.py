@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import StoreError
+from turnout.store.limits import open_zip, parse_json, read_entry, read_npy
 
 PLAIN_ARRAYS = "biufU"
 _HEADER = "header.json"
@@ -45,14 +46,20 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> b
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     """Returns the header and the arrays that were given to `pack`; the checksum of every entry is verified."""
-    with corruption_as_store_error(), zipfile.ZipFile(io.BytesIO(data)) as archive:
-        header: dict[str, Any] = json.loads(archive.read(_HEADER))
+    with corruption_as_store_error(), open_zip(io.BytesIO(data), None) as archive:
+        header: dict[str, Any] = parse_json(read_entry(archive, archive.getinfo(_HEADER)))
         arrays = {
-            name.removesuffix(".npy"): np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
+            name.removesuffix(".npy"): read_npy(read_entry(archive, archive.getinfo(name)))
             for name in archive.namelist()
             if name != _HEADER
         }
     return header, arrays
+
+
+def parse_stored(text: str | bytes) -> Any:
+    """Parses JSON that was stored; damaged text raises StoreError."""
+    with corruption_as_store_error():
+        return parse_json(text)
 
 
 def pack_snapshot(snapshot: Mapping[str, Any]) -> bytes:

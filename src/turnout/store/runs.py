@@ -21,6 +21,7 @@ from turnout.kernel.arrays import as_count
 from turnout.kernel.rounds import RoundRecord
 from turnout.store.columns import RoundColumns
 from turnout.store.database import RUNS, create, translate_sqlite_errors
+from turnout.store.limits import check_clients, parse_json
 from turnout.store.lock import WriterLock
 from turnout.store.packing import corruption_as_store_error, pack_snapshot, unpack_snapshot
 from turnout.store.storefile import StoreFile
@@ -347,4 +348,6 @@ def _check_same_plan(info: RunInfo, plan: str, clients: int) -> None:
 def _as_info(row: tuple[Any, ...]) -> RunInfo:
     run, key, plan, clients, rounds, finished, code_version, started = row
     with corruption_as_store_error():
-        return RunInfo(run, key, json.loads(plan), clients, rounds, bool(finished), code_version, started)
+        return RunInfo(
+            run, key, parse_json(plan), check_clients(clients), rounds, bool(finished), code_version, started
+        )

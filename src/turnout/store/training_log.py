@@ -19,12 +19,15 @@ import numpy.typing as npt
 from turnout.errors import StoreError
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.store.atomic import atomic_write
+from turnout.store.limits import parse_json, read_bounded, read_npz
 from turnout.store.packing import corruption_as_store_error
 
 #: Kinds of metrics: of the clients that trained, of the clients that evaluated, of the server's own evaluation.
 METRIC_KINDS = ("train", "evaluate", "server")
 #: Names of the metrics that an adapter adds itself begin with this.
 OWN_PREFIX = "turnout-"
+#: The largest file of metrics: a million rounds with ten metrics have about this size.
+MOST_METRICS_BYTES = 1 << 28
 Metrics = dict[int, dict[str, Any]]
 Series = tuple[IntArray, FloatArray]
 
@@ -101,14 +104,15 @@ class TrainingLog:
 
 def read_model(file: Path) -> tuple[dict[str, Any], list[npt.NDArray[Any]]]:
     """Returns the header and the arrays of a model; corrupt bytes may raise any exception."""
-    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as saved:
-        header = _header(saved)
-        return header, [saved[f"array{index}"] for index in range(len(saved.files) - 1)]
+    with file.open("rb") as opened:
+        saved = read_npz(opened, None)
+    return _header(saved), [saved[f"array{index}"] for index in range(len(saved) - 1)]
 
 
 def read_metrics(file: Path) -> dict[str, Metrics]:
     """Returns the metrics of a file by kind and round of the server; raises ValueError for any other content."""
-    content = json.loads(file.read_bytes())
+    with file.open("rb") as opened:
+        content = parse_json(read_bounded(opened, MOST_METRICS_BYTES))
     if not _nested(content, 3):
         raise ValueError("the file must hold metrics by kind, round and name")
     return {kind: {int(round_): values for round_, values in by_round.items()} for kind, by_round in content.items()}
@@ -120,8 +124,8 @@ def _nested(content: Any, depth: int) -> bool:
     return isinstance(content, dict) and all(_nested(value, depth - 1) for value in content.values())
 
 
-def _header(saved: Any) -> dict[str, Any]:
-    header: dict[str, Any] = json.loads(saved["header"].tobytes())
+def _header(saved: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
+    header: dict[str, Any] = parse_json(saved["header"].tobytes())
     return header
 
 
@@ -129,8 +133,8 @@ def _rounds_before(model: Path) -> int:
     """Returns the number of rounds that the fleet had before this run; 0 without a model."""
     if not model.exists():
         return 0
-    with model.open("rb") as opened, np.load(opened, allow_pickle=False) as saved:
-        header = _header(saved)
+    with model.open("rb") as opened:
+        header = _header(read_npz(opened, None, ["header"]))
     return max(int(header["fleet_round"]) - int(header["server_round"]), 0)
 
 

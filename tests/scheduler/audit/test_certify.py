@@ -201,7 +201,7 @@ def test_a_forgery_with_a_correct_hash_is_detected_by_counting(certified: Path) 
 
 def test_the_verifier_runs_without_turnout_and_is_short(certified: Path, tmp_path: Path) -> None:
     source = Path(verify.__file__)
-    assert len(source.read_text().splitlines()) < 150
+    assert len(source.read_text().splitlines()) < 220
     imports = {
         line.split()[1].split(".")[0] for line in source.read_text().splitlines() if line[:5] in ("impor", "from ")
     }

@@ -21,7 +21,8 @@ from turnout.kernel.certificate import DEFAULT_TOLERANCE, Certificate
 from turnout.scheduler import certify as write_certificate
 from turnout.scheduler import verifier
 
-MAX_SHOWN = 10
+#: The number of differences that are printed, and the number of characters of each.
+MAX_SHOWN, MAX_LENGTH = 10, 1000
 
 
 def certify(
@@ -83,9 +84,9 @@ def verify(
     if certificate is None or record is None:
         raise SettingError("pass a certificate and its record, such as certificate.json certificate.jsonl")
     try:
-        text = certificate.read_bytes()
-        with record.open("rb") as lines:
-            differences = verifier.differences(text, lines)
+        with certificate.open("rb") as file, record.open("rb") as lines:
+            text = file.read(verifier.LONGEST + 1)
+            differences = verifier.differences(text, verifier.lines_of(lines))
         known = {} if differences else _verified(json_module.loads(text), record)
     except OSError as error:
         raise SettingError(f"cannot read {error.filename}: {error.strerror or error}") from error
@@ -94,7 +95,7 @@ def verify(
     else:
         console = Console(highlight=False, soft_wrap=True)
         for difference in differences[:MAX_SHOWN]:
-            console.print(printable(difference))
+            console.print(printable(difference if len(difference) <= MAX_LENGTH else f"{difference[:MAX_LENGTH]}…"))
         if len(differences) > MAX_SHOWN:
             console.print(f"and {len(differences) - MAX_SHOWN:,} more")
         console.print("NOT verified." if differences else "Verified: the certificate matches the record.")

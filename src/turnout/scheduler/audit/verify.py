@@ -9,19 +9,26 @@ units_per_turn, but not below 0. A debt above cap_units is forfeited. After the 
 turns · units_per_turn behind: broken beyond the tolerance (in turns), otherwise kept below one turn. broken_since is
 the round since which it is broken, recorded after the round judged_after. The worst client that has not left decides on
 the overall status. New terms count from the next round on, and all counts continue in the new units.
-The certificate has the last terms, and must equal the one computed from the record. Certificates of format 1 have no
-tolerance and no status; those of format 3 have amendments.
+Terms must follow from the settings beside them. The certificate has the last terms, and must equal the one computed
+from the record. Certificates of format 1 have no tolerance and no status; those of format 3 have amendments.
+
+All this proves the arithmetic of the record, not that the record is true: who wrote it could have left out an event.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+LONGEST = 1 << 29  # the bytes of a certificate, or of a line of a record: enough for a million clients
+FINEST = 10**9  # the largest denominator of a rate or a tolerance; rates of different clients are rounded up to it
+GUARANTEED = ("fair-pace", "rbcsf", "cs-ucb-q", "with-guarantee")  # policies whose defaults are known here
 
 
 def recount(lines: Iterable[bytes]) -> dict[str, Any]:
@@ -35,6 +42,8 @@ def recount(lines: Iterable[bytes]) -> dict[str, Any]:
         if number == 0:
             header = event
             _require(header["format"] in (1, 2, 3), f"format {header['format']} needs another version of the verifier")
+            _require(header["policy"] == header["settings"]["policy"], "the policy is not that of the settings")
+            check_terms(header["settings"], header["terms"], header["format"])
         elif event["kind"] == "join":
             for name in event["clients"]:
                 _require(name not in clients, f"{name!r} joins twice")
@@ -42,6 +51,7 @@ def recount(lines: Iterable[bytes]) -> dict[str, Any]:
         elif event["kind"] in ("retire", "forget"):
             left.add(event["client"])
         elif event["kind"] == "amend" and header["format"] > 2:
+            check_terms(event["settings"], event["terms"], header["format"])
             amend(header["terms"], event["terms"], clients)
             header |= {"terms": event["terms"], "settings": event["settings"]}
         else:
@@ -65,6 +75,43 @@ def recount(lines: Iterable[bytes]) -> dict[str, Any]:
         status, since = ("kept", 0) if worst is None else (clients[worst][key] for key in ("status", "broken_since"))
         counted |= {"books_balance": books_balance, "status": status, "worst": worst, "since": since or None}
     return {key: header[key] for key in header if key not in ("event", "kind")} | counted | {"clients": clients}
+
+
+def check_terms(settings: dict[str, Any], terms: dict[str, Any], version: int) -> None:
+    """Raises ValueError unless the terms follow from the settings; settings that are missing have their defaults."""
+    policy, own = settings["policy"], settings["settings"]
+    while policy != "with-guarantee" and isinstance(own.get("policy"), str):  # a wrapper: the policy inside guarantees
+        policy, own = own["policy"], own.get("settings") or {}
+    wait = settings["deadline"] if isinstance(settings["deadline"], int | float) else 60
+    cap = None if policy == "fair-pace" else 10 + math.ceil(min(own.get("speed_weight", 20) * wait, 10**6))
+    live = {"guaranteed_rate": 0.15, "tolerance": 2, "accrual": "available", "paid": "contributed", "max_owed": cap}
+    known = (live if version > 1 and policy in GUARANTEED else {}) | own  # format 1 is older than these defaults
+    units, rates, stated_cap = terms["units_per_turn"], terms["rate_units"], terms["cap_units"]
+    numbers = [units, *(rates if isinstance(rates, list) else [rates]), *([] if stated_cap is None else [stated_cap])]
+    _require(
+        all(type(number) is int and 0 <= number < 2**63 for number in numbers), "the units are not 64-bit integers"
+    )
+    _require(units > 0, "a turn has no units")
+    if "guaranteed_rate" in known:
+        promised = known["guaranteed_rate"]
+        _require(
+            isinstance(promised, list) == isinstance(rates, list), "there must be one rate, or one for each client"
+        )
+        for rate, unit in set(zip(promised, rates, strict=True)) if isinstance(rates, list) else [(promised, rates)]:
+            exact = _exact(rate).limit_denominator(FINEST) * units
+            follows = exact <= unit < exact + Fraction(units, FINEST)
+            _require(follows, "rate_units of the terms do not follow from guaranteed_rate of the settings")
+    if "max_owed" in known:
+        limit = None if known["max_owed"] is None else math.floor(_exact(known["max_owed"]) * units)
+        _require(stated_cap == limit, "cap_units of the terms do not follow from max_owed of the settings")
+    if version > 1:
+        stated = _exact(terms["tolerance"])
+        _require(str(stated) == terms["tolerance"], "the tolerance of the terms is not a fraction in lowest terms")
+        if "tolerance" in known:
+            tolerance = _exact(known["tolerance"]).limit_denominator(FINEST) or _exact(known["tolerance"])
+            _require(stated == tolerance, "the tolerance of the terms is not that of the settings")
+    for key in ("accrual", "paid"):
+        _require(terms[key] == known.get(key, terms[key]), f"{key} of the terms is not that of the settings")
 
 
 def play(terms: dict[str, Any], clients: dict[str, dict[str, Any]], left: set[str], event: dict[str, Any]) -> None:
@@ -117,11 +164,24 @@ def judge(terms: dict[str, Any], clients: dict[str, dict[str, Any]], number: int
 def differences(certificate: bytes, record: Iterable[bytes]) -> list[str]:
     """Returns the differences between a certificate and the one computed from its record; empty if there are none."""
     try:
+        _require(len(certificate) <= LONGEST, f"a certificate must have at most {LONGEST:,} bytes")
         stated, computed = _fields(json.loads(certificate, object_pairs_hook=_unique_keys)), _fields(recount(record))
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         return [f"these files are not a certificate and its record ({type(error).__name__}: {error})"]
     keys = [key for key in {**stated, **computed} if stated.get(key) != computed.get(key)]
     return [f"{' '.join(key)}: {stated.get(key)} in the certificate, {computed.get(key)} in the record" for key in keys]
+
+
+def lines_of(file: IO[bytes]) -> Iterator[bytes]:
+    """Yields the lines of a record; raises ValueError if one is too long."""
+    while line := file.readline(LONGEST + 1):
+        _require(len(line) <= LONGEST, f"a line of a record must have at most {LONGEST:,} bytes")
+        yield line
+
+
+def _exact(value: Any) -> Fraction:
+    """Returns a number or string as a fraction; a string with an exponent, which may be huge, by way of a float."""
+    return Fraction(float(value) if isinstance(value, str) and "e" in value.lower() else value)
 
 
 def _fields(certificate: dict[str, Any]) -> dict[tuple[str, str], str]:
@@ -140,7 +200,7 @@ def _require(condition: bool, problem: str) -> None:
 
 
 if __name__ == "__main__":
-    with Path(sys.argv[2]).open("rb") as lines:
-        found = differences(Path(sys.argv[1]).read_bytes(), lines)
+    with Path(sys.argv[1]).open("rb") as certificate, Path(sys.argv[2]).open("rb") as record:
+        found = differences(certificate.read(LONGEST + 1), lines_of(record))
     print("\n".join(found) or "the certificate agrees with its record")
     sys.exit(1 if found else 0)

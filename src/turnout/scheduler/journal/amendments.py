@@ -14,6 +14,7 @@ from typing import Any
 
 from turnout.scheduler.journal.changes import Changes
 from turnout.scheduler.journal.journal import Journal
+from turnout.store.packing import parse_stored
 
 #: The kind of the event, and the keys of `meta` for the settings at creation and their digest.
 AMEND = "amend"
@@ -60,7 +61,7 @@ class Amendment:
     @classmethod
     def unpack(cls, data: bytes) -> Amendment:
         """Returns what `pack` packed."""
-        return cls(**json.loads(data))
+        return cls(**parse_stored(data))
 
     def sentence(self) -> str:
         """Returns what was changed, for people."""

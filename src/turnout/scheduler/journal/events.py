@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from turnout.kernel.rounds import round_seconds
 from turnout.scheduler.journal.amendments import AMEND, Amendment
 from turnout.scheduler.outcomes import KINDS, OUTCOME_OF_KIND, SURPLUS
 from turnout.scheduler.records import unpack_closed
+from turnout.store.packing import parse_stored
 
 #: The kind of an event, by the name under which it is stored.
 EVENT_KINDS = {"join": "joined", "close": "closed", "retire": "retired", "forget": "forgotten", AMEND: "amended"}
@@ -122,7 +122,7 @@ def decode_event(
         return FleetEvent(number, "closed", closed.clients, tuple(closed.rows.tolist()), stored, closed)
     if kind == AMEND:
         return FleetEvent(number, "amended", (), (), stored, amended=Amendment.unpack(data))
-    content = json.loads(data)
+    content = parse_stored(data)
     if kind == "join":
         return FleetEvent(number, "joined", tuple(content), tuple(range(joined, joined + len(content))), stored)
     row = int(content["row"])

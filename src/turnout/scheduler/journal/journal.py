@@ -31,7 +31,7 @@ from turnout.scheduler.records import (
 )
 from turnout.store.database import create, single_value, translate_sqlite_errors
 from turnout.store.lock import Writer, WriterLock
-from turnout.store.packing import unpack_snapshot
+from turnout.store.packing import parse_stored, unpack_snapshot
 from turnout.store.storefile import StoreFile
 
 
@@ -107,7 +107,7 @@ class Journal:
             text = self._meta("settings")
             if settings_digest(text) != self._meta("seal"):
                 raise self.corruption("the settings do not match their digest")
-            return dict(json.loads(text))
+            return dict(parse_stored(text))
 
     @property
     def initial_settings(self) -> dict[str, Any] | None:
@@ -118,7 +118,7 @@ class Journal:
                 return None
             if settings_digest(stored[INITIAL]) != stored.get(INITIAL_DIGEST):
                 raise self.corruption("the settings at creation do not match their digest")
-            return dict(json.loads(stored[INITIAL]))
+            return dict(parse_stored(stored[INITIAL]))
 
     def close(self) -> None:
         """Closes the file and releases the lock; a second call has no effect."""
@@ -231,7 +231,7 @@ class Journal:
         """Returns how many clients had joined by this event, inclusive."""
         with self._file.reading() as db:
             stored = db.execute("SELECT data FROM events WHERE kind = 'join' AND seq <= ?", (event,))
-            return sum(len(json.loads(data)) for (data,) in stored)
+            return sum(len(parse_stored(data)) for (data,) in stored)
 
     def rounds_with_offers(self) -> list[int]:
         """Returns the rounds whose offers are recorded."""

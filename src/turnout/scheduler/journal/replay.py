@@ -21,6 +21,7 @@ from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.records import OpenRound, unpack_closed
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
+from turnout.store.packing import parse_stored
 
 #: Settings for which live fleets have other defaults than simulations: turns are earned by being available and paid for
 #: contributing, and the scheduler itself checks whether the guarantee is feasible.
@@ -226,7 +227,7 @@ def _refuse_to_compute(_: Columns) -> Sequence[FloatArray]:
 def apply_event(fleet: Fleet, kind: str, data: bytes, availability: bytes | None) -> None:
     """Applies one stored event to the state of a fleet."""
     if kind == "join":
-        fleet.join(json.loads(data))
+        fleet.join(parse_stored(data))
     elif kind == "close":
         if availability is None:
             raise StoreError("the availability of clients in a round is not stored any more: restore a backup")
@@ -238,11 +239,11 @@ def apply_event(fleet: Fleet, kind: str, data: bytes, availability: bytes | None
             )
         fleet.close(closed)
     elif kind == "retire":
-        fleet.retire(json.loads(data)["row"])
+        fleet.retire(parse_stored(data)["row"])
     elif kind == AMEND:
         amend_fleet(fleet, Amendment.unpack(data))
     elif kind == "forget":  # a snapshot was taken with it, so only a replay that starts before that snapshot gets here
-        content = json.loads(data)
+        content = parse_stored(data)
         fleet.forget(content["row"], content["name"])
     else:
         raise unknown_event(kind)

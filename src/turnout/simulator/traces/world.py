@@ -12,6 +12,7 @@ import numpy as np
 from turnout.errors import SelectionError, SettingError, StateError, suggestion
 from turnout.kernel.arrays import (
     LARGEST_TIME,
+    MOST_CLIENTS,
     BoolArray,
     FloatArray,
     IntArray,
@@ -338,7 +339,7 @@ def _build_population(
         join: "auto", "ids" or "draw".
         generator: The generator of missing parts.
     """
-    requested = None if clients is None else as_count("clients", clients, SettingError)
+    requested = None if clients is None else as_count("clients", clients, SettingError, most=MOST_CLIENTS)
     trace = recorded.availability
     if trace is None:
         trace = generator.availability_trace(requested or 40, seed)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,6 +15,7 @@ import numpy.typing as npt
 
 from turnout.simulator.traces.data import AvailabilityTrace, DeviceTrace, LinkTrace
 from turnout.simulator.traces.formats.tables import Layout, part_for
+from turnout.store.limits import BoundedReader
 
 Columns: TypeAlias = dict[str, npt.NDArray[Any] | Sequence[Any]]
 Part: TypeAlias = AvailabilityTrace | DeviceTrace | LinkTrace
@@ -24,6 +27,15 @@ ROW_COLUMNS = {
     "devices": ("seconds_per_sample", "score"),
     "links": ("down_mbps", "down_kbps", "up_mbps", "up_kbps", "time"),
 }
+
+
+#: The largest text of a trace file, decompressed. Its rows take about ten times as much memory; larger traces are read
+#: faster as npz.
+MOST_TEXT_BYTES = 1 << 28
+#: The longest line in characters: all rows of a client in JSON lines, such as a million intervals.
+LONGEST_LINE = 1 << 24
+#: The largest number of lines, which may be empty.
+MOST_LINES = 20_000_000
 
 
 class TraceFormatError(Exception):
@@ -79,16 +91,40 @@ def generated_ids(part: str, count: int) -> list[str]:
     return [f"{ID_PREFIXES[part]}-{number}" for number in range(count)]
 
 
-def read_text(path: Path) -> str:
-    """Returns the text of a file, decompressed if its name ends in .gz."""
-    data = path.read_bytes()
+def read_lines(path: Path) -> Iterator[str]:
+    """Yields the lines of a file, decompressed if its name ends in .gz, without reading all of it at once."""
+    number = 0
     try:
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+        with open_text(path, MOST_TEXT_BYTES) as text:
+            while line := text.readline(LONGEST_LINE + 1):
+                if len(line) > LONGEST_LINE:
+                    raise TraceFormatError(
+                        f"a line must have at most {LONGEST_LINE:,} characters, got more: write an npz file",
+                        f"line {number + 1}",
+                    )
+                number += 1
+                if number > MOST_LINES:
+                    raise TraceFormatError(
+                        f"a file must have at most {MOST_LINES:,} lines, got more: write an npz file"
+                    )
+                yield line
     except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise TraceFormatError("the file is not UTF-8 text", f"line {line}") from error
+        line_in_chunk = error.object.count(b"\n", 0, error.start)
+        raise TraceFormatError("the file is not UTF-8 text", f"line {number + 1 + line_in_chunk}") from error
     except zlib.error as error:
         raise TraceFormatError(f"the file is damaged: {error}") from error
+    except ValueError as error:
+        raise TraceFormatError(str(error)) from error
+
+
+@contextmanager
+def open_text(path: Path, most: int) -> Iterator[io.TextIOWrapper]:
+    """Opens a file of at most `most` bytes as text, decompressed if its name ends in .gz."""
+    with path.open("rb") as file:
+        content = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
+        bounded = io.BufferedReader(BoundedReader(content, most))  # type: ignore[arg-type]
+        with io.TextIOWrapper(bounded, encoding="utf-8-sig", newline="\n") as text:
+            yield text
 
 
 def as_plain_values(values: npt.NDArray[Any] | Sequence[Any]) -> list[Any]:

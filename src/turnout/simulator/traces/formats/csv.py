@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +20,57 @@ from turnout.simulator.traces.formats.columns import (
     detect_part,
     generated_ids,
     part_arrays,
-    read_text,
+    read_lines,
     reject_missing_columns,
 )
 from turnout.simulator.traces.formats.tables import KNOWN_COLUMNS, Layout, Problem, Rows
 
+#: The largest number of columns, most of which are ignored.
+MOST_COLUMNS = 1000
+#: The largest number of cells; each takes about 60 bytes while the file is read.
+MOST_CELLS = 20_000_000
+#: The longest row in characters: a row can have several lines, because cells in quotes can.
+LONGEST_ROW = 1 << 20
+
+
+class _Lines:
+    """The lines of a file; `length` counts the characters of the present row, which the reader of rows resets."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines, self.length = lines, 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self.length += len(line)
+        if self.length > LONGEST_ROW:
+            raise csv.Error(f"a row must have at most {LONGEST_ROW:,} characters, got more: close all quotes")
+        return line
+
 
 def read_csv(path: Path, layout: Layout, problems: list[Problem]) -> dict[str, Rows]:
     """Reads the part that the column names describe."""
-    lines = csv.reader(io.StringIO(read_text(path)))
+    text = _Lines(read_lines(path))
+    lines = csv.reader(text)
     try:
         header = [name.strip() for name in next(lines, [])]
+        if len(header) > MOST_COLUMNS:
+            raise TraceFormatError(f"a file must have at most {MOST_COLUMNS:,} columns, got {len(header):,}", "line 1")
         cells: list[list[str]] = []
         line_numbers: list[int] = []
+        text.length = 0
         for row in lines:
+            text.length = 0
             if len(row) == len(header):
                 cells.append(row)
                 line_numbers.append(lines.line_num)
+                if len(cells) * len(header) > MOST_CELLS:
+                    raise TraceFormatError(
+                        f"a CSV file must have at most {MOST_CELLS:,} cells, got more: remove other columns, or write "
+                        "an npz file"
+                    )
             elif row:
                 message = f"the row has {len(row)} cells, but the header has {len(header)}"
                 problems.append(Problem(str(path), f"line {lines.line_num}", message))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from turnout.errors import DatasetError, SettingError
@@ -18,6 +19,8 @@ from turnout.simulator.traces.formats.npz import read_npz, write_npz
 from turnout.simulator.traces.formats.tables import Layout, Problem, build_traces
 from turnout.store.atomic import atomic_write
 
+#: The largest number of problems that are listed: a file with more is of another kind, or made to fill the memory.
+MOST_PROBLEMS = 10_000
 FORMATS = (".csv", ".jsonl", ".npz", ".json")
 
 
@@ -38,7 +41,7 @@ def read_traces(*paths: str | Path, layout: Layout | None = None) -> Traces:
 def check_traces(path: str | Path, *, layout: Layout | None = None) -> tuple[Traces, list[Problem]]:
     """Returns the valid rows of a file and a list of all its problems."""
     path, layout = Path(path), layout or Layout()
-    problems: list[Problem] = []
+    problems = _Problems()
     read = {".csv": read_csv, ".jsonl": read_jsonl, ".json": read_fedscale, ".npz": read_npz}
     try:
         parts = read[trace_format(path)](path, layout, problems)
@@ -81,6 +84,19 @@ def trace_format(path: Path) -> str:
     if suffix not in FORMATS or (suffix == ".npz" and path.suffix == ".gz"):
         raise SettingError(f"{path}: the name of a trace file must end in .csv, .jsonl, .json (each also .gz) or .npz")
     return suffix
+
+
+class _Problems(list[Problem]):
+    """A list of problems that ends the reading of a file which has too many."""
+
+    def append(self, problem: Problem) -> None:
+        if len(self) >= MOST_PROBLEMS:
+            raise TraceFormatError(f"the file has more than {MOST_PROBLEMS:,} problems: repair these first")
+        super().append(problem)
+
+    def extend(self, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            self.append(problem)
 
 
 def _line_number(problem: Problem) -> int:

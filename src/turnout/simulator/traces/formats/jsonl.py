@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import reprlib
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +20,15 @@ from turnout.simulator.traces.formats.columns import (
     TraceFormatError,
     as_plain_values,
     expected_columns,
+    open_text,
     part_arrays,
-    read_text,
+    read_lines,
 )
-from turnout.simulator.traces.formats.tables import KNOWN_COLUMNS, Layout, Problem, Rows, part_for
+from turnout.simulator.traces.formats.tables import KNOWN_COLUMNS, LARGEST, Layout, Problem, Rows, part_for
+from turnout.store.limits import parse_json
 
+#: The largest file of FedScale's records, decompressed: it is parsed at once, and takes ten times as much memory.
+MOST_JSON_BYTES = 1 << 27
 #: The keys of FedScale's device records.
 _CAPACITY_KEYS = ("computation", "communication")
 
@@ -30,7 +37,7 @@ def read_jsonl(path: Path, layout: Layout, problems: list[Problem]) -> dict[str,
     """Reads a file in which each line names a client and one or more parts."""
     builders: dict[str, _PartBuilder] = {}
     lines = 0
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
         lines += 1
@@ -47,8 +54,8 @@ def read_jsonl(path: Path, layout: Layout, problems: list[Problem]) -> dict[str,
 
 def _parse_line(line: str, layout: Layout) -> tuple[str, dict[str, Any]]:
     try:
-        data = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        data = parse_json(line)
+    except ValueError as error:
         raise TraceFormatError(f"the text is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise TraceFormatError('the line must be an object, such as {"client": "a", "devices": {"score": 7}}')
@@ -59,7 +66,7 @@ def _parse_line(line: str, layout: Layout) -> tuple[str, dict[str, Any]]:
     parts: dict[str, Any] = {}
     for name, section in sections.items():
         if not isinstance(section, dict):
-            raise TraceFormatError(f"{name} must be an object of columns, not {section!r}")
+            raise TraceFormatError(f"{name} must be an object of columns, not {reprlib.repr(section)}")
         columns = {
             column: section[layout.file_column(column)]
             for column in KNOWN_COLUMNS
@@ -146,8 +153,13 @@ def _sections(name: str, part: Part) -> Iterator[tuple[str, dict[str, Any]]]:
 def read_fedscale(path: Path, layout: Layout, problems: list[Problem]) -> dict[str, Rows]:  # noqa: ARG001
     """Reads the availability, the capacity, or both, of each client."""
     try:
-        data = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
+        with open_text(path, MOST_JSON_BYTES) as text:
+            data = parse_json(text.read())
+    except UnicodeDecodeError as error:
+        raise TraceFormatError("the file is not UTF-8 text") from error
+    except zlib.error as error:
+        raise TraceFormatError(f"the file is damaged: {error}") from error
+    except ValueError as error:
         raise TraceFormatError(f"the text is not JSON: {error}") from error
     records: dict[str, dict[str, Any]] = {}
     keys = ("client_behave_trace", "client_device_capacity")
@@ -182,8 +194,9 @@ def _fedscale_client(record: Mapping[str, Any]) -> dict[str, Any]:
     if all(key in record for key in _CAPACITY_KEYS):
         milliseconds = record["computation"]
         if isinstance(milliseconds, bool) or not isinstance(milliseconds, int | float):
-            raise TraceFormatError(f"computation must be the milliseconds per sample, not {milliseconds!r}")
-        sections["devices"] = {"seconds_per_sample": milliseconds / 1000}
+            raise TraceFormatError(f"computation must be the milliseconds per sample, not {reprlib.repr(milliseconds)}")
+        seconds = milliseconds / 1000 if abs(milliseconds) < LARGEST else math.inf  # validation rejects infinity
+        sections["devices"] = {"seconds_per_sample": seconds}
         sections["links"] = {"down_kbps": record["communication"]}
     if not sections:
         raise TraceFormatError("active, inactive and finish_time, or computation and communication, are required")
@@ -192,4 +205,4 @@ def _fedscale_client(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _scalar(value: Any) -> Any:
     """Returns numbers and strings unchanged and the representation of other values, which validation then rejects."""
-    return value if isinstance(value, str | int | float) and not isinstance(value, bool) else repr(value)
+    return value if isinstance(value, str | int | float) and not isinstance(value, bool) else reprlib.repr(value)

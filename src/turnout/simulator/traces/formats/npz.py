@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,14 @@ from turnout.simulator.traces.formats.columns import (
     reject_missing_columns,
 )
 from turnout.simulator.traces.formats.tables import KNOWN_COLUMNS, Layout, Problem, Rows, part_for
+from turnout.store.limits import read_npz as load_npz
+
+#: The largest size of all arrays together, decompressed: 60 million intervals.
+MOST_ARRAY_BYTES = 1 << 30
+#: The largest number of values in an array, which may be stored in one byte each and is computed with in eight.
+MOST_ROWS = 1 << 26
+#: The largest number of clients: each has an id and an entry in several mappings.
+MOST_CLIENTS = 5_000_000
 
 
 def read_npz(path: Path, layout: Layout, problems: list[Problem]) -> dict[str, Rows]:
@@ -68,6 +74,10 @@ def _read_part(path: Path, part: str, columns: dict[str, npt.NDArray[Any]], prob
     if len(ptr) < 2 or ptr[0] != 0 or ptr[-1] != rows or (np.diff(ptr) < 0).any():
         raise TraceFormatError(f"must increase from 0 to {rows}, the number of rows", "array ptr")
     clients = len(ptr) - 1
+    if clients > MOST_CLIENTS or (names is not None and len(names) > MOST_CLIENTS):
+        raise TraceFormatError(
+            f"a file must have at most {MOST_CLIENTS:,} clients, got {clients:,}: split the clients over several files"
+        )
     owner = row_owners(ptr)
     by_row_columns: Columns = {}
     for name, array in columns.items():
@@ -119,18 +129,22 @@ def _check_ids(path: Path, ids: Sequence[str], clients: int, problems: list[Prob
 
 
 def _load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    # NumPy does not close a damaged file that it opened itself.
     with path.open("rb") as file:
+        if file.read(6) == b"\x93NUMPY":
+            raise TraceFormatError("the file is a single array, not an npz file")
         try:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise TraceFormatError("the file is a single array, not an npz file")
-            with archive:
-                return {name: archive[name] for name in archive.files}
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-            raise TraceFormatError(f"the file is damaged: {error}") from error
+            arrays = load_npz(file, MOST_ARRAY_BYTES)
         except ValueError as error:
-            raise TraceFormatError("the file is not an npz file of plain arrays; pickles are never read") from error
+            raise TraceFormatError(
+                f"the file is not an npz file of plain arrays ({error}); pickles are never read"
+            ) from error
+    for name, array in arrays.items():
+        if array.size > MOST_ROWS:
+            raise TraceFormatError(
+                f"must have at most {MOST_ROWS:,} values, got {array.size:,}: split the clients over several files",
+                f"array {name}",
+            )
+    return arrays
 
 
 def write_npz(traces: Traces) -> bytes:

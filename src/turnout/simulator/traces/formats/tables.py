@@ -219,8 +219,8 @@ def _availability(reader: _Reader, layout: Layout) -> AvailabilityTrace:
 
 
 def _parse_states(reader: _Reader, layout: Layout) -> BoolArray:
-    states, index = np.unique(np.asarray(reader.rows.columns["state"]), return_inverse=True)
-    normalised = [_normalise_state(state) for state in states.tolist()]
+    states, index = _distinct(reader.rows.columns["state"])
+    normalised = [_normalise_state(state) for state in states]
     on = [_normalise_state(state) for state in layout.on] or ON_STATES
     known = np.array([bool(layout.on) or state in ON_STATES + OFF_STATES for state in normalised], dtype=np.bool_)
     reader.reject(
@@ -231,6 +231,19 @@ def _parse_states(reader: _Reader, layout: Layout) -> BoolArray:
         ),
     )
     return np.array([state in on for state in normalised], dtype=np.bool_)[index]
+
+
+def _distinct(values: npt.NDArray[Any] | Sequence[Any]) -> tuple[list[Any], IntArray]:
+    """Returns the distinct values, and the index of each value in them.
+
+    An array of strings would reserve the length of the longest one for each of them.
+    """
+    if isinstance(values, np.ndarray):
+        distinct, index = np.unique(values, return_inverse=True)
+        return distinct.tolist(), index
+    indices: dict[Any, int] = {}
+    index = np.array([indices.setdefault(value, len(indices)) for value in values], dtype=np.int64)
+    return list(indices), index
 
 
 def _record_ends(reader: _Reader, layout: Layout, moments: FloatArray) -> FloatArray:

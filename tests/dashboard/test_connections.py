@@ -1,0 +1,182 @@
+"""F14: requests that never end, huge headers, too many connections and clients that do not read."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dashboard.served import Served, served, small_fleet
+from turnout.dashboard import app as app_module
+from turnout.dashboard.connections import LimitedProtocol, Limits
+from waiting import LONGEST_WAIT, wait_until
+
+#: Far shorter than in production: the tests wait until a connection is closed, however long that takes.
+IMPATIENT = Limits(request_seconds=0.2, stalled_seconds=0.1)
+
+
+@pytest.fixture
+def store(folder: Path) -> Path:
+    small_fleet(folder / "fleet.turnout", rounds=2)
+    return folder / "fleet.turnout"
+
+
+@contextmanager
+def connected(server: Served, sent: bytes = b"") -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=LONGEST_WAIT) as raw:
+        raw.sendall(sent)
+        yield raw
+
+
+def read_to_end(raw: socket.socket) -> bytes:
+    """Returns everything until the server closes the connection."""
+    received = b""
+    try:
+        while part := raw.recv(1 << 16):
+            received += part
+    except ConnectionResetError:
+        pass
+    return received
+
+
+def is_closed_after(raw: socket.socket, part: bytes) -> bool:
+    """Sends something more, and returns whether the server has closed the connection."""
+    try:
+        raw.sendall(part)
+        raw.settimeout(0.01)
+        return not raw.recv(1 << 16)
+    except TimeoutError:
+        return False
+    except (BrokenPipeError, ConnectionResetError):
+        return True
+
+
+def cannot_send(raw: socket.socket) -> bool:
+    try:
+        raw.sendall(b"x")
+    except (BrokenPipeError, ConnectionResetError):
+        return True
+    return False
+
+
+def request(path: str, *headers: str) -> bytes:
+    return "\r\n".join([f"GET {path} HTTP/1.1", "Host: 127.0.0.1", *headers, "", ""]).encode()
+
+
+def protocols(server: Served) -> list[LimitedProtocol]:
+    return [found for found in server.server.server_state.connections if isinstance(found, LimitedProtocol)]
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: 127", b"GET"])
+def test_f14_a_request_whose_headers_do_not_end_is_closed(store: Path, sent: bytes) -> None:
+    with served(store, limits=IMPATIENT) as server, connected(server, sent) as raw:
+        assert read_to_end(raw).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+        wait_until(lambda: not protocols(server), "the connection is forgotten")
+
+
+def test_f14_a_slow_request_is_closed_although_it_goes_on(store: Path) -> None:
+    with served(store, limits=IMPATIENT) as server, connected(server, b"GET / HTTP/1.1\r\n") as raw:
+        wait_until(lambda: is_closed_after(raw, b"X: y\r\n"), "the connection is closed")
+
+
+def test_f14_a_slow_second_request_is_closed(store: Path) -> None:
+    with served(store) as server, connected(server, request("/healthz")) as raw:
+        assert raw.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        (protocol,) = protocols(server)
+        protocol.limits = IMPATIENT
+        raw.sendall(b"GET / HTTP/1.1\r\n")
+        wait_until(lambda: is_closed_after(raw, b"X: y\r\n"), "the connection is closed")
+
+
+@pytest.mark.parametrize("path", ["/api/live", "/healthz"])
+def test_f14_a_request_whose_body_does_not_end_is_closed(store: Path, path: str) -> None:
+    with (
+        served(store, limits=IMPATIENT) as server,
+        connected(server, request(path, "Content-Length: 1000000000") + b"abc") as raw,
+    ):
+        wait_until(lambda: is_closed_after(raw, b"x"), "the connection is closed")
+
+
+def test_f14_a_stream_is_not_limited_in_time(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No timer of the request runs any more while the stream is open, and if one fired, it would close nothing."""
+    monkeypatch.setattr(app_module, "KEEPALIVE_SECONDS", 0.01)
+    with served(store) as server, connected(server, request("/api/live", "Upgrade: h2c", "Connection: Upgrade")) as raw:
+        answer = raw.makefile("rb")
+        while answer.readline() != b"event: change\n":
+            pass
+        (protocol,) = protocols(server)
+        assert protocol._request_timer is None
+        for check in (protocol._request_timed_out, lambda: protocol._watch_progress(0)):
+            done = call_in_loop(protocol, check)
+            wait_until(lambda done=done: done, "the timer has fired")  # type: ignore[misc]
+            for _ in range(3):
+                while b"keep-alive" not in (line := answer.readline()):
+                    assert line, "the stream has ended"
+
+
+def call_in_loop(protocol: LimitedProtocol, function: Callable[[], Any]) -> list[bool]:
+    """Calls a function in the thread of the server; the list has an entry when it is done."""
+    done: list[bool] = []
+
+    def call() -> None:
+        function()
+        done.append(True)
+
+    protocol.loop.call_soon_threadsafe(call)
+    return done
+
+
+def test_f14_too_many_or_too_large_headers_are_refused(store: Path) -> None:
+    with served(store) as server:
+        for headers in ([f"X-{index}: y" for index in range(150)], [f"X: {'y' * 20_000}"]):
+            with connected(server, request("/api/store", *headers)) as raw:
+                answer = read_to_end(raw)
+            # 400: the server has not waited for the end of the headers
+            assert answer.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 ")), answer[:200]
+        with connected(server, request("/api/store", *(f"X-{index}: y" for index in range(101)))) as raw:
+            head, _, body = read_to_end(raw).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 431 ")
+        assert json.loads(body)["error"].startswith("a request must have at most 100 headers and 16,384 bytes")
+        assert server.get("/api/store", {f"X-{index}": "y" for index in range(50)}).status == 200
+        assert server.get("/api/store", {"Cookie": "a=" + "y" * 10_000}).status == 200
+
+
+@pytest.mark.parametrize("part", [b"X: y\r\n" * 1000, b"y" * 8000])
+def test_f14_headers_without_end_are_refused_with_bounded_memory(store: Path, part: bytes) -> None:
+    sent = 0
+    with served(store) as server, connected(server, b"GET / HTTP/1.1\r\nX: ") as raw:
+
+        def is_refused() -> bool:
+            nonlocal sent
+            sent += len(part)
+            return is_closed_after(raw, part)
+
+        wait_until(is_refused, "the headers are refused")
+    assert sent < 10 << 20
+
+
+def test_f14_the_number_of_connections_is_limited(store: Path) -> None:
+    with served(store, limits=Limits(connections=2)) as server:
+        with connected(server, request("/api/live")) as first, connected(server, request("/api/live")) as second:
+            for raw in (first, second):
+                assert raw.recv(100).startswith(b"HTTP/1.1 200")
+            with connected(server) as third:
+                answer = read_to_end(third)
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"too many connections" in answer
+        wait_until(lambda: not protocols(server), "the streams have ended")
+        assert server.get("/healthz").status == 200
+
+
+def test_f14_a_client_that_does_not_read_its_response_is_closed(store: Path) -> None:
+    with served(store, limits=Limits(stalled_seconds=0.1)) as server, socket.socket() as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.settimeout(LONGEST_WAIT)
+        raw.connect(("127.0.0.1", server.port))
+        raw.sendall(request("/static/plotly.min.js") * 10)  # more than the buffers of the operating system hold
+        wait_until(lambda: cannot_send(raw), "the connection is closed")
