@@ -7,7 +7,7 @@ BUILT_FROM := pyproject.toml setup.py constraints.txt \
 	$(wildcard src/turnout/kernel/_fast.pyx src/turnout/kernel/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check oldest bench results pictures clean flower-simulation flower-deployment flower-existing-app
+.PHONY: help setup demo test lint check torture oldest bench results pictures clean flower-simulation flower-deployment flower-existing-app
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ lint: setup  ## check style, types and import contracts
 WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 check: setup  ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark
+
+torture: setup  ## kill the scheduler many more times than the tests do (15 min)
+	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark tests/scheduler/test_found_faults.py tests/scheduler/test_interruptions.py tests/scheduler/test_faults.py tests/store/test_kills.py
 
 # turnout, with its compiled kernel, is imported from src; the environment has only the oldest Flower and pytest.
 OLDEST := .venv-flower-1.22

@@ -32,6 +32,8 @@ def advice_for(error: TurnoutError) -> list[str]:
         advice.append(f"turnout fleet doctor {error.damaged} lists what is damaged")
     if isinstance(error, SettingError) and error.argument in OPTIONS:
         advice.append(OPTIONS[error.argument])
+    if error.argument == "accept_older":
+        advice.append(f"turnout fleet repair {error.damaged} --accept-older does so for a fleet")
     if error.argument == "run":
         advice.append("turnout runs list STORE lists the runs")
     advice.extend(hint for phrase, hint in PHRASES.items() if phrase in str(error))

@@ -10,6 +10,7 @@ from turnout.scheduler.audit.doctor.doctor import Finding, examine
 from turnout.scheduler.audit.explain import explain_closed_round
 from turnout.scheduler.features import PAPER_FEATURES, ClientStatus, Feature, Features, FleetStatus, Statuses
 from turnout.scheduler.journal.amendments import Amendment
+from turnout.scheduler.journal.backup import back_up_fleet
 from turnout.scheduler.journal.events import FleetEvent, LateTime, RecordedRound
 from turnout.scheduler.journal.journal import is_fleet
 from turnout.scheduler.journal.reader import FleetReader, Follower, StaleError
@@ -68,6 +69,7 @@ __all__ = [
     "StaleError",
     "Statuses",
     "Turn",
+    "back_up_fleet",
     "certify",
     "examine",
     "explain_closed_round",

@@ -44,8 +44,8 @@ class FleetReader:
     >>> folder.cleanup()
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self._journal = Journal(Path(path), read_only=True)
+    def __init__(self, path: str | Path, *, accept_older: bool = False) -> None:
+        self._journal = Journal(Path(path), read_only=True, accept_older=accept_older)
         try:
             self._stored = self._journal.settings
             self._settings = SchedulerSettings.from_dict(self._stored)

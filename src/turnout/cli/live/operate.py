@@ -1,0 +1,122 @@
+"""`turnout fleet backup | retire | forget | abandon-round | repair`: what an operator does with a fleet."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from turnout.cli.options import printable, progress_bar
+from turnout.errors import SettingError, StoreError
+from turnout.scheduler import FleetReader, Scheduler, back_up_fleet, examine
+
+FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
+ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+
+
+def backup(
+    file: FleetArgument,
+    copy: Annotated[Path, typer.Argument(metavar="COPY", help="File to write; it must not exist.")],
+) -> None:
+    """Write a complete copy of a fleet, also while its scheduler is running; the copy is one file.
+
+    Do not copy the file of a running fleet in any other way: its newest commits are in a log beside it.
+
+    Example: turnout fleet backup fleet.turnout backup-monday.turnout
+    """
+    with progress_bar() as progress:
+        task = progress.add_task("pages", total=None)
+        back_up_fleet(file, copy, lambda done, total: progress.update(task, completed=done, total=total))
+    with FleetReader(copy) as reader:
+        _say(f"{copy} has all {reader.round:,} closed rounds of {len(reader.ids):,} clients.")
+
+
+def retire(file: FleetArgument, client: ClientArgument) -> None:
+    """Exclude a client that has left for good; no scheduler may hold the file, and no round may be open.
+
+    Its turns stay in the certificate, but the promise to it is not judged any more.
+
+    Example: turnout fleet retire fleet.turnout phone-7
+    """
+    with _opened(file) as scheduler:
+        scheduler.retire(client)
+    _say(f"{client} is retired.")
+
+
+def forget(file: FleetArgument, client: ClientArgument, yes: YesOption = False) -> None:
+    """Remove the id and all reports of a client for good; no scheduler may hold the file, and no round may be open.
+
+    The number of its turns stays in the certificate, under another name. Clean backups and exports yourself.
+
+    Example: turnout fleet forget fleet.turnout phone-7 --yes
+    """
+    _confirm(yes, f"Remove everything that {client} has reported from {file}? This cannot be undone.")
+    with _opened(file) as scheduler:
+        row = int(scheduler.rows([client])[0])
+        scheduler.forget(client)
+        name = scheduler.clients[row]
+    _say(f"The client is forgotten; its turns are counted as those of {name}.")
+
+
+def abandon_round(file: FleetArgument) -> None:
+    """Cancel the open round, if no client has reported; no scheduler may hold the file.
+
+    Example: turnout fleet abandon-round fleet.turnout
+    """
+    with _opened(file) as scheduler:
+        if scheduler.open_round is None:
+            raise SettingError(f"no round of {file} is open")
+        number = scheduler.round
+        scheduler.abandon_round()
+    _say(f"Round {number:,} is abandoned, as if its cohort had never been selected.")
+
+
+def repair(
+    file: FleetArgument,
+    accept_older: Annotated[
+        bool, typer.Option("--accept-older", help="Continue from the older state of a file that has lost commits.")
+    ] = False,
+    yes: YesOption = False,
+) -> None:
+    """Make a fleet usable again that was copied without its log, or whose log was lost; shows first what is wrong.
+
+    A file that has lost commits is refused by all commands. Restore the missing files or a backup if you can. If you
+    cannot, --accept-older continues from the state that is left: the rounds since then are lost.
+
+    Example: turnout fleet repair fleet.turnout --accept-older
+    """
+    findings = [finding for finding in examine(file) if finding.ok is False]
+    for finding in findings:
+        _say(f"{finding.part}: {finding.message}")
+    if not findings:
+        _say(f"{file} is not damaged: there is nothing to repair.")
+        return
+    if not any(finding.part == "log" for finding in findings):
+        raise StoreError(f"{file} is damaged in a way that cannot be repaired: restore it from a backup", damaged=file)
+    if not accept_older:
+        raise SettingError("commits are lost: restore all files or a backup, or pass --accept-older to go on without")
+    _confirm(yes, f"Continue with {file} in its older state? The lost commits cannot be restored afterwards.")
+    with FleetReader(file, accept_older=True) as reader:
+        features = reader.features
+    with Scheduler.open(file, features=features, accept_older=True) as scheduler:
+        _say(f"{file} continues after round {scheduler.round:,}.")
+
+
+def _opened(file: Path) -> Scheduler:
+    """Opens an existing fleet; nothing is selected, so the function that computes features is not needed."""
+    with FleetReader(file) as reader:
+        features = reader.features
+    return Scheduler.open(file, features=features)
+
+
+def _confirm(yes: bool, question: str) -> None:
+    if not yes and not (sys.stdin.isatty() and typer.confirm(printable(question).plain)):
+        raise SettingError("nothing was changed: answer yes, or pass --yes")
+
+
+def _say(text: str) -> None:
+    Console(highlight=False, soft_wrap=True).print(printable(text))

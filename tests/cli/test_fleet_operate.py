@@ -1,0 +1,122 @@
+"""`turnout fleet backup | retire | forget | abandon-round | repair`."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from cli.in_process import run
+from turnout.scheduler import FleetReader, Scheduler, examine
+from turnout.store.acknowledged import lock_path
+from turnout.store.database import log_path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, settings={"cohort_size": 2}, deadline=60.0) as scheduler:
+        play(scheduler, 3)
+    return path
+
+
+def play(scheduler: Scheduler, rounds: int) -> None:
+    for _ in range(rounds):
+        scheduler.report_many(dict.fromkeys(scheduler.choose(["a", "b", "c"]), 2.0))
+        scheduler.close_round()
+
+
+def output_of(command: str, *arguments: str | Path) -> str:
+    done = run("fleet", command, *arguments)
+    assert (done.stderr, done.returncode) == ("", 0)
+    return done.stdout
+
+
+def error_of(command: str, *arguments: str | Path) -> str:
+    done = run("fleet", command, *arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    return done.stderr
+
+
+def test_a_backup_of_a_running_fleet_is_complete_and_opens_anywhere(file: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "backup.turnout"
+    with Scheduler.open(file) as scheduler:
+        play(scheduler, 2)
+        assert "has all 5 closed rounds of 3 clients" in output_of("backup", file, copy)
+        play(scheduler, 1)
+    assert not log_path(copy).exists() or not log_path(copy).stat().st_size
+    moved = tmp_path / "elsewhere.turnout"
+    copy.rename(moved)
+    assert all(finding.ok is not False for finding in examine(moved))
+    with Scheduler.open(moved) as restored:
+        assert restored.round == 5
+        play(restored, 1)
+
+
+def test_a_backup_never_replaces_a_file_and_needs_a_sound_fleet(file: Path, tmp_path: Path) -> None:
+    assert "exists already: choose another path" in error_of("backup", file, file)
+    assert "there is no folder" in error_of("backup", file, tmp_path / "nowhere" / "copy")
+    assert "there is no fleet at" in error_of("backup", tmp_path / "none", tmp_path / "copy")
+    make_copy_of_a_running_fleet(file)
+    assert "is a copy of a file in use" in error_of("backup", file, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_clients_are_retired_and_forgotten(file: Path) -> None:
+    assert "a is retired" in output_of("retire", file, "a")
+    assert "there is no client 'x'" in error_of("retire", file, "x")
+    assert "answer yes, or pass --yes" in error_of("forget", file, "b")
+    assert "counted as those of forgotten-1" in output_of("forget", file, "b", "--yes")
+    with FleetReader(file) as reader:
+        assert reader.ids == ["a", "forgotten-1", "c"]
+        assert reader.state().fleet.counters.retired.tolist() == [1, 1, 0]
+
+
+def test_an_open_round_is_abandoned_unless_somebody_has_reported(file: Path) -> None:
+    assert "no round of" in error_of("abandon-round", file)
+    with Scheduler.open(file) as scheduler:
+        scheduler.choose(["a", "b", "c"])
+    assert "open: close or abandon it before you retire" in error_of("retire", file, "a")
+    assert "Round 4 is abandoned" in output_of("abandon-round", file)
+    with Scheduler.open(file) as scheduler:
+        scheduler.report(scheduler.choose(["a", "b", "c"])[0], 1.0)
+    assert "has reported. Close it instead" in error_of("abandon-round", file)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("retire", "a"), ("forget", "a", "--yes"), ("abandon-round",)], ids=lambda given: given[0]
+)
+def test_a_fleet_that_its_scheduler_holds_is_not_changed(file: Path, arguments: tuple[str, ...]) -> None:
+    with Scheduler.open(file):
+        assert "is being written by process" in error_of(arguments[0], file, *arguments[1:])
+
+
+def make_copy_of_a_running_fleet(file: Path) -> None:
+    """Replaces the fleet by a copy of its file that was made while it was running, without the log."""
+    copy = file.with_name("copied")
+    with Scheduler.open(file) as scheduler:
+        play(scheduler, 1)
+        shutil.copy(file, copy)
+    lock_path(file).unlink()
+    copy.rename(file)
+
+
+def test_an_older_state_is_accepted_only_on_request(file: Path) -> None:
+    assert "is not damaged: there is nothing to repair" in output_of("repair", file)
+    make_copy_of_a_running_fleet(file)
+    said = error_of("status", file)
+    assert f"Try: turnout fleet doctor {file} lists what is damaged; turnout fleet repair {file} --accept-older" in said
+    assert "commits are lost" in error_of("repair", file)
+    assert "answer yes, or pass --yes" in error_of("repair", file, "--accept-older")
+    assert "continues after round" in output_of("repair", file, "--accept-older", "--yes")
+    output_of("status", file)
+    assert all(finding.ok is not False for finding in examine(file))
+
+
+def test_other_damage_is_not_repaired(file: Path) -> None:
+    with closing(sqlite3.connect(file)) as db, db:
+        db.execute("UPDATE turns SET seconds = seconds + 1")
+    assert "cannot be repaired: restore it from a backup" in error_of("repair", file, "--accept-older", "--yes")
