@@ -19,7 +19,7 @@ from turnout.dashboard import app as app_module
 from turnout.dashboard import watch as watch_module
 from turnout.scheduler import Scheduler
 from turnout.store import RunStore
-from waiting import LONGEST_WAIT
+from waiting import LONGEST_WAIT, wait_until
 
 # Prometheus: https://prometheus.io/docs/instrumenting/exposition_formats/, text format 0.0.4
 
@@ -90,6 +90,24 @@ def value_of(samples: dict[Sample, float], name: str, **labels: str) -> float:
         value for sample, value in samples.items() if sample.name == name and set(labels.items()) <= set(sample.labels)
     )
     return value
+
+
+def test_metrics_show_the_age_of_the_open_round_and_its_reports(folder: Path) -> None:
+    path = folder / "fleet.turnout"
+    with Scheduler.open(path, settings={"cohort_size": 2}, deadline=60.0) as scheduler, served(path) as server:
+        cohort = scheduler.choose(["a", "b", "c"])
+        server.wait_read()
+        opened = metrics_of(server)
+        assert value_of(opened, "turnout_open_round_seconds") > 0
+        assert value_of(opened, "turnout_open_round_reports") == 0
+        assert value_of(opened, "turnout_log_bytes") > 0
+        scheduler.report(cohort[0], 1.0)
+        reported = metrics_of(server)
+        assert value_of(reported, "turnout_open_round_reports") == 1
+        assert 0 <= value_of(reported, "turnout_seconds_since_report") < LONGEST_WAIT
+        scheduler.close_round()
+        wait_until(lambda: value_of(metrics_of(server), "turnout_round") == 1)
+        assert value_of(metrics_of(server), "turnout_open_round_seconds") == 0
 
 
 def test_metrics_agree_with_the_pages(folder: Path) -> None:
@@ -166,7 +184,8 @@ def test_counters_increase(folder: Path) -> None:
 def test_metrics_of_an_empty_store_and_of_runs(folder: Path) -> None:
     RunStore(folder / "empty.turnout").close()
     with served(folder / "empty.turnout") as server:
-        assert {sample.name for sample in metrics_of(server)} == {"turnout_up", "turnout_store_bytes"}
+        names = {sample.name for sample in metrics_of(server)}
+        assert names == {"turnout_up", "turnout_store_bytes", "turnout_log_bytes"}
     stored = run_store(folder / "runs.turnout", rounds=12)
     with served(folder / "runs.turnout") as server:
         samples = metrics_of(server)

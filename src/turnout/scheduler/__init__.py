@@ -15,6 +15,7 @@ from turnout.scheduler.journal.events import FleetEvent, LateTime, RecordedRound
 from turnout.scheduler.journal.journal import is_fleet
 from turnout.scheduler.journal.reader import FleetReader, Follower, StaleError
 from turnout.scheduler.journal.replay import LIVE_DEFAULTS, live_policy
+from turnout.scheduler.metrics import SchedulerMetrics
 from turnout.scheduler.outcomes import (
     ARRIVED,
     FAILED,
@@ -63,6 +64,7 @@ __all__ = [
     "RecordedRound",
     "Reporter",
     "Scheduler",
+    "SchedulerMetrics",
     "SchedulerOptions",
     "SchedulerSettings",
     "SchedulerStatus",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import threading
 import time
@@ -32,7 +33,9 @@ from turnout.scheduler.journal.amendments import Amendment, amendments, write_am
 from turnout.scheduler.journal.events import decode_event, event_to_dict
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.replay import FleetState, amend_fleet, live_policy, load, resolve_features
+from turnout.scheduler.metrics import SchedulerMetrics, metrics_of
 from turnout.scheduler.notices import UNKNOWN_ELAPSED, infeasible_notice, notices_of, promise_notice, waiting_notice
+from turnout.scheduler.outcomes import KINDS
 from turnout.scheduler.records import OpenRound, RecordedOffer, Turn, pack_closed
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
 from turnout.scheduler.rounds.choosing import build_open_round
@@ -65,7 +68,7 @@ class Scheduler:
         self._mutex = threading.RLock()
         self._loaded: FleetState | None = None  # None while it is changed, and after a change that failed
         self._is_broken = self._waits_too_long = self._is_infeasible = False  # whether the log says so already
-        self._judged_clients = 0
+        self._judged_clients = self._refused = 0
         if not journal.read_only:
             for notice in self.notices():
                 log.warning("%s: %s", journal.path, notice)
@@ -415,6 +418,8 @@ class Scheduler:
                 report = memory.fleet.close(closed)
                 memory.opened = None
                 memory.unsaved += 1
+            counts = {kind: int((closed.kinds == index).sum()) for index, kind in enumerate(KINDS)}
+            log.event(logging.INFO, "close", fleet=self.path.name, round=closed.round, **counts)
             self._log_new_notices()
             if self._memory.unsaved >= self._snapshot_every:
                 try:
@@ -487,6 +492,20 @@ class Scheduler:
             turns = [] if self._opened is None else self._journal.turns_of(self._opened.round)
             elapsed = 0.0 if self._opened is None else self._opened.elapsed
             return status_of(self._fleet, self._opened, turns, elapsed, self.notices())
+
+    def metrics(self) -> SchedulerMetrics:
+        """Returns figures about this scheduler, for monitoring."""
+        with self._mutex:
+            memory, number = self._memory, self.round
+            return metrics_of(
+                self._journal.file,
+                round=number,
+                opened=memory.opened,
+                turns=self._journal.turns_of(number),
+                unsaved=memory.unsaved,
+                refused=self._refused,
+                certificate=memory.fleet.certificate() if memory.fleet.ids else None,
+            )
 
     def history(self, client: str) -> list[Turn]:
         """Returns all turns of a client, oldest first, with their outcomes."""
@@ -622,6 +641,16 @@ class Scheduler:
                 changes.put_open_round(opened, [memory.fleet.ids[row] for row in opened.rows.tolist()])
                 changes.put_offer(offered)
             memory.opened = opened
+        available, chosen = int(opened.available.sum()), len(opened.rows)
+        log.event(
+            logging.INFO,
+            "choose",
+            fleet=self.path.name,
+            round=opened.round,
+            available=available,
+            chosen=chosen,
+            deadline=opened.deadline,
+        )
         return opened
 
     def _select(
@@ -631,7 +660,17 @@ class Scheduler:
 
     def _record(self, outcomes: Sequence[Outcome]) -> list[bool]:
         with self._mutex:
-            return record(self._journal, outcomes, self._settings.late_window)
+            self._ensure_loaded()
+            try:
+                is_new = record(self._journal, outcomes, self._settings.late_window)
+            except ReportError as error:
+                self._refused += 1
+                log.event(logging.INFO, "refuse", fleet=self.path.name, error=str(error))
+                raise
+            for outcome, new in zip(outcomes, is_new, strict=True):
+                result = {"why": outcome.why} if outcome.seconds is None else {"seconds": outcome.seconds}
+                log.event(logging.DEBUG, "report", fleet=self.path.name, client=outcome.client, **result, new=new)
+            return is_new
 
     def _log_new_notices(self) -> None:
         """Logs that the promise is broken now, or that a client waits too long, if the log does not say so yet."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +34,8 @@ from turnout.store.lock import WriterLock
 log = get_log("turnout.store")
 
 Access = Literal["read", "report", "write"]
+#: The number of times of commits that are kept.
+KEPT_TIMES = 1000
 #: How long closing waits for other processes, in seconds.
 CLOSE_WAIT_SECONDS = 1.0
 
@@ -71,6 +75,8 @@ class StoreFile:
         self._connection: sqlite3.Connection | None = None
         self._log_inode: int | None = None
         self._is_marked = self._clears_mark = False
+        #: The seconds that the newest commits of this process took.
+        self.commit_times: deque[float] = deque(maxlen=KEPT_TIMES)
         try:
             with translate_sqlite_errors(path):
                 self._open(kinds, takeover, accept_older, thoroughly)
@@ -114,7 +120,21 @@ class StoreFile:
                 self.guard()
                 yield db
                 newest = self._count_commit(db)
+                start = time.perf_counter()
             self._acknowledge(db, newest)
+            self.commit_times.append(time.perf_counter() - start)
+
+    @property
+    def commits(self) -> int:
+        """The number of commits since the file was created; 0 for files of older versions."""
+        with self.reading() as db:
+            return int(counters(db).get("commits", 0))
+
+    @property
+    def log_bytes(self) -> int:
+        """The size of the write-ahead log."""
+        log_file = log_path(self.path)
+        return log_file.stat().st_size if log_file.exists() else 0
 
     @property
     def changes(self) -> int:

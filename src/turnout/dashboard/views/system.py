@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,8 @@ def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
     yield from _metric("turnout_up", "Whether the store can be read.", "gauge", {"": float(watch.trouble is None)})
     sizes = watch.sizes()
     yield from _metric("turnout_store_bytes", "Size of the store's file.", "gauge", {"": float(sizes["bytes"] or 0)})
+    log_bytes = float(sizes["log_bytes"])
+    yield from _metric("turnout_log_bytes", "Size of the store's write-ahead log.", "gauge", {"": log_bytes})
     if source is None:
         return
     ledger = source.ledger
@@ -138,6 +141,7 @@ def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
         )
         data["turnout_mean_debt_turns"] = ("Mean number of turns owed to a client.", "gauge", float(debts.mean()))
     data |= _promise(ledger)
+    data |= _open_round(source)
     data["turnout_clients_doubted"] = (
         "Clients whose context predicts their times worse than their typical time does.",
         "gauge",
@@ -147,6 +151,19 @@ def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
         yield from _metric(name, help_text, kind, {labels: value})
     by_kind = {f'{labels[:-1]},outcome="{outcome}"}}': float(count) for outcome, count in outcomes(ledger).items()}
     yield from _metric("turnout_outcomes_total", "Turns by outcome.", "counter", by_kind)
+
+
+def _open_round(source: Source) -> dict[str, tuple[str, str, float]]:
+    """Returns the age of the open round and of its newest report; 0 if no round is open or nobody has reported."""
+    opened, turns = source.open_round() or (None, [])
+    reported = [datetime.fromisoformat(turn.at) for turn in turns if turn.at is not None]
+    age = 0.0 if opened is None else opened.elapsed
+    since = max((datetime.now(UTC) - max(reported)).total_seconds(), 0.0) if reported else 0.0
+    return {
+        "turnout_open_round_seconds": ("How long the open round has been open; 0 if none is open.", "gauge", age),
+        "turnout_open_round_reports": ("Reports of the open round.", "gauge", float(len(reported))),
+        "turnout_seconds_since_report": ("Time since the newest report of the open round.", "gauge", since),
+    }
 
 
 def _promise(ledger: Ledger) -> dict[str, tuple[str, str, float]]:

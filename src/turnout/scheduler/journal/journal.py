@@ -136,6 +136,11 @@ class Journal:
         with self._file.writing() as db:
             yield Changes(db)
 
+    @property
+    def file(self) -> StoreFile:
+        """The file with its counters and sizes, for monitoring."""
+        return self._file
+
     def check_writer(self) -> None:
         """Raises StoreError if another process has taken over the file."""
         with self._file.reading():

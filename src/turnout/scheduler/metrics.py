@@ -1,0 +1,95 @@
+"""Figures about a running scheduler, for monitoring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from turnout.kernel.certificate import Certificate
+from turnout.scheduler.records import OpenRound, Turn
+from turnout.store.storefile import StoreFile
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerMetrics:
+    """Figures about a scheduler. Times are in seconds; None means that there is nothing to measure yet.
+
+    Attributes:
+        round: The number of the open round, or of the last closed round.
+        open_round_seconds: How long the open round has been open; NaN if unknown.
+        seconds_since_report: The time since an outcome of this round was recorded, by the wall clock, from any process.
+        commits: The number of commits of the file since it was created.
+        commit_seconds_median: The median time of the last commits of this process, until they were on disk.
+        commit_seconds_largest: The longest of these times.
+        log_bytes: The size of the write-ahead log.
+        file_bytes: The size of the file.
+        snapshot_age_rounds: The rounds that were closed since the last snapshot: they are replayed at the next opening.
+        refused_reports: The reports that this process has refused.
+        turns_behind: How many turns the client that is furthest behind is behind its promise; negative if all are
+            ahead.
+    """
+
+    round: int
+    open_round_seconds: float | None
+    seconds_since_report: float | None
+    commits: int
+    commit_seconds_median: float | None
+    commit_seconds_largest: float | None
+    log_bytes: int
+    file_bytes: int
+    snapshot_age_rounds: int
+    refused_reports: int
+    turns_behind: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the figures by name."""
+        return asdict(self)
+
+
+def metrics_of(
+    file: StoreFile,
+    *,
+    round: int,
+    opened: OpenRound | None,
+    turns: Sequence[Turn],
+    unsaved: int,
+    refused: int,
+    certificate: Certificate | None,
+) -> SchedulerMetrics:
+    """Computes the figures.
+
+    Args:
+        file: The file of the fleet.
+        round: The number of the open round, or of the last closed round.
+        opened: The open round, if there is one.
+        turns: The turns of this round.
+        unsaved: The rounds that were closed since the last snapshot.
+        refused: The reports that were refused.
+        certificate: What was promised, if anything was.
+    """
+    times = np.array(file.commit_times)
+    summary = None if certificate is None else certificate.summary()
+    return SchedulerMetrics(
+        round=round,
+        open_round_seconds=None if opened is None else opened.elapsed,
+        seconds_since_report=_since_newest(turns),
+        commits=file.commits,
+        commit_seconds_median=float(np.median(times)) if len(times) else None,
+        commit_seconds_largest=float(times.max()) if len(times) else None,
+        log_bytes=file.log_bytes,
+        file_bytes=file.path.stat().st_size,
+        snapshot_age_rounds=unsaved,
+        refused_reports=refused,
+        turns_behind=None if summary is None or summary.worst is None else summary.worst_behind,
+    )
+
+
+def _since_newest(turns: Sequence[Turn]) -> float | None:
+    moments = [moment for turn in turns for moment in (turn.at, turn.late_at) if moment is not None]
+    if not moments:
+        return None
+    return max((datetime.now(UTC) - datetime.fromisoformat(max(moments))).total_seconds(), 0.0)
