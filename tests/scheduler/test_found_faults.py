@@ -501,6 +501,8 @@ def test_f12_others_can_report_while_a_client_is_forgotten(
             with pytest.raises(ReportError, match=r"was reported before|was closed \d+ rounds ago"):
                 reporter.report("b", 77.0)  # refused by its content, not by a lock
             assert len(list(reader.events())) == reader.last_event
+            shown = [*map(str, reader.events()), *(str(reader.turns(round_)) for round_ in range(1, reader.round + 1))]
+            assert not any("secret-phone" in text for text in shown)  # readers never see what is not redacted yet
             assert [finding.part for finding in examine(scheduler.path) if finding.ok is False] == []
             return is_left
 

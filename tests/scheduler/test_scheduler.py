@@ -791,7 +791,7 @@ def test_a_read_only_scheduler_cannot_write(open_fleet: OpenFleet) -> None:
             attempt()
     assert packed(reader) == packed(scheduler)
     scheduler.close()
-    with pytest.raises(StoreError, match="cannot be used"):
+    with pytest.raises(StoreError, match="was closed: open it again"):
         scheduler.report("a", 1.0)
 
 

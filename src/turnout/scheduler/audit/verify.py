@@ -9,8 +9,8 @@ units_per_turn, but not below 0. A debt above cap_units is forfeited. After the 
 turns · units_per_turn behind: broken beyond the tolerance (in turns), otherwise kept below one turn. broken_since is
 the round since which it is broken, recorded after the round judged_after. The worst client that has not left decides on
 the overall status. New terms count from the next round on, and all counts continue in the new units.
-Terms must follow from the settings beside them. The certificate has the last terms, and must equal the one computed
-from the record. Certificates of format 1 have no tolerance and no status; those of format 3 have amendments.
+Terms must follow from the settings beside them. The certificate has the last terms; the record must give the same
+certificate. Certificates of format 1 have no tolerance and no status; those of format 3 have amendments.
 
 All this proves the arithmetic of the record, not that the record is true: who wrote it could have left out an event.
 """

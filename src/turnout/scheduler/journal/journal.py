@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from turnout.errors import StoreError
 from turnout.scheduler.journal.changes import Changes
-from turnout.scheduler.journal.redaction import continue_redaction, pending_redactions
+from turnout.scheduler.journal.redaction import (
+    Redaction,
+    continue_redaction,
+    is_offer_dropped,
+    pending_redactions,
+    redact_pending_event,
+    redact_pending_turn,
+)
 from turnout.scheduler.journal.schema import FLEET, INITIAL, INITIAL_DIGEST, READABLE, UPGRADES
 from turnout.scheduler.records import (
     OpenRound,
@@ -190,7 +197,8 @@ class Journal:
         with self._file.reading() as db:
             previous = b"" if not after else single_value(db, "SELECT digest FROM events WHERE seq = ?", after)
             # The first event after the boundary of a redaction still follows from the digest before the redaction.
-            boundaries = {redaction.boundary: redaction.digest for redaction in pending_redactions(db)}
+            pending = pending_redactions(db)
+            boundaries = {redaction.boundary: redaction.digest for redaction in pending}
             stored = db.execute(
                 "SELECT e.seq, e.kind, e.data, e.digest, m.data FROM events e LEFT JOIN masks m ON m.seq = e.seq "
                 "WHERE e.seq > ? ORDER BY e.seq LIMIT ?",
@@ -202,7 +210,7 @@ class Journal:
                 if seq != expected or digest != digest_of(previous, kind, data):
                     raise self.corruption(f"event {expected} is missing or does not match its digest")
                 previous = digest
-                yield seq, kind, data, availability
+                yield seq, kind, redact_pending_event(pending, seq, kind, data), availability
 
     def events_of(self, kind: str, until: int | None = None) -> list[bytes]:
         """Returns the data of all events of one kind, in order; those up to event `until`, if it is given."""
@@ -251,8 +259,8 @@ class Journal:
             if not has_offers(db):
                 return None
             stored = db.execute("SELECT volunteers, data, digest FROM offers WHERE round = ?", (round,)).fetchone()
-        if stored is None:
-            return None
+            if stored is None or is_offer_dropped(pending_redactions(db), round, stored[0]):
+                return None
         volunteers, data, digest = stored
         if digest != offer_digest(round, volunteers, data):
             raise self.corruption(f"the offer of round {round} does not match its digest")
@@ -267,13 +275,13 @@ class Journal:
         """Returns the turns of all clients that were invited in a round, by row."""
         with self._file.reading() as db:
             stored = db.execute("SELECT * FROM turns WHERE round = ? ORDER BY row", (round,)).fetchall()
-        return [self._decode_turn(row) for row in stored]
+            return self._decode_turns(db, stored)
 
     def turns_of_client(self, client: str) -> list[Turn]:
         """Returns all turns of a client, in order."""
         with self._file.reading() as db:
             stored = db.execute("SELECT * FROM turns WHERE id = ? ORDER BY round", (client,)).fetchall()
-        return [self._decode_turn(row) for row in stored]
+            return self._decode_turns(db, stored)
 
     def turn(self, client: str, round: int | None = None) -> Turn | None:
         """Returns the turn of a client in a round, by default its newest; None if there is none."""
@@ -281,8 +289,8 @@ class Journal:
         if round is not None:
             query, values = "SELECT * FROM turns WHERE id = ? AND round = ?", (client, round)  # type: ignore[assignment]
         with self._file.reading() as db:
-            stored = db.execute(query, values).fetchone()
-        return None if stored is None else self._decode_turn(stored)
+            found = self._decode_turns(db, db.execute(query, values).fetchall())
+        return found[0] if found else None
 
     @property
     def changes(self) -> int:
@@ -305,7 +313,7 @@ class Journal:
             stored = db.execute("SELECT * FROM turns WHERE round > ? ORDER BY round, row", (round,)).fetchall()
             if single_value(db, indexed, round) != len(stored):
                 raise self.corruption("the index of turns by id is incomplete")
-        return [self._decode_turn(row) for row in stored]
+            return self._decode_turns(db, stored)
 
     def last_closed_round(self) -> int:
         """Returns the number of the last closed round; 0 before the first."""
@@ -323,14 +331,18 @@ class Journal:
         """Returns the turns of late clients whose true times were reported but are not yet part of a closed round."""
         query = "SELECT * FROM turns WHERE late_seconds IS NOT NULL AND folded IS NULL ORDER BY round, row"
         with self._file.reading() as db:
-            stored = db.execute(query).fetchall()
-        return [self._decode_turn(row) for row in stored]
+            return self._decode_turns(db, db.execute(query).fetchall())
 
-    def _decode_turn(self, stored: tuple[Any, ...]) -> Turn:
+    def _decode_turns(self, db: sqlite3.Connection, stored: Sequence[tuple[Any, ...]]) -> list[Turn]:
+        """Checks turns against their checksums, and returns them without what forgotten clients reported."""
+        pending = pending_redactions(db) if stored else []
+        return [self._decode_turn(row, pending) for row in stored]
+
+    def _decode_turn(self, stored: tuple[Any, ...], pending: Sequence[Redaction]) -> Turn:
         turn, checksum = turn_from_row(stored)
         if turn.checksum != checksum:
             raise self.corruption(f"the turn of {turn.id!r} in round {turn.round} does not match its checksum")
-        return turn
+        return redact_pending_turn(pending, turn)
 
     @property
     def _format(self) -> int:

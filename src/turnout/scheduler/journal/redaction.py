@@ -2,9 +2,11 @@
 
 The id is replaced and a forget event is written first. Then the turns, the offers and the events are redacted from the
 oldest on, some at a time, so that other processes can write in between; a process that is killed continues when the
-file is opened again. Because the digest of an event covers all events before it, the digests of all later events
-change. While the redaction is under way, the events up to a boundary have new digests. The event after the boundary
-still has the digest that follows from the old one, which is kept until then.
+file is opened again. Readers redact what is left by themselves.
+
+Because the digest of an event covers all events before it, the digests of all later events change. While the redaction
+is under way, the events up to a boundary have new digests. The event after the boundary still has the digest that
+follows from the old one, which is kept until then.
 """
 
 from __future__ import annotations
@@ -58,6 +60,30 @@ def pending_redactions(db: sqlite3.Connection) -> list[Redaction]:
     """Returns the redactions that are not complete, in the order in which they were started."""
     stored = db.execute("SELECT value FROM meta WHERE key = 'redactions'").fetchone()
     return [] if stored is None else [Redaction(**entry) for entry in json.loads(stored[0])]
+
+
+def redact_pending_event(pending: Sequence[Redaction], seq: int, kind: str, data: bytes) -> bytes:
+    """Returns the data of an event without forgotten clients, also if it is not redacted in the file yet."""
+    for redaction in pending:
+        if seq > redaction.boundary:
+            data = redact_event(kind, data, redaction.row, redaction.client, redaction.name)
+    return data
+
+
+def redact_pending_turn(pending: Sequence[Redaction], turn: Turn) -> Turn:
+    """Returns a turn without what a forgotten client reported, also if it is not redacted in the file yet."""
+    for redaction in pending:
+        if turn.id == redaction.client:
+            return _redacted(turn, redaction.name)
+    return turn
+
+
+def is_offer_dropped(pending: Sequence[Redaction], round: int, availability: bytes) -> bool:
+    """Returns whether an offer contains a forgotten client, although it is still in the file."""
+    return any(
+        redaction.is_offer_left and round > redaction.offers and was_available(availability, redaction.row)
+        for redaction in pending
+    )
 
 
 def start_redaction(db: sqlite3.Connection, redaction: Redaction, since: int) -> None:
