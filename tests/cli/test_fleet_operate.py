@@ -120,3 +120,13 @@ def test_other_damage_is_not_repaired(file: Path) -> None:
     with closing(sqlite3.connect(file)) as db, db:
         db.execute("UPDATE turns SET seconds = seconds + 1")
     assert "cannot be repaired: restore it from a backup" in error_of("repair", file, "--accept-older", "--yes")
+
+
+def test_a_round_that_was_closed_twice_is_repaired(file: Path) -> None:
+    with Scheduler.open(file) as scheduler, scheduler._journal.writing() as changes:
+        *_, (_, kind, data, availability) = scheduler._journal.events()
+        changes.add_event(kind, data, availability)
+    assert "follows that of round 3" in error_of("status", file)
+    assert "answer yes, or pass --yes" in error_of("repair", file)
+    assert "The second close of 1 rounds was removed" in output_of("repair", file, "--yes")
+    output_of("doctor", file)

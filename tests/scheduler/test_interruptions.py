@@ -14,7 +14,7 @@ import pytest
 from killing import environment
 from scheduler.fleets import OpenFleet, offered, packed, packed_from_disk, turns_in
 from turnout.errors import ReportError, StoreError
-from turnout.scheduler import Scheduler
+from turnout.scheduler import Scheduler, doubled_closes, examine, remove_doubled_closes
 from turnout.scheduler.journal.changes import Changes
 
 #: After the commit, every line of these packages is a step; of the others, and before the commit, every 25th.
@@ -200,9 +200,8 @@ def test_f2_a_round_cannot_be_closed_twice(open_fleet: OpenFleet) -> None:
         changes.drop_open_round(1)
 
 
-def test_f2_a_file_with_a_doubled_close_is_refused(open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler = open_fleet(**SETTINGS)
-    scheduler.choose(offered("a", "b", "c"))
+def close_twice(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closes a round as older versions did after an interruption: the close is recorded twice."""
     add_event = Changes.add_event
 
     def add_twice(changes: Changes, kind: str, data: bytes, availability: bytes | None = None) -> int:
@@ -213,9 +212,42 @@ def test_f2_a_file_with_a_doubled_close_is_refused(open_fleet: OpenFleet, monkey
     with monkeypatch.context() as patch:
         patch.setattr(Changes, "add_event", add_twice)
         scheduler.close_round(9.0)
+
+
+def test_f2_a_file_with_a_doubled_close_is_refused_and_repaired(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doubled, sound = (open_fleet(name, **SETTINGS) for name in ("doubled.turnout", "sound.turnout"))
+    for scheduler in (doubled, sound):
+        for number in range(1, 6):
+            scheduler.report(scheduler.choose(offered("a", "b", "c"))[0], 2.0)
+            if number == 3 and scheduler is doubled:
+                close_twice(scheduler, monkeypatch)
+            else:
+                scheduler.close_round(9.0)
+        scheduler.retire("c")
+        scheduler.close()
+    with pytest.raises(StoreError, match="the close of round 3 follows that of round 3"):
+        Scheduler.open(doubled.path)
+    assert len(doubled_closes(doubled.path)) == 1
+    assert remove_doubled_closes(doubled.path) == 1
+    assert doubled_closes(doubled.path) == []
+    assert packed_from_disk(doubled.path) == packed_from_disk(sound.path)
+    assert all(finding.ok is not False for finding in examine(doubled.path))
+
+
+def test_f2_a_doubled_close_is_not_repaired_if_the_state_cannot_be_computed_again(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = open_fleet(**SETTINGS)
+    scheduler.choose(offered("a", "b", "c"))
+    scheduler.close_round(9.0)
+    scheduler.forget("a")
+    scheduler.choose(offered("b", "c"))
+    close_twice(scheduler, monkeypatch)
     scheduler.close()
-    with pytest.raises(StoreError, match="the close of round 1 follows that of round 1"):
-        Scheduler.open(scheduler.path)
+    with pytest.raises(StoreError, match=r"round 2 was closed twice .* clients were forgotten"):
+        remove_doubled_closes(scheduler.path)
 
 
 # Random signals

@@ -14,6 +14,7 @@ from turnout.scheduler.journal.backup import back_up_fleet
 from turnout.scheduler.journal.events import FleetEvent, LateTime, RecordedRound
 from turnout.scheduler.journal.journal import is_fleet
 from turnout.scheduler.journal.reader import FleetReader, Follower, StaleError
+from turnout.scheduler.journal.repair import doubled_closes, remove_doubled_closes
 from turnout.scheduler.journal.replay import LIVE_DEFAULTS, live_policy
 from turnout.scheduler.metrics import SchedulerMetrics
 from turnout.scheduler.outcomes import (
@@ -73,9 +74,11 @@ __all__ = [
     "Turn",
     "back_up_fleet",
     "certify",
+    "doubled_closes",
     "examine",
     "explain_closed_round",
     "is_fleet",
     "live_policy",
+    "remove_doubled_closes",
     "verifier",
 ]

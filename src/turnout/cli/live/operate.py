@@ -11,7 +11,7 @@ from rich.console import Console
 
 from turnout.cli.options import printable, progress_bar
 from turnout.errors import SettingError, StoreError
-from turnout.scheduler import FleetReader, Scheduler, back_up_fleet, examine
+from turnout.scheduler import FleetReader, Scheduler, back_up_fleet, doubled_closes, examine, remove_doubled_closes
 
 FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")]
@@ -82,10 +82,11 @@ def repair(
     ] = False,
     yes: YesOption = False,
 ) -> None:
-    """Make a fleet usable again that was copied without its log, or whose log was lost; shows first what is wrong.
+    """Make a damaged fleet usable again, if that is possible without guessing; shows first what is wrong.
 
     A file that has lost commits is refused by all commands. Restore the missing files or a backup if you can. If you
-    cannot, --accept-older continues from the state that is left: the rounds since then are lost.
+    cannot, --accept-older continues from the state that is left: the rounds since then are lost. A round that an
+    older version has closed twice, because it was interrupted, is closed once afterwards.
 
     Example: turnout fleet repair fleet.turnout --accept-older
     """
@@ -94,6 +95,10 @@ def repair(
         _say(f"{finding.part}: {finding.message}")
     if not findings:
         _say(f"{file} is not damaged: there is nothing to repair.")
+        return
+    if not any(finding.part == "log" for finding in findings) and (doubled := doubled_closes(file)):
+        _confirm(yes, f"{len(doubled)} rounds of {file} were closed twice. Remove the second close of each?")
+        _say(f"The second close of {remove_doubled_closes(file)} rounds was removed from {file}.")
         return
     if not any(finding.part == "log" for finding in findings):
         raise StoreError(f"{file} is damaged in a way that cannot be repaired: restore it from a backup", damaged=file)

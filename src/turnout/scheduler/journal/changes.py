@@ -51,6 +51,23 @@ class Changes:
             self._db.execute("INSERT INTO masks VALUES (?, ?)", (seq, availability))
         return seq
 
+    def remove_events(self, numbers: Sequence[int]) -> None:
+        """Removes events; later ones get new numbers and digests. Snapshots, which contain them, are deleted."""
+        first = min(numbers)
+        later = self._db.execute(
+            "SELECT e.seq, e.kind, e.data, m.data FROM events e LEFT JOIN masks m ON m.seq = e.seq WHERE e.seq >= ? "
+            "ORDER BY e.seq",
+            (first,),
+        ).fetchall()
+        for table in ("events", "masks"):
+            self._db.execute(f"DELETE FROM {table} WHERE seq >= ?", (first,))
+        self._db.execute("DELETE FROM snapshot")
+        for seq, kind, data, availability in later:
+            if seq not in numbers:
+                self.add_event(kind, data, availability)
+        last = self._db.execute("SELECT digest FROM events ORDER BY seq DESC LIMIT 1").fetchone()
+        self._db.execute("UPDATE meta SET value = ? WHERE key = 'head'", ("" if last is None else last[0].hex(),))
+
     def put_settings(self, settings: Mapping[str, Any]) -> None:
         """Writes amended settings; those with which the fleet was created are kept."""
         meta = dict(self._db.execute("SELECT key, value FROM meta WHERE key IN ('settings', 'seal')"))
