@@ -17,7 +17,7 @@ from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.views.queues import debt_history
 from turnout.kernel.arrays import FloatArray
 from turnout.scheduler import Feature, Features, Scheduler
-from turnout.scheduler.journal import journal
+from turnout.scheduler.journal import changes
 
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "fair-pace": {"settings": {"cohort_size": 2, "guaranteed_rate": 0.15}},
@@ -94,7 +94,7 @@ def test_the_ledger_has_the_certificate_and_the_debts_of_the_scheduler(name: str
 def test_a_large_fleet_is_read_from_its_snapshot_with_the_settings_of_that_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "KEEP_AVAILABILITY_UP_TO", 3)
+    monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(path, **POLICIES["capped rbcsf"], deadline=500.0, allow_infeasible=True) as scheduler:
         play(scheduler, 6)

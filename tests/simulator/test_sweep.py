@@ -374,7 +374,7 @@ def test_a_sweep_that_is_killed_at_any_moment_loses_no_run_and_spoils_none(tmp_p
     plans = [RunPlan(names[seed % len(names)], 100 + 20 * (seed % 5), seed) for seed in range(70)]
     undisturbed = {plan.key: play_plan(plan).to_bytes() for plan in plans}
     held = [0]
-    for attempt, die_at in enumerate((3, 12, 15, 17, 20, 26, 33, 39)):
+    for attempt, die_at in enumerate((3, 34, 38, 42, 46, 54, 62, 70)):
         ended = subprocess.run(
             [sys.executable, "-c", SWEEPING],
             input=json.dumps([str(path), [plan.as_dict() for plan in plans], 1 + attempt % 2, die_at]) + "\n",

@@ -30,10 +30,9 @@ def check_client_id(client: object, error: type[TurnoutError]) -> None:
 
 def as_round(round: object) -> int:
     """Returns the number of a round as an int; raises ReportError if it cannot be one."""
-    number = as_count("round", round, ReportError, least=0)
-    if number > LAST_ROUND:
-        raise ReportError("round must be the number of a round, got a number of more than 62 bits")
-    return number
+    if isinstance(round, int) and round > LAST_ROUND:
+        raise ReportError(f"there is no round {round if round < 10**40 else 'with a number of so many digits'}")
+    return as_count("round", round, ReportError, least=0)
 
 
 def as_reason(why: object) -> str:
