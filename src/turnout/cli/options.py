@@ -16,6 +16,7 @@ from rich.text import Text
 
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
+from turnout.log import printable as escaped
 from turnout.policies.registry import POLICIES, setting_names
 from turnout.simulator.plans import RunPlan
 from turnout.store.limits import check_depth, read_file, too_deep
@@ -83,7 +84,7 @@ def print_json(value: Any) -> None:
 
 def printable(text: str) -> Text:
     """Returns text from clients without markup, and with control characters escaped."""
-    return Text("".join(char if char.isprintable() else ascii(char)[1:-1] for char in text))
+    return Text(escaped(text))
 
 
 def contenders(

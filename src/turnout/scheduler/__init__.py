@@ -16,7 +16,7 @@ from turnout.scheduler.journal.journal import is_fleet
 from turnout.scheduler.journal.reader import FleetReader, Follower, StaleError
 from turnout.scheduler.journal.repair import doubled_closes, remove_doubled_closes
 from turnout.scheduler.journal.replay import LIVE_DEFAULTS, live_policy
-from turnout.scheduler.metrics import SchedulerMetrics
+from turnout.scheduler.metrics import SchedulerMetrics, seconds_since_report
 from turnout.scheduler.outcomes import (
     ARRIVED,
     FAILED,
@@ -80,5 +80,6 @@ __all__ = [
     "is_fleet",
     "live_policy",
     "remove_doubled_closes",
+    "seconds_since_report",
     "verifier",
 ]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from turnout.kernel.certificate import Certificate
+from turnout.scheduler.journal.journal import JournalFigures
 from turnout.scheduler.records import OpenRound, Turn
-from turnout.store.storefile import StoreFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class SchedulerMetrics:
 
 
 def metrics_of(
-    file: StoreFile,
+    figures: JournalFigures,
     *,
     round: int,
     opened: OpenRound | None,
@@ -63,7 +63,7 @@ def metrics_of(
     """Computes the figures.
 
     Args:
-        file: The file of the fleet.
+        figures: The figures about the file.
         round: The number of the open round, or of the last closed round.
         opened: The open round, if there is one.
         turns: The turns of this round.
@@ -71,24 +71,25 @@ def metrics_of(
         refused: The reports that were refused.
         certificate: What was promised, if anything was.
     """
-    times = np.array(file.commit_times)
+    times = np.array(figures.commit_times)
     summary = None if certificate is None else certificate.summary()
     return SchedulerMetrics(
         round=round,
         open_round_seconds=None if opened is None else opened.elapsed,
-        seconds_since_report=_since_newest(turns),
-        commits=file.commits,
+        seconds_since_report=seconds_since_report(turns),
+        commits=figures.commits,
         commit_seconds_median=float(np.median(times)) if len(times) else None,
         commit_seconds_largest=float(times.max()) if len(times) else None,
-        log_bytes=file.log_bytes,
-        file_bytes=file.path.stat().st_size,
+        log_bytes=figures.log_bytes,
+        file_bytes=figures.file_bytes,
         snapshot_age_rounds=unsaved,
         refused_reports=refused,
         turns_behind=None if summary is None or summary.worst is None else summary.worst_behind,
     )
 
 
-def _since_newest(turns: Sequence[Turn]) -> float | None:
+def seconds_since_report(turns: Sequence[Turn]) -> float | None:
+    """Returns the time since the newest report of these turns, by the wall clock; None if nobody has reported."""
     moments = [moment for turn in turns for moment in (turn.at, turn.late_at) if moment is not None]
     if not moments:
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -135,21 +134,6 @@ def turn_from_row(row: Sequence[Any]) -> tuple[Turn, Any]:
     """Returns the turn of a row of the table of turns, and the checksum that is stored with it."""
     *columns, checksum = row[:CHECKSUM_COLUMN]
     return Turn(*columns, *row[CHECKSUM_COLUMN:]), checksum
-
-
-def update_turns(db: sqlite3.Connection, turns: Sequence[Turn]) -> None:
-    """Writes these turns in place of those of the same clients and rounds."""
-    db.executemany(
-        "UPDATE turns SET id = ?, kind = ?, seconds = ?, why = ?, at = ?, late_seconds = ?, late_at = ?, "
-        "folded = ?, loss = ?, seal = ? WHERE round = ? AND row = ?",
-        [
-            (
-                *(t.id, t.kind, t.seconds, t.why, t.at, t.late_seconds, t.late_at, t.folded, t.loss, t.checksum),
-                *(t.round, t.row),
-            )
-            for t in turns
-        ],
-    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

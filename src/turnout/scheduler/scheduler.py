@@ -40,7 +40,7 @@ from turnout.scheduler.records import OpenRound, RecordedOffer, Turn, pack_close
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
 from turnout.scheduler.rounds.choosing import build_open_round
 from turnout.scheduler.rounds.closing import build_closed_round
-from turnout.scheduler.rounds.feasibility import require_feasible_fleet
+from turnout.scheduler.rounds.feasibility import LARGE_FLEET, require_feasible_fleet
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import DEFAULT_POLICY, SchedulerOptions, SchedulerSettings
 from turnout.scheduler.status import SchedulerStatus, status_of
@@ -50,8 +50,6 @@ log = get_log("turnout.scheduler")
 LONGEST_PAUSE = 0.05
 #: The number of events that an export reads at a time.
 EXPORT_BATCH = 100
-#: Larger fleets are not tested for feasibility whenever a client joins or leaves, only in rounds 1, 2, 4, 8, …
-JUDGED_EVERY_CHANGE_UP_TO = 10_000
 
 
 class Scheduler:
@@ -498,7 +496,7 @@ class Scheduler:
         with self._mutex:
             memory, number = self._memory, self.round
             return metrics_of(
-                self._journal.file,
+                self._journal.figures(),
                 round=number,
                 opened=memory.opened,
                 turns=self._journal.turns_of(number),
@@ -685,7 +683,7 @@ class Scheduler:
             self._waits_too_long = bool(notice)
             if notice:
                 log.warning("%s: %s", self.path, notice)
-        is_small = len(self._fleet.ids) <= JUDGED_EVERY_CHANGE_UP_TO
+        is_small = len(self._fleet.ids) <= LARGE_FLEET
         if self._fleet.round.bit_count() == 1 or (is_small and self._judged_clients != self._active_clients):
             self._log_infeasibility()
 

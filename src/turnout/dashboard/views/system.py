@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from turnout.dashboard.watch import Watch
 from turnout.kernel.backend import kernel_name
 from turnout.kernel.certificate import STATUSES
 from turnout.kernel.fairness import SHARE_OF
+from turnout.scheduler import seconds_since_report
 from turnout.version import __version__
 
 KEPT_SAMPLES = 500
@@ -156,13 +156,16 @@ def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
 def _open_round(source: Source) -> dict[str, tuple[str, str, float]]:
     """Returns the age of the open round and of its newest report; 0 if no round is open or nobody has reported."""
     opened, turns = source.open_round() or (None, [])
-    reported = [datetime.fromisoformat(turn.at) for turn in turns if turn.at is not None]
+    reports = sum(turn.at is not None for turn in turns)
     age = 0.0 if opened is None else opened.elapsed
-    since = max((datetime.now(UTC) - max(reported)).total_seconds(), 0.0) if reported else 0.0
     return {
         "turnout_open_round_seconds": ("How long the open round has been open; 0 if none is open.", "gauge", age),
-        "turnout_open_round_reports": ("Reports of the open round.", "gauge", float(len(reported))),
-        "turnout_seconds_since_report": ("Time since the newest report of the open round.", "gauge", since),
+        "turnout_open_round_reports": ("Reports of the open round.", "gauge", float(reports)),
+        "turnout_seconds_since_report": (
+            "Time since the newest report of the open round.",
+            "gauge",
+            seconds_since_report(turns) or 0.0,
+        ),
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from turnout.errors import StoreError
 from turnout.scheduler.journal.redaction import Redaction, start_redaction
-from turnout.scheduler.journal.schema import INITIAL, INITIAL_DIGEST, KEEP_AVAILABILITY_UP_TO
+from turnout.scheduler.journal.schema import INITIAL, INITIAL_DIGEST, KEEP_AVAILABILITY_UP_TO, update_turns
 from turnout.scheduler.records import (
     OpenRound,
     RecordedOffer,
@@ -19,7 +19,6 @@ from turnout.scheduler.records import (
     pack_offer,
     pack_open,
     settings_digest,
-    update_turns,
 )
 from turnout.store.packing import pack_snapshot
 

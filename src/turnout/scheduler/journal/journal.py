@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnout.errors import StoreError
 from turnout.scheduler.journal.changes import Changes
@@ -40,6 +40,22 @@ from turnout.store.database import create, single_value, translate_sqlite_errors
 from turnout.store.lock import Writer, WriterLock
 from turnout.store.packing import parse_stored, unpack_snapshot
 from turnout.store.storefile import StoreFile
+
+
+class JournalFigures(NamedTuple):
+    """Figures about the file of a fleet.
+
+    Attributes:
+        commits: The number of commits since it was created.
+        commit_times: The seconds that the newest commits of this process took.
+        log_bytes: The size of the write-ahead log.
+        file_bytes: The size of the file.
+    """
+
+    commits: int
+    commit_times: tuple[float, ...]
+    log_bytes: int
+    file_bytes: int
 
 
 class Journal:
@@ -143,10 +159,10 @@ class Journal:
         with self._file.writing() as db:
             yield Changes(db)
 
-    @property
-    def file(self) -> StoreFile:
-        """The file with its counters and sizes, for monitoring."""
-        return self._file
+    def figures(self) -> JournalFigures:
+        """Returns the number of commits, how long the newest ones took, and sizes, for monitoring."""
+        file = self._file
+        return JournalFigures(file.commits, tuple(file.commit_times), file.log_bytes, self.path.stat().st_size)
 
     def check_writer(self) -> None:
         """Raises StoreError if another process has taken over the file."""

@@ -16,13 +16,13 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+from turnout.scheduler.journal.schema import update_turns
 from turnout.scheduler.records import (
     Turn,
     as_bytes,
     digest_of,
     redact_event,
     turn_from_row,
-    update_turns,
     was_available,
 )
 from turnout.store.database import single_value

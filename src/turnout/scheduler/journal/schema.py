@@ -16,8 +16,11 @@ snapshot     the state after an event, so that opening the file need not replay 
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Sequence
 from dataclasses import replace
 
+from turnout.scheduler.records import Turn
 from turnout.store.database import FileKind
 
 #: Files of format 1 and early files of format 2 lack this table; it is created when a scheduler opens them to write.
@@ -65,3 +68,18 @@ UPGRADES = {1: ("ALTER TABLE turns ADD COLUMN loss REAL", OFFERS), 2: (OFFERS,)}
 INITIAL, INITIAL_DIGEST = "initial_settings", "initial_seal"
 #: Fleets of up to this many clients keep the availability of every round; larger ones keep it since the last snapshot.
 KEEP_AVAILABILITY_UP_TO = 10_000
+
+
+def update_turns(db: sqlite3.Connection, turns: Sequence[Turn]) -> None:
+    """Writes these turns in place of those of the same clients and rounds."""
+    db.executemany(
+        "UPDATE turns SET id = ?, kind = ?, seconds = ?, why = ?, at = ?, late_seconds = ?, late_at = ?, "
+        "folded = ?, loss = ?, seal = ? WHERE round = ? AND row = ?",
+        [
+            (
+                *(t.id, t.kind, t.seconds, t.why, t.at, t.late_seconds, t.late_at, t.folded, t.loss, t.checksum),
+                *(t.round, t.row),
+            )
+            for t in turns
+        ],
+    )

@@ -12,7 +12,7 @@ from turnout.kernel.arrays import FINEST, FloatArray, IntArray
 from turnout.kernel.feasibility import ROUNDING, require_feasible
 from turnout.scheduler.rounds.state import ENOUGH_ROUNDS, Fleet
 
-#: In larger fleets the exact test takes seconds.
+#: In larger fleets the exact test takes seconds, and no test is made whenever a client joins or leaves.
 LARGE_FLEET = 10_000
 
 
