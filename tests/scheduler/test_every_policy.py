@@ -28,6 +28,7 @@ from turnout.scheduler import ClientStatus, Scheduler
 from turnout.scheduler.audit.certify import certify
 from turnout.scheduler.audit.doctor.doctor import examine
 from turnout.scheduler.audit.verify import differences
+from turnout.scheduler.clock import now
 from turnout.store.packing import unpack_snapshot
 
 CLIENTS = 6
@@ -316,7 +317,7 @@ def test_the_doctor_finds_no_problem_and_a_changed_state_is_one(
     state = scheduler.state()
     state["numbers.arrived"] = state["numbers.arrived"] + 1
     with scheduler._journal.writing() as changes:
-        changes.put_snapshot(scheduler._journal.last_event(), state)
+        changes.put_snapshot(scheduler._journal.last_event(), state, now())
     assert {problem.split(":")[0] for problem in problems(path)} == {"state", "books"}
 
 

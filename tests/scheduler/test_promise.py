@@ -25,6 +25,7 @@ from turnout.kernel.feasibility import least_tolerances, require_feasible
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.randomness import round_rng
 from turnout.scheduler import ClientStatus, Scheduler, certify, examine, verifier
+from turnout.scheduler.clock import now
 from turnout.scheduler.notices import longest_wait
 from turnout.scheduler.rounds.counters import ClientCounters
 
@@ -362,7 +363,7 @@ def test_the_doctor_accepts_an_old_snapshot_and_finds_a_forged_round(open_fleet:
     old = {key: value for key, value in state.items() if key not in ("judged_after", "numbers.broken_since")}
     for snapshot, problems in ((old, 0), (forged, 1)):
         with scheduler._journal.writing() as changes:
-            changes.put_snapshot(scheduler._journal.last_event(), snapshot)
+            changes.put_snapshot(scheduler._journal.last_event(), snapshot, now())
         assert len(findings()) == problems
     assert "numbers.broken_since" in findings()[0]
 
@@ -450,9 +451,9 @@ def test_certificates_of_format_1_are_still_verified(open_fleet: OpenFleet, fold
     }
     assert verifier.differences(json.dumps(old).encode(), lines) == []
     assert verifier.differences(json.dumps({**old, "holds": False}).encode(), lines)
-    lines[0] = f"{json.dumps({**terms, 'format': 4})}\n".encode()
+    lines[0] = f"{json.dumps({**terms, 'format': 5})}\n".encode()
     (problem,) = verifier.differences(json.dumps(old).encode(), lines)
-    assert "format 4 needs another version of the verifier" in problem
+    assert "format 5 needs another version of the verifier" in problem
 
 
 # Feasibility

@@ -188,10 +188,14 @@ def _recorded_fleet(path: Path) -> Recorded:
         settings, features, ids = reader.settings, reader.features, tuple(reader.ids)
         clients = len(ids)
         rounds = list(reader.closed_rounds())
-        amended = reader.amendments
+        amended, last_round = reader.amendments, reader.round
         # Contexts of other features cannot be compared: only the rounds with the present ones are used.
         learned_after = max((amendment.round for amendment in amended if amendment.has_new_features), default=0)
-        kept = [closed for closed in rounds if closed.available is not None and closed.round > learned_after]
+        kept = [closed for closed in rounds if _is_complete(closed) and closed.round > learned_after]
+        if not kept and rounds and not settings.persist_statuses:
+            raise SettingError(
+                f"{path} does not persist the statuses of its clients (persist_statuses=False): it cannot be replayed"
+            )
         if not kept:
             raise SettingError(
                 f"{path} holds no closed round with its available clients: close at least one round before a replay"
@@ -212,10 +216,15 @@ def _recorded_fleet(path: Path) -> Recorded:
         policy=settings.policy,
         settings=settings.settings,
         live=settings,
-        notes=_notes(settings, kept, len(rounds), stages, learned_after),
+        notes=_notes(settings, kept, last_round, stages, learned_after),
         ids=ids,
         stages=stages,
     )
+
+
+def _is_complete(closed: RecordedRound) -> bool:
+    """Returns whether the availability and the contexts of clients in a round are stored."""
+    return closed.available is not None and not bool(np.isnan(closed.contexts).any())
 
 
 def _stages(
@@ -258,7 +267,7 @@ def _notes(
         if len({stage.settings.deadline for stage in stages}) > 1:
             notes.append(f"resampled times meet the present deadline, {settings.deadline}, in all rounds")
     if len(kept) < rounds:
-        why = "the features were amended before them" if learned_after else "the availability of the others was deleted"
+        why = "the features were amended before them" if learned_after else "the others are not stored any more"
         notes.append(f"only the last {len(kept)} of {rounds} rounds are used: {why}")
     if any(stage.settings.overcommit != 1 for stage in (*stages, Stage(0, settings))):
         notes.append("over-selection is not replayed: the cohort has the requested size, and the server waits for all")

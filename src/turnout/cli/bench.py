@@ -27,7 +27,8 @@ from turnout.bench.oort import CLIENTS as OORT_CLIENTS
 from turnout.bench.oort import COHORT as OORT_COHORT
 from turnout.bench.oort import measure_oort
 from turnout.bench.sweeping import MAX_SECONDS, ROUNDS, measure_sweep
-from turnout.cli.options import DeviceOption, JsonOption, print_json, progress_bar
+from turnout.bench.year import YEAR, measure_year
+from turnout.cli.options import DeviceOption, JsonOption, as_period, print_json, progress_bar
 from turnout.errors import SettingError
 from turnout.kernel.backend import kernel_name
 from turnout.lab.learner_cache import torch_device
@@ -119,6 +120,52 @@ def choose(
 
 # The name of this benchmark before it was a sub-command.
 bench.command("choosing", hidden=True)(choose)
+
+
+@bench.command()
+def year(
+    clients: Annotated[int, typer.Option(min=10, help="Number of clients in the fleet.")] = 2000,
+    cohort: CohortOption = 50,
+    rounds: Annotated[int, typer.Option(min=20, help="Number of rounds to play.")] = 500,
+    keep_rounds: Annotated[
+        str | None, typer.Option(metavar="PERIOD", help="For how long rounds are kept, such as 5000; by default all.")
+    ] = None,
+    keep_offers: Annotated[
+        str | None, typer.Option(metavar="PERIOD", help="For how long offers are kept, such as 1000; by default all.")
+    ] = None,
+    persist_statuses: Annotated[bool, typer.Option(help="Whether statuses are written to the file.")] = True,
+    json: JsonOption = False,
+) -> None:
+    """Measure how the file of a live fleet grows, and what a year with a round every ten minutes takes.
+
+    With --keep-rounds, play at least twice as many rounds: the file grows until then, and no more.
+
+    Example: turnout bench year --rounds 600 --keep-rounds 200 --keep-offers 50
+    """
+    with progress_bar() as progress:
+        task = progress.add_task("rounds", total=rounds)
+        figures = measure_year(
+            clients=clients,
+            cohort=cohort,
+            rounds=rounds,
+            keep_rounds=as_period(keep_rounds),
+            keep_offers=as_period(keep_offers),
+            persist_statuses=persist_statuses,
+            progress=lambda number: progress.update(task, completed=number),
+        )
+    if json:
+        print_json({**asdict(figures), "bytes_a_round": figures.bytes_a_round, "year_bytes": figures.year_bytes})
+        return
+    table = Table("rounds", "size of the file", box=None)
+    for count, size in zip(figures.rounds, figures.sizes, strict=True):
+        table.add_row(f"{count:,}", f"{size / 1e6:,.2f} MB")
+    Console().print(table)
+    kept = f"rounds after {figures.summary_round:,} are kept" if figures.summary_round else "all rounds are kept"
+    _print(
+        f"{clients:,} clients, {cohort} in a round; {kept}. In the second half the file grew by "
+        f"{figures.bytes_a_round / 1e3:,.2f} kB a round. After a year with a round every ten minutes ({YEAR:,} rounds) "
+        f"it would have {figures.year_bytes / 1e6:,.0f} MB."
+    )
 
 
 @bench.command()

@@ -82,6 +82,11 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def as_period(text: str | None) -> int | str | None:
+    """Returns a number of rounds as such; anything else is for the scheduler to understand or refuse."""
+    return int(text) if text is not None and text.isdecimal() else text
+
+
 def printable(text: str) -> Text:
     """Returns text from clients without markup, and with control characters escaped."""
     return Text(escaped(text))

@@ -21,7 +21,7 @@ from turnout.kernel.arrays import (
     require_length,
 )
 from turnout.kernel.backend import compiled_kernel
-from turnout.kernel.rounds import TIMED_OUTCOMES, RoundReport
+from turnout.kernel.rounds import RoundReport
 
 #: The ridge follows the features' mean squares when one of them has changed by this factor.
 RESCALE = 2.0
@@ -142,7 +142,8 @@ class ExchangeTimeModel:
     def learn_from(self, report: RoundReport) -> None:
         """Updates the model with a round's report.
 
-        Times of clients that arrived or were late are learned. A failure gives no information about speed.
+        Times of clients that arrived or were late are learned, if their contexts are known. A failure gives no
+        information about speed.
         """
         late = report.late_arrivals
         if late is not None:
@@ -157,8 +158,8 @@ class ExchangeTimeModel:
         if len(clients) and int(clients.max()) >= self.clients:
             raise ReportError(f"client {clients.max()} is unknown: there are {self.clients} clients")
         self._check_features(contexts)
-        if report.outcomes is not None:
-            informative = report.with_outcome(*TIMED_OUTCOMES)
+        informative = report.informative()
+        if informative is not None:
             clients, contexts, times = clients[informative], contexts[informative], times[informative]
         self._update(clients, contexts, times)  # the report was validated when it was created
 

@@ -254,7 +254,8 @@ class RoundReport(_Value):
     Attributes:
         round: The number of the round, from 1.
         clients: The rows of the selected clients.
-        contexts: One row of features per selected client.
+        contexts: One row of features per selected client; a row of NaN if the context is not known any more, so that
+            nothing can be learned from it.
         exchange_times: The exchange times in seconds (tau in the paper); for a late client its deadline, for a failed
             client the time until it failed.
         available: The offer's availability mask, required if turns accrue only in rounds in which a client is
@@ -277,7 +278,7 @@ class RoundReport(_Value):
 
     def __post_init__(self) -> None:
         clients = as_rows("clients", self.clients, ReportError)
-        contexts = as_contexts(self.contexts, ReportError)
+        contexts = _as_known_or_unknown(self.contexts)
         times = as_times("exchange_times", self.exchange_times, ReportError)
         require_length("contexts", contexts, len(clients), "clients", ReportError)
         require_length("exchange_times", times, len(clients), "clients", ReportError)
@@ -334,6 +335,16 @@ class RoundReport(_Value):
     def duration(self) -> float:
         """The duration of the round in seconds (f in the paper); see `round_seconds`."""
         return round_seconds(self.exchange_times)
+
+    def informative(self) -> BoolArray | None:
+        """Returns a mask of the clients whose times tell something about their contexts; None if those of all do.
+
+        A failure tells nothing about speed, and neither does a time whose context is not known.
+        """
+        unknown = np.isnan(self.contexts).any(axis=1)
+        if self.outcomes is None and not unknown.any():
+            return None
+        return self.with_outcome(*TIMED_OUTCOMES) & ~unknown
 
     def with_outcome(self, *outcomes: str) -> BoolArray:
         """Returns a mask of the selected clients whose outcome is one of these."""
@@ -404,7 +415,7 @@ class ContextRange(_Value):
             rows: The clients that the contexts belong to; by default all clients in order.
             available: A mask of the contexts to check; contexts of unavailable clients have no meaning.
         """
-        values = as_contexts(contexts, error)
+        values = as_contexts(contexts, error) if error is not ReportError else _as_known_or_unknown(contexts)
         if values.shape[1] != len(self.lowest):
             raise error(f"contexts have {values.shape[1]} features, but the declared range has {len(self.lowest)}")
         for feature, (low, high) in enumerate(zip(self.lowest, self.highest, strict=True)):
@@ -414,13 +425,26 @@ class ContextRange(_Value):
             wrong = (column < low) | (column > high)
             if available is not None:
                 wrong &= available
-                if not wrong.any():
-                    continue
+            if not wrong.any():
+                continue
             index = int(np.flatnonzero(wrong)[0])
             row = index if rows is None else int(rows[index])
             raise error(
                 f"contexts[{row}, {feature}] = {column[index]} is outside the declared range [{low:g}, {high:g}]"
             )
+
+
+def _as_known_or_unknown(value: npt.ArrayLike) -> FloatArray:
+    """Converts contexts as `as_contexts` does, but accepts rows that are NaN throughout."""
+    array = np.asarray(value)
+    if array.ndim != 2 or array.dtype.kind != "f" or not array.size:
+        return as_contexts(value, ReportError)
+    unknown = np.isnan(array).all(axis=1)
+    if not unknown.any():
+        return as_contexts(value, ReportError)
+    contexts = np.array(array, dtype=np.float64)
+    contexts[~unknown] = as_contexts(array[~unknown], ReportError)
+    return contexts
 
 
 def _as_outcomes(outcomes: Sequence[str] | npt.NDArray[np.str_] | None, clients: int) -> Any:

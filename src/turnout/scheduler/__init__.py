@@ -13,9 +13,10 @@ from turnout.scheduler.journal.amendments import Amendment
 from turnout.scheduler.journal.backup import back_up_fleet
 from turnout.scheduler.journal.events import FleetEvent, LateTime, RecordedRound
 from turnout.scheduler.journal.journal import is_fleet
-from turnout.scheduler.journal.reader import FleetReader, Follower, StaleError
+from turnout.scheduler.journal.reader import FleetReader, Follower, ReplayStart, StaleError
 from turnout.scheduler.journal.repair import doubled_closes, remove_doubled_closes
 from turnout.scheduler.journal.replay import LIVE_DEFAULTS, live_policy
+from turnout.scheduler.journal.summary import FleetTotals, Summary
 from turnout.scheduler.metrics import SchedulerMetrics, seconds_since_report
 from turnout.scheduler.outcomes import (
     ARRIVED,
@@ -58,11 +59,13 @@ __all__ = [
     "FleetEvent",
     "FleetReader",
     "FleetStatus",
+    "FleetTotals",
     "Follower",
     "LateTime",
     "OpenRound",
     "RecordedOffer",
     "RecordedRound",
+    "ReplayStart",
     "Reporter",
     "Scheduler",
     "SchedulerMetrics",
@@ -71,6 +74,7 @@ __all__ = [
     "SchedulerStatus",
     "StaleError",
     "Statuses",
+    "Summary",
     "Turn",
     "back_up_fleet",
     "certify",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -14,7 +15,7 @@ from turnout.policies.registry import nested_settings, setting_names
 from turnout.scheduler.settings import SchedulerSettings
 
 #: The settings of the scheduler, and those of its policy, that can be amended.
-OF_SCHEDULER = ("deadline", "overcommit", "allow_infeasible")
+OF_SCHEDULER = ("deadline", "overcommit", "allow_infeasible", "keep_rounds", "keep_offers", "persist_statuses")
 OF_POLICY = ("cohort_size", "guaranteed_rate", "tolerance", "speed_weight")
 
 
@@ -28,6 +29,9 @@ class Amendments(TypedDict, total=False):
     guaranteed_rate: Rate
     speed_weight: float
     allow_infeasible: bool
+    keep_rounds: int | str | timedelta | None
+    keep_offers: int | str | timedelta | None
+    persist_statuses: bool
 
 
 def amended_settings(settings: SchedulerSettings, changes: Mapping[str, Any]) -> SchedulerSettings:

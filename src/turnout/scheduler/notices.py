@@ -23,7 +23,10 @@ LONGEST_WAIT_TURNS = 10
 #: The number of clients that a notice names.
 NAMED = 5
 
-
+#: What is said if the file may contain data of forgotten clients that no query returns.
+UNCLEAN_NOTICE = (
+    "unused parts of the file may contain data of clients that were forgotten: compact it to remove them for certain"
+)
 #: What is said if the time since the selection of the open round is not known.
 UNKNOWN_ELAPSED = "the time since the selection is unknown, because the machine was restarted and its clock was changed"
 

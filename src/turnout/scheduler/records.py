@@ -6,7 +6,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,12 @@ from turnout.store.packing import corruption_as_store_error, pack, parse_stored,
 CHECKSUM_COLUMN = 11
 
 
+def has_context(contexts: FloatArray) -> BoolArray:
+    """Returns which rows of an array are contexts; the others are NaN, because they are not known."""
+    unknown: BoolArray = np.asarray(np.isnan(contexts).any(axis=1))
+    return ~unknown
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ClosedRound:
     """Everything that a closed round changes.
@@ -29,7 +35,7 @@ class ClosedRound:
     Attributes:
         round: The number of the round.
         rows: The rows of the cohort.
-        contexts: The contexts of the cohort, one row per client.
+        contexts: The contexts of the cohort, one row per client; NaN if they are not known.
         seconds: The exchange time of each client, or the time after which the round was closed without it.
         kinds: The outcome of each client, as an index into KINDS.
         available: Which clients were available, by row.
@@ -50,6 +56,15 @@ class ClosedRound:
     late_seconds: FloatArray
     losses: FloatArray | None = None
 
+    def without_contexts(self) -> ClosedRound:
+        """Returns the round with unknown contexts."""
+        return replace(self, contexts=np.full_like(self.contexts, np.nan))
+
+    @property
+    def has_context(self) -> BoolArray:
+        """Whether the context of each client is known."""
+        return has_context(self.contexts)
+
     @property
     def reported_losses(self) -> FloatArray:
         """One loss per client, NaN where none was reported."""
@@ -69,7 +84,7 @@ class OpenRound:
         boot: The boot id of the machine at that time.
         joined: The ids of the clients that are new in this round; they stay only if it is closed.
         rows: The rows of the cohort.
-        contexts: The contexts of the cohort, one row per client.
+        contexts: The contexts of the cohort, one row per client; NaN if they are not known.
         available: Which clients were available, by row.
         reasons: The policy's reasons of the selection: arrays by name.
     """
@@ -85,6 +100,10 @@ class OpenRound:
     contexts: FloatArray
     available: BoolArray
     reasons: Mapping[str, FloatArray]
+
+    def without_contexts(self) -> OpenRound:
+        """Returns the round with unknown contexts."""
+        return replace(self, contexts=np.full_like(self.contexts, np.nan))
 
     @property
     def elapsed(self) -> float:

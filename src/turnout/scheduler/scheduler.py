@@ -34,9 +34,16 @@ from turnout.scheduler.journal.events import decode_event, event_to_dict
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.replay import FleetState, amend_fleet, live_policy, load, resolve_features
 from turnout.scheduler.metrics import SchedulerMetrics, metrics_of
-from turnout.scheduler.notices import UNKNOWN_ELAPSED, infeasible_notice, notices_of, promise_notice, waiting_notice
+from turnout.scheduler.notices import (
+    UNCLEAN_NOTICE,
+    UNKNOWN_ELAPSED,
+    infeasible_notice,
+    notices_of,
+    promise_notice,
+    waiting_notice,
+)
 from turnout.scheduler.outcomes import KINDS
-from turnout.scheduler.records import OpenRound, RecordedOffer, Turn, pack_closed
+from turnout.scheduler.records import OpenRound, RecordedOffer, Turn, has_context, pack_closed
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
 from turnout.scheduler.rounds.choosing import build_open_round
 from turnout.scheduler.rounds.closing import build_closed_round
@@ -44,6 +51,7 @@ from turnout.scheduler.rounds.feasibility import LARGE_FLEET, require_feasible_f
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import DEFAULT_POLICY, SchedulerOptions, SchedulerSettings
 from turnout.scheduler.status import SchedulerStatus, status_of
+from turnout.scheduler.upkeep import drop_some, summarize_at_once, summary_without, write_snapshot
 
 log = get_log("turnout.scheduler")
 #: The longest pause between two steps of forgetting a client, in seconds.
@@ -151,6 +159,12 @@ class Scheduler:
         with self._mutex:
             return list(self._fleet.ids)
 
+    @property
+    def summary_round(self) -> int:
+        """The last round that is no longer kept, because a summary has taken its place; 0 if all are kept."""
+        with self._mutex:
+            return self._journal.summary().round
+
     def rows(self, ids: Sequence[str]) -> IntArray:
         """Returns the rows of these clients, for a FleetStatus."""
         with self._mutex:
@@ -190,7 +204,8 @@ class Scheduler:
         """Removes the id and all reports of a client, and retires it; its turns stay in the certificate.
 
         The history is redacted in short transactions, between which other threads and processes can work. If the
-        process ends before that is complete, it is completed when the fleet is opened again.
+        process ends before that is complete, it is completed when the fleet is opened again. A file of up to 64 MiB is
+        rewritten at the end, so that unused parts of it contain nothing either; `compact` does so for larger ones.
         """
         with self._mutex:
             self._refuse_while_open("forget a client")
@@ -199,10 +214,13 @@ class Scheduler:
             while name in self._fleet.rows:
                 name += "-"
             with self._changing() as memory:
+                summary = summary_without(self._journal, self._settings, self._features, row, name)
                 memory.fleet.forget(row, name)
                 with self._journal.writing() as changes:
-                    last = changes.forget(row, client, name, memory.fleet.round - self._settings.late_window)
-                    changes.put_snapshot(last, memory.state())
+                    since = memory.fleet.round - self._settings.late_window
+                    last = changes.forget(row, client, name, since, summary)
+                    state = memory.state(with_contexts=self._settings.persist_statuses)
+                    changes.put_snapshot(last, state, now())  # without retention: older ones contain the client
                 memory.unsaved = 0
         is_left = True
         while is_left:
@@ -363,7 +381,7 @@ class Scheduler:
             opened, model = self._need_open(), self._fleet.model
             if model is None:
                 return {}
-            known = self._fleet.counters.learned[opened.rows] > 0
+            known = (self._fleet.counters.learned[opened.rows] > 0) & has_context(opened.contexts)
             rows = opened.rows[known]
             times = model.predict(opened.contexts[known], rows)
             return {self._fleet.ids[row]: seconds for row, seconds in zip(rows.tolist(), times.tolist(), strict=True)}
@@ -402,20 +420,23 @@ class Scheduler:
             opened = self._need_open()
             if after is not None:
                 as_number("after", after, ReportError, above=0)
-            with self._changing() as memory:
-                with self._journal.writing() as changes:
-                    waiting = self._journal.pending_late_turns()
-                    closed, turns = build_closed_round(opened, self._journal.turns_of(opened.round), waiting, after)
-                    memory.fleet.build_report(closed)  # refused before anything is written, if it must be
-                    changes.add_clients(len(memory.fleet.ids) - len(opened.joined), opened.joined)
-                    data, mask = pack_closed(closed, opened=opened.opened, closed=now(), wanted=opened.wanted)
-                    changes.add_event("close", data, mask)
-                    changes.put_closed_round(opened.round)
-                    changes.put_turns([*turns, *(replace(turn, folded=opened.round) for turn in waiting)])
-                    changes.drop_open_round(opened.round)
+            with self._changing() as memory, self._journal.writing() as changes:
+                waiting = self._journal.pending_late_turns()
+                closed, turns = build_closed_round(opened, self._journal.turns_of(opened.round), waiting, after)
+                memory.fleet.build_report(closed)  # refused before anything is written, if it must be
+                changes.add_clients(len(memory.fleet.ids) - len(opened.joined), opened.joined)
+                written = closed if self._settings.persist_statuses else closed.without_contexts()
+                data, mask = pack_closed(written, opened=opened.opened, closed=now(), wanted=opened.wanted)
+                event = changes.add_event("close", data, mask)
+                changes.put_closed_round(opened.round)
+                changes.put_turns([*turns, *(replace(turn, folded=opened.round) for turn in waiting)])
+                changes.drop_open_round(opened.round)
+                drop_some(changes, self._settings, opened.round)
                 report = memory.fleet.close(closed)
                 memory.opened = None
                 memory.unsaved += 1
+                if not self._settings.persist_statuses:  # what was learned cannot be computed from the event
+                    write_snapshot(changes, self._settings, memory, event)
             counts = {kind: int((closed.kinds == index).sum()) for index, kind in enumerate(KINDS)}
             log.event(logging.INFO, "close", fleet=self.path.name, round=closed.round, **counts)
             self._log_new_notices()
@@ -533,11 +554,20 @@ class Scheduler:
     def notices(self) -> list[str]:
         """Returns what an operator should know about the settings and the clients of this fleet."""
         with self._mutex:
-            return notices_of(self._fleet, self._settings, self._opened)
+            notices = notices_of(self._fleet, self._settings, self._opened)
+            return [*notices, UNCLEAN_NOTICE] if self._journal.is_unclean else notices
 
     def export(self) -> Iterator[dict[str, Any]]:
-        """Yields every event in order, as dictionaries that can be written as JSON, for an audit."""
-        last, joined = 0, 0
+        """Yields every event in order, as dictionaries that can be written as JSON, for an audit.
+
+        If earlier events are no longer kept, a line of the kind "summary" comes first: it states the last of them, the
+        last round that was closed by then, and the number of clients that had joined.
+        """
+        with self._mutex:
+            summary = self._journal.summary()
+        if summary.event:
+            yield {"event": summary.event, "kind": "summary", "round": summary.round, "clients": summary.clients}
+        last, joined = summary.event, summary.clients
         while True:
             events = []
             with self._mutex:  # in batches, so that other threads are not blocked for long
@@ -561,8 +591,25 @@ class Scheduler:
             self._refuse_while_open("take a snapshot")
             memory = self._memory
             with self._journal.writing() as changes:
-                changes.put_snapshot(self._journal.last_event(), memory.state())
-            memory.unsaved = 0
+                write_snapshot(changes, self._settings, memory, self._journal.last_event())
+
+    def compact(self) -> None:
+        """Deletes everything that is no longer kept, and rewrites the file without unused space.
+
+        With `keep_rounds` and `keep_offers`, every round deletes some of what is no longer kept, and the file does not
+        grow any more. This deletes all of it at once, and makes the file smaller: it temporarily needs as much disk
+        space again, and other processes cannot write meanwhile. It also removes what is left of forgotten clients in
+        unused parts of the file.
+        """
+        with self._mutex:
+            self._refuse_while_open("compact the file")
+            self.snapshot()
+            summarize_at_once(self._journal, self._settings, self._features, self._fleet.round)
+            is_left = True
+            while is_left:
+                with self._journal.writing() as changes:
+                    is_left = drop_some(changes, self._settings, self._fleet.round)
+            self._journal.compact()
 
     def close(self) -> None:
         """Closes the file; everything recorded is in it already."""
@@ -636,8 +683,9 @@ class Scheduler:
                 memory.fleet.join(joined)
                 opened, offered = self._select(memory.fleet, resolved, tuple(joined))
             with self._journal.writing() as changes:
-                changes.put_open_round(opened, [memory.fleet.ids[row] for row in opened.rows.tolist()])
-                changes.put_offer(offered)
+                written = opened if self._settings.persist_statuses else opened.without_contexts()
+                changes.put_open_round(written, [memory.fleet.ids[row] for row in opened.rows.tolist()])
+                changes.put_offer(offered, opened.opened)
             memory.opened = opened
         available, chosen = int(opened.available.sum()), len(opened.rows)
         log.event(

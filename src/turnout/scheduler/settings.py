@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import LARGEST_TIME, as_count, as_number
 from turnout.policies.registry import nested_settings, setting_names
+from turnout.scheduler.retention import Retention
 
 #: The policy of new fleets. A file stores the policy of its fleet, also if it was the default: it keeps that policy.
 DEFAULT_POLICY = "fair-pace"
@@ -37,6 +39,9 @@ class SchedulerOptions(TypedDict, total=False):
     confidence: float
     allow_infeasible: bool
     record_offers_up_to: int
+    keep_rounds: int | str | timedelta | None
+    keep_offers: int | str | timedelta | None
+    persist_statuses: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,15 @@ class SchedulerSettings:
         allow_infeasible: Whether the fleet starts even if the guarantee cannot be kept.
         record_offers_up_to: Fleets of up to this many clients record the status of every available client before each
             selection, so that selections can be explained; larger fleets record only those of the selected clients.
+        keep_rounds: For how many rounds, or for how long ("30 days"), closed rounds and their turns are kept, at least;
+            None keeps all of them. Older ones are replaced by a summary, with which certificates, debts, totals and
+            what was learned stay exact.
+        keep_offers: The same for the offers from which cohorts were selected, which take most of the space. The
+            selection of a round without its offer can only be explained in part.
+        persist_statuses: Whether the statuses of clients, and the contexts computed from them, are written to the file.
+            If not, selections are the same, but they can only be explained in part, and the file has no replay. The
+            learned times are written after every round instead. After a crash, nothing is learned from the round that
+            was open and from clients that were late.
     """
 
     policy: str = DEFAULT_POLICY
@@ -80,6 +94,9 @@ class SchedulerSettings:
     confidence: float = 0.9
     allow_infeasible: bool = False
     record_offers_up_to: int = 10_000
+    keep_rounds: int | str | timedelta | None = None
+    keep_offers: int | str | timedelta | None = None
+    persist_statuses: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.settings, Mapping):
@@ -97,12 +114,32 @@ class SchedulerSettings:
             as_number("overcommit", self.overcommit, SettingError, least=1, most=10)
         as_number("confidence", self.confidence, SettingError, above=0, most=0.9999)
         as_count("record_offers_up_to", self.record_offers_up_to, SettingError, least=0)
+        for name in ("keep_rounds", "keep_offers"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, Retention.parse(name, value).stored)
+        if not isinstance(self.persist_statuses, bool):
+            raise SettingError(f"persist_statuses must be True or False, got {self.persist_statuses!r}")
+        if isinstance(self.keep_rounds, int) and self.keep_rounds < self.late_window:
+            raise SettingError(
+                f"keep_rounds must be at least late_window, {self.late_window}, got {self.keep_rounds}: late clients "
+                "of these rounds may still report"
+            )
         try:
             json.dumps(asdict(self), allow_nan=False)
         except (TypeError, ValueError) as error:
             raise SettingError(
                 f"settings are stored as JSON and must be finite numbers, strings, lists or mappings: {error}"
             ) from error
+
+    @property
+    def round_retention(self) -> Retention | None:
+        """For how long closed rounds are kept; None for ever."""
+        return None if self.keep_rounds is None else Retention.parse("keep_rounds", self.keep_rounds)
+
+    @property
+    def offer_retention(self) -> Retention | None:
+        """For how long offers are kept; None for ever."""
+        return None if self.keep_offers is None else Retention.parse("keep_offers", self.keep_offers)
 
     @property
     def rest_after(self) -> int:
@@ -140,7 +177,7 @@ class SchedulerSettings:
         """
         stored = asdict(self)
         for name, value in _present_names(options, self.policy, self.settings).items():
-            if stored[name] == _as_json(value):
+            if stored[name] == _as_json(name, value):
                 continue
             if name in amended:
                 raise SettingError(
@@ -194,8 +231,10 @@ def _policies(policy: Any, settings: Any) -> Iterable[str]:
     return [name for name, _ in nested_settings(policy, settings)]
 
 
-def _as_json(value: Any) -> Any:
-    """Returns the value as it would be read from the file, where a tuple is a list."""
+def _as_json(name: str, value: Any) -> Any:
+    """Returns the value of a setting as it would be read from the file, where a tuple is a list."""
+    if name in ("keep_rounds", "keep_offers") and value is not None:
+        return Retention.parse(name, value).stored
     if isinstance(value, Mapping):
-        return {name: _as_json(entry) for name, entry in value.items()}
-    return [_as_json(entry) for entry in value] if isinstance(value, list | tuple) else value
+        return {key: _as_json("", entry) for key, entry in value.items()}
+    return [_as_json("", entry) for entry in value] if isinstance(value, list | tuple) else value

@@ -18,6 +18,7 @@ from turnout.kernel.rounds import RoundOffer
 from turnout.policies.explain.explanation import Explanation
 from turnout.scheduler import ClientStatus, Scheduler
 from turnout.scheduler.audit.explain import explain_client
+from turnout.scheduler.clock import now
 from turnout.scheduler.records import RecordedOffer
 
 DATA = Path(__file__).parents[1] / "data"
@@ -213,7 +214,7 @@ def test_a_selection_that_cannot_be_repeated_is_not_explained_exactly(open_fleet
     changed = RecordedOffer(6, offer.rows, offer.reasons, offer.available, offer.contexts * 1.5)
     with scheduler._journal.writing() as changes:
         changes.drop_offer(6)
-        changes.put_offer(changed)
+        changes.put_offer(changed, now())
     explanation = scheduler.explain("c0")
     assert not explanation.exact
     assert "computing it again gives another selection" in explanation.sentence

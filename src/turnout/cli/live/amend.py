@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from turnout.cli.options import JsonOption, print_json, printable
+from turnout.cli.options import JsonOption, as_period, print_json, printable
 from turnout.errors import SettingError
 from turnout.scheduler import FleetReader, Scheduler
 
@@ -39,6 +39,20 @@ def amend(
             help="Whether a promise is accepted that cannot be kept; by default as the fleet was created.",
         ),
     ] = None,
+    keep_rounds: Annotated[
+        str | None,
+        typer.Option(metavar="PERIOD", help="For how long rounds are kept: 5000 (rounds), 30d (days), or `all`."),
+    ] = None,
+    keep_offers: Annotated[
+        str | None,
+        typer.Option(metavar="PERIOD", help="For how long offers are kept: 1000 (rounds), 7d (days), or `all`."),
+    ] = None,
+    persist_statuses: Annotated[
+        bool | None,
+        typer.Option(
+            "--persist-statuses/--no-persist-statuses", help="Whether the statuses of clients are written to the file."
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Change settings of a fleet from the next round on; no scheduler may hold the file, and no round may be open.
@@ -46,6 +60,8 @@ def amend(
     Rounds so far count at the guaranteed rate that they were promised, later ones at the new rate. Turns, debts and
     everything learned stay. The change is recorded: certificates, explanations and replays use the settings of each
     round. A promise that cannot be kept for the clients of the fleet is refused.
+
+    With a period to keep, each round deletes some of what is older; `turnout fleet compact` deletes all of it at once.
 
     Example: turnout fleet amend fleet.turnout --guaranteed-rate 0.08 --deadline 120
     """
@@ -57,12 +73,16 @@ def amend(
         "guaranteed_rate": guaranteed_rate,
         "speed_weight": speed_weight,
         "allow_infeasible": allow_infeasible,
+        "keep_rounds": as_period(keep_rounds),
+        "keep_offers": as_period(keep_offers),
+        "persist_statuses": persist_statuses,
     }
     changes = {name: value for name, value in given.items() if value is not None}
     if not changes:
         raise SettingError("nothing to amend: pass a setting, such as --deadline 120 or --guaranteed-rate 0.08")
-    if changes.get("deadline") == "none":
-        changes["deadline"] = None
+    for name, word in (("deadline", "none"), ("keep_rounds", "all"), ("keep_offers", "all")):
+        if changes.get(name) == word:
+            changes[name] = None
     with FleetReader(file) as reader:
         features = reader.features  # nothing is selected, so the function that computes them is not needed
     with Scheduler.open(file, features=features) as scheduler:

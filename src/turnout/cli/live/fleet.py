@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnout.cli.live.amend import amend
-from turnout.cli.live.operate import abandon_round, backup, forget, repair, retire
+from turnout.cli.live.operate import abandon_round, backup, compact, forget, repair, retire
 from turnout.cli.live.promise import behind_words, certificate_table, explain_certificate, promise_to_dict
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.errors import SettingError
@@ -24,7 +24,7 @@ from turnout.scheduler import Finding, Scheduler, SchedulerStatus, Turn, examine
 from turnout.store.atomic import atomic_write
 
 fleet = typer.Typer(no_args_is_help=True, help="Inspect and maintain the file of a live fleet.")
-for command in (amend, backup, retire, forget, abandon_round, repair):
+for command in (amend, backup, compact, retire, forget, abandon_round, repair):
     fleet.command()(command)
 
 FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]

@@ -1,4 +1,4 @@
-"""`turnout fleet backup | retire | forget | abandon-round | repair`: what an operator does with a fleet."""
+"""`turnout fleet backup | compact | retire | forget | abandon-round | repair`: what an operator does with a fleet."""
 
 from __future__ import annotations
 
@@ -33,6 +33,30 @@ def backup(
         back_up_fleet(file, copy, lambda done, total: progress.update(task, completed=done, total=total))
     with FleetReader(copy) as reader:
         _say(f"{copy} has all {reader.round:,} closed rounds of {len(reader.ids):,} clients.")
+
+
+def compact(file: FleetArgument) -> None:
+    """Delete what the fleet no longer keeps, and rewrite its file without unused space.
+
+    `turnout fleet amend` sets for how long rounds (--keep-rounds) and offers (--keep-offers) are kept. Every round then
+    deletes some of what is older, so that the file stops growing; this command deletes all of it at once and makes the
+    file smaller. It also removes what is left of forgotten clients in unused parts of a large file. Certificates,
+    debts, totals and what was learned stay exact. No scheduler may hold the file, no round may be open, and the disk
+    must have room for a second copy of the file.
+
+    Example: turnout fleet compact fleet.turnout
+    """
+    before = file.stat().st_size if file.exists() else 0
+    with _opened(file) as scheduler:
+        with Console(stderr=True).status("Rewriting the file"):
+            scheduler.compact()
+        settings = scheduler.settings
+    with FleetReader(file) as reader:
+        summary = reader.summary()
+    kept = f"rounds after {summary.round:,} are kept" if summary.round else "all rounds are kept"
+    _say(f"{file} has {file.stat().st_size / 1e6:,.1f} MB now, {before / 1e6:,.1f} MB before; {kept}.")
+    if settings.keep_rounds is None and settings.keep_offers is None:
+        _say("To keep less, set a limit first: turnout fleet amend FILE --keep-rounds 5000 --keep-offers 1000")
 
 
 def retire(file: FleetArgument, client: ClientArgument) -> None:

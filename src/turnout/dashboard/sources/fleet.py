@@ -46,7 +46,8 @@ class FleetSource:
             self._reader.close()
             raise
         self.trouble: str | None = None
-        self.ledger = Ledger(debts_from=self._follower.fleet.round)
+        self.ledger = Ledger(debts_from=self._follower.fleet.round, first_after=self._follower.summary.round)
+        self._add_dropped_rounds()
         self._events = self._reader.last_event
         self._amendments: list[Amendment] = []
 
@@ -144,7 +145,12 @@ class FleetSource:
             notices.append(
                 "No deadline is set: a round stays open until every selected client replies or the round is closed."
             )
-        if self.ledger.debts_from:
+        if self.ledger.first_after:
+            notices.append(
+                f"Rounds up to {self.ledger.first_after:,} are no longer kept (keep_rounds). Totals contain them, "
+                "charts begin with the next round."
+            )
+        if self.ledger.debts_from > self.ledger.first_after:
             notices.append(
                 f"Availability up to round {self.ledger.debts_from:,} is no longer stored because this fleet is large. "
                 "Debts are shown from the next round on."
@@ -166,6 +172,13 @@ class FleetSource:
     def close(self) -> None:
         """Closes the file."""
         self._reader.close()
+
+    def _add_dropped_rounds(self) -> None:
+        """Adds the clients that joined, and the turns that were taken, in rounds that are no longer kept."""
+        summary, fleet = self._follower.summary, self._follower.fleet
+        if summary.event:
+            joined, left = fleet.counters.joined[: summary.clients], fleet.counters.retired[: summary.clients] > 0
+            self.ledger.begin(summary.clients, joined, left, self._reader.totals())
 
     def _apply(self, event: FleetEvent) -> None:
         is_ahead = self._follower.is_ahead(event.number)
@@ -227,4 +240,4 @@ class FleetSource:
                 exact = ledger.queues.owed_exactly()
                 ledger.initial_units = exact.units + exact.credit
                 ledger.initial_units_per_turn = ledger.queues.units_per_turn
-                ledger.judge_snapshot()
+                ledger.judge_snapshot(fleet.counters.broken_since)

@@ -17,7 +17,7 @@ from turnout.kernel.fairness import Accrual, FairnessQueues
 from turnout.kernel.rounds import RoundReport, round_seconds
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.rbcsf.change import ChangeDetector
-from turnout.scheduler import JUDGED_AFTER, OUTRUN, SURPLUS, ClientHistory
+from turnout.scheduler import JUDGED_AFTER, OUTRUN, SURPLUS, ClientHistory, FleetTotals
 
 #: Threshold of Page's test for changed exchange times, in mean prediction errors of the client. With exponentially
 #: distributed times the false alarm rate is 1 in 10,000 turns; doubled times are detected after about ten turns.
@@ -109,13 +109,14 @@ class Ledger:
     """Columns of rounds and turns, counters of clients, and fairness figures over time.
 
     `policy` is the policy that selected the cohorts, in its state after the last report it learned from; debts and
-    certificates come from it. Debts are known for rounds after `debts_from`.
+    certificates come from it. Debts are known for rounds after `debts_from`. The first round is that after
+    `first_after`: earlier ones are no longer kept, and only part of the totals.
     """
 
-    def __init__(self, *, debts_from: int = 0) -> None:
+    def __init__(self, *, debts_from: int = 0, first_after: int = 0) -> None:
         self.policy: SelectionPolicy | None = None
         self.clients = 0
-        self.debts_from = debts_from
+        self.debts_from, self.first_after = debts_from, first_after
         self._rounds = {name: GrowingArray(dtype) for name, dtype in _PER_ROUND.items()}
         self._turns = {name: GrowingArray(dtype) for name, dtype in _PER_TURN.items()}
         self._fairness_series = {name: GrowingArray(np.float64) for name in _FAIRNESS_SERIES}
@@ -157,7 +158,7 @@ class Ledger:
     @property
     def last_round(self) -> int:
         """The number of the last closed round; 0 before the first."""
-        return int(self.round_column("rounds")[-1]) if len(self) else 0
+        return int(self.round_column("rounds")[-1]) if len(self) else self.first_after
 
     @property
     def starts(self) -> IntArray:
@@ -305,6 +306,24 @@ class Ledger:
         if self._model is not None:
             self._model.add(count)
 
+    def begin(self, clients: int, joined: IntArray, left: BoolArray, totals: FleetTotals) -> None:
+        """Adds the clients that joined, and the turns that were taken, in rounds that are no longer kept.
+
+        Args:
+            clients: The number of clients.
+            joined: The rounds after which they joined.
+            left: Which of them have left.
+            totals: Their turns.
+        """
+        self.join(clients)
+        self.counters["joined"][:] = joined
+        self.counters["left_in"][left] = self.first_after
+        self.counters["turns"][:] = totals.turns[:clients]
+        self.counters["last_round"][:] = totals.last_round[:clients]
+        self.seconds[:] = totals.seconds[:clients]
+        self.history.arrived[:] = (totals.counts["arrived"] + totals.counts["surplus"])[:clients]
+        self.history.lost[:] = (totals.counts["late"] + totals.counts["failed"])[:clients]
+
     def use_history(self, history: ClientHistory) -> None:
         """Replaces the ledger's own client history by one that a fleet maintains."""
         self.history, self._owns_history = history, False
@@ -371,10 +390,15 @@ class Ledger:
             self._changes += 1  # the policy has learned from the round
             self._record_fairness(self._judge(number))
 
-    def judge_snapshot(self) -> None:
-        """Notes which clients are beyond the tolerance in a state that was not computed round by round."""
+    def judge_snapshot(self, broken_since: IntArray) -> None:
+        """Notes which clients are beyond the tolerance in a state that was not computed round by round.
+
+        Args:
+            broken_since: The rounds since which they are, as the state records them; 0 if that is unknown.
+        """
         self._changes += 1
         self._judge(0)
+        self._broken_since[:] = np.where(self._broken, broken_since, 0)
 
     def _judge(self, number: int) -> Certificate | None:
         """Notes since which round clients are beyond the tolerance; returns the certificate."""
@@ -396,9 +420,10 @@ class Ledger:
         if model is None or model.features != features or not len(report.clients):
             unknown = np.full(len(report.clients), np.nan)
             return unknown, unknown
-        known = self.history.arrived[report.clients] > 0
-        predicted = model.predict(report.contexts, report.clients)
-        band = self.exploration * model.uncertainty(report.contexts, report.clients)
+        contexts = np.nan_to_num(report.contexts)  # those of fleets that persist no statuses are NaN
+        known = (self.history.arrived[report.clients] > 0) & ~np.isnan(report.contexts[:, 0])
+        predicted = model.predict(contexts, report.clients)
+        band = self.exploration * model.uncertainty(contexts, report.clients)
         return np.where(known, predicted, np.nan), np.where(known, band, np.nan)
 
     def _count(self, played: PlayedRound, predicted: FloatArray, arrived_before: IntArray) -> None:

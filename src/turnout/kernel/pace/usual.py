@@ -70,8 +70,9 @@ class UsualContexts(_Sums):
 
     def learn_from(self, report: RoundReport) -> None:
         """Adds the contexts of the clients whose times were learned."""
-        rows, contexts, _ = _informative(report)
-        self._learn(rows, contexts)
+        kept = report.informative()
+        rows, contexts = report.clients, report.contexts
+        self._learn(*((rows, contexts) if kept is None else (rows[kept], contexts[kept])))
 
     def terms(self, model: ExchangeTimeModel, mean: FloatArray, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns the predicted time in the usual context, not below 0, times a weight; and that weight.
@@ -98,17 +99,9 @@ class UsualTimes(_Sums):
             delays = late.exchange_times - late.deadlines
             np.add.at(self.sums[0], late.clients, delays)
             self._fleet[0] += float(delays.sum())
-        rows, _, times = _informative(report)
-        self._learn(rows, times[:, None])
+        timed = report.with_outcome(*TIMED_OUTCOMES)
+        self._learn(report.clients[timed], report.exchange_times[timed][:, None])
 
     def terms(self, mean: FloatArray, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns the usual time times a weight; and that weight."""
         return self.sums[0, rows] + float(mean[0]), self.weights(rows)
-
-
-def _informative(report: RoundReport) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Returns the clients, contexts and times of a report, without failures."""
-    if report.outcomes is None:
-        return report.clients, report.contexts, report.exchange_times
-    kept = report.with_outcome(*TIMED_OUTCOMES)
-    return report.clients[kept], report.contexts[kept], report.exchange_times[kept]

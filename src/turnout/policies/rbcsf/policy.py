@@ -235,7 +235,9 @@ class RBCSF(WeightedPolicy):
 
     def _reset_changed(self, report: RoundReport, changes: ChangeDetector) -> None:
         """Forgets the model of every client whose times have changed."""
-        teaches = report.with_outcome("arrived")
+        teaches, informative = report.with_outcome("arrived"), report.informative()
+        if informative is not None:
+            teaches &= informative
         rows, contexts = report.clients[teaches], report.contexts[teaches]
         expected = self.time_model.predict(contexts, rows)
         changed = changes.changed(rows, expected, report.exchange_times[teaches])

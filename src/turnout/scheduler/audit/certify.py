@@ -18,15 +18,17 @@ from turnout.policies.base import SelectionPolicy
 from turnout.scheduler.audit.verify import differences
 from turnout.scheduler.clock import now
 from turnout.scheduler.journal.events import event_to_dict
-from turnout.scheduler.journal.reader import FleetReader
+from turnout.scheduler.journal.reader import FleetReader, ReplayStart
 from turnout.scheduler.journal.replay import live_policy, stored_features
+from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.store.atomic import atomic_write
 from turnout.version import __version__
 
 #: Format 2 states the tolerance, how far each client is behind and whether the promise is kept; format 1 only stated
-#: whether the books balance, which `holds` was the name of. Format 3 has amendments of the terms.
-FORMAT, FORMAT_WITH_AMENDMENTS = 2, 3
+#: whether the books balance, which `holds` was the name of. Format 3 has amendments of the terms. Format 4 begins with
+#: a summary of events that are not part of the record.
+FORMAT, FORMAT_WITH_AMENDMENTS, FORMAT_WITH_SUMMARY = 2, 3, 4
 
 
 def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
@@ -35,7 +37,11 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
     The certificate has the counts of the scheduler itself: the turns of each client, how far it is behind its promise,
     its status, and since when it is beyond the tolerance. `status`, `worst` and `since` are those of the clients that
     have not left. Before it is written, the independent verifier compares it with the record. The settings and terms
-    are those after the last amendment; the record has those at creation and the amended ones.
+    are those after the last amendment; the record has those at its beginning and the amended ones.
+
+    The record begins with the first event or, if earlier rounds are no longer kept or a large fleet has dropped the
+    availability of clients in them, with a summary of the events before. `summary` then states the last of them: what
+    the clients got up to there is stated, but cannot be computed again.
 
     Args:
         fleet: The file of the fleet.
@@ -49,11 +55,12 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
     if len({path.resolve() for path in (fleet, certificate, record)}) < 3:
         raise SettingError("fleet, certificate and record must be three different files: choose other paths")
     with FleetReader(fleet) as reader, reader.reading():
-        settings, state, amended = reader.settings, reader.state(), bool(reader.amendments)
+        settings, state = reader.settings, reader.state()
         if not state.fleet.ids:
             raise StoreError(f"no client has joined {fleet} yet: close a round before you certify")
+        start = _start(reader, state.fleet)
         header = {
-            "format": FORMAT_WITH_AMENDMENTS if amended else FORMAT,
+            "format": FORMAT_WITH_AMENDMENTS if reader.amendments else FORMAT,
             "turnout": __version__,
             "date": now(),
             "fleet": fleet.name,
@@ -62,14 +69,16 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
             "settings": reader.stored_settings,
             "terms": _terms(state.fleet.policy, state.fleet.judged_after),
         }
+        if start is not None:
+            before = {"event": start.event, "round": start.fleet.round}
+            header |= {"format": FORMAT_WITH_SUMMARY, "summary": before}
         # Clients that are new in the open round are not part of the record until it is closed.
         joined = len(state.fleet.ids) - (0 if state.opened is None else len(state.opened.joined))
-        digest, events = hashlib.sha256(), 0
+        digest = hashlib.sha256()
         with atomic_write(record) as out:
-            for line in _record_lines(reader, header):
+            for line in _record_lines(reader, header, start):
                 out.write(line)
                 digest.update(line)
-                events += 1
         certificate_of_all = state.fleet.certificate()
         if certificate_of_all is None:
             raise _guarantees_nothing(settings.policy)
@@ -77,7 +86,7 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
         summary = counted.summary()
         content = {
             **header,
-            "events": events - 1,
+            "events": reader.last_event,
             "rounds": state.fleet.round,
             "books_balance": counted.books_balance,
             "status": summary.status,
@@ -142,26 +151,48 @@ def _amended_terms(stored: Mapping[str, Any], before: Mapping[str, Any]) -> dict
     return _terms(policy, before["judged_after"], before.get("units_per_turn", 1))
 
 
-def _record_lines(reader: FleetReader, header: dict[str, Any]) -> Iterator[bytes]:
-    """Yields the lines of the record: the terms at creation, then one line per event."""
+def _start(reader: FleetReader, fleet: Fleet) -> ReplayStart | None:
+    """Returns the state with which the record begins; None if it begins with the first event."""
+    is_available_needed = fleet.queues is not None and fleet.queues.accrual == "available"
+    return reader.replay_start(with_availability=is_available_needed)
+
+
+def _record_lines(reader: FleetReader, header: dict[str, Any], start: ReplayStart | None) -> Iterator[bytes]:
+    """Yields the lines of the record: the terms at its beginning, a summary of earlier events, one line per event."""
     terms = header["terms"]
-    if header["format"] == FORMAT_WITH_AMENDMENTS:
+    if start is not None:
+        terms = _terms(start.fleet.policy, terms["judged_after"])
+        header = {**header, "settings": start.settings, "terms": terms}
+    elif header["format"] == FORMAT_WITH_AMENDMENTS:
         created = reader.created_with
         terms = _amended_terms(created, {"judged_after": terms["judged_after"]})
         header = {**header, "settings": created, "terms": terms}
     yield _line({"event": 0, "kind": "terms", **header})
-    for event in reader.events():
+    if start is not None:
+        yield _line(_summary_entry(start))
+    for event in reader.events(0 if start is None else start.event):
         if event.amended is not None:
             terms = _amended_terms(event.amended.settings, terms)
             yield _line({**event_to_dict(event), "terms": terms})
-            continue
-        if event.closed is not None and event.closed.available is None and header["terms"]["accrual"] == "available":
-            raise StoreError(
-                f"the availability of clients in some rounds of {reader.path} is no longer recorded, because large "
-                "fleets drop it with a snapshot: accrual by availability cannot be verified, use accrual='always' in a "
-                "new fleet to certify it"
-            )
-        yield _line(event_to_dict(event))
+        else:
+            yield _line(event_to_dict(event))
+
+
+def _summary_entry(start: ReplayStart) -> dict[str, Any]:
+    """Returns the line of a record that states what clients got before the record begins."""
+    fleet, certificate = start.fleet, start.fleet.certificate()
+    if certificate is None:
+        raise _guarantees_nothing(fleet.policy.name)
+    entries = _client_entries(certificate, fleet.ids)
+    stated = ("turns", "promised_units", "owed_units", "forfeited_units", "broken_since")
+    left = [fleet.ids[row] for row in np.flatnonzero(fleet.counters.retired).tolist()]
+    return {
+        "event": start.event,
+        "kind": "summary",
+        "round": fleet.round,
+        "clients": {name: {key: entry[key] for key in stated} for name, entry in entries.items()},
+        "left": left,
+    }
 
 
 def _line(entry: dict[str, Any]) -> bytes:

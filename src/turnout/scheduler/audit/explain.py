@@ -92,10 +92,13 @@ def _explain_not_selectable(fleet: Fleet, selection: Selection, row: int, ids: l
 
 def _why_not_recorded(offer: RecordedOffer | None, settings: SchedulerSettings) -> str:
     if offer is None:
+        dropped = "" if settings.keep_offers is None else f", is no longer kept (keep_offers={settings.keep_offers!r})"
         return (
-            "the offer of that round is not recorded, because an older version of turnout selected or because a "
-            "client of the offer was forgotten since"
+            f"the offer of that round{dropped}{' or' if dropped else ''} is not recorded, because an older version of "
+            "turnout selected or because a client of the offer was forgotten since"
         )
+    if not settings.persist_statuses:
+        return "the statuses of clients are not persisted (persist_statuses=False)"
     return (
         f"the fleet has more than {settings.record_offers_up_to:,} clients (record_offers_up_to), so only the selected "
         "clients are recorded"

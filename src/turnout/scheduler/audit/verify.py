@@ -10,7 +10,8 @@ turns · units_per_turn behind: broken beyond the tolerance (in turns), otherwis
 the round since which it is broken, recorded after the round judged_after. The worst client that has not left decides on
 the overall status. New terms count from the next round on, and all counts continue in the new units.
 Terms must follow from the settings beside them. The certificate has the last terms; the record must give the same
-certificate. Certificates of format 1 have no tolerance and no status; those of format 3 have amendments.
+certificate. Certificates of format 1 have no tolerance and no status; those of format 3 have amendments. In format 4,
+line 1 is a summary of earlier events that are not part of the record: the counts after them, with which it begins.
 
 All this proves the arithmetic of the record, not that the record is true: who wrote it could have left out an event.
 """
@@ -33,15 +34,22 @@ GUARANTEED = ("fair-pace", "rbcsf", "cs-ucb-q", "with-guarantee")  # policies wh
 
 def recount(lines: Iterable[bytes]) -> dict[str, Any]:
     """Computes the certificate from a record; raises ValueError if the lines are not a valid record."""
-    digest, header, left, rounds, number = hashlib.sha256(), {}, set(), 0, -1
+    digest, rounds, number = hashlib.sha256(), 0, -1
+    header: dict[str, Any] = {}
     clients: dict[str, dict[str, Any]] = {}
+    left: set[str] = set()
     for number, line in enumerate(lines):
         digest.update(line)
         event = json.loads(line, object_pairs_hook=_unique_keys)
-        _require(event["event"] == number, f"line {number} is event {event['event']}")
+        if number == 1 and header["format"] > 3:
+            rounds, clients, left = begin(header, event)
+            continue
+        expected = number + (header["summary"]["event"] - 1 if number and header["format"] > 3 else 0)
+        _require(event["event"] == expected, f"line {number} is event {event['event']}")
         if number == 0:
             header = event
-            _require(header["format"] in (1, 2, 3), f"format {header['format']} needs another version of the verifier")
+            known = header["format"] in (1, 2, 3, 4)
+            _require(known, f"format {header['format']} needs another version of the verifier")
             _require(header["policy"] == header["settings"]["policy"], "the policy is not that of the settings")
             check_terms(header["settings"], header["terms"], header["format"])
         elif event["kind"] == "join":
@@ -60,7 +68,8 @@ def recount(lines: Iterable[bytes]) -> dict[str, Any]:
             play(header["terms"], clients, left, event)
             if header["format"] > 1:
                 judge(header["terms"], clients, rounds)
-    counted = {"events": number, "rounds": rounds, "record_sha256": digest.hexdigest()}
+    events = number + (header["summary"]["event"] - 1 if header["format"] > 3 else 0)
+    counted = {"events": events, "rounds": rounds, "record_sha256": digest.hexdigest()}
     units = header["terms"]["units_per_turn"]
     books_balance = all(
         client["turns"] * units >= client["promised_units"] - client["owed_units"] - client["forfeited_units"]
@@ -75,6 +84,21 @@ def recount(lines: Iterable[bytes]) -> dict[str, Any]:
         status, since = ("kept", 0) if worst is None else (clients[worst][key] for key in ("status", "broken_since"))
         counted |= {"books_balance": books_balance, "status": status, "worst": worst, "since": since or None}
     return {key: header[key] for key in header if key not in ("event", "kind")} | counted | {"clients": clients}
+
+
+def begin(header: dict[str, Any], summary: dict[str, Any]) -> tuple[int, dict[str, dict[str, Any]], set[str]]:
+    """Returns the last round, the counts and the clients that have left, with which a record of format 4 begins."""
+    stated = {"event": summary["event"], "round": summary["round"]}
+    _require(summary["kind"] == "summary" and header["summary"] == stated, "line 1 is not the summary of the header")
+    _require(summary["event"] >= 1 and summary["round"] >= 0, "the summary has no events")
+    clients, counts = summary["clients"], ("turns", "promised_units", "owed_units", "forfeited_units", "broken_since")
+    for name, client in clients.items():
+        _require(set(client) == set(counts), f"the summary has other counts of {name!r}")
+        _require(all(type(count) is int and 0 <= count < 2**63 for count in client.values()), f"{name!r} has no counts")
+        _require(client["broken_since"] <= summary["round"], f"{name!r} is broken since a later round")
+    _require(set(summary["left"]) <= set(clients), "a client has left that never joined")
+    judge(header["terms"], clients, 0)
+    return summary["round"], clients, set(summary["left"])
 
 
 def check_terms(settings: dict[str, Any], terms: dict[str, Any], version: int) -> None:

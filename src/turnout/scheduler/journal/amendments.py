@@ -16,9 +16,8 @@ from turnout.scheduler.journal.changes import Changes
 from turnout.scheduler.journal.journal import Journal
 from turnout.store.packing import parse_stored
 
-#: The kind of the event, and the keys of `meta` for the settings at creation and their digest.
+#: The kind of the event.
 AMEND = "amend"
-INITIAL, INITIAL_DIGEST = "initial_settings", "initial_seal"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +79,7 @@ def amendments(journal: Journal) -> list[Amendment]:
     with journal.reading():
         if journal.initial_settings is None:  # without a search of all events
             return []
-        return [Amendment.unpack(data) for data in journal.events_of(AMEND)]
+        return [Amendment.unpack(data) for data in journal.amendments()]
 
 
 def settings_at(journal: Journal, event: int) -> dict[str, Any]:
@@ -93,10 +92,10 @@ def settings_at(journal: Journal, event: int) -> dict[str, Any]:
         present, initial = journal.settings, journal.initial_settings
         if initial is None:
             return present
-        newest = journal.events_of(AMEND)
+        newest = journal.amendments()
         if not newest or Amendment.unpack(newest[-1]).settings != present:
             raise journal.corruption("the settings are not those of the last amendment")
-        before = journal.events_of(AMEND, event)
+        before = journal.amendments(event)
         return dict(Amendment.unpack(before[-1]).settings) if before else initial
 
 
@@ -106,5 +105,5 @@ def _sentence(name: str, before: Any, after: Any) -> str:
 
 def _shown(name: str, value: Any) -> str:
     if value is None:
-        return "none" if name == "deadline" else "the default"
+        return {"deadline": "none", "keep_rounds": "all", "keep_offers": "all"}.get(name, "the default")
     return str(value)

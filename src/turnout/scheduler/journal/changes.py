@@ -8,8 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnout.errors import StoreError
-from turnout.scheduler.journal.redaction import Redaction, start_redaction
+from turnout.scheduler.journal.redaction import Redaction, pending_redactions, start_redaction
 from turnout.scheduler.journal.schema import INITIAL, INITIAL_DIGEST, KEEP_AVAILABILITY_UP_TO, update_turns
+from turnout.scheduler.journal.summary import (
+    drop_oldest_offers,
+    last_event,
+    read_summary,
+    replace_summary_state,
+    trim,
+    write_summary,
+)
 from turnout.scheduler.records import (
     OpenRound,
     RecordedOffer,
@@ -20,6 +28,7 @@ from turnout.scheduler.records import (
     pack_open,
     settings_digest,
 )
+from turnout.scheduler.retention import LEAST_ROUNDS, Retention
 from turnout.store.packing import pack_snapshot
 
 
@@ -41,8 +50,8 @@ class Changes:
 
     def add_event(self, kind: str, data: bytes, availability: bytes | None = None) -> int:
         """Appends an event whose digest covers all events before it; returns its number."""
-        last = self._db.execute("SELECT seq, digest FROM events ORDER BY seq DESC LIMIT 1").fetchone()
-        seq, previous = (1, b"") if last is None else (int(last[0]) + 1, last[1])
+        last, previous = last_event(self._db)
+        seq = last + 1
         digest = digest_of(previous, kind, data)
         self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (seq, kind, data, digest))
         self._db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (digest.hex(),))
@@ -64,8 +73,7 @@ class Changes:
         for seq, kind, data, availability in later:
             if seq not in numbers:
                 self.add_event(kind, data, availability)
-        last = self._db.execute("SELECT digest FROM events ORDER BY seq DESC LIMIT 1").fetchone()
-        self._db.execute("UPDATE meta SET value = ? WHERE key = 'head'", ("" if last is None else last[0].hex(),))
+        self._db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (last_event(self._db)[1].hex(),))
 
     def put_settings(self, settings: Mapping[str, Any]) -> None:
         """Writes amended settings; those with which the fleet was created are kept."""
@@ -87,11 +95,11 @@ class Changes:
             [(turn.round, turn.row, turn.id, turn.checksum) for turn in turns],
         )
 
-    def put_offer(self, offer: RecordedOffer) -> None:
-        """Writes the offer from which the cohort of the open round was selected."""
+    def put_offer(self, offer: RecordedOffer, at: str) -> None:
+        """Writes the offer from which the cohort of the open round was selected, at the time `at`."""
         data, volunteers = pack_offer(offer)
-        values = (offer.round, volunteers, data, offer_digest(offer.round, volunteers, data))
-        self._db.execute("INSERT INTO offers VALUES (?, ?, ?, ?)", values)
+        values = (offer.round, volunteers, data, offer_digest(offer.round, volunteers, data), at)
+        self._db.execute("INSERT INTO offers (round, volunteers, data, digest, at) VALUES (?, ?, ?, ?, ?)", values)
 
     def drop_offer(self, round: int) -> None:
         """Deletes the offer of a round."""
@@ -115,18 +123,89 @@ class Changes:
         """Deletes the turns of a round that was abandoned."""
         self._db.execute("DELETE FROM turns WHERE round = ?", (round,))
 
-    def put_snapshot(self, seq: int, state: Mapping[str, Any]) -> None:
+    def put_snapshot(self, seq: int, state: Mapping[str, Any], at: str, retention: Retention | None = None) -> None:
         """Writes the state after event `seq`, and deletes older snapshots.
 
         In a large fleet the availability of earlier rounds is deleted as well, because the snapshot replaces it.
+
+        Args:
+            seq: The number of the event.
+            state: The state.
+            at: The present time, in ISO format.
+            retention: For how long rounds are kept. One snapshot is then kept in each quarter of that period: when the
+                rounds before it are no longer kept, it becomes the summary of them.
         """
-        self._db.execute("DELETE FROM snapshot")
+        self._delete_snapshots(seq, retention)
         data = pack_snapshot(state)
-        self._db.execute("INSERT INTO snapshot VALUES (?, ?, ?)", (seq, data, digest_of(b"", str(seq), data)))
+        values = (seq, data, digest_of(b"", str(seq), data), int(state["round"]), at)
+        self._db.execute("INSERT INTO snapshot (seq, data, digest, round, at) VALUES (?, ?, ?, ?, ?)", values)
         if int(state["clients"]) > KEEP_AVAILABILITY_UP_TO:
             self._db.execute("DELETE FROM masks WHERE seq <= ?", (seq,))
 
-    def forget(self, row: int, client: str, name: str, since: int) -> int:
+    def _delete_snapshots(self, seq: int, retention: Retention | None) -> None:
+        kept_round, kept_at = read_summary(self._db).round, None
+        for number, round_, at in self._db.execute("SELECT seq, round, at FROM snapshot ORDER BY seq").fetchall():
+            is_spaced = (
+                retention is not None
+                and round_ is not None  # the snapshots of older versions do not state their rounds
+                and number < seq
+                and retention.has_quarter_passed(kept_round, kept_at, round_, at)
+            )
+            if is_spaced:
+                kept_round, kept_at = round_, at
+            else:
+                self._db.execute("DELETE FROM snapshot WHERE seq = ?", (number,))
+
+    def summarize(self, retention: Retention, newest_round: int, late_window: int, at: str) -> bool:
+        """Lets a snapshot take the place of all rounds before it that are no longer kept; returns whether one does.
+
+        Args:
+            retention: For how long rounds are kept.
+            newest_round: The last closed round.
+            late_window: The number of rounds in which late clients can still report.
+            at: The present time, in ISO format.
+        """
+        if pending_redactions(self._db):  # their digests are being computed
+            return False
+        event = 0
+        for number, round_, taken in self._db.execute("SELECT seq, round, at FROM snapshot ORDER BY seq").fetchall():
+            is_over = round_ is not None and retention.is_over(round_, taken, newest_round, at)
+            if is_over and round_ <= newest_round - late_window:
+                event = number
+        if event:
+            write_summary(self._db, event)
+        return bool(event)
+
+    def put_summary(self, event: int, state: Mapping[str, Any], at: str) -> None:
+        """Lets this state, which is that after event `event`, take the place of all events up to it."""
+        if pending_redactions(self._db):
+            raise StoreError("a client is being forgotten: open the file again, and then compact it")
+        data = pack_snapshot(state)
+        values = (event, data, digest_of(b"", str(event), data), int(state["round"]), at)
+        self._db.execute(
+            "INSERT OR REPLACE INTO snapshot (seq, data, digest, round, at) VALUES (?, ?, ?, ?, ?)", values
+        )
+        write_summary(self._db, event)
+
+    def trim(self) -> bool:
+        """Deletes some rows from before the summary; returns whether any are left."""
+        return trim(self._db)
+
+    def drop_offers(self, retention: Retention, newest_round: int, at: str) -> bool:
+        """Deletes some offers that are no longer kept, the oldest first; returns whether any are left.
+
+        Args:
+            retention: For how long offers are kept.
+            newest_round: The last round with an offer.
+            at: The present time, in ISO format.
+        """
+        if retention.rounds is not None:
+            return drop_oldest_offers(self._db, newest_round - retention.rounds)
+        query, cutoff = "SELECT COALESCE(MAX(round), 0) FROM offers WHERE at <= ?", retention.cutoff(at)
+        (until,) = self._db.execute(query, (cutoff,)).fetchone()
+        return drop_oldest_offers(self._db, min(int(until), newest_round - LEAST_ROUNDS))
+
+    def forget(self, row: int, client: str, name: str, since: int, summary: Mapping[str, Any] | None) -> int:
         """Replaces the id of a client, starts to remove all that it reported, and returns the number of the event.
 
         `Journal.redact` removes the rest in steps. A snapshot must be written in the same transaction, because the
@@ -137,6 +216,11 @@ class Changes:
             client: Its id.
             name: The name that replaces its id.
             since: The turns after this round can still be reported, so they are redacted at once.
+            summary: The state of the summary without what the client reported; None if it is not in the summary.
         """
-        start_redaction(self._db, Redaction(row, client, name), since)
+        first = read_summary(self._db)
+        if summary is not None:
+            replace_summary_state(self._db, summary)
+        redaction = Redaction(row, client, name, boundary=first.event, digest=first.digest.hex())
+        start_redaction(self._db, redaction, since)
         return self.add_event("forget", json.dumps({"row": row, "name": name}).encode())

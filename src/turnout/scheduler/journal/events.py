@@ -44,7 +44,7 @@ class RecordedRound:
         seconds: The time from the selection until the client returned, or until the round was closed without it; 0 for
             a client that was forgotten later.
         losses: The reported losses, NaN for a client that reported none; None if no client reported a loss.
-        contexts: The contexts of the cohort.
+        contexts: The contexts of the cohort; NaN if statuses are not persisted.
         available: Whether each client of the fleet was available, by row; None if a large fleet has dropped it.
         late: The true times of clients that were late in earlier rounds.
         wanted: The number of clients to wait for.
@@ -176,6 +176,6 @@ def event_to_dict(event: FleetEvent) -> dict[str, Any]:
         "outcomes": [KINDS[kind] for kind in closed.kinds.tolist()],
         "seconds": closed.seconds.tolist(),
         "losses": [None if loss is None or math.isnan(loss) else loss for loss in losses],
-        "contexts": closed.contexts.tolist(),
+        "contexts": None if np.isnan(closed.contexts).any() else closed.contexts.tolist(),
         "late": [{"client": late.client, "round": late.round, "seconds": late.seconds} for late in closed.late],
     }

@@ -14,21 +14,32 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnout.errors import StoreError
+from turnout.log import get_log
 from turnout.scheduler.journal.changes import Changes
 from turnout.scheduler.journal.redaction import (
+    UNCLEAN,
     Redaction,
     continue_redaction,
     is_offer_dropped,
+    is_unclean,
     pending_redactions,
     redact_pending_event,
     redact_pending_turn,
 )
-from turnout.scheduler.journal.schema import FLEET, INITIAL, INITIAL_DIGEST, READABLE, UPGRADES
+from turnout.scheduler.journal.schema import FLEET, INITIAL, INITIAL_DIGEST, READABLE, upgrade
+from turnout.scheduler.journal.summary import (
+    FleetTotals,
+    Summary,
+    has_summaries,
+    last_event,
+    read_summary,
+    read_summary_state,
+    read_totals,
+)
 from turnout.scheduler.records import (
     OpenRound,
     RecordedOffer,
     Turn,
-    as_bytes,
     digest_of,
     offer_digest,
     settings_digest,
@@ -40,6 +51,10 @@ from turnout.store.database import create, single_value, translate_sqlite_errors
 from turnout.store.lock import Writer, WriterLock
 from turnout.store.packing import parse_stored, unpack_snapshot
 from turnout.store.storefile import StoreFile
+
+log = get_log("turnout.scheduler")
+#: Files of up to this many bytes are rewritten after a client was forgotten.
+VACUUM_UP_TO = 64 * 2**20
 
 
 class JournalFigures(NamedTuple):
@@ -56,6 +71,18 @@ class JournalFigures(NamedTuple):
     commit_times: tuple[float, ...]
     log_bytes: int
     file_bytes: int
+
+
+class SavedState(NamedTuple):
+    """A state that is stored in a file.
+
+    Attributes:
+        event: The number of the event after which it was taken.
+        state: The state.
+    """
+
+    event: int
+    state: dict[str, Any]
 
 
 class Journal:
@@ -179,13 +206,35 @@ class Journal:
         Each call is a short transaction, so that other processes can write in between.
         """
         with self._file.reading() as db:
-            if not pending_redactions(db):
-                return False
-        with self._file.writing() as db:
-            is_left = continue_redaction(db)
-        if not is_left:
+            is_pending, is_left = bool(pending_redactions(db)), is_unclean(db)
+        if is_pending:
+            with self._file.writing() as db:
+                continue_redaction(db)
+            return True
+        if is_left:
             self._file.checkpoint()
-        return is_left
+            if self.path.stat().st_size <= VACUUM_UP_TO:
+                self._clean()
+        return False
+
+    def _clean(self) -> None:
+        """Rewrites the file, so that unused parts of it contain no data of forgotten clients."""
+        try:
+            self.compact()
+        except StoreError as error:  # for example no space: the mark stays, and a notice says so
+            log.warning("%s could not be rewritten after a client was forgotten: %s", self.path, error)
+
+    @property
+    def is_unclean(self) -> bool:
+        """Whether unused parts of the file may contain data of forgotten clients, which no query returns."""
+        with self._file.reading() as db:
+            return is_unclean(db)
+
+    def compact(self) -> None:
+        """Rewrites the file without unused space; this temporarily needs as much disk space again."""
+        self._file.vacuum()
+        with self._file.writing() as db:
+            db.execute("DELETE FROM meta WHERE key = ?", (UNCLEAN,))
 
     # Queries
 
@@ -194,24 +243,61 @@ class Journal:
         with self._file.reading() as db:
             return [str(client) for (client,) in db.execute("SELECT id FROM clients ORDER BY row")]
 
-    def snapshot(self) -> tuple[int, dict[str, Any]] | None:
-        """Returns the last snapshot: the number of the event after which it was taken, and the state."""
+    def summary(self) -> Summary:
+        """Returns the place at which the events that are kept begin."""
         with self._file.reading() as db:
-            stored = db.execute("SELECT seq, data, digest FROM snapshot ORDER BY seq DESC LIMIT 1").fetchone()
-        if stored is None:
-            return None
-        seq, data, digest = stored
-        if digest != digest_of(b"", str(seq), data):
-            raise self.corruption("the snapshot does not match its digest")
-        return int(seq), unpack_snapshot(data)
+            return read_summary(db)
+
+    def totals(self) -> FleetTotals:
+        """Returns the turns before the summary of all clients, by row."""
+        with self._file.reading() as db:
+            return read_totals(db, single_value(db, "SELECT COUNT(*) FROM clients"))
+
+    def snapshot(self, before: int | None = None) -> SavedState | None:
+        """Returns the newest state that is stored: the last snapshot or, if there is none, the summary.
+
+        Args:
+            before: Only states before this round was closed are of use.
+        """
+        with self._file.reading() as db:
+            rounds = "round" if has_summaries(db) else "NULL"
+            for seq, round_ in db.execute(f"SELECT seq, {rounds} FROM snapshot ORDER BY seq DESC").fetchall():
+                if before is not None and round_ is not None and round_ >= before:
+                    continue
+                data, digest = db.execute("SELECT data, digest FROM snapshot WHERE seq = ?", (seq,)).fetchone()
+                if digest != digest_of(b"", str(seq), data):
+                    raise self.corruption("the snapshot does not match its digest")
+                state = unpack_snapshot(data)
+                if before is None or int(state["round"]) < before:
+                    return SavedState(int(seq), state)
+            first = self.first_state()
+            return None if first is None or (before is not None and int(first.state["round"]) >= before) else first
+
+    def first_state(self) -> SavedState | None:
+        """Returns the state at which the events that are kept begin: the summary; None if all events are kept."""
+        with self._file.reading() as db:
+            summary = read_summary(db)
+            return SavedState(summary.event, read_summary_state(db)) if summary.event else None
+
+    def replay_start(self) -> SavedState | None:
+        """Returns the oldest state from which the promise can be computed again, event by event.
+
+        That is the summary or, if a large fleet has dropped the availability of clients in later rounds, the newest
+        snapshot. None if all events can be used.
+        """
+        return self.first_state() if self.has_all_availability() else self.snapshot()
 
     def events(self, after: int = 0, limit: int = -1) -> Iterator[tuple[int, str, bytes, bytes | None]]:
         """Yields (number, kind, data, packed availability) of the events after event `after`, checking each digest.
 
-        At most `limit` events are read; −1 stands for all.
+        At most `limit` events are read; −1 stands for all. Events before the summary are not kept.
         """
         with self._file.reading() as db:
-            previous = b"" if not after else single_value(db, "SELECT digest FROM events WHERE seq = ?", after)
+            summary = read_summary(db)
+            if after <= summary.event:
+                after, previous = summary.event, summary.digest
+            else:
+                previous = single_value(db, "SELECT digest FROM events WHERE seq = ?", after)
             # The first event after the boundary of a redaction still follows from the digest before the redaction.
             pending = pending_redactions(db)
             boundaries = {redaction.boundary: redaction.digest for redaction in pending}
@@ -228,22 +314,31 @@ class Journal:
                 previous = digest
                 yield seq, kind, redact_pending_event(pending, seq, kind, data), availability
 
-    def events_of(self, kind: str, until: int | None = None) -> list[bytes]:
-        """Returns the data of all events of one kind, in order; those up to event `until`, if it is given."""
+    def amendments(self, until: int | None = None) -> list[bytes]:
+        """Returns the data of all amendments, in order; those up to event `until`, if it is given."""
         with self._file.reading() as db:
-            query = "SELECT data FROM events WHERE kind = ? AND seq <= ? ORDER BY seq"
-            return [data for (data,) in db.execute(query, (kind, self.last_event() if until is None else until))]
+            summary, last = read_summary(db), self.last_event() if until is None else until
+            query = "SELECT data FROM events WHERE kind = 'amend' AND seq > ? AND seq <= ? ORDER BY seq"
+            kept = [data for (data,) in db.execute(query, (summary.event, last))]
+            return [*(data for number, data in summary.amendments if number <= last), *kept]
+
+    def forgotten(self) -> list[int]:
+        """Returns the rows of the clients that were forgotten since the summary."""
+        with self._file.reading() as db:
+            query = "SELECT data FROM events WHERE kind = 'forget' AND seq > ? ORDER BY seq"
+            return [int(parse_stored(data)["row"]) for (data,) in db.execute(query, (read_summary(db).event,))]
 
     def last_event(self) -> int:
         """Returns the number of the newest event; 0 before the first."""
         with self._file.reading() as db:
-            return int(single_value(db, "SELECT COALESCE(MAX(seq), 0) FROM events"))
+            return last_event(db)[0]
 
     def has_all_availability(self) -> bool:
-        """Returns whether the availability of clients is stored for every closed round."""
+        """Returns whether the availability of clients is stored for every closed round since the summary."""
         with self._file.reading() as db:
-            closed = single_value(db, "SELECT COUNT(*) FROM events WHERE kind = 'close'")
-            return bool(closed == single_value(db, "SELECT COUNT(*) FROM masks"))
+            first = read_summary(db).event
+            closed = single_value(db, "SELECT COUNT(*) FROM events WHERE kind = 'close' AND seq > ?", first)
+            return bool(closed == single_value(db, "SELECT COUNT(*) FROM masks WHERE seq > ?", first))
 
     def open_round(self) -> OpenRound | None:
         """Returns the open round, or None if no round is open."""
@@ -257,10 +352,13 @@ class Journal:
         return unpack_open(data)
 
     def count_joined(self, event: int) -> int:
-        """Returns how many clients had joined by this event, inclusive."""
+        """Returns how many clients had joined by this event, inclusive; by the summary, if the event is before it."""
         with self._file.reading() as db:
-            stored = db.execute("SELECT data FROM events WHERE kind = 'join' AND seq <= ?", (event,))
-            return sum(len(parse_stored(data)) for (data,) in stored)
+            summary = read_summary(db)
+            query = "SELECT data FROM events WHERE kind = 'join' AND seq > ? AND seq <= ?"
+            return summary.clients + sum(
+                len(parse_stored(data)) for (data,) in db.execute(query, (summary.event, event))
+            )
 
     def rounds_with_offers(self) -> list[int]:
         """Returns the rounds whose offers are recorded."""
@@ -339,8 +437,7 @@ class Journal:
     def check_head(self) -> None:
         """Raises StoreError if the newest events are missing."""
         with self._file.reading() as db:
-            last = db.execute("SELECT digest FROM events ORDER BY seq DESC LIMIT 1").fetchone()
-            if (b"" if last is None else as_bytes(last[0])).hex() != self._meta("head"):
+            if last_event(db)[1].hex() != self._meta("head"):
                 raise self.corruption("the newest events are missing")
 
     def pending_late_turns(self) -> list[Turn]:
@@ -369,10 +466,7 @@ class Journal:
         """Upgrades the file if necessary, and makes this process its writer."""
         format_ = self._format
         with self._file.writing() as db:
-            for older in range(format_, FLEET.format):
-                for statement in UPGRADES[older]:
-                    db.execute(statement)
-            db.execute(f"PRAGMA user_version = {FLEET.format}")
+            upgrade(db, format_)
             epoch = self._meta_count("epoch") + 1
             db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
             db.execute("UPDATE meta SET value = ? WHERE key = 'writer'", (str(Writer.current()),))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnout.errors import StoreError
 from turnout.scheduler.features import Features
@@ -14,8 +14,9 @@ from turnout.scheduler.journal.amendments import Amendment, amendments, settings
 from turnout.scheduler.journal.events import FleetEvent, RecordedRound, decode_event
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.replay import FleetState, apply_event, fleet_at, load, restore, stored_features
+from turnout.scheduler.journal.summary import FleetTotals, Summary
 from turnout.scheduler.records import OpenRound, RecordedOffer, Turn
-from turnout.scheduler.rounds.state import judged_after
+from turnout.scheduler.rounds.state import Fleet, judged_after
 from turnout.scheduler.settings import SchedulerSettings
 
 
@@ -163,8 +164,30 @@ class FleetReader:
         with self.reading():
             return load(self._journal, self.settings, self.features)
 
+    def summary(self) -> Summary:
+        """Returns where the events that are kept begin; event 0 stands for the beginning."""
+        return self._journal.summary()
+
+    def totals(self) -> FleetTotals:
+        """Returns the turns of all clients in rounds that are no longer kept, by row."""
+        return self._journal.totals()
+
+    def replay_start(self, *, with_availability: bool = True) -> ReplayStart | None:
+        """Returns the oldest state from which all later events can be applied; None for the beginning.
+
+        Args:
+            with_availability: Whether the events must have the availability of clients, which large fleets drop.
+        """
+        with self.reading():
+            start = self._journal.replay_start() if with_availability else self._journal.first_state()
+            if start is None:
+                return None
+            fleet = fleet_at(self._journal, start.event, self.settings, self.features)
+            restore(self._journal, fleet, start.state, self._journal.ids())
+            return ReplayStart(start.event, settings_at(self._journal, start.event), fleet)
+
     def follow(self) -> Follower:
-        """Returns a follower, which delivers all events from the first one on, with the state of the fleet."""
+        """Returns a follower, which delivers all events that are kept, with the state of the fleet."""
         return Follower(self, self._journal)
 
     def close(self) -> None:
@@ -183,14 +206,30 @@ class FleetReader:
         self.close()
 
 
+class ReplayStart(NamedTuple):
+    """A state from which later events can be applied.
+
+    Attributes:
+        event: The number of the event after which it was taken.
+        settings: The settings of the fleet then, as they are stored.
+        fleet: The state.
+    """
+
+    event: int
+    settings: dict[str, Any]
+    fleet: Fleet
+
+
 class Follower:
     """Delivers the events of a fleet as they are written, and keeps the state of the fleet.
 
     Attributes:
         fleet: The state before the first event that was not applied. Pass each event to `apply` when the state before
             it is no longer needed.
-        starts_after: The number of the last event that the initial state contains: 0, or the event of the last
-            snapshot if the file no longer has the availability of every round.
+        starts_after: The number of the last event that the initial state contains: 0; the event of the last snapshot if
+            the file no longer has the availability of every round; or that of the summary of rounds that are no longer
+            kept.
+        summary: Where the events that are delivered begin.
         position: The number of the last event that was delivered.
 
     `poll` raises StaleError if a client was forgotten, or if the writer dropped data that was not delivered yet. What
@@ -199,28 +238,31 @@ class Follower:
 
     def __init__(self, reader: FleetReader, journal: Journal) -> None:
         self._journal = journal
-        self.position = 0
-        self._ids: list[str] = []
         with journal.reading():
             self._last_at_start = journal.last_event()
-            newest = journal.snapshot()
-            snapshot = None if journal.has_all_availability() else newest
-            self.starts_after = 0 if snapshot is None else snapshot[0]
-            self.fleet = fleet_at(journal, self.starts_after, reader.settings, reader.features)
+            self.summary = journal.summary()
+            self.position = self.summary.event
+            start = reader.replay_start()
+            self.starts_after = 0 if start is None else start.event
+            self.fleet = fleet_at(journal, 0, reader.settings, reader.features) if start is None else start.fleet
+            newest = journal.snapshot() if start is None else None
             if newest is not None:
-                self.fleet.judged_after = judged_after(newest[1])  # as in the state of the scheduler
-            if snapshot is not None:
-                restore(journal, self.fleet, snapshot[1], journal.ids())
+                self.fleet.judged_after = judged_after(newest.state)  # as in the state of the scheduler
+            self._ids = self.fleet.ids[: self.summary.clients]
 
     def poll(self, limit: int = -1) -> list[FleetEvent]:
         """Returns the next events, at most `limit` of them; an empty list if there are none."""
+        with self._journal.reading():
+            if self._journal.summary().event > self.position:
+                raise self._stale()
+            return self._poll(limit)
+
+    def _poll(self, limit: int) -> list[FleetEvent]:
         events = []
         for number, kind, data, availability in self._journal.events(self.position, limit):
             forgotten = kind == "forget" and number > self._last_at_start
             if forgotten or (self.is_ahead(number) and kind == "close" and availability is None):
-                raise StaleError(
-                    f"data was removed from {self._journal.path} since it was read: read it again from the beginning"
-                )
+                raise self._stale()
             event = decode_event(number, kind, data, availability, self._ids, len(self._ids))
             if event.kind == "joined":  # share the strings of the state, if it has these ids already
                 ids = event.clients if self.is_ahead(number) else [self.fleet.ids[row] for row in event.rows]
@@ -228,6 +270,11 @@ class Follower:
             self.position = number
             events.append(event)
         return events
+
+    def _stale(self) -> StaleError:
+        return StaleError(
+            f"data was removed from {self._journal.path} since it was read: read it again from the beginning"
+        )
 
     def apply(self, event: FleetEvent) -> None:
         """Applies the next event to the state of the fleet."""

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from turnout.scheduler.journal.schema import update_turns
+from turnout.scheduler.journal.summary import forget_totals, last_event, trim
 from turnout.scheduler.records import (
     Turn,
     as_bytes,
@@ -25,10 +26,12 @@ from turnout.scheduler.records import (
     turn_from_row,
     was_available,
 )
-from turnout.store.database import single_value
 
 #: The number of turns, offers or events that one transaction redacts.
 BATCH = 200
+#: The key in `meta` of a mark: SQLite leaves bytes of changed rows in unused parts of its pages, so the file may still
+#: contain data of forgotten clients, which no query returns. Rewriting the whole file removes them.
+UNCLEAN = "unclean"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +89,16 @@ def is_offer_dropped(pending: Sequence[Redaction], round: int, availability: byt
     )
 
 
+def is_unclean(db: sqlite3.Connection) -> bool:
+    """Returns whether unused parts of the file may contain data of forgotten clients."""
+    return db.execute("SELECT 1 FROM meta WHERE key = ?", (UNCLEAN,)).fetchone() is not None
+
+
 def start_redaction(db: sqlite3.Connection, redaction: Redaction, since: int) -> None:
     """Replaces the id of the client, and redacts its turns after round `since`."""
     db.execute("PRAGMA secure_delete = ON")
     db.execute("UPDATE clients SET id = ? WHERE row = ?", (redaction.name, redaction.row))
+    forget_totals(db, redaction.row)
     _redact_turns(db, redaction, "AND round > ?", since)
     _store(db, [*pending_redactions(db), redaction])
 
@@ -101,8 +110,12 @@ def continue_redaction(db: sqlite3.Connection) -> bool:
         return False
     first, *others = pending
     db.execute("PRAGMA secure_delete = ON")
-    updated: Redaction | None
-    if first.is_turn_left:
+    updated: Redaction | None = first
+    is_trimmed = not trim(db)  # rows that are no longer kept need not be redacted
+    forget_totals(db, first.row)
+    if not is_trimmed:
+        pass
+    elif first.is_turn_left:
         updated = replace(first, is_turn_left=_redact_turns(db, first, f"LIMIT {BATCH}") == BATCH)
     elif first.is_offer_left:
         updated = _drop_offers(db, first)
@@ -163,8 +176,8 @@ def _redact_events(db: sqlite3.Connection, redaction: Redaction) -> Redaction | 
         redacted = redact_event(kind, data, redaction.row, redaction.client, redaction.name)
         new, old, boundary = digest_of(new, kind, redacted), as_bytes(digest), seq
         db.execute("UPDATE events SET data = ?, digest = ? WHERE seq = ?", (redacted, new, seq))
-    if boundary < single_value(db, "SELECT COALESCE(MAX(seq), 0) FROM events"):
+    if boundary < last_event(db)[0]:
         return replace(redaction, boundary=boundary, digest=old.hex())
     db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (new.hex(),))
-    db.execute("REINDEX turns_by_id")  # changed entries leave their old bytes in unused parts of its pages
+    db.execute("INSERT OR REPLACE INTO meta VALUES (?, '1')", (UNCLEAN,))
     return None

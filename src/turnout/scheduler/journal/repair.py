@@ -32,7 +32,7 @@ def remove_doubled_closes(path: Path) -> int:
     """
     with closing(Journal(path)) as journal:
         doubled = _doubled(journal)
-        if doubled and (journal.events_of("forget") or not journal.has_all_availability()):
+        if doubled and (journal.forgotten() or not journal.has_all_availability()):
             raise StoreError(
                 f"round {_closed_by(journal, doubled[0])} was closed twice in {path}, and the state cannot be computed "
                 "again, because clients were forgotten or availability was dropped: restore a backup",

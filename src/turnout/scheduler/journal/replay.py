@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.arrays import FloatArray
 from turnout.policies.base import SelectionPolicy
@@ -50,9 +52,15 @@ class FleetState:
     opened: OpenRound | None
     unsaved: int
 
-    def state(self) -> dict[str, Any]:
-        """Returns the state as plain arrays and numbers, with a digest of the ids."""
-        return {**self.fleet.state(), "ids": _ids_digest(self.fleet.ids)}
+    def state(self, *, with_contexts: bool = True) -> dict[str, Any]:
+        """Returns the state as plain arrays and numbers, with a digest of the ids.
+
+        Without contexts, the actual times of clients that are late now cannot be learned from this state.
+        """
+        state = {**self.fleet.state(), "ids": _ids_digest(self.fleet.ids)}
+        if not with_contexts:
+            state["awaited.contexts"] = np.full_like(state["awaited.contexts"], np.nan)
+        return state
 
 
 def load(journal: Journal, settings: SchedulerSettings, features: Features, *, judged_after: int = 0) -> FleetState:
@@ -69,11 +77,11 @@ def load(journal: Journal, settings: SchedulerSettings, features: Features, *, j
     """
     with journal.reading():
         ids, unsaved, snapshot = journal.ids(), 0, journal.snapshot()
-        after = 0 if snapshot is None else snapshot[0]
+        after = 0 if snapshot is None else snapshot.event
         fleet = fleet_at(journal, after, settings, features)
         fleet.judged_after = judged_after
         if snapshot is not None:
-            restore(journal, fleet, snapshot[1], ids)
+            restore(journal, fleet, snapshot.state, ids)
         for _, kind, data, availability in journal.events(after):
             apply_event(fleet, kind, data, availability)
             unsaved += kind == "close"
@@ -90,18 +98,36 @@ def load(journal: Journal, settings: SchedulerSettings, features: Features, *, j
 def load_before(journal: Journal, settings: SchedulerSettings, features: Features, round: int) -> Fleet:
     """Computes the state in which the cohort of a closed round was selected."""
     with journal.reading():
-        snapshot = journal.snapshot()
-        if snapshot is not None and int(snapshot[1]["round"]) >= round:
-            snapshot = None
-        after = 0 if snapshot is None else snapshot[0]
-        fleet = fleet_at(journal, after, settings, features)
-        if snapshot is not None:
-            restore(journal, fleet, snapshot[1], journal.ids())
+        first = journal.summary().round
+        if round <= first:
+            raise StoreError(f"rounds up to {first:,} are no longer kept (keep_rounds): choose a later round")
+        after, fleet = _load_saved(journal, settings, features, before=round)
         for _, kind, data, availability in journal.events(after):
             if kind == "close" and fleet.round + 1 == round:
                 return fleet
             apply_event(fleet, kind, data, availability)
     raise StoreError(f"round {round} was not closed in {journal.path}: check the number of the round")
+
+
+def load_after(journal: Journal, settings: SchedulerSettings, features: Features, round: int) -> tuple[int, Fleet]:
+    """Computes the state right after a round was closed; returns the number of that event, and the state."""
+    with journal.reading():
+        after, fleet = _load_saved(journal, settings, features, before=round)
+        for number, kind, data, availability in journal.events(after):
+            apply_event(fleet, kind, data, availability)
+            if kind == "close" and fleet.round == round:
+                return number, fleet
+    raise StoreError(f"round {round} was not closed in {journal.path}: check the number of the round")
+
+
+def _load_saved(journal: Journal, settings: SchedulerSettings, features: Features, *, before: int) -> tuple[int, Fleet]:
+    """Loads the newest stored state before a round; returns the number of its event, and the state."""
+    saved = journal.snapshot(before=before)
+    after = 0 if saved is None else saved.event
+    fleet = fleet_at(journal, after, settings, features)
+    if saved is not None:
+        restore(journal, fleet, saved.state, journal.ids())
+    return after, fleet
 
 
 def live_policy(settings: SchedulerSettings, features: int, clients: int) -> SelectionPolicy:

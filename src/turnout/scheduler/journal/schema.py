@@ -2,7 +2,8 @@
 
 meta         the settings and their digest, and those at creation once they were amended; the current writer (the epoch
              grows whenever the file is opened to write); the digest of the last event; the number of the last closed
-             round; the number of commits; what is left to do of the redaction of forgotten clients
+             round; the number of commits; what is left to do of the redaction of forgotten clients, and whether unused
+             parts of the file may contain their data
 clients      the ids of the clients, by row
 events       the events that the state is computed from: join, close, retire, forget, amend; the digest of each covers
              all events before it
@@ -11,7 +12,11 @@ offers       the offer from which each cohort was selected: the contexts of all 
              small enough
 open_round   the open round, if any
 turns        the clients that were invited in each round, and their outcomes; reports are written here
-snapshot     the state after an event, so that opening the file need not replay all events
+snapshot     the state after an event, so that opening the file need not replay all events; with retention, some earlier
+             ones too, from which the summary is taken
+summary      with retention: the state after the last event that is no longer kept, which takes the place of all events
+             up to it
+totals       with retention: the number of turns of each client, by outcome, that are no longer in `turns`
 """
 
 from __future__ import annotations
@@ -26,7 +31,18 @@ from turnout.store.database import FileKind
 #: Files of format 1 and early files of format 2 lack this table; it is created when a scheduler opens them to write.
 OFFERS = """
 CREATE TABLE IF NOT EXISTS offers (
-    round INTEGER PRIMARY KEY, volunteers BLOB NOT NULL, data BLOB NOT NULL, digest BLOB NOT NULL
+    round INTEGER PRIMARY KEY, volunteers BLOB NOT NULL, data BLOB NOT NULL, digest BLOB NOT NULL, at TEXT
+)"""
+SUMMARY = """
+CREATE TABLE summary (
+    seq INTEGER PRIMARY KEY, round INTEGER NOT NULL, previous BLOB NOT NULL, notes BLOB NOT NULL, digest BLOB NOT NULL,
+    data BLOB NOT NULL, data_digest BLOB NOT NULL
+)"""
+TOTALS = """
+CREATE TABLE totals (
+    row INTEGER PRIMARY KEY, arrived INTEGER NOT NULL, surplus INTEGER NOT NULL, outrun INTEGER NOT NULL,
+    late INTEGER NOT NULL, failed INTEGER NOT NULL, seconds REAL NOT NULL, last_round INTEGER NOT NULL,
+    seal INTEGER NOT NULL
 )"""
 FLEET = FileKind(
     "fleet",
@@ -54,20 +70,39 @@ CREATE TABLE turns (
     PRIMARY KEY (round, row)
 ) WITHOUT ROWID;
 CREATE INDEX turns_by_id ON turns (id, round);
-CREATE TABLE snapshot (seq INTEGER PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL);
+CREATE TABLE snapshot (seq INTEGER PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL, round INTEGER, at TEXT);
 {OFFERS};
+{SUMMARY};
+{TOTALS};
 """,
 )
-#: Still readable: files of format 2 do not count their commits and have no amendments; in format 1, turns have no
-#: losses either. A scheduler that opens such a file to write upgrades it.
+#: Still readable: files of format 2 do not count their commits and have no amendments and no retention; in format 1,
+#: turns have no losses either. A scheduler that opens such a file to write upgrades it.
 FORMAT_1, FORMAT_2 = replace(FLEET, format=1), replace(FLEET, format=2)
 READABLE = (FLEET, FORMAT_2, FORMAT_1)
-#: The statements that upgrade a file, by its format.
-UPGRADES = {1: ("ALTER TABLE turns ADD COLUMN loss REAL", OFFERS), 2: (OFFERS,)}
 #: The keys in `meta` of the settings with which an amended fleet was created, and of their digest.
 INITIAL, INITIAL_DIGEST = "initial_settings", "initial_seal"
 #: Fleets of up to this many clients keep the availability of every round; larger ones keep it since the last snapshot.
 KEEP_AVAILABILITY_UP_TO = 10_000
+
+
+def upgrade(db: sqlite3.Connection, format: int) -> None:
+    """Upgrades a file of an older format to the present one, inside a write transaction."""
+    if format < 2:
+        db.execute("ALTER TABLE turns ADD COLUMN loss REAL")
+    if format < 3:
+        db.execute(OFFERS)
+        if "at" not in _columns(db, "offers"):
+            db.execute("ALTER TABLE offers ADD COLUMN at TEXT")
+        db.execute("ALTER TABLE snapshot ADD COLUMN round INTEGER")
+        db.execute("ALTER TABLE snapshot ADD COLUMN at TEXT")
+        db.execute(SUMMARY)
+        db.execute(TOTALS)
+    db.execute(f"PRAGMA user_version = {FLEET.format}")
+
+
+def _columns(db: sqlite3.Connection, table: str) -> list[str]:
+    return [column[1] for column in db.execute(f"PRAGMA table_info({table})")]
 
 
 def update_turns(db: sqlite3.Connection, turns: Sequence[Turn]) -> None:

@@ -56,7 +56,8 @@ def build_open_round(
         available=available,
         reasons=selection.reasons,
     )
-    return opened, _recorded_offer(opened, contexts, settings.record_offers_up_to)
+    record_up_to = settings.record_offers_up_to if settings.persist_statuses else 0
+    return opened, _recorded_offer(opened, contexts, record_up_to)
 
 
 def _recorded_offer(opened: OpenRound, contexts: FloatArray, record_up_to: int) -> RecordedOffer:

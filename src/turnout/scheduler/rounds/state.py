@@ -177,8 +177,12 @@ class Fleet:
             self.queues.retire([row])
 
     def forget(self, row: int, name: str) -> None:
-        """Forgets everything that a client reported; only the turns and debts that the certificate needs remain."""
+        """Retires a client and forgets what it reported; only the turns and debts that the certificate needs remain."""
         self.retire(row)
+        self.erase(row, name)
+
+    def erase(self, row: int, name: str) -> None:
+        """Forgets the id and everything that a client reported, without retiring it."""
         del self.rows[self.ids[row]]
         self.ids[row] = name
         self.rows[name] = row
@@ -282,7 +286,7 @@ class Fleet:
         """Returns the predicted time of each client that returned, before the policy learns from the round."""
         if self.model is None:
             return None
-        predicted, returned = np.full(len(closed.rows), np.nan), closed.kinds <= SURPLUS
+        predicted, returned = np.full(len(closed.rows), np.nan), (closed.kinds <= SURPLUS) & closed.has_context
         if returned.any():
             predicted[returned] = self.model.predict(closed.contexts[returned], closed.rows[returned])
             # Only after an amendment of the features can a client have more times than were learned.
@@ -294,7 +298,8 @@ class Fleet:
         returned, missed = rows[closed.kinds <= SURPLUS], rows[closed.kinds >= LATE]
         counters.offered += closed.available
         counters.last_trained[returned] = closed.round
-        counters.learned[rows[closed.kinds != FAILED]] += 1
+        taught = closed.kinds != FAILED
+        counters.learned[rows[taught if self.model is None else taught & closed.has_context]] += 1
         counters.misses[returned] = 0
         counters.misses[missed] += 1
         counters.misses[closed.late_rows] = 0

@@ -24,6 +24,7 @@ from turnout.scheduler.audit.doctor.memory import check_state
 from turnout.scheduler.journal.amendments import AMEND, Amendment
 from turnout.scheduler.journal.replay import stored_features
 from turnout.scheduler.journal.schema import FLEET, INITIAL, INITIAL_DIGEST, READABLE
+from turnout.scheduler.journal.summary import read_summary
 from turnout.scheduler.records import settings_digest
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.store.database import connect, translate_sqlite_errors
@@ -62,6 +63,7 @@ def examine(path: Path) -> list[Finding]:
         checks: dict[str, Callable[[], CheckResult]] = {
             "log": lambda: _check_log(db, path),
             "settings": lambda: _check_settings(db),
+            "summary": lambda: tables.check_summary(db),
             "events": lambda: tables.check_events(db),
             "availability": lambda: tables.check_availability(db),
             "clients": lambda: tables.check_clients(db),
@@ -144,7 +146,8 @@ def _check_settings(db: sqlite3.Connection) -> CheckResult:
 
 def _amendment_problems(db: sqlite3.Connection, meta: dict[str, str]) -> Iterator[str]:
     """Yields where the settings at creation, the amendments and the present settings do not agree."""
-    amended = [Amendment.unpack(data) for data in event_data(db, AMEND)]
+    dropped = [data for _, data in read_summary(db).amendments]
+    amended = [Amendment.unpack(data) for data in (*dropped, *event_data(db, AMEND))]
     if bool(amended) != (INITIAL in meta):
         kept = "were kept" if INITIAL in meta else "are missing"
         yield f"there are {len(amended):,} amendments, but the settings at creation {kept}"

@@ -7,7 +7,8 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from turnout.scheduler.records import Turn, turn_from_row
+from turnout.scheduler.journal.summary import read_summary
+from turnout.scheduler.records import Turn, turn_from_row, unpack_closed
 
 #: The largest number of problems that one message lists; the others are only counted.
 MAX_LISTED = 5
@@ -71,14 +72,16 @@ def meta_value(db: sqlite3.Connection, key: str) -> str:
 
 
 def event_data(db: sqlite3.Connection, kind: str) -> Iterator[bytes]:
-    """Yields the data of all events of one kind, in order."""
-    for (data,) in db.execute("SELECT data FROM events WHERE kind = ? ORDER BY seq", (kind,)):
+    """Yields the data of all events of one kind that are kept, in order."""
+    query = "SELECT data FROM events WHERE kind = ? AND seq > ? ORDER BY seq"
+    for (data,) in db.execute(query, (kind, read_summary(db).event)):
         yield data
 
 
 def close_events(db: sqlite3.Connection) -> Iterator[tuple[int, bytes]]:
-    """Yields the numbers and the data of the events that closed a round."""
-    yield from db.execute("SELECT seq, data FROM events WHERE kind = 'close' ORDER BY seq")
+    """Yields the numbers and the data of the events that closed a round and are kept."""
+    query = "SELECT seq, data FROM events WHERE kind = 'close' AND seq > ? ORDER BY seq"
+    yield from db.execute(query, (read_summary(db).event,))
 
 
 def turns_by_row(db: sqlite3.Connection, round: int) -> dict[int, Turn]:
@@ -89,15 +92,24 @@ def turns_by_row(db: sqlite3.Connection, round: int) -> dict[int, Turn]:
 
 def forgotten_rows(db: sqlite3.Connection) -> set[int]:
     """Returns the rows of the clients that were forgotten."""
-    return {int(json.loads(data)["row"]) for data in event_data(db, "forget")}
+    return {*read_summary(db).forgotten, *_forgotten_since_summary(db)}
+
+
+def _forgotten_since_summary(db: sqlite3.Connection) -> list[int]:
+    return [int(json.loads(data)["row"]) for data in event_data(db, "forget")]
 
 
 def snapshot_required(db: sqlite3.Connection) -> str:
-    """Returns why the state cannot be rebuilt from the events alone, or "" if it can."""
-    if forgotten_rows(db):
+    """Returns why the state cannot be rebuilt from the events that are kept, or "" if it can."""
+    if _forgotten_since_summary(db):
         return "clients were forgotten"
-    stored, closed = db.execute("SELECT (SELECT COUNT(*) FROM masks), SUM(kind = 'close') FROM events").fetchone()
-    return "the availability of some rounds was dropped" if stored < (closed or 0) else ""
+    first = read_summary(db).event
+    (stored,) = db.execute("SELECT COUNT(*) FROM masks WHERE seq > ?", (first,)).fetchone()
+    if stored < sum(1 for _ in close_events(db)):
+        return "the availability of some rounds was dropped"
+    if any(not unpack_closed(data, None)[0].has_context.all() for _, data in close_events(db)):
+        return "the statuses of clients are not persisted"
+    return ""
 
 
 def snapshot_event(db: sqlite3.Connection) -> int:

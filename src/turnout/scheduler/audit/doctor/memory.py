@@ -22,8 +22,9 @@ from turnout.scheduler.audit.doctor.findings import (
     snapshot_required,
 )
 from turnout.scheduler.features import Features
-from turnout.scheduler.journal.journal import Journal
+from turnout.scheduler.journal.journal import Journal, SavedState
 from turnout.scheduler.journal.replay import FleetState, load, stored_features
+from turnout.scheduler.journal.summary import read_summary, read_totals
 from turnout.scheduler.outcomes import KINDS
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
@@ -51,13 +52,13 @@ def check_state(path: Path, db: sqlite3.Connection, remedy: str) -> Iterator[Fin
 
 
 class _SnapshotJournal(Journal):
-    """A journal whose snapshot can be ignored, so that the state is rebuilt from the first event."""
+    """A journal whose snapshots can be ignored, so that the state is rebuilt from all events that are kept."""
 
     ignore_snapshot = False
 
-    def snapshot(self) -> tuple[int, dict[str, Any]] | None:
-        """Returns the snapshot, or None if it is to be ignored."""
-        return None if self.ignore_snapshot else super().snapshot()
+    def snapshot(self, before: int | None = None) -> SavedState | None:
+        """Returns the newest stored state; without snapshots, only the summary is one."""
+        return self.first_state() if self.ignore_snapshot else super().snapshot(before)
 
 
 def _check_snapshot(
@@ -100,10 +101,11 @@ def _check_counters(db: sqlite3.Connection, fleet: Fleet) -> CheckResult:
     """Checks that the counters of the state are those of the recorded turns, and that the books balance."""
     result = CheckResult("this policy guarantees nothing")
     counts = {kind: np.zeros(len(fleet.ids), np.int64) for kind in KINDS}
-    for row, kind, count in db.execute(
-        "SELECT row, kind, COUNT(*) FROM turns WHERE round <= ? GROUP BY row, kind", (fleet.round,)
-    ):
+    kept = "SELECT row, kind, COUNT(*) FROM turns WHERE round > ? AND round <= ? GROUP BY row, kind"
+    for row, kind, count in db.execute(kept, (read_summary(db).round, fleet.round)):
         counts[kind][row] = count
+    dropped = read_totals(db, len(fleet.ids))
+    counts = {kind: count + dropped.counts[kind] for kind, count in counts.items()}
     known = np.ones(len(fleet.ids), np.int64)
     known[list(forgotten_rows(db))] = 0
     arrived, lost = counts["arrived"] + counts["surplus"], counts["late"] + counts["failed"]

@@ -23,6 +23,7 @@ from turnout.scheduler.audit.doctor.findings import (
 from turnout.scheduler.journal.journal import has_offers
 from turnout.scheduler.journal.redaction import pending_redactions
 from turnout.scheduler.journal.schema import KEEP_AVAILABILITY_UP_TO
+from turnout.scheduler.journal.summary import read_summary, read_summary_state, read_totals
 from turnout.scheduler.outcomes import KINDS, RETURNED
 from turnout.scheduler.records import (
     ClosedRound,
@@ -39,9 +40,11 @@ from turnout.scheduler.records import (
 
 def check_events(db: sqlite3.Connection) -> CheckResult:
     """Checks that no event is missing and that each matches its digest, which covers all events before it."""
-    result, kinds, previous, expected = CheckResult(), Counter[str](), b"", 1
+    result, kinds, summary = CheckResult(), Counter[str](), read_summary(db)
+    previous, expected = summary.digest, summary.event + 1
     boundaries = {redaction.boundary: redaction.digest for redaction in pending_redactions(db)}
-    for seq, kind, data, digest in db.execute("SELECT seq, kind, data, digest FROM events ORDER BY seq"):
+    query = "SELECT seq, kind, data, digest FROM events WHERE seq > ? ORDER BY seq"
+    for seq, kind, data, digest in db.execute(query, (summary.event,)):
         if seq - 1 in boundaries:
             previous = bytes.fromhex(boundaries[seq - 1])
         if seq != expected:
@@ -54,6 +57,22 @@ def check_events(db: sqlite3.Connection) -> CheckResult:
         result.problems.append("the newest events are missing")
     by_kind = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
     result.summary = f"{kinds.total():,} events{f' ({by_kind})' if by_kind else ''} match their digests"
+    if summary.event:
+        result.summary += f"; {summary.event:,} earlier ones are no longer kept"
+    return result
+
+
+def check_summary(db: sqlite3.Connection) -> CheckResult:
+    """Checks what takes the place of events and turns that are no longer kept against its digests."""
+    summary = read_summary(db)
+    if not summary.event:
+        return CheckResult("all rounds are kept")
+    state = read_summary_state(db)
+    result = CheckResult(f"rounds up to {summary.round:,} are no longer kept; their summary matches its digest")
+    if int(state["round"]) != summary.round or int(state["clients"]) != summary.clients:
+        result.problems.append("the state in the summary is not that of its last round")
+    (clients,) = db.execute("SELECT COUNT(*) FROM clients").fetchone()
+    read_totals(db, clients)  # raises an error for totals that do not match their checksums
     return result
 
 
@@ -72,7 +91,7 @@ def check_availability(db: sqlite3.Connection) -> CheckResult:
         elif hashlib.sha256(stored[0]).hexdigest() != header["mask"]:
             result.problems.append(f"the availability of clients in round {header['round']} does not match its digest")
         stored_rounds += stored is not None
-    for (seq,) in db.execute("SELECT seq FROM masks"):
+    for (seq,) in db.execute("SELECT seq FROM masks WHERE seq > ?", (read_summary(db).event,)):
         if seq not in closing_events:
             result.problems.append(f"an availability record belongs to event {seq}, which closes no round")
     result.summary = f"the availability of clients is stored for {stored_rounds:,} rounds"
@@ -84,8 +103,10 @@ def check_availability(db: sqlite3.Connection) -> CheckResult:
 def check_clients(db: sqlite3.Connection) -> CheckResult:
     """Checks the ids in the table of clients against those of the join events."""
     result = CheckResult()
-    joined = [client for data in event_data(db, "join") for client in json.loads(data)]
     stored = db.execute("SELECT row, id FROM clients ORDER BY row").fetchall()
+    # The ids of clients that joined before the summary are compared with the digest in its state.
+    joined = [client for _, client in stored[: read_summary(db).clients]]
+    joined += [client for data in event_data(db, "join") for client in json.loads(data)]
     if len(stored) != len(joined):
         result.problems.append(f"the table of clients has {len(stored):,} ids, but {len(joined):,} clients joined")
     unredacted = {redaction.row: redaction.client for redaction in pending_redactions(db)}
@@ -111,7 +132,8 @@ def check_turns(db: sqlite3.Connection) -> CheckResult:
 
 def check_rounds(db: sqlite3.Connection) -> CheckResult:
     """Checks turns against the events that closed their rounds: none may be lost or counted twice."""
-    result, last_closed = CheckResult(), 0
+    summary = read_summary(db)
+    result, last_closed = CheckResult(), summary.round
     ids = [client for (client,) in db.execute("SELECT id FROM clients ORDER BY row")]
     unredacted = {redaction.row for redaction in pending_redactions(db)}  # their turns and events may differ for now
     learned: dict[tuple[int, int], tuple[int, float]] = {}
@@ -127,17 +149,20 @@ def check_rounds(db: sqlite3.Connection) -> CheckResult:
         ):
             if (round_, row) in learned:
                 result.problems.append(f"the late time of {ids[row]!r} in round {round_} was learned twice")
-            learned[round_, row] = (closed.round, seconds)
+            if round_ > summary.round:
+                learned[round_, row] = (closed.round, seconds)
     if str(last_closed) != meta_value(db, "round"):
         result.problems.append(
             f"the last closed round should be {meta_value(db, 'round')}, but the events end with round {last_closed}"
         )
-    result.problems.extend(_late_time_problems(db, dict(learned)))
+    result.problems.extend(_late_time_problems(db, dict(learned), summary.round))
     open_round = db.execute("SELECT COALESCE(MAX(round), 0) FROM open_round").fetchone()[0]
     for (round_,) in db.execute("SELECT DISTINCT round FROM turns WHERE round > ?", (last_closed,)):
         if round_ != open_round:
             result.problems.append(f"there are turns of round {round_}, which is neither closed nor open")
-    result.summary = f"{last_closed:,} closed rounds and {len(learned):,} late times agree with the turns"
+    result.summary = (
+        f"{last_closed - summary.round:,} closed rounds and {len(learned):,} late times agree with the turns"
+    )
     return result
 
 
@@ -166,10 +191,19 @@ def _closed_round_problems(
             )
 
 
-def _late_time_problems(db: sqlite3.Connection, learned: dict[tuple[int, int], tuple[int, float]]) -> Iterator[str]:
-    """Yields problems of late times; `learned` maps (round, row) to the round that learned a time, and the time."""
+def _late_time_problems(
+    db: sqlite3.Connection, learned: dict[tuple[int, int], tuple[int, float]], after: int
+) -> Iterator[str]:
+    """Yields problems of late times.
+
+    Args:
+        db: A connection to the file.
+        learned: The round that learned a time, and the time, by the round and the row of the client that was late.
+        after: Rounds up to this one are no longer kept.
+    """
     forgotten = forgotten_rows(db)
-    for turn, _ in map(turn_from_row, db.execute("SELECT * FROM turns WHERE folded IS NOT NULL ORDER BY round, row")):
+    query = "SELECT * FROM turns WHERE folded IS NOT NULL AND round > ? ORDER BY round, row"
+    for turn, _ in map(turn_from_row, db.execute(query, (after,))):
         time = learned.pop((turn.round, turn.row), None)
         if turn.row not in forgotten and time != (turn.folded, turn.late_seconds):
             yield f"the recorded late time of {turn.id!r} in round {turn.round} is not the time that was learned"

@@ -1,0 +1,102 @@
+"""Applies the retention of a fleet: which rounds and offers are no longer kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from turnout.errors import StoreError
+from turnout.log import get_log
+from turnout.scheduler.clock import now
+from turnout.scheduler.features import Features
+from turnout.scheduler.journal.changes import Changes
+from turnout.scheduler.journal.journal import Journal
+from turnout.scheduler.journal.replay import FleetState, fleet_at, load_after, restore
+from turnout.scheduler.records import unpack_closed
+from turnout.scheduler.settings import SchedulerSettings
+
+log = get_log("turnout.scheduler")
+
+
+def write_snapshot(changes: Changes, settings: SchedulerSettings, memory: FleetState, event: int) -> None:
+    """Writes a snapshot of the state after event `event`; a snapshot that is old enough becomes the summary."""
+    at, retention = now(), settings.round_retention
+    changes.put_snapshot(event, memory.state(with_contexts=settings.persist_statuses), at, retention)
+    if retention is not None:
+        changes.summarize(retention, memory.fleet.round, settings.late_window, at)
+    memory.unsaved = 0
+
+
+def drop_some(changes: Changes, settings: SchedulerSettings, round: int) -> bool:
+    """Deletes some of what is no longer kept, which takes milliseconds; returns whether any is left.
+
+    Args:
+        changes: An open transaction.
+        settings: The settings of the fleet.
+        round: The newest round.
+    """
+    is_left = changes.trim()
+    if settings.offer_retention is not None:
+        is_left |= changes.drop_offers(settings.offer_retention, round, now())
+    return is_left
+
+
+def summarize_at_once(journal: Journal, settings: SchedulerSettings, features: Features, round: int) -> None:
+    """Replaces all rounds that are no longer kept by a summary, also if no snapshot was kept for it.
+
+    Args:
+        journal: The journal of the fleet.
+        settings: Its settings, which state for how long rounds are kept.
+        features: Its features.
+        round: The last closed round.
+    """
+    last = _last_dropped_round(journal, settings, round)
+    if last <= journal.summary().round:
+        return
+    try:
+        event, fleet = load_after(journal, settings, features, last)
+    except StoreError as error:  # a large fleet has dropped what is needed: a snapshot will become the summary in time
+        log.info("%s: no state after round %s can be computed: %s", journal.path, last, error)
+        return
+    state = FleetState(fleet, None, 0).state(with_contexts=settings.persist_statuses)
+    with journal.writing() as changes:
+        changes.put_summary(event, state, now())
+
+
+def _last_dropped_round(journal: Journal, settings: SchedulerSettings, round: int) -> int:
+    """Returns the last round that is no longer kept; 0 if all are."""
+    retention = settings.round_retention
+    if retention is None:
+        return 0
+    newest = round - settings.late_window
+    if retention.rounds is not None:
+        return max(min(newest, round - retention.rounds), 0)
+    found, at = 0, now()
+    for _, kind, data, _ in journal.events():
+        if kind == "close":
+            closed, header = unpack_closed(data, None)
+            if closed.round > newest or not retention.is_over(closed.round, header["closed"], round, at):
+                break
+            found = closed.round
+    return found
+
+
+def summary_without(
+    journal: Journal, settings: SchedulerSettings, features: Features, row: int, name: str
+) -> dict[str, Any] | None:
+    """Returns the state of the summary without what a client reported; None if the client is not in it.
+
+    Args:
+        journal: The journal of the fleet, before the client is forgotten.
+        settings: The settings of the fleet.
+        features: The features of the fleet.
+        row: The row of the client.
+        name: The name that replaces its id.
+    """
+    with journal.reading():
+        first = journal.first_state()
+        if first is None or row >= int(first.state["clients"]):
+            return None
+        fleet = fleet_at(journal, first.event, settings, features)
+        restore(journal, fleet, first.state, journal.ids())
+        fleet.erase(row, name)  # it was retired later
+        return FleetState(fleet, None, 0).state()
