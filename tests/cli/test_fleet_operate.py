@@ -1,4 +1,4 @@
-"""`turnout fleet backup | retire | forget | abandon-round | repair`."""
+"""`turnout fleet backup | compact | retire | forget | abandon-round | repair`."""
 
 from __future__ import annotations
 
@@ -63,6 +63,33 @@ def test_a_backup_never_replaces_a_file_and_needs_a_sound_fleet(file: Path, tmp_
     make_copy_of_a_running_fleet(file)
     assert "is a copy of a file in use" in error_of("backup", file, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+def test_a_fleet_is_compacted_to_what_it_keeps(file: Path, tmp_path: Path) -> None:
+    with Scheduler.open(file) as scheduler:
+        play(scheduler, 37)
+    size = file.stat().st_size
+    said = output_of("compact", file)
+    assert "all rounds are kept" in said
+    assert "turnout fleet amend FILE --keep-rounds 5000 --keep-offers 1000" in said
+    assert "keep_offers from all to 3, keep_rounds from all to 12" in output_of(
+        "amend", file, "--keep-rounds", "12", "--keep-offers", "3"
+    )
+    assert "rounds after 28 are kept" in output_of("compact", file)
+    assert file.stat().st_size < size
+    with FleetReader(file) as reader:
+        assert [closed.round for closed in reader.closed_rounds()] == list(range(29, 41))
+        assert [offer.round for offer in reader.offers()] == [38, 39, 40]
+    done = run("certify", file, "-o", tmp_path / "c.json")
+    assert "The record begins after round 28: what clients were promised and got up to then is stated" in done.stdout
+    done = run("verify", tmp_path / "c.json", tmp_path / "c.jsonl")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "Verified: the certificate matches the record.")
+    assert "The record begins after round 28" in done.stdout
+    assert "keep_rounds from 12 to all" in output_of("amend", file, "--keep-rounds", "all")
+    assert "keep_rounds must be a number of rounds, or of days such as '30 days', got 'soon'" in error_of(
+        "amend", file, "--keep-rounds", "soon"
+    )
+    assert "there is no fleet at" in error_of("compact", tmp_path / "missing.turnout")
 
 
 def test_clients_are_retired_and_forgotten(file: Path) -> None:

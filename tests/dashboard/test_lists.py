@@ -182,7 +182,7 @@ MISSING = [
     ("/api/client?id=unknown", "there is no client 'unknown'"),
     ("/api/client?id=", "there is no client"),
     ("/api/explain?id=unknown", "there is no client 'unknown'"),
-    ("/api/round?number=25", "rounds are numbered from 1 to 24"),
+    ("/api/round?number=25", "choose one from 1 to 24"),
     ("/api/explain?id=tablet-00&round=25", "there is no round 25"),
     ("/api/round?number=99999999999999999999999", "there is no round 99999999999999999999999"),
     ("/api/explain?id=tablet-00&round=99999999999999999999999", "there is no round 99999999999999999999999"),

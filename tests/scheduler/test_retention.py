@@ -141,6 +141,7 @@ def test_the_certificate_begins_with_the_summary_and_is_verified(kept: Path, who
     assert content["format"] == 4
     assert content["summary"] == {"event": summary.event, "round": summary.round}
     lines = (folder / "kept.jsonl").read_bytes().splitlines(keepends=True)
+    assert json.loads(lines[1])["left"] != []
     assert verifier.differences((folder / "kept.json").read_bytes(), lines) == []
     _check_by_fractions(folder / "whole.jsonl", content)
 

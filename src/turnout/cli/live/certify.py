@@ -54,6 +54,7 @@ def certify(
         console.print(f"{out}: {len(clients):,} clients, {certificate['rounds']:,} rounds")
         console.print(f"{record_path}: {certificate['events']:,} events, SHA-256 {certificate['record_sha256']}")
         console.print(printable(f"Promise {promise['sentence']}."))
+        _print_summary(console, certificate)
         console.print(f"To verify: turnout verify {out} {record_path}")
     if not found.holds:
         raise typer.Exit(1)
@@ -102,8 +103,18 @@ def verify(
         if known:
             console.print(printable(f"Promise {known['promise']['sentence']}."))
             console.print(_books(known["books_balance"]))
+            _print_summary(console, json_module.loads(text))
     if differences:
         raise typer.Exit(1)
+
+
+def _print_summary(console: Console, certificate: Mapping[str, Any]) -> None:
+    """Prints which rounds are not part of the record, if there are any."""
+    if "summary" in certificate:
+        console.print(
+            f"The record begins after round {certificate['summary']['round']:,}: what clients were promised and got up "
+            "to then is stated, and cannot be computed again."
+        )
 
 
 def _verified(content: Mapping[str, Any], record: Path) -> dict[str, Any]:
@@ -118,10 +129,12 @@ def _judged_certificate(content: Mapping[str, Any], record: Path) -> tuple[Certi
     left = set()
     with record.open("rb") as lines:
         for line in lines:
-            if b'"retire"' in line or b'"forget"' in line:
+            if any(kind in line for kind in (b'"retire"', b'"forget"', b'"summary"')):
                 event = json_module.loads(line)
                 if event["kind"] in ("retire", "forget"):
                     left.add(event["client"])
+                elif event["kind"] == "summary":
+                    left.update(event["left"])
     ids = [client for client in content["clients"] if client not in left]
     return _certificate_of(content, ids), ids
 

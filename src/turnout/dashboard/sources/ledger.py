@@ -17,7 +17,7 @@ from turnout.kernel.fairness import Accrual, FairnessQueues
 from turnout.kernel.rounds import RoundReport, round_seconds
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.rbcsf.change import ChangeDetector
-from turnout.scheduler import JUDGED_AFTER, OUTRUN, SURPLUS, ClientHistory, FleetTotals
+from turnout.scheduler import JUDGED_AFTER, KINDS, OUTRUN, SURPLUS, ClientHistory, FleetTotals
 
 #: Threshold of Page's test for changed exchange times, in mean prediction errors of the client. With exponentially
 #: distributed times the false alarm rate is 1 in 10,000 turns; doubled times are detected after about ten turns.
@@ -122,6 +122,8 @@ class Ledger:
         self._fairness_series = {name: GrowingArray(np.float64) for name in _FAIRNESS_SERIES}
         self._ends = GrowingArray(np.int64)
         self.metrics: dict[str, tuple[GrowingArray, GrowingArray]] = {}
+        #: The number of turns with each outcome, by index of KINDS, in rounds that are no longer kept.
+        self.dropped_outcomes: IntArray = np.zeros(len(KINDS), dtype=np.int64)
         self.availability = AvailabilityMasks()
         self.knows_availability = True
         self.counters: dict[str, IntArray] = {name: np.empty(0, dtype=np.int64) for name in _PER_CLIENT}
@@ -321,6 +323,7 @@ class Ledger:
         self.counters["turns"][:] = totals.turns[:clients]
         self.counters["last_round"][:] = totals.last_round[:clients]
         self.seconds[:] = totals.seconds[:clients]
+        self.dropped_outcomes = np.array([int(totals.counts[kind].sum()) for kind in KINDS], dtype=np.int64)
         self.history.arrived[:] = (totals.counts["arrived"] + totals.counts["surplus"])[:clients]
         self.history.lost[:] = (totals.counts["late"] + totals.counts["failed"])[:clients]
 

@@ -115,7 +115,7 @@ def about(watch: Watch, source: Source | None) -> dict[str, Any]:
         "name": source.name,
         "policy": source.policy,
         "clients": ledger.clients,
-        "rounds": len(ledger),
+        "rounds": ledger.last_round,
         "planned": source.planned,
         "finished": source.finished,
         "promise": promise(ledger),

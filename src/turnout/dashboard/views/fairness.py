@@ -210,7 +210,7 @@ def _groups(ledger: Ledger) -> list[dict[str, Any]]:
             "name": name,
             "clients": int((groups.group_of == index).sum()),
             "turns": int(certified.turns[index]),
-            "share": json_number(certified.turns[index] / max(len(ledger), 1)),
+            "share": json_number(certified.turns[index] / max(ledger.last_round, 1)),
             "promised": json_number(certified.promised[index]),
             "behind": json_number(certified.behind[index]),
             "tolerance": json_number(float(certified.tolerance)),

@@ -124,8 +124,8 @@ def shortfall_over_time(ledger: Ledger) -> dict[str, Any] | None:
 
 
 def outcomes(ledger: Ledger) -> dict[str, int]:
-    """Returns the number of turns by outcome."""
-    counts = np.bincount(ledger.turn_column("kinds"), minlength=len(KINDS)).tolist()
+    """Returns the number of turns by outcome, also of rounds that are no longer kept."""
+    counts = (np.bincount(ledger.turn_column("kinds"), minlength=len(KINDS)) + ledger.dropped_outcomes).tolist()
     return {kind: count for kind, count in zip(KINDS, counts, strict=True) if count or kind == KINDS[ARRIVED]}
 
 

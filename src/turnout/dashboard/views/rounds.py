@@ -45,7 +45,7 @@ def round_detail(watch: Watch, source: Source | None, *, requested: int | None) 
         return {**data, **EMPTY}
     ledger, opened = source.ledger, source.open_round()
     newest = ledger.last_round if opened is None else max(opened[0].round, ledger.last_round)
-    data = {**data, "first": 1 if newest else None, "last": newest or None}
+    data = {**data, "first": ledger.first_after + 1 if newest else None, "last": newest or None}
     number = newest if requested is None else requested
     if not newest:
         return {**data, **EMPTY}
@@ -54,7 +54,8 @@ def round_detail(watch: Watch, source: Source | None, *, requested: int | None) 
     turns = ledger.turns_of_round(number)
     if turns is None:
         suffix = " yet" if source.reading is not None else ""
-        raise ReportError(f"there is no round {number}{suffix}: rounds are numbered from 1 to {newest}")
+        first = ledger.first_after + 1
+        raise ReportError(f"there is no round {number}{suffix}: choose one from {first} to {newest}")
     index = int(np.searchsorted(ledger.round_column("rounds"), number))
     row = _round_row(source, index, turns)
     reasons = source.failures(number) if row["failed"] else {}

@@ -122,7 +122,7 @@ def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
         ),
         "turnout_round": ("The last closed round.", "gauge", float(ledger.last_round)),
         "turnout_clients": ("Clients that have joined, including retired ones.", "gauge", float(ledger.clients)),
-        "turnout_rounds_total": ("Closed rounds.", "counter", float(len(ledger))),
+        "turnout_rounds_total": ("Closed rounds.", "counter", float(ledger.last_round)),
         "turnout_round_seconds_total": ("Total duration of all rounds in seconds.", "counter", float(seconds.sum())),
     }
     if len(seconds):
