@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from turnout.analysis.theory import regret_bound
 from turnout.experiments.framework.claims import Claim, Group
 from turnout.experiments.framework.reproduce import plans_of
 from turnout.experiments.paper.comparison import (
@@ -319,8 +321,9 @@ def test_the_reference_of_the_regret_is_the_second_half() -> None:
 
 
 def test_the_late_rate_is_that_of_the_least_selected_client_in_the_second_half() -> None:
-    run = columns([[0], [0], [1], [0, 1], [1], [1]], [1.0] * 6, 2)
-    assert late_least_rate(run) == 1 / 3
+    run = columns([[1], [1], [1], [0, 1], [1], [1]], [1.0] * 6, 2)
+    assert late_least_rate(run) == 1 / 3  # and none of the first half
+    assert late_least_rate(columns([[0]] * 2 + [[1]] * 3, [1.0] * 5, 2)) == 0.0  # the longer half is the second
     assert late_least_rate(columns([[0], [0], [0], [0]], [1.0] * 4, 2)) == 0.0
 
 
@@ -351,6 +354,16 @@ def test_the_regret_is_the_own_time_minus_that_of_the_oracle_in_its_second_half(
     numbers = Theory().findings(runs).claims[1].numbers
     assert numbers["fair oracle, mean round time"] == "4 ± 0"
     assert all(numbers[f"{label}: regret at the end"].startswith("6 ± 0 ") for label in (W5, W20, W50))
+
+
+def test_the_bounds_are_those_of_the_theorem_in_the_papers_world() -> None:
+    quick = columns([[0], [0]], [1.0, 1.0], 1)
+    runs: Any = MadeUpRuns({W5: quick, W20: quick, W50: quick, ORACLE: quick})
+    table = Theory().findings(runs).tables["theory"]
+    world = {"R": 19.0, "S": math.sqrt(18), "L": math.sqrt(105), "delta": 0.1}
+    for label, weight in ((W5, 5), (W20, 20), (W50, 50)):
+        expected = regret_bound([1, 2], clients=40, guaranteed_rate=0.15, speed_weight=weight, **world)
+        np.testing.assert_allclose(np.asarray(table[f"{label} bound"]), expected)
 
 
 def test_a_regret_above_the_theorems_bound_is_found_in_the_runs() -> None:
