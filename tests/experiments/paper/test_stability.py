@@ -120,6 +120,10 @@ def test_queues_above_the_bound_of_the_proof_are_found_in_any_round() -> None:
     once[:, 2, 49] = 46 + 0.1 * NOISE
     found = verdicts(w50=once)
     assert (found[PROOF], found[PRINTED], found[CORRECTED]) == (FAILS, HOLDS, HOLDS)
+    numbers = by_name(stability_claims(queues(w50=once)))[PROOF].numbers
+    assert numbers[f"{W50}: rounds above the bound"] == "1 ± 0"
+    assert numbers[f"{W20}: rounds above the bound"] == "0 ± 0"
+    assert numbers[f"{W50}: at the end"].startswith("0.0006")
     once[:, 2, 49] = 44 + 0.1 * NOISE
     assert verdicts(w50=once)[PROOF] == HOLDS
     once[:, 2, 49] = 45.22 + NOISE

@@ -101,7 +101,7 @@ class Lemma(Experiment):
             left.set(title="Coverage (dotted: 1 − delta)", ylabel="share")
             right.axhline(float(table["mean_round"][~played][0]), color="black", linestyle="--", linewidth=1)
             right.set(title="Mean round (dashed: random)", ylabel="seconds")
-            left.legend()
+            left.legend(loc="center left")
             return drawn
 
 

@@ -87,7 +87,7 @@ class Stability(Experiment):
             right.set(title="Root of the sum of squared queues", xlabel="round", ylabel="turns")
             right.set(xscale="log", yscale="log")
             left.set_ylim(bottom=0)
-            left.legend()
+            left.legend(loc="lower left")
             return drawn
 
 
@@ -190,8 +190,11 @@ def _within(name: str, statement: str, curves: Mapping[str, FloatArray], bounds:
         [Group(label, ratio.max(axis=1)) for label, ratio in ratios.items()],
         1.0,
     )
-    at_the_end = {f"{label}: at the end": Group(label, ratio[:, -1]).summary for label, ratio in ratios.items()}
-    return replace(claim, numbers={**claim.numbers, **at_the_end})
+    numbers = dict(claim.numbers)
+    for label, ratio in ratios.items():
+        numbers[f"{label}: at the end"] = Group(label, ratio[:, -1]).summary
+        numbers[f"{label}: rounds above the bound"] = Group(label, (ratio > 1).sum(axis=1)).summary
+    return replace(claim, numbers=numbers)
 
 
 def _bound(queues: QueueCurves, speed_weight: float = 0.0, slowest: float = 0.0) -> FloatArray:
