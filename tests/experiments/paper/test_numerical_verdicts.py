@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,14 @@ from turnout.experiments.paper.comparison import (
     CONTENDERS,
     RBCSF_LABELS,
     PullRecord,
+    TrainingTime,
     first_round_at,
     flattening_claim,
     pull_record_claims,
     queue_claims,
     training_time_claims,
 )
-from turnout.experiments.paper.horizon import FLEET, ZERO, horizon_claims
+from turnout.experiments.paper.horizon import FLEET, ZERO, HorizonStudy, horizon_claims
 from turnout.experiments.paper.theory import (
     ORACLE,
     Theory,
@@ -337,8 +338,8 @@ class MadeUpRuns:
     def labels(self) -> list[str]:
         return list(self.runs)
 
-    def of(self, label: str) -> list[RoundColumns]:
-        return [self.runs[label]] * self.seeds
+    def of(self, label: str) -> Iterator[RoundColumns]:
+        return iter([self.runs[label]] * self.seeds)
 
     def each(self, label: str, measure: Any) -> Group:
         return Group(label, np.array([measure(run) for run in self.of(label)]))
@@ -471,6 +472,54 @@ def test_a_client_that_is_exactly_one_turn_behind_does_not_keep_the_promise() ->
     time = {label: group(label, 9.0) for label in (*(f"RBCS-F, weight {weight}" for weight in H_TIMES), ZERO, FLEET)}
     behind = {label: Group(label, np.ones(4)) for label in time}
     assert horizon_claims(time, behind)[0].verdict == OPEN
+
+
+# From runs to findings
+
+
+def test_the_horizon_is_judged_after_the_last_round() -> None:
+    """Client 1 is 1.8 turns behind in between, and 0 after the last round: 0.15 · 20 rounds = 3 turns."""
+    cohorts = [[0]] * 12 + [[1]] * 3 + [[0]] * 5
+    late = columns(cohorts, [2.0] * 20, 2)
+    labels = [*(f"RBCS-F, weight {weight}" for weight in H_TIMES), ZERO, FLEET]
+    runs: Any = MadeUpRuns(dict.fromkeys(labels, late))
+    findings = HorizonStudy().findings(runs)
+    kept = findings.claims[0]
+    assert (kept.verdict, kept.numbers[FLEET]) == (HOLDS, "0 ± 0")
+    table = findings.tables["horizon"]
+    assert np.asarray(table["least_share"]).tolist() == pytest.approx([0.15] * 7)
+    assert np.asarray(table["mean_round"]).tolist() == pytest.approx([2.0] * 7)
+    behind: Any = MadeUpRuns(dict.fromkeys(labels, columns(cohorts[:15] + [[0]] * 12, [2.0] * 27, 2)))
+    assert HorizonStudy().findings(behind).claims[0].verdict == FAILS  # 0.15 · 27 − 3 = 1.05 turns
+
+
+def test_training_time_is_the_sum_of_the_rounds_in_minutes() -> None:
+    runs: Any = MadeUpRuns({label: columns([[0], [0]], [60.0, 120.0], 1) for label in CONTENDERS})
+    claims = TrainingTime().findings(runs).claims
+    assert claims[0].numbers[RANDOM] == "3 ± 0"
+    assert {claim.verdict for claim in claims} == {OPEN}
+
+
+def test_evenness_and_spread_are_those_of_the_turns() -> None:
+    uneven = columns([[0], [0], [0], [1]], [1.0] * 4, 2)
+    even = columns([[0], [1], [0], [1]], [1.0] * 4, 2)
+    runs: Any = MadeUpRuns({label: uneven if label == FEDCS else even for label in CONTENDERS})
+    spread, most_uneven, jain = PullRecord().findings(runs).claims
+    assert (spread.verdict, most_uneven.verdict, jain.verdict) == (OPEN, HOLDS, HOLDS)
+    assert most_uneven.numbers[FEDCS] == "1 ± 0"
+    assert jain.numbers[RANDOM] == "1 ± 0"
+
+
+def test_the_trade_off_compares_a_tenth_of_the_rounds_with_all() -> None:
+    run = columns([[0]] * 2 + [[0, 1]] * 18, [8.0] * 2 + [4.0] * 18, 2)
+    labels = [f"RBCS-F, weight {weight:g}" for weight in TRADE_OFF_WEIGHTS]
+    runs: Any = MadeUpRuns({**dict.fromkeys(labels, run), TRADE_OFF_ORACLE: run})
+    findings = TradeOff().findings(runs)
+    table = {name: float(np.asarray(values)[0]) for name, values in findings.tables["trade-off"].items()}
+    assert (table["short_mean_round"], table["short_least_share"], table["short_rounds"]) == (8.0, 0.0, 2.0)
+    assert (table["long_mean_round"], table["long_least_share"], table["long_rounds"]) == (4.4, 0.9, 20.0)
+    assert table["fair_optimum"] == 4.0
+    assert findings.claims[2].numbers["RBCS-F, weight 20, gain"] == "0.9 ± 0"
 
 
 # The promise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -26,6 +28,7 @@ from turnout.experiments.paper.stability import (
     stability_claims,
 )
 from turnout.kernel.arrays import FloatArray
+from turnout.store import RoundColumns
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided"
 NOISE = np.array([0.0, 0.3, -0.2, 0.1])
@@ -169,6 +172,35 @@ def test_the_long_runs_are_those_of_the_papers_weights() -> None:
         {"speed_weight": 50.0},
         {"deadline": 3.0},
     ]
+
+
+class MadeUpRuns:
+    """Stands for `Runs`: the same made-up run for every seed of a contender."""
+
+    def __init__(self, run: RoundColumns) -> None:
+        self.run, self.labels = run, [*RBCSF_LABELS, UNSTABLE]
+
+    def curves(self, _: str, measure: Any) -> FloatArray:
+        return np.stack([measure(self.run)] * 3)
+
+
+def test_the_queues_of_a_run_are_measured_after_each_round() -> None:
+    """Three clients, of which the first trains in all 8 rounds: the others are owed 0.15 turns more after each."""
+    run = RoundColumns(
+        clients=3,
+        rounds=np.arange(1, 9),
+        starts=np.arange(9),
+        chosen=np.zeros(8, dtype=np.int64),
+        contexts=np.empty((8, 0)),
+        exchange_times=np.ones(8),
+    )
+    runs: Any = MadeUpRuns(run)
+    table = Stability().findings(runs).tables["stability-horizons"]
+    assert np.asarray(table["rounds"]).tolist()[:2] == [2, 8]
+    np.testing.assert_allclose(np.asarray(table["mean_owed"])[:2], [0.2, 0.8])
+    np.testing.assert_allclose(np.asarray(table["most_owed"])[:2], [0.3, 1.2])
+    np.testing.assert_allclose(np.asarray(table["norm"])[:2], np.sqrt(2) * np.array([0.3, 1.2]))
+    np.testing.assert_allclose(np.asarray(table["bound"])[:2], np.sqrt(2 * 20.45 * np.array([2, 8])))
 
 
 # The lemma
