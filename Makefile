@@ -71,7 +71,7 @@ bench: setup  ## measure a round in units of a memory copy, and compare with ref
 	$(BIN)/python -m benchmarks training
 	$(BIN)/python -m pytest -q benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds
 
-results: setup  ## reproduce the numerical study and the digits (4 min; the runs are stored in build/)
+results: setup  ## reproduce the numerical study and the digits (9 min of CPU time; the runs are stored in build/)
 	$(BIN)/turnout reproduce numerical --out docs/results/numerical --store build/study.turnout
 	$(BIN)/turnout reproduce accuracy --out docs/results/digits --store build/digits.turnout
 

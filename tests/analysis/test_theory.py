@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnout.analysis.theory import lemma_coverage, long_run_margin, regret, regret_bound
+from turnout.analysis.theory import drift_constant, lemma_coverage, long_run_margin, queue_bound, regret, regret_bound
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.exploration import ConstantExploration, TheoreticalExploration
@@ -149,6 +149,46 @@ def test_the_measured_regret_of_rbcsf_stays_below_its_bound() -> None:
         delta=0.1,
     )
     assert (regret(*durations) <= bound).all()
+
+
+# The queues
+
+
+@given(st.lists(st.lists(st.integers(0, 3), unique=True, max_size=4), min_size=1, max_size=30))
+def test_no_round_adds_more_to_the_lyapunov_function_than_the_drift_bound(cohorts: list[list[int]]) -> None:
+    """½·Σ owed² grows by at most Γ + Σ owed·(rate − chosen), whatever is selected."""
+    queues = FairnessQueues(4, "3/20")
+    for cohort in cohorts:
+        before = queues.owed.copy()
+        chosen = np.isin(np.arange(4), cohort)
+        queues.advance(np.array(cohort, dtype=np.int64))
+        drift = ((queues.owed**2).sum() - (before**2).sum()) / 2
+        assert drift <= drift_constant(4, "3/20") + before @ (0.15 - chosen) + 1e-12
+
+
+def test_the_drift_constant_and_the_bound_on_the_queues_follow_their_formulas() -> None:
+    assert drift_constant(40, 0.15) == 40 * (1 + 0.15**2) / 2 == 20.45
+    assert drift_constant(2, "1/2") == 1.25
+    bound = queue_bound([1, 8], clients=2, guaranteed_rate="1/2")
+    assert bound.tolist() == pytest.approx([math.sqrt(2.5), math.sqrt(20)])
+    with_penalty = queue_bound(8, clients=2, guaranteed_rate="1/2", speed_weight=3, slowest=5)
+    assert with_penalty == pytest.approx(math.sqrt(16 * (1.25 + 15)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rounds": [3, 0]}, "rounds must be at least 1"),
+        ({"clients": 0}, "clients must be at least 1"),
+        ({"guaranteed_rate": 2}, "guaranteed_rate must lie in"),
+        ({"speed_weight": -1}, "speed_weight must be at least 0"),
+        ({"slowest": -1}, "slowest must be at least 0"),
+    ],
+)
+def test_invalid_settings_of_the_bound_on_the_queues_are_rejected(change: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {"rounds": [1], "clients": 4, "guaranteed_rate": 0.1, **change}
+    with pytest.raises(SettingError, match=message):
+        queue_bound(**arguments)  # type: ignore[arg-type]
 
 
 # The lemma

@@ -42,7 +42,7 @@ def test_a_small_digits_study_writes_all_its_files(tmp_path: Path) -> None:
     assert {"fairness-impact-summary.csv", "accuracy-settings.csv"} <= {path.name for path in out.iterdir()}
     claims = json.loads((out / "claims.json").read_text())
     assert claims == result["claims"]
-    assert len(claims) == 5 + 12 + 8
+    assert len(claims) == 6 + 15 + 11
     assert {claim["verdict"] for claim in claims} <= {"holds", "does not hold", "not decided"}
     assert all(claim["numbers"] and claim["panel"].startswith("digits") for claim in claims)
     again = run("accuracy-time", "--dataset", "digits", *SMALL, "--out", str(out))

@@ -47,7 +47,9 @@ def test_the_papers_three_figures_share_their_runs() -> None:
 
 
 def test_long_runs_have_the_documented_length() -> None:
-    assert {plan.rounds for plan in plans_of([EXPERIMENTS["theory"]], 1)} == {20_000, 500}
+    assert {plan.rounds for plan in plans_of([EXPERIMENTS["theory"]], 1)} == {20_000}
+    assert {plan.rounds for plan in plans_of([EXPERIMENTS["stability"]], 1)} == {20_000}
+    assert {plan.rounds for plan in plans_of([EXPERIMENTS["lemma"]], 1)} == {500}
     assert {plan.rounds for plan in plans_of([EXPERIMENTS["trade-off"]], 1)} == {5000}
 
 
@@ -55,7 +57,8 @@ def test_long_runs_have_the_documented_length() -> None:
 def test_every_experiment_has_tables_and_claims(results: list[Result], name: str) -> None:
     findings = result_of(results, name).findings
     assert findings.tables
-    assert len(findings.claims) == {"overview": 0, "horizon": 4}.get(name, 3)
+    counts = {"overview": 0, "theory": 2, "stability": 7, "lemma": 4, "horizon": 4}
+    assert len(findings.claims) == counts.get(name, 3)
     for claim in findings.claims:
         assert claim.verdict in ("holds", "does not hold", "not decided")
         assert claim.numbers
@@ -107,7 +110,7 @@ def test_results_are_written_as_figures_data_and_claims(results: list[Result], t
     assert len(rows) == ROUNDS
     assert float(rows[-1]["RBCS-F, weight 50 mean"]) > float(rows[-1]["RBCS-F, weight 1 mean"])
     claims = json.loads((tmp_path / "claims.json").read_text())
-    assert len(claims) == 19
+    assert len(claims) == 29
     assert set(claims[0]) == {"experiment", "name", "statement", "verdict", "numbers", "panel"}
 
 
@@ -193,4 +196,4 @@ def test_the_report_escapes_foreign_text(results: list[Result]) -> None:
 
 def test_verdicts_are_counted(results: list[Result]) -> None:
     claims = [claim for result in results for claim in result.findings.claims]
-    assert sum(verdict_counts(claims).values()) == len(claims) == 19
+    assert sum(verdict_counts(claims).values()) == len(claims) == 29

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -227,13 +229,17 @@ def test_the_theoretical_schedule_follows_the_formula_of_the_lemma() -> None:
         ("theory", None, "got nothing"),
         ("theory", {"R": 1.0}, "got R"),
         ("theory", {"R": 1.0, "S": 1.0, "L": 1.0, "delta": 0.0}, "delta must be above 0"),
-        ("often", None, "must be a number or 'theory'"),
+        ("often", None, "must be a number, a function or 'theory'"),
         (-0.1, None, "exploration must be at least 0"),
         (0.1, {"R": 1.0}, "used only with exploration=.theory."),
+        (abs, {"R": 1.0}, "used only with exploration=.theory."),
+        (lambda _: -1.0, None, "exploration in round 1 must be at least 0"),
+        (lambda _: "much", None, "exploration in round 1 must be a number, not 'much'"),
+        (lambda _: float("inf"), None, "exploration in round 1 must be"),
     ],
 )
 def test_an_invalid_exploration_is_refused(
-    exploration: float | str, theory: dict[str, float] | None, message: str
+    exploration: float | str | Callable[[int], float], theory: dict[str, float] | None, message: str
 ) -> None:
     with pytest.raises(SettingError, match=message):
         exploration_from(exploration, theory, ridge=1.0, features=3)
@@ -259,6 +265,15 @@ def test_the_confidence_band_covers_the_mean_with_the_probability_of_the_lemma(s
         times = means + rng.uniform(-1, 1, clients) * np.minimum(noise, means)
         model.learn(np.arange(clients), contexts, times)
     assert covered.mean() >= 1 - delta
+
+
+def test_a_schedule_of_ones_own_is_a_function_of_the_round() -> None:
+    schedule = exploration_from(lambda round_: 2 / round_, None, ridge=1.0, features=3)
+    assert [schedule(round_) for round_ in (1, 2, 8)] == [2.0, 1.0, 0.25]
+    assert exploration_from(lambda round_: round_, None, ridge=1.0, features=3)(7) == 7.0
+    late = exploration_from(lambda round_: 3 - round_, None, ridge=1.0, features=3)
+    with pytest.raises(SettingError, match="exploration in round 4 must be at least 0"):
+        late(4)
 
 
 def test_a_constant_exploration_is_constant() -> None:

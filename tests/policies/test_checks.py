@@ -21,6 +21,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("rbcsf", {"accrual": "available", "max_owed": 2, "paid": "contributed", "forgetting": 0.9}),
     ("rbcsf", {"guaranteed_rate": [0.1, 0.2] * 20, "speed_weight": 0.0}),
     ("rbcsf", {"exploration": "theory", "theory": {"R": 1.0, "S": 5.0, "L": 11.0, "delta": 0.1}}),
+    ("rbcsf", {"exploration": lambda round_: 1 / round_}),
     ("skewed", {"concentration": 0.05, "cohort_size": 39}),
     ("random", {"cohort_size": 1000}),
 ]

@@ -62,7 +62,7 @@ def regret_bound(
     T·L²/ridge)/delta)) + sqrt(ridge)·S, 1).
 
     The formula follows the printed theorem. Its zeta_T doubles only the first term of alpha_T; the proof has 2·alpha_T,
-    hence 2·sqrt(ridge)·S.
+    hence 2·sqrt(ridge)·S. The theorem holds with probability (1 − delta)², and needs ridge ≥ 1.
 
     Args:
         rounds: The numbers of rounds T.
@@ -92,6 +92,48 @@ def regret_bound(
     width = 2 * R * np.sqrt(3 * np.log((1 + after * L**2 / ridge) / delta)) + np.sqrt(ridge) * S
     zeta = max(slowest, 1.0) * np.maximum(width, 1.0)
     return np.asarray(cost_of_fairness + zeta * np.sqrt(6 * np.log(1 + after * L**2 / (3 * ridge)) / after))
+
+
+def drift_constant(clients: int, guaranteed_rate: Rate) -> float:
+    """Returns Γ = N·(1 + beta²)/2, the paper's bound on what one round adds to the Lyapunov function ½·Σ owed².
+
+    >>> drift_constant(40, 0.15)
+    20.45
+    """
+    clients = as_count("clients", clients, SettingError)
+    return float(clients * (1 + exact_rate(guaranteed_rate) ** 2) / 2)
+
+
+def queue_bound(
+    rounds: npt.ArrayLike,
+    *,
+    clients: int,
+    guaranteed_rate: Rate,
+    speed_weight: float = 0.0,
+    slowest: float = 0.0,
+) -> FloatArray:
+    """Returns sqrt(2T·(Γ + V·slowest)), a bound on sqrt(Σ owed²) in expectation after each number of rounds T.
+
+    With the default speed weight it is the bound sqrt(2ΓT) of the paper's proof that the queues are mean-rate stable.
+    That proof omits the term V·(round time of the best fair policy − own round time), which is positive as long as
+    RBCS-F leaves slow clients waiting; `slowest` bounds it.
+
+    Args:
+        rounds: The numbers of rounds T.
+        clients: The number of clients N.
+        guaranteed_rate: The guaranteed rate beta.
+        speed_weight: The speed weight V.
+        slowest: A bound on the optimistic round time of the best fair policy, in seconds.
+
+    >>> queue_bound([500, 20_000], clients=40, guaranteed_rate=0.15).round(1).tolist()
+    [143.0, 904.4]
+    """
+    after = np.asarray(rounds, dtype=np.float64)
+    if not (after >= 1).all():
+        raise SettingError(f"rounds must be at least 1, not {after.min()}")
+    weight = as_number("speed_weight", speed_weight, SettingError, least=0)
+    seconds = as_number("slowest", slowest, SettingError, least=0)
+    return np.sqrt(2 * after * (drift_constant(clients, guaranteed_rate) + weight * seconds))
 
 
 def lemma_coverage(
@@ -127,8 +169,9 @@ def lemma_coverage(
 def long_run_margin(columns: RoundColumns, guaranteed_rate: Rate | npt.ArrayLike) -> float:
     """Returns by how much the share of rounds of the worst-served client exceeds guaranteed_rate − owed/rounds.
 
-    The certificate states that the margin is never negative, whatever the policy. It is computed in integers; only the
-    result is rounded. Clients accrue turns in every round, and a selection pays one turn.
+    The margin is never negative, whatever the policy: this is an identity of the accounting, which says nothing about
+    the promise. It is computed in integers; only the result is rounded. Clients accrue turns in every round, and a
+    selection pays one turn.
     """
     owed, units_per_turn = owed_units(columns, guaranteed_rate)
     rounds = len(owed)

@@ -12,6 +12,8 @@ from turnout.experiments.paper.accuracy import AccuracyRounds, AccuracyTime
 from turnout.experiments.paper.comparison import Overview, PullRecord, Queues, TrainingTime
 from turnout.experiments.paper.fairness_impact import FairnessImpact
 from turnout.experiments.paper.horizon import HorizonStudy
+from turnout.experiments.paper.lemma import Lemma
+from turnout.experiments.paper.stability import Stability
 from turnout.experiments.paper.theory import Theory
 from turnout.experiments.paper.trade_off import TradeOff
 
@@ -21,6 +23,8 @@ NUMERICAL: tuple[Experiment, ...] = (
     TrainingTime(),
     PullRecord(),
     Theory(),
+    Stability(),
+    Lemma(),
     TradeOff(),
     HorizonStudy(),
 )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from turnout.analysis.metrics import shortfalls
 from turnout.analysis.promise import accrual_mask
-from turnout.experiments.framework.claims import Group, ascending, below
+from turnout.experiments.framework.claims import Claim, Group, ascending, below
 from turnout.experiments.framework.drawing import colour_of, figure
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs, Table
 from turnout.experiments.paper.comparison import CONTENDERS, RATE, ROUNDS, paper_plans, weight_label
@@ -51,27 +51,6 @@ class PromiseComparison(Experiment):
         rounds = {label: runs.each(label, lambda columns: float(columns.durations.mean())) for label in runs.labels}
         largest = {label: runs.each(label, lambda columns: shortfalls(columns, RATE).largest) for label in runs.labels}
         behind = {label: runs.curves(label, _largest_by_round) for label in runs.labels}
-        fairest, own = weight_label(1), largest[FAIR_PACE].values
-        claims = [
-            below(
-                "within the tolerance",
-                f"FairPace leaves no client more than {DEFAULT_TOLERANCE:g} turns behind, in any round of any seed "
-                "(turns)",
-                [Group("the largest shortfall", np.full(len(own), own.max()))],
-                DEFAULT_TOLERANCE,
-            ),
-            ascending(
-                "shorter than the fairest",
-                "rounds of FairPace are shorter than those of RBCS-F with weight 1, and these shorter than random's "
-                "(mean round, s)",
-                [rounds[FAIR_PACE], rounds[fairest], rounds["random"]],
-            ),
-            ascending(
-                "smaller shortfall",
-                "the largest shortfall is smaller with FairPace than with RBCS-F at weight 1 (turns)",
-                [largest[FAIR_PACE], largest[fairest]],
-            ),
-        ]
         table: Table = {
             "contender": runs.labels,
             "mean_round": [float(rounds[label].values.mean()) for label in runs.labels],
@@ -79,7 +58,7 @@ class PromiseComparison(Experiment):
         }
         curves = {label: curve.mean(axis=0) for label, curve in behind.items()}
         by_round: Table = {"round": np.arange(1.0, len(curves[FAIR_PACE]) + 1), **curves}
-        return Findings(claims, {"promise": table, "promise-by-round": by_round})
+        return Findings(promise_claims(rounds, largest), {"promise": table, "promise-by-round": by_round})
 
     def draw(self, findings: Findings) -> Figure:
         """Draws one point per contender, and one curve per contender."""
@@ -102,6 +81,30 @@ class PromiseComparison(Experiment):
             right.margins(x=0.01)
             drawn.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
             return drawn
+
+
+def promise_claims(rounds: Mapping[str, Group], largest: Mapping[str, Group]) -> list[Claim]:
+    """Returns the claims about the mean round in seconds and the largest shortfall of any client in turns."""
+    fairest, own = weight_label(1), largest[FAIR_PACE].values
+    return [
+        below(
+            "within the tolerance",
+            f"FairPace leaves no client more than {DEFAULT_TOLERANCE:g} turns behind, in any round of any seed (turns)",
+            [Group("the largest shortfall", np.full(len(own), own.max()))],
+            DEFAULT_TOLERANCE,
+        ),
+        ascending(
+            "shorter than the fairest",
+            "rounds of FairPace are shorter than those of RBCS-F with weight 1, and these shorter than random's (mean "
+            "round, s)",
+            [rounds[FAIR_PACE], rounds[fairest], rounds["random"]],
+        ),
+        ascending(
+            "smaller shortfall",
+            "the largest shortfall is smaller with FairPace than with RBCS-F at weight 1 (turns)",
+            [largest[FAIR_PACE], largest[fairest]],
+        ),
+    ]
 
 
 def _draw_points(axes: Axes, labels: Sequence[str], shortfall: FloatArray, seconds: FloatArray) -> None:

@@ -1,9 +1,9 @@
-"""The width of the confidence band (alpha in the paper): a constant, or the schedule of the paper's lemma."""
+"""The width of the confidence band (alpha in the paper): a constant, the lemma's schedule, or one's own."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from turnout.errors import SettingError
@@ -50,19 +50,40 @@ class TheoreticalExploration:
         return self.R * math.sqrt(self.features * spread) + math.sqrt(self.ridge) * self.S
 
 
+@dataclass(frozen=True, slots=True)
+class CustomExploration:
+    """Uses a function of the round, from 1 on; its results must be finite and at least 0.
+
+    The function must give the same width whenever it is called for a round, because `ask` has no side effects.
+    """
+
+    schedule: Callable[[int], float]
+
+    def __post_init__(self) -> None:
+        self(1)
+
+    def __call__(self, round: int) -> float:
+        """Returns the width that the function gives for this round."""
+        return as_number(f"exploration in round {round}", self.schedule(round), SettingError, least=0)
+
+
 def exploration_from(
-    exploration: float | str, theory: Mapping[str, float] | None, *, ridge: float, features: int
-) -> ConstantExploration | TheoreticalExploration:
-    """Builds the exploration schedule from a number, or from "theory" together with R, S, L and delta."""
+    exploration: float | str | Callable[[int], float],
+    theory: Mapping[str, float] | None,
+    *,
+    ridge: float,
+    features: int,
+) -> ConstantExploration | TheoreticalExploration | CustomExploration:
+    """Builds the exploration schedule from a number, a function of the round, or "theory" with R, S, L and delta."""
     if exploration != "theory":
         if isinstance(exploration, str):
-            raise SettingError(f"exploration must be a number or 'theory', not {exploration!r}")
+            raise SettingError(f"exploration must be a number, a function or 'theory', not {exploration!r}")
         if theory is not None:
             raise SettingError(
                 f"theory is used only with exploration='theory', but exploration is {exploration!r}: leave theory out, "
                 "or set exploration='theory'"
             )
-        return ConstantExploration(exploration)
+        return CustomExploration(exploration) if callable(exploration) else ConstantExploration(exploration)
     if theory is None or set(theory) != {"R", "S", "L", "delta"}:
         keys = "nothing" if theory is None else ", ".join(sorted(theory)) or "an empty mapping"
         raise SettingError(f"exploration='theory' needs theory with the keys R, S, L and delta, got {keys}")

@@ -93,3 +93,68 @@ def test_a_single_seed_is_summarised_without_an_interval() -> None:
     assert Group("one", np.array([2.5])).summary == "2.5"
     assert Group("two", np.array([2.0, 3.0])).summary.startswith("2.5 ± ")
     assert Group("never", np.array([7.0]), never=1).summary == "7; 1 of 1 runs never"
+
+
+@pytest.mark.parametrize(
+    ("mean", "verdict"),
+    [(1.60, "holds"), (1.58, "not decided"), (1.18, "not decided"), (0.5, "not decided"), (-1.6, "does not hold")],
+)
+def test_a_difference_is_confident_at_95_percent_and_not_below(mean: float, verdict: str) -> None:
+    """Four seeds with a standard deviation of 1: half-widths are 1.591 at 95 %, 1.177 at 90 % and 0.382 at 50 %."""
+    deviations = np.array([1.0, -1.0, 1.0, -1.0]) * np.sqrt(3) / 2
+    assert deviations.std(ddof=1) == pytest.approx(1.0)
+    assert all_above([mean + deviations], 0.0) == verdict
+    assert ascending("", "", [group("a", 0, 0, 0, 0), Group("b", mean + deviations)]).verdict == verdict
+    assert below("", "", [Group("b", 7 - mean - deviations)], 7.0).verdict == verdict
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2])
+def test_every_pair_of_an_order_counts(wrong: int) -> None:
+    means = [1.0, 2.0, 3.0, 4.0]
+    means[wrong + 1] = means[wrong] - 0.5
+    groups = [group(str(mean), mean, mean + 0.01, mean - 0.01) for mean in means]
+    assert ascending("", "", groups).verdict == "does not hold"
+    undecided = [*groups[: wrong + 1], groups[wrong], *groups[wrong + 2 :]]
+    assert ascending("", "", undecided).verdict == "not decided"
+
+
+def test_a_reversed_order_does_not_hold() -> None:
+    groups = [group(str(mean), mean, mean + 0.01, mean - 0.01) for mean in (1.0, 2.0, 3.0)]
+    assert ascending("", "", groups).verdict == "holds"
+    assert ascending("", "", groups[::-1]).verdict == "does not hold"
+
+
+def test_an_order_of_times_treats_runs_that_never_arrived_as_lower_bounds() -> None:
+    early, late = group("early", 10, 11, 12), Group("late", np.array([50.0, 51.0, 52.0]), never=2)
+    assert ascending("", "", [early, late]).verdict == "holds"
+    assert ascending("", "", [late, group("later", 60, 61, 62)]).verdict == "not decided"
+    assert ascending("", "", [late, early]).verdict == "does not hold"  # the lower bound is already too late
+    assert ascending("", "", [group("latest", 90, 91, 92), late]).verdict == "not decided"
+
+
+def test_nothing_is_decided_without_a_comparison() -> None:
+    assert all_above([], 0.0) == "not decided"
+    assert lowest("", "", group("a", 1, 2, 3), []).verdict == "not decided"
+    assert ascending("", "", [group("a", 1, 2, 3)]).verdict == "not decided"
+
+
+def test_values_that_are_not_numbers_decide_nothing() -> None:
+    assert all_above([np.array([np.nan, 1.0, 2.0])], 0.0) == "not decided"
+    assert all_above([np.array([5.0, 5.1, 5.2]), np.full(3, np.nan)], 0.0) == "not decided"
+
+
+def test_a_strict_threshold_is_not_met_by_equal_values() -> None:
+    equal = group("a", 1, 1, 1)
+    assert below("", "", [equal], 1.0).verdict == "holds"
+    claim = below("", "", [equal], 1.0, strictly=True)
+    assert (claim.verdict, claim.numbers["less than"]) == ("not decided", "1")
+    assert below("", "", [group("a", 0.9, 0.91, 0.9)], 1.0, strictly=True).verdict == "holds"
+    assert below("", "", [group("a", 1.1, 1.11, 1.1)], 1.0, strictly=True).verdict == "does not hold"
+
+
+def test_every_group_has_to_pass_a_threshold() -> None:
+    good, bad = group("good", 2.0, 2.1, 2.0), group("bad", 0.5, 0.6, 0.5)
+    for groups in ([good, bad], [bad, good]):
+        assert above("", "", groups, 1.0).verdict == "does not hold"
+        assert below("", "", groups, 1.0).verdict == "does not hold"
+    assert above("", "", [good, group("open", 0.0, 2.0, 1.0)], 1.0).verdict == "not decided"

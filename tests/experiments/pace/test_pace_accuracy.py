@@ -56,6 +56,29 @@ def test_the_claims_about_time_hold_fail_or_stay_open() -> None:
     assert set(verdicts(PaceTime(), equal).values()) == {"not decided"}
 
 
+@pytest.mark.parametrize("better", [FAST, "FedCS(3)"])
+def test_one_contender_with_a_higher_accuracy_refutes_the_claim(better: str) -> None:
+    shapes = {PACE: (0.8, 9.0), SLOW: (0.9, 9.0), FAST: (0.7, 9.0), "random": (0.85, 9.0), "FedCS(3)": (0.7, 9.0)}
+    name = "FairPace above RBCS-F 20 and FedCS"
+    assert verdicts(PaceRounds(), shapes)[name] == "holds"
+    assert verdicts(PaceRounds(), {**shapes, better: (0.81, 9.0)})[name] == "does not hold"
+    assert verdicts(PaceRounds(), {**shapes, better: (0.8, 9.0)})[name] == "not decided"
+
+
+def test_each_claim_about_time_depends_on_its_own_contender() -> None:
+    shapes = {PACE: (0.8, 4.0), SLOW: (0.8, 10.0), FAST: (0.8, 7.0), "random": (0.8, 15.0), "FedCS(3)": (0.8, 1.0)}
+    whole = "shorter than random and RBCS-F 1"
+    for contender, failing in (
+        ("random", {"FairPace ahead of random", whole}),
+        (SLOW, {"FairPace ahead of RBCS-F 1", whole}),
+        (FAST, {"FairPace ahead of RBCS-F 20"}),
+        ("FedCS(3)", set()),
+    ):
+        found = verdicts(PaceTime(), {**shapes, contender: (0.8, 3.0)})
+        assert {name for name, verdict in found.items() if verdict == "does not hold"} == failing
+        assert {name for name, verdict in found.items() if verdict == "holds"} == found.keys() - failing
+
+
 def test_all_contenders_are_promised_the_same_and_meet_the_same_clients() -> None:
     plans = PaceRounds().plans(1, 10)
     assert [experiment.name for experiment in find_experiments("fair-pace")] == list(GROUPS["fair-pace"])

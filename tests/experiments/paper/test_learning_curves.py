@@ -95,6 +95,14 @@ def test_the_time_average_extends_each_measurement_to_the_next() -> None:
     assert learned.mean_until(15) == pytest.approx((5 * 0.2 + 5 * 0.6) / 15)
 
 
+def test_the_average_of_a_part_of_the_time_is_that_of_its_steps() -> None:
+    learned = curve(0.2, 0.6, 0.4)  # at 5, 10 and 15 minutes
+    assert learned.mean_between(0, 10) == pytest.approx(learned.mean_until(10))
+    assert learned.mean_between(0, 5) == 0
+    assert learned.mean_between(8, 12) == pytest.approx((2 * 0.2 + 2 * 0.6) / 4)
+    assert learned.mean_between(10, 15) == pytest.approx(0.6)
+
+
 def test_a_curve_is_nan_before_its_first_measurement_and_after_its_end() -> None:
     learned = curve(0.2, 0.6, minutes=0.5)
     np.testing.assert_array_equal(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.literal_rbcsf import LiteralRBCSF
-from turnout import RBCSF, RoundOffer, RoundReport, check_policy
+from turnout import RBCSF, RoundOffer, RoundReport, Scheduler, check_policy
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, SettingError, StateError
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.rounds import LateArrivals
 from turnout.policies.small_fleet import SmallFleet
-from turnout.simulator import PaperWorld
+from turnout.simulator import PaperWorld, RunPlan
 from turnout.simulator import play as play_world
 
 SITES = [("north", "south", None)[row % 3] for row in range(12)]
@@ -163,6 +164,36 @@ def test_the_theoretical_exploration_schedule_can_be_used() -> None:
     assert policy.exploration_at(1) > 5
     play(policy, 3)
     assert policy.turns.sum() == 24
+
+
+def test_a_schedule_of_ones_own_selects_as_the_same_constants_do() -> None:
+    """The width of each round is that of the function: 3 in the first five rounds, then 0.1."""
+
+    def schedule(round_: int) -> float:
+        return 3.0 if round_ <= 5 else 0.1
+
+    own, wide, narrow = (RBCSF(40, exploration=width) for width in (schedule, 3.0, 0.1))
+    assert [own.exploration_at(round_) for round_ in (1, 5, 6)] == [3.0, 3.0, 0.1]
+    fleet = SmallFleet(clients=40)
+    differ = 0
+    for round_ in range(1, 21):
+        offer = fleet.offer(round_)
+        chosen = own.ask(offer).clients
+        same, other = (wide, narrow) if round_ <= 5 else (narrow, wide)
+        np.testing.assert_array_equal(chosen, same.ask(offer).clients)
+        differ += not np.array_equal(chosen, other.ask(offer).clients)
+        report = fleet.play(offer, own.ask(offer))
+        for policy in (own, wide, narrow):
+            policy.tell(report)
+    assert differ
+
+
+def test_a_schedule_of_ones_own_cannot_be_stored(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"exploration": lambda _: 0.1}
+    with pytest.raises(SettingError, match="settings of a plan must be numbers, strings, lists and mappings"):
+        RunPlan("rbcsf", 10, settings=settings).key  # noqa: B018
+    with pytest.raises(SettingError, match="settings are stored as JSON"):
+        Scheduler.open(tmp_path / "fleet.turnout", policy="rbcsf", settings=settings)
 
 
 def test_contexts_outside_the_declared_range_are_refused_and_change_nothing() -> None:

@@ -54,10 +54,10 @@ def ascending(name: str, statement: str, groups: Sequence[Group], *, panel: str 
     """Claims that the mean of each group is above that of the previous group, in paired comparisons by seed.
 
     The claim holds if the 95 % confidence interval of every difference is above zero, does not hold if one interval is
-    below zero, and is not decided otherwise, nor if two groups are equal on every seed.
+    below zero, and is not decided otherwise, nor if two groups are equal on every seed. See `all_greater` for events
+    that did not occur.
     """
-    steps = [later.values - earlier.values for earlier, later in pairwise(groups)]
-    verdict = all_above(steps, 0.0, strictly=True)
+    verdict = all_greater([(later, earlier) for earlier, later in pairwise(groups)])
     return Claim(name, statement, verdict, {group.label: group.summary for group in groups}, panel)
 
 
@@ -102,10 +102,19 @@ def above(name: str, statement: str, groups: Sequence[Group], least: float, *, s
     return Claim(name, statement, verdict, {**{group.label: group.summary for group in groups}, **threshold})
 
 
-def below(name: str, statement: str, groups: Sequence[Group], most: float) -> Claim:
-    """Claims that the mean of every group is below `most`, or equal to it on every seed."""
-    verdict = all_above([-group.values for group in groups], -most)
-    numbers = {**{group.label: group.summary for group in groups}, "at most": f"{most:g}"}
+def below(name: str, statement: str, groups: Sequence[Group], most: float, *, strictly: bool = False) -> Claim:
+    """Claims that the mean of every group is below `most`.
+
+    Args:
+        name: A short name of the claim.
+        statement: The claim as a sentence.
+        groups: The measurements.
+        most: The threshold.
+        strictly: Whether values equal to the threshold on every seed leave the claim undecided; otherwise they pass.
+    """
+    verdict = all_above([-group.values for group in groups], -most, strictly=strictly)
+    threshold = {"less than" if strictly else "at most": f"{most:g}"}
+    numbers = {**{group.label: group.summary for group in groups}, **threshold}
     return Claim(name, statement, verdict, numbers)
 
 
@@ -113,8 +122,10 @@ def all_above(samples: Sequence[FloatArray], least: float, *, strictly: bool = F
     """Decides whether the means of all samples are above `least`, by their 95 % confidence intervals.
 
     A sample that equals `least` on every seed reaches a threshold but shows no difference: `strictly` leaves it
-    undecided.
+    undecided. Without any sample nothing is decided.
     """
+    if not samples:
+        return "not decided"
     lows, highs = [], []
     for sample in samples:
         mean, band = mean_confidence_interval(np.asarray(sample))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from turnout.errors import SettingError, suggestion
-from turnout.experiments.framework.claims import Claim, Group, ascending, highest, lowest
+from turnout.experiments.framework.claims import Claim, Group, above, all_greater, ascending, highest, lowest
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs, Table
 from turnout.experiments.paper.comparison import CONTENDERS, RBCSF_LABELS, weight_label
 from turnout.experiments.paper.learning_curves import Clock, LearningCurve, final_accuracies, time_to_target
@@ -58,6 +58,12 @@ TASKS: Mapping[str, Task] = MappingProxyType(
     }
 )
 GAMMAS: tuple[float | str, ...] = (1, 10, "iid")
+#: The targets of the claim about random, as shares of its final accuracy.
+TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9)
+#: The panels for which the paper claims that weight 20 is better than 50 during the whole process.
+WHOLE_PROCESS = (Panel("cifar-10", 10), Panel("cifar-10", "iid"))
+#: The parts of the common time span in each of which weight 20 has to be better.
+PARTS = 10
 
 
 def find_tasks(datasets: Sequence[str]) -> tuple[Task, ...]:
@@ -155,7 +161,7 @@ class AccuracyRounds(AccuracyExperiment):
         """Returns claims about final accuracies and about rounds to the target."""
         final = {label: final_accuracies(label, seeds) for label, seeds in curves.items()}
         target = target_of(curves, self.reference, HIGH)
-        rounds = [time_to_target(label, curves[label], target, "rounds") for label in RBCSF_LABELS]
+        rounds = {label: time_to_target(label, seeds, target, "rounds") for label, seeds in curves.items()}
         name = panel.name
         return [
             highest(
@@ -181,7 +187,14 @@ class AccuracyRounds(AccuracyExperiment):
             ascending(
                 "larger weight, more rounds",
                 f"{name}: RBCS-F needs more rounds to accuracy {target:.3f} at a larger speed weight (round)",
-                rounds,
+                [rounds[label] for label in RBCSF_LABELS],
+                panel=name,
+            ),
+            highest(
+                "RBCS-F ahead of FedCS(3) in rounds",
+                f"{name}: RBCS-F needs fewer rounds to accuracy {target:.3f} than FedCS(3), at every weight (round)",
+                rounds["FedCS(3)"],
+                [rounds[label] for label in RBCSF_LABELS],
                 panel=name,
             ),
         ]
@@ -221,16 +234,19 @@ class AccuracyTime(AccuracyExperiment):
                 [late[label] for label in RBCSF_LABELS],
                 panel=name,
             ),
+            _random_worst_claim(panel, curves, self.reference),
         ]
         if panel.gamma != 1:  # the paper claims it for the other two panels
             claims.append(
                 ascending(
-                    "weight 20 beats 50",
+                    "weight 20 beats 50 on average",
                     f"{name}: accuracy, averaged over the common time span, is higher at weight 20 than at 50",
                     _means_over_common_time(curves, [weight_label(50), weight_label(20)]),
                     panel=name,
                 )
             )
+        if panel in WHOLE_PROCESS:
+            claims.append(_whole_process_claim(panel, curves))
         return claims
 
 
@@ -240,14 +256,66 @@ def settings_table(tasks: Sequence[Task]) -> Table:
     return dict(zip(("dataset", "setting", "value"), zip(*rows, strict=True), strict=True))
 
 
+def _random_worst_claim(panel: Panel, curves: PanelCurves, reference: str) -> Claim:
+    """Returns the claim that random reaches every target later than every other policy."""
+    pairs: list[tuple[Group, Group]] = []
+    numbers: dict[str, str] = {}
+    for share in TARGETS:
+        target = target_of(curves, reference, share)
+        times = {label: time_to_target(label, seeds, target, "minutes") for label, seeds in curves.items()}
+        others = _others(times, "random")
+        pairs += [(times["random"], other) for other in others]
+        closest = max(others, key=lambda other: other.values.mean())
+        numbers[f"at {share:.0%} ({target:.3f})"] = (
+            f"random {times['random'].summary}, next {closest.label} {closest.summary} "
+            f"({all_greater([(times['random'], other) for other in others])})"
+        )
+    statement = f"{panel.name}: random reaches every target later than every other policy (minutes)"
+    return Claim("random worst at every target", statement, all_greater(pairs), numbers, panel.name)
+
+
+def _whole_process_claim(panel: Panel, curves: PanelCurves) -> Claim:
+    """Returns the claim that weight 20 is better than 50 in each part of the common time span."""
+    better, worse = weight_label(20), weight_label(50)
+    spans = _common_spans(curves, [better, worse])
+    gains = []
+    for part in range(PARTS):
+        values = [
+            np.array(
+                [
+                    curve.mean_between(span * part / PARTS, span * (part + 1) / PARTS)
+                    for curve, span in zip(curves[label], spans, strict=True)
+                ]
+            )
+            for label in (better, worse)
+        ]
+        gains.append(Group(f"part {part + 1} of {PARTS}", values[0] - values[1]))
+    return replace(
+        above(
+            "weight 20 beats 50 all the time",
+            f"{panel.name}: accuracy is higher at weight 20 than at 50 in each of {PARTS} equal parts of the common "
+            "time span (difference)",
+            gains,
+            0.0,
+            strictly=True,
+        ),
+        panel=panel.name,
+    )
+
+
 def _others(groups: Mapping[str, Group], label: str) -> list[Group]:
     return [group for name, group in groups.items() if name != label]
 
 
 def _means_over_common_time(curves: PanelCurves, labels: Sequence[str]) -> list[Group]:
     """Returns the mean accuracy of each contender over the time span that all of them cover, by seed."""
-    spans = [min(curve.duration for curve in seed) for seed in zip(*(curves[label] for label in labels), strict=True)]
+    spans = _common_spans(curves, labels)
     return [
         Group(label, np.array([curve.mean_until(span) for curve, span in zip(curves[label], spans, strict=True)]))
         for label in labels
     ]
+
+
+def _common_spans(curves: PanelCurves, labels: Sequence[str]) -> list[float]:
+    """Returns the minutes that all these contenders cover, by seed."""
+    return [min(curve.duration for curve in seed) for seed in zip(*(curves[label] for label in labels), strict=True)]

@@ -9,7 +9,7 @@ import numpy as np
 
 from turnout.analysis.metrics import jain_index, owed_after_each_round, spread
 from turnout.analysis.statistics import mean_confidence_interval
-from turnout.experiments.framework.claims import Claim, Group, above, ascending, below
+from turnout.experiments.framework.claims import Claim, Group, above, ascending, below, highest, lowest
 from turnout.experiments.framework.drawing import curve, figure
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs, Table
 from turnout.kernel.arrays import FloatArray
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 RATE = 0.15
 WEIGHTS = (1, 5, 20, 50)
 ROUNDS = 500
+#: Owed turns are flat if they grow by less than this from one fifth of the rounds to the next.
+FLAT = 0.05
+#: The share of its level at which a queue counts as settled.
+SETTLED = 0.9
+#: Turns are even above this value of Jain's index.
+EVEN = 0.95
 
 
 def weight_label(weight: float) -> str:
@@ -76,30 +82,7 @@ class Queues(PaperComparison):
     def findings(self, runs: Runs) -> Findings:
         """Measures the level at which the mean number of owed turns settles, and when it does."""
         owed = {label: runs.curves(label, _mean_owed) for label in RBCSF_LABELS}
-        fifth = max(next(iter(owed.values())).shape[1] // 5, 1)
-        levels = [Group(label, curves[:, -fifth:].mean(axis=1)) for label, curves in owed.items()]
-        growth = [
-            Group(
-                group.label, group.values / np.maximum(owed[group.label][:, -2 * fifth : -fifth].mean(axis=1), 1e-9) - 1
-            )
-            for group in levels
-        ]
-        settled = [Group(group.label, _first_round_at(owed[group.label], 0.9 * group.values)) for group in levels]
-        claims = [
-            below(
-                "flattens",
-                "the mean of owed turns grows by less than 5 % from the fourth to the last fifth of the rounds",
-                growth,
-                0.05,
-            ),
-            ascending(
-                "higher level",
-                "the mean of owed turns settles at a higher level with a larger weight (turns)",
-                levels,
-            ),
-            ascending("later", "90 % of that level is reached in a later round with a larger weight (round)", settled),
-        ]
-        return Findings(claims, {"queues": _curves_table(owed)})
+        return Findings(queue_claims(owed), {"queues": _curves_table(owed)})
 
     def draw(self, findings: Findings) -> Figure:
         """Draws the mean number of owed turns against rounds."""
@@ -128,36 +111,14 @@ class TrainingTime(PaperComparison):
             for label, group in totals.items()
             if label != "random"
         }
-        claims = [
-            ascending(
-                "random slowest",
-                "every weight of RBCS-F takes less time than random (minutes)",
-                [
-                    max((totals[label] for label in RBCSF_LABELS), key=lambda group: group.values.mean()),
-                    totals["random"],
-                ],
-            ),
-            ascending(
-                "larger weight, shorter",
-                "RBCS-F takes less time with a larger speed weight (minutes)",
-                [totals[label] for label in reversed(RBCSF_LABELS)],
-            ),
-            ascending(
-                "FedCS(3) shortest",
-                "FedCS(3) takes the least time (minutes)",
-                [
-                    totals["FedCS(3)"],
-                    min((totals[label] for label in by_speed[1:]), key=lambda group: group.values.mean()),
-                ],
-            ),
-        ]
         table: Table = {
             "contender": by_speed,
             "minutes": [float(totals[label].values.mean()) for label in by_speed],
             "minutes_band": [float(mean_confidence_interval(totals[label].values)[1]) for label in by_speed],
             "time_saved": [float(saved[label].values.mean()) if label in saved else 0.0 for label in by_speed],
         }
-        return Findings(claims, {"training-time": _curves_table(elapsed, scale=1 / 60), "training-time-totals": table})
+        tables = {"training-time": _curves_table(elapsed, scale=1 / 60), "training-time-totals": table}
+        return Findings(training_time_claims(totals), tables)
 
     def draw(self, findings: Findings) -> Figure:
         """Draws the training time in minutes against rounds."""
@@ -184,36 +145,13 @@ class PullRecord(PaperComparison):
             label: runs.curves(label, lambda columns: np.sort(columns.turns).astype(np.float64))
             for label in runs.labels
         }
-        claims: list[Claim] = [
-            ascending(
-                "spread grows",
-                "the standard deviation of turns grows with the speed weight",
-                [spreads[label] for label in RBCSF_LABELS],
-            ),
-            ascending(
-                "FedCS(3) most uneven",
-                "the standard deviation of turns is largest for FedCS(3)",
-                [
-                    max(
-                        (group for label, group in spreads.items() if label != "FedCS(3)"),
-                        key=lambda group: group.values.mean(),
-                    ),
-                    spreads["FedCS(3)"],
-                ],
-            ),
-            above(
-                "random and small weights even",
-                "Jain's index of turns is above 0.95 for random and weight 1",
-                [evenness["random"], evenness[RBCSF_LABELS[0]]],
-                0.95,
-            ),
-        ]
         table: Table = {
             "contender": runs.labels,
             "spread_of_turns": [float(spreads[label].values.mean()) for label in runs.labels],
             "jain_index": [float(evenness[label].values.mean()) for label in runs.labels],
         }
-        return Findings(claims, {"pull-record": _curves_table(sorted_turns, "client"), "pull-record-evenness": table})
+        tables = {"pull-record": _curves_table(sorted_turns, "client"), "pull-record-evenness": table}
+        return Findings(pull_record_claims(spreads, evenness), tables)
 
     def draw(self, findings: Findings) -> Figure:
         """Draws one strip per policy, as in the paper, and the same data as curves."""
@@ -249,6 +187,112 @@ class Overview(PaperComparison):
         return draw_overview(labels, findings.tables["overview-time"], findings.tables["overview-shares"])
 
 
+def queue_claims(owed: Mapping[str, FloatArray]) -> list[Claim]:
+    """Returns the claims about the mean number of owed turns: one curve per seed, as rows, for each weight."""
+    rounds = next(iter(owed.values())).shape[1]
+    levels = [Group(label, settled_level(curves)) for label, curves in owed.items()]
+    settled = [Group(group.label, first_round_at(owed[group.label], SETTLED * group.values)) for group in levels]
+    return [
+        flattening_claim(owed, rounds),
+        ascending(
+            "higher level",
+            f"over the last fifth of {rounds:,} rounds, the mean of owed turns is higher with a larger weight (turns)",
+            levels,
+        ),
+        ascending(
+            "later",
+            f"{SETTLED:.0%} of that level is reached in a later round with a larger weight (round)",
+            settled,
+        ),
+    ]
+
+
+def flattening_claim(owed: Mapping[str, FloatArray], rounds: int) -> Claim:
+    """Returns the claim that the mean number of owed turns levels off within the first `rounds` rounds."""
+    growth = [Group(label, _growth(curves[:, :rounds])) for label, curves in owed.items()]
+    return below(
+        f"flattens within {rounds:,} rounds",
+        f"within {rounds:,} rounds, the mean of owed turns grows by less than {FLAT:.0%} from the fourth to the last "
+        "fifth of the rounds",
+        growth,
+        FLAT,
+    )
+
+
+def training_time_claims(totals: Mapping[str, Group]) -> list[Claim]:
+    """Returns the claims about the total training time of each contender, in minutes."""
+    return [
+        highest(
+            "random slowest",
+            "random takes more time than every other policy (minutes)",
+            totals["random"],
+            _others(totals, "random"),
+        ),
+        ascending(
+            "larger weight, shorter",
+            "RBCS-F takes less time with a larger speed weight (minutes)",
+            [totals[label] for label in reversed(RBCSF_LABELS)],
+        ),
+        lowest(
+            "FedCS(3) shortest",
+            "FedCS(3) takes less time than every other policy (minutes)",
+            totals["FedCS(3)"],
+            _others(totals, "FedCS(3)"),
+        ),
+    ]
+
+
+def pull_record_claims(spreads: Mapping[str, Group], evenness: Mapping[str, Group]) -> list[Claim]:
+    """Returns the claims about the standard deviation and about Jain's index of the turns of each contender."""
+    return [
+        ascending(
+            "spread grows",
+            "the standard deviation of turns grows with the speed weight",
+            [spreads[label] for label in RBCSF_LABELS],
+        ),
+        highest(
+            "FedCS(3) most uneven",
+            "the standard deviation of turns is larger for FedCS(3) than for every other policy",
+            spreads["FedCS(3)"],
+            _others(spreads, "FedCS(3)"),
+        ),
+        above(
+            "random and small weights even",
+            f"Jain's index of turns is above {EVEN:g} for random and weight 1",
+            [evenness["random"], evenness[RBCSF_LABELS[0]]],
+            EVEN,
+        ),
+    ]
+
+
+def settled_level(curves: FloatArray) -> FloatArray:
+    """Returns the mean of each curve over the last fifth of its rounds."""
+    level: FloatArray = curves[:, -_fifth(curves) :].mean(axis=1)
+    return level
+
+
+def first_round_at(curves: FloatArray, levels: FloatArray) -> FloatArray:
+    """Returns the first round in which each curve reaches its level; rounds are counted from 1."""
+    first: FloatArray = (curves >= levels[:, None]).argmax(axis=1) + 1.0
+    return first
+
+
+def _growth(curves: FloatArray) -> FloatArray:
+    """Returns the relative growth of the mean from the fourth to the last fifth of the rounds; 0 if both are 0."""
+    fifth = _fifth(curves)
+    before, level = curves[:, -2 * fifth : -fifth].mean(axis=1), settled_level(curves)
+    growth: FloatArray = np.where(level == before, 0.0, level / np.maximum(before, 1e-9) - 1)
+    return growth
+
+
+def _fifth(curves: FloatArray) -> int:
+    return max(int(curves.shape[1]) // 5, 1)
+
+
+def _others(groups: Mapping[str, Group], label: str) -> list[Group]:
+    return [group for name, group in groups.items() if name != label]
+
+
 def overview_tables(runs: Mapping[str, Sequence[RoundColumns]]) -> tuple[Table, Table]:
     """Returns training time in minutes by round, and sorted shares of rounds.
 
@@ -280,12 +324,6 @@ def draw_overview(labels: Sequence[str], times: Table, shares: Table, promised: 
 def _mean_owed(columns: Any) -> FloatArray:
     means: FloatArray = owed_after_each_round(columns, RATE).mean(axis=1)
     return means
-
-
-def _first_round_at(curves: FloatArray, levels: FloatArray) -> FloatArray:
-    """Returns the first round in which each curve reaches its level."""
-    first: FloatArray = (curves >= levels[:, None]).argmax(axis=1) + 1.0
-    return first
 
 
 def _curves_table(curves: dict[str, FloatArray], x: str = "round", scale: float = 1.0) -> dict[str, FloatArray]:

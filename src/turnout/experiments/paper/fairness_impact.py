@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
-from turnout.experiments.framework.claims import Claim, Group, above, ascending
+import numpy as np
+
+from turnout.experiments.framework.claims import Claim, Group, above, all_above, ascending
 from turnout.experiments.paper.accuracy import GAMMAS, AccuracyExperiment
 from turnout.experiments.paper.learning_curves import final_accuracies, measure_curves, time_to_target
 from turnout.experiments.paper.panels import HIGH, Panel, PanelCurves, target_of
@@ -13,6 +16,8 @@ from turnout.kernel.arrays import FloatArray
 
 CONCENTRATIONS = (0.1, 1, 10)
 EVEN = "even"
+#: gamma_1 has little impact if it changes the gain by less than this share of the mean gain.
+LITTLE = 0.5
 
 
 def concentration_label(concentration: float) -> str:
@@ -51,6 +56,7 @@ class FairnessImpact(AccuracyExperiment):
         for dataset in datasets:
             panels = [Panel(dataset, gamma) for gamma in reversed(GAMMAS)]
             claims += _gamma_claims(dataset, {panel.split: curves[panel][EVEN] for panel in panels})
+            claims.append(_interaction_claim(dataset, {panel.split: _gain(curves[panel]) for panel in panels}))
         if {"fashion-mnist", "cifar-10"} <= set(datasets):
             claims.append(_dataset_claim(curves))
         return claims
@@ -84,6 +90,28 @@ def _gamma_claims(dataset: str, even: PanelCurves) -> list[Claim]:
             panel=dataset,
         ),
     ]
+
+
+def _interaction_claim(dataset: str, gains: Mapping[str, FloatArray]) -> Claim:
+    """Returns the claim that gamma_1 has little impact on the effect of fairness.
+
+    Little is less than half of the mean gain over all gamma_1: half of it minus, and plus, the difference of any two
+    gains has to be above 0.
+    """
+    allowed = LITTLE * np.mean(list(gains.values()), axis=0)
+    differences = [own - other for own, other in combinations(gains.values(), 2)]
+    margins = [allowed + sign * difference for difference in differences for sign in (1, -1)]
+    numbers = {f"gain, {split}": Group(split, values).summary for split, values in gains.items()}
+    for (own, other), difference in zip(combinations(gains, 2), differences, strict=True):
+        numbers[f"{own} − {other}"] = Group("", difference).summary
+    return Claim(
+        "gamma_1 has little impact",
+        f"{dataset}: the gain in final accuracy of equal probabilities over {concentration_label(CONCENTRATIONS[0])} "
+        f"differs between any two gamma_1 by less than {LITTLE:g} of its mean",
+        all_above(margins, 0.0, strictly=True),
+        {**numbers, "less than": Group("", allowed).summary},
+        dataset,
+    )
 
 
 def _dataset_claim(curves: Mapping[Panel, PanelCurves]) -> Claim:

@@ -83,6 +83,11 @@ class LearningCurve:
         edges = np.minimum(np.append(self.minutes, np.inf), minutes)
         return float(self.accuracies @ np.diff(edges) / minutes)
 
+    def mean_between(self, start: float, end: float) -> float:
+        """Returns the time average of the accuracy from `start` to `end`, in minutes; see `mean_until`."""
+        before = start * self.mean_until(start) if start else 0.0
+        return (end * self.mean_until(end) - before) / (end - start)
+
     def at(self, times: FloatArray, clock: Clock) -> FloatArray:
         """Returns the last measurement at each of these times; NaN before the first and after the end of the run."""
         when, end = (self.rounds, self.length) if clock == "rounds" else (self.minutes, self.duration)

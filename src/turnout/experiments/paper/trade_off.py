@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from turnout.analysis.statistics import mean_confidence_interval
-from turnout.experiments.framework.claims import Group, above, ascending
+from turnout.experiments.framework.claims import Claim, Group, above, ascending
 from turnout.experiments.framework.drawing import OTHERS, figure
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs
 from turnout.experiments.paper.comparison import RATE, weight_label, weighted_plans
@@ -47,27 +48,6 @@ class TradeOff(Experiment):
         labels = [weight_label(weight) for weight in WEIGHTS]
         points = {label: np.array([_points(columns) for columns in runs.of(label)]) for label in labels}
         optimum = runs.each(ORACLE, lambda columns: float(columns.durations[len(columns.durations) // 2 :].mean()))
-        time = [Group(label, points[label][:, 1, 0]) for label in labels]
-        early = [Group(label, points[label][:, 0, 1]) for label in labels]
-        gains = [Group(f"{label}, gain", points[label][:, 1, 1] - points[label][:, 0, 1]) for label in labels]
-        claims = [
-            ascending(
-                "larger weight, shorter rounds",
-                "the mean round time decreases with the speed weight (seconds)",
-                time[::-1],
-            ),
-            ascending(
-                "larger weight, later fairness",
-                "after a tenth of the rounds, the share of the least-selected client decreases with the speed weight",
-                early[::-1],
-            ),
-            above(
-                "patience pays",
-                "at weight 20, the share of the least-selected client grows from a tenth of the rounds to all rounds",
-                [gains[labels.index(weight_label(20))]],
-                0.0,
-            ),
-        ]
         table: dict[str, FloatArray] = {"speed_weight": np.array(WEIGHTS, dtype=np.float64)}
         for length_index, length in enumerate(("short", "long")):
             for measure_index, measure in enumerate(("mean_round", "least_share")):
@@ -78,7 +58,7 @@ class TradeOff(Experiment):
         table["long_rounds"] = np.array(lengths, dtype=np.float64)
         table["short_rounds"] = np.maximum(table["long_rounds"] // 10, 1)
         table["fair_optimum"] = np.full(len(WEIGHTS), optimum.values.mean())
-        return Findings(claims, {"trade-off": table})
+        return Findings(trade_off_claims(points), {"trade-off": table})
 
     def draw(self, findings: Findings) -> Figure:
         """Draws one curve per length, with the weights written at their points."""
@@ -112,6 +92,35 @@ class TradeOff(Experiment):
             )
             axes.legend()
             return drawn
+
+
+def trade_off_claims(points: Mapping[str, FloatArray]) -> list[Claim]:
+    """Returns the claims about round time and fairness.
+
+    `points` holds for each weight an array (seeds, 2, 2): (mean round time, least share) after a tenth of the rounds
+    and after all rounds.
+    """
+    descending = [weight_label(weight) for weight in reversed(WEIGHTS)]
+    patient = weight_label(20)
+    return [
+        ascending(
+            "larger weight, shorter rounds",
+            "the mean round time decreases with the speed weight (seconds)",
+            [Group(label, points[label][:, 1, 0]) for label in descending],
+        ),
+        ascending(
+            "larger weight, later fairness",
+            "after a tenth of the rounds, the share of the least-selected client decreases with the speed weight",
+            [Group(label, points[label][:, 0, 1]) for label in descending],
+        ),
+        above(
+            "patience pays",
+            "at weight 20, the share of the least-selected client grows from a tenth of the rounds to all rounds",
+            [Group(f"{patient}, gain", points[patient][:, 1, 1] - points[patient][:, 0, 1])],
+            0.0,
+            strictly=True,
+        ),
+    ]
 
 
 def _points(columns: RoundColumns) -> FloatArray:

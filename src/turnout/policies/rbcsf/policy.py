@@ -4,7 +4,7 @@ Guarantee", IEEE TPDS 2020.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Unpack
 
 import numpy as np
@@ -37,8 +37,9 @@ class RBCSF(WeightedPolicy):
         clients: The number of clients.
         cohort_size: The number of clients to select in a round.
         speed_weight: How many owed turns one second of round time is worth (V in the paper).
-        exploration: The width of the confidence bound (alpha): a number, or "theory" with
-            `theory={"R": …, "S": …, "L": …, "delta": …}`.
+        exploration: The width of the confidence bound (alpha): a number, a function from the round to a number, or
+            "theory" with `theory={"R": …, "S": …, "L": …, "delta": …}`. A function cannot be stored in the settings of
+            a fleet or of a run plan.
         ridge: The ridge parameter of the regressions.
         forgetting: A discount below 1 reduces the influence of old times.
         prior: "fleet" shrinks the estimate of a new client towards the fleet-wide regression; "zero" is the paper's.
@@ -72,7 +73,7 @@ class RBCSF(WeightedPolicy):
         *,
         cohort_size: int = 8,
         speed_weight: float = 20.0,
-        exploration: float | str = 0.1,
+        exploration: float | str | Callable[[int], float] = 0.1,
         ridge: float = 1.0,
         forgetting: float = 1.0,
         prior: Literal["zero", "fleet"] = "zero",
