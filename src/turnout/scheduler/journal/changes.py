@@ -21,7 +21,10 @@ from turnout.scheduler.records import (
     settings_digest,
     update_turns,
 )
-from turnout.store.packing import pack_snapshot
+from turnout.store.packing import pack_compact_snapshot
+
+#: The most clients of one join event, so that it can be read and redacted in a short time.
+JOINED_AT_ONCE = 20_000
 
 
 class Changes:
@@ -35,10 +38,11 @@ class Changes:
         self._db = db
 
     def add_clients(self, first: int, ids: Sequence[str]) -> None:
-        """Adds clients from row `first` on, with a join event."""
-        if ids:
-            self._db.executemany("INSERT INTO clients VALUES (?, ?)", enumerate(ids, start=first))
-            self.add_event("join", json.dumps(list(ids), ensure_ascii=False).encode())
+        """Adds clients from row `first` on, with one join event or, if there are many, several."""
+        for start in range(0, len(ids), JOINED_AT_ONCE):
+            text = json.dumps(ids[start : start + JOINED_AT_ONCE], ensure_ascii=False)
+            self._db.execute("INSERT INTO clients SELECT ? + key, value FROM json_each(?)", (first + start, text))
+            self.add_event("join", text.encode())
 
     def add_event(self, kind: str, data: bytes, availability: bytes | None = None) -> int:
         """Appends an event whose digest covers all events before it; returns its number."""
@@ -122,7 +126,7 @@ class Changes:
         In a large fleet the availability of earlier rounds is deleted as well, because the snapshot replaces it.
         """
         self._db.execute("DELETE FROM snapshot")
-        data = pack_snapshot(state)
+        data = pack_compact_snapshot(state)
         self._db.execute("INSERT INTO snapshot VALUES (?, ?, ?)", (seq, data, digest_of(b"", str(seq), data)))
         if int(state["clients"]) > KEEP_AVAILABILITY_UP_TO:
             self._db.execute("DELETE FROM masks WHERE seq <= ?", (seq,))
