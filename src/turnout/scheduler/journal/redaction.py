@@ -29,6 +29,8 @@ from turnout.store.database import single_value
 
 #: The number of turns, offers or events that one transaction redacts.
 BATCH = 200
+#: The bytes of events after which a transaction redacts no more: one that many clients joined with is large.
+MOST_EVENT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +158,19 @@ def _redact_events(db: sqlite3.Connection, redaction: Redaction) -> Redaction | 
     """Redacts the next events and computes their digests again; returns None after the last event."""
     boundary, old = redaction.boundary, bytes.fromhex(redaction.digest)
     query = "SELECT seq, kind, data, digest FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
-    stored = db.execute(query, (boundary, BATCH)).fetchall()
+    stored = db.execute(query, (boundary, BATCH))
     before = db.execute("SELECT digest FROM events WHERE seq = ?", (boundary,)).fetchone()
     new = old if before is None else as_bytes(before[0])
+    size, changed = 0, []
     for seq, kind, data, digest in stored:
         redacted = redact_event(kind, data, redaction.row, redaction.client, redaction.name)
         new, old, boundary = digest_of(new, kind, redacted), as_bytes(digest), seq
-        db.execute("UPDATE events SET data = ?, digest = ? WHERE seq = ?", (redacted, new, seq))
+        if new != old:
+            changed.append((redacted, new, seq))
+        size += len(data)
+        if size >= MOST_EVENT_BYTES:
+            break
+    db.executemany("UPDATE events SET data = ?, digest = ? WHERE seq = ?", changed)
     if boundary < single_value(db, "SELECT COALESCE(MAX(seq), 0) FROM events"):
         return replace(redaction, boundary=boundary, digest=old.hex())
     db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (new.hex(),))
