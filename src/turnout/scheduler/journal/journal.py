@@ -180,8 +180,9 @@ class Journal:
 
     def ids(self) -> list[str]:
         """Returns the ids of all clients, by row."""
-        # One string for many rows, which SQLite joins, takes a third of the time of one string per row.
-        query = f"SELECT GROUP_CONCAT(id, '{SEPARATOR}') FROM clients WHERE row BETWEEN ? AND ?"
+        # One string for many rows, which SQLite joins, takes a third of the time of one string per row. Older files
+        # have an index of ids; without it, rows are read in their order.
+        query = f"SELECT GROUP_CONCAT(id, '{SEPARATOR}') FROM clients NOT INDEXED WHERE row BETWEEN ? AND ?"
         with self._file.reading() as db:
             count, first, last = db.execute("SELECT COUNT(*), MIN(row), MAX(row) FROM clients").fetchone()
             ids: list[str] = []
