@@ -166,10 +166,21 @@ def test_every_benchmark_has_help_with_an_example(name: str) -> None:
     assert f"Example: turnout bench {name}" in done.stdout
 
 
-def test_bench_live_prints_its_ratio() -> None:
+def test_bench_live_prints_its_figures_as_json() -> None:
     figures = json.loads(run("bench", "live", *SMALL_FLEET, "--json").stdout)
-    assert (figures["clients"], figures["most"]) == (2000, 3)
-    assert figures["live_seconds"] > 0
+    assert figures["clients"] == 2000
+    assert figures["ratio"] == pytest.approx(figures["live_seconds"] / figures["kernel_seconds"])
+    assert (figures["most"], figures["met"]) == (2, figures["ratio"] <= 2)
+    assert figures["open_seconds"] == figures["open"]["wall"] > 0
+    assert [target["most"] for target in figures["targets"]] == [5, 2, 1, 1, 0.5, 2]
+    assert all(target["met"] == (target["figure"] <= target["most"]) for target in figures["targets"])
+
+
+def test_bench_live_prints_whether_each_target_is_met() -> None:
+    done = run("bench", "live", *SMALL_FLEET)
+    assert done.returncode == 0
+    for text in ("A live fleet of 2,000 clients", "registering all clients", "forgetting a client", "Targets", "met"):
+        assert text in done.stdout
 
 
 def test_bench_sweep_prints_runs_per_second() -> None:

@@ -588,7 +588,7 @@ def test_a_round_is_closed_even_if_the_disk_is_too_full_for_a_snapshot(
 ) -> None:
     """The snapshot is taken after a later round, when there is space."""
     scheduler = open_fleet(settings={"cohort_size": 1})
-    scheduler.register([f"client {row}" for row in range(2000)])
+    scheduler.register([f"client {row}" for row in range(9000)])
     for _ in range(49):
         play_round(scheduler, offered("a"))
     scheduler.choose(offered("a"))

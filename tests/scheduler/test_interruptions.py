@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Callable
@@ -248,6 +249,29 @@ def test_f2_a_doubled_close_is_not_repaired_if_the_state_cannot_be_computed_agai
     scheduler.close()
     with pytest.raises(StoreError, match=r"round 2 was closed twice .* clients were forgotten"):
         remove_doubled_closes(scheduler.path)
+
+
+# Blocks that an interruption left behind
+
+
+@pytest.mark.parametrize("kind", ["reading", "writing"])
+def test_f2_a_block_that_was_left_behind_does_not_end_a_later_transaction(open_fleet: OpenFleet, kind: str) -> None:
+    """Python ends such a block when it collects garbage, which may be in the middle of any transaction."""
+    scheduler = open_fleet(**SETTINGS)
+    scheduler.choose(offered("a", "b", "c"))
+    scheduler.close_round(9.0)
+    file = scheduler._journal._file
+    abandoned = getattr(file, kind)()
+    abandoned.__enter__()  # and an interruption before the first statement of the block
+    with scheduler._journal.writing() as changes:
+        changes.put_closed_round(77)
+        del abandoned
+        gc.collect()
+        assert file.connection.in_transaction
+        changes.put_closed_round(1)
+    assert scheduler._journal.last_closed_round() == 1
+    scheduler.snapshot()
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
 # Random signals

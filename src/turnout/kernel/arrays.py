@@ -228,8 +228,9 @@ def _summarize_rows(rows: IntArray) -> tuple[int, int, bool]:
     if rows.size <= 64:
         values = rows.tolist()
         return min(values), max(values), len(set(values)) == len(values)
-    ordered = np.sort(rows)
-    return int(ordered[0]), int(ordered[-1]), bool((ordered[1:] > ordered[:-1]).all())
+    is_ascending = bool((rows[1:] > rows[:-1]).all())  # as most rows are: then they need not be sorted
+    ordered = rows if is_ascending else np.sort(rows)
+    return int(ordered[0]), int(ordered[-1]), is_ascending or bool((ordered[1:] > ordered[:-1]).all())
 
 
 def _magnitude(array: FloatArray) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from turnout.errors import ReportError, TurnoutError
 from turnout.kernel.arrays import as_count
 
@@ -26,6 +28,16 @@ def check_client_id(client: object, error: type[TurnoutError]) -> None:
             f"client ids must have at most {LONGEST_ID:,} bytes, got {len(client.encode()):,} bytes beginning with "
             f"{client[:40]!r}: use a shorter name"
         )
+
+
+def check_client_ids(clients: Collection[str], error: type[TurnoutError]) -> None:
+    """Raises an error unless all of these are valid ids; of a million ids, it looks at all at once."""
+    if set(map(type, clients)) <= {str} and "" not in clients and max(map(len, clients), default=0) <= LONGEST_ID // 4:
+        joined = "".join(clients)
+        if "\0" not in joined and _is_encodable(joined):
+            return
+    for client in clients:
+        check_client_id(client, error)
 
 
 def as_round(round: object) -> int:

@@ -20,6 +20,8 @@ from turnout.store.packing import corruption_as_store_error, pack, parse_stored,
 
 #: The number of columns of a turn up to its checksum; the loss, which format 1 does not have, comes after it.
 CHECKSUM_COLUMN = 11
+#: Availability is compressed if so many bytes at its beginning then take less than this share of their size.
+MASK_SAMPLE, MOST_COMPRESSED = 4096, 0.75
 
 
 def has_context(contexts: FloatArray) -> BoolArray:
@@ -194,7 +196,7 @@ def pack_offer(offer: RecordedOffer) -> tuple[bytes, bytes]:
     if offer.contexts is not None:
         header["features"] = offer.contexts.shape[1]
         arrays |= {f"context.{index}": _as_bytes_if_exact(column) for index, column in enumerate(offer.contexts.T)}
-    return pack(header, arrays), zlib.compress(np.packbits(offer.available).tobytes(), 1)
+    return pack(header, arrays), _pack_availability(offer.available)
 
 
 def unpack_offer(data: bytes, availability: bytes) -> RecordedOffer:
@@ -209,6 +211,14 @@ def unpack_offer(data: bytes, availability: bytes) -> RecordedOffer:
             _unpack_availability(availability, header["clients"]),
             np.column_stack(contexts) if contexts else None,
         )
+
+
+def _pack_availability(available: BoolArray) -> bytes:
+    """Returns one bit per client, compressed; in large fleets only if it gets much smaller, because that is slow."""
+    bits = np.packbits(available).tobytes()
+    sample = bits[:MASK_SAMPLE]
+    is_worthwhile = len(bits) == len(sample) or len(zlib.compress(sample, 1)) < MOST_COMPRESSED * len(sample)
+    return zlib.compress(bits, 1 if is_worthwhile else 0)
 
 
 def _unpack_availability(availability: bytes, clients: int) -> BoolArray:
@@ -275,7 +285,10 @@ def unpack_open(data: bytes) -> OpenRound:
 
 def digest_of(before: bytes, kind: str, data: bytes) -> bytes:
     """Returns the digest of an event, which covers all earlier events through the digest `before`."""
-    return hashlib.blake2b(b"".join(map(as_bytes, (before, kind, b"\0", data))), digest_size=16).digest()
+    digest = hashlib.blake2b(digest_size=16)
+    for part in (before, kind, b"\0", data):  # one by one: data may be too large to copy
+        digest.update(as_bytes(part))
+    return digest.digest()
 
 
 def as_bytes(stored: Any) -> bytes:
@@ -302,7 +315,7 @@ def pack_closed(round: ClosedRound, *, opened: str, closed: str, wanted: int) ->
         closed: The time of the close, in ISO format.
         wanted: The number of updates that the round needed.
     """
-    availability = zlib.compress(np.packbits(round.available).tobytes(), 1)
+    availability = _pack_availability(round.available)
     arrays: dict[str, npt.NDArray[Any]] = {
         "rows": round.rows,
         "contexts": round.contexts,

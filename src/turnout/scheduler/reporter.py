@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -64,7 +64,7 @@ def outcomes_of(seconds: Mapping[str, float], losses: Mapping[str, float] | None
     return [Outcome(client, duration, round=round, loss=losses.get(client)) for client, duration in seconds.items()]
 
 
-def record(journal: Journal, outcomes: Iterable[Outcome], late_window: int) -> list[bool]:
+def record(journal: Journal, outcomes: Sequence[Outcome], late_window: int) -> list[bool]:
     """Records outcomes in one transaction and returns for each whether it is new.
 
     An outcome that was recorded before has no effect.
@@ -77,32 +77,41 @@ def record(journal: Journal, outcomes: Iterable[Outcome], late_window: int) -> l
     with journal.writing() as changes:
         opened = journal.open_round_number()
         closed = journal.last_closed_round()
+        in_open: dict[str, Turn] = {}
+        if opened is not None and len(outcomes) > 1:
+            in_open = journal.turns_of_clients([outcome.client for outcome in outcomes], opened)
+        changed: dict[tuple[int, str], Turn] = {}
+        at = now()
         for outcome in outcomes:
-            turn = journal.turn(outcome.client, outcome.round)
+            turn = in_open.get(outcome.client) if outcome.round in (None, opened) else None
+            turn = turn or journal.turn(outcome.client, outcome.round)
             if turn is None:
                 where = "in any round" if outcome.round is None else f"in round {outcome.round}"
                 raise ReportError(f"{outcome.client!r} was not selected {where}: check the id; nothing was recorded")
+            turn = changed.get((turn.round, turn.id), turn)  # if an earlier outcome is of the same turn
             if turn.round == opened:
-                updated = _updated_open_turn(turn, outcome)
+                updated = _updated_open_turn(turn, outcome, at)
             else:
-                updated = _updated_closed_turn(turn, outcome, closed, late_window)
+                updated = _updated_closed_turn(turn, outcome, closed, late_window, at)
             is_new.append(updated is not None)
             if updated is not None:
-                changes.put_turns([updated])
+                changed[updated.round, updated.id] = updated
+        changes.put_turns(list(changed.values()))
     return is_new
 
 
-def _updated_open_turn(turn: Turn, outcome: Outcome) -> Turn | None:
+def _updated_open_turn(turn: Turn, outcome: Outcome, at: str) -> Turn | None:
     """Returns the turn of the open round with this outcome; None if it is recorded already."""
     kind = "arrived" if outcome.seconds is not None else "failed"
     if turn.kind is None:
-        return replace(turn, kind=kind, seconds=outcome.seconds, why=outcome.why, loss=outcome.loss, at=now())
+        # A turn of the open round has no other values yet; `replace` would take four times as long.
+        return Turn(turn.round, turn.row, turn.id, kind, outcome.seconds, outcome.why, at, loss=outcome.loss)
     if (turn.kind, turn.seconds, turn.why, turn.loss) == (kind, outcome.seconds, outcome.why, outcome.loss):
         return None
     raise _conflict(turn, f"failed: {turn.why}" if turn.seconds is None else f"{turn.kind} after {turn.seconds:g} s")
 
 
-def _updated_closed_turn(turn: Turn, outcome: Outcome, closed: int, late_window: int) -> Turn | None:
+def _updated_closed_turn(turn: Turn, outcome: Outcome, closed: int, late_window: int, at: str) -> Turn | None:
     """Returns the turn of a closed round with the actual time and loss of a late client; None if nothing changes."""
     if turn.kind not in STILL_OUT:
         if (turn.seconds, turn.why, turn.loss) == (outcome.seconds, outcome.why, outcome.loss):
@@ -121,7 +130,7 @@ def _updated_closed_turn(turn: Turn, outcome: Outcome, closed: int, late_window:
             f"round {turn.round} of {turn.id!r} was closed {closed - turn.round} rounds ago, but late_window is "
             f"{late_window}: its time can no longer be learned"
         )
-    return replace(turn, late_seconds=seconds, loss=outcome.loss, late_at=now())
+    return replace(turn, late_seconds=seconds, loss=outcome.loss, late_at=at)
 
 
 def _conflict(turn: Turn, recorded: str) -> ReportError:
@@ -199,6 +208,6 @@ class Reporter:
     ) -> None:
         self.close()
 
-    def _record(self, outcomes: Iterable[Outcome]) -> list[bool]:
+    def _record(self, outcomes: Sequence[Outcome]) -> list[bool]:
         with self._mutex:
             return record(self._journal, outcomes, self._late_window)

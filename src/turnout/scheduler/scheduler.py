@@ -28,7 +28,7 @@ from turnout.scheduler.amending import OF_POLICY, Amendments, actual_changes, am
 from turnout.scheduler.audit.explain import explain_client
 from turnout.scheduler.clock import now
 from turnout.scheduler.features import PAPER_FEATURES, Features, FleetStatus, Statuses
-from turnout.scheduler.identifiers import as_round, check_client_id
+from turnout.scheduler.identifiers import as_round, check_client_id, check_client_ids
 from turnout.scheduler.journal.amendments import Amendment, amendments, write_amendment
 from turnout.scheduler.journal.events import decode_event, event_to_dict
 from turnout.scheduler.journal.journal import Journal
@@ -56,6 +56,8 @@ from turnout.scheduler.upkeep import drop_some, summarize_at_once, summary_witho
 log = get_log("turnout.scheduler")
 #: The longest pause between two steps of forgetting a client, in seconds.
 LONGEST_PAUSE = 0.05
+#: The number of rounds between snapshots, so that at most so many are replayed when the file is opened.
+SNAPSHOT_EVERY = 50
 #: The number of events that an export reads at a time.
 EXPORT_BATCH = 100
 
@@ -207,6 +209,17 @@ class Scheduler:
         process ends before that is complete, it is completed when the fleet is opened again. A file of up to 64 MiB is
         rewritten at the end, so that unused parts of it contain nothing either; `compact` does so for larger ones.
         """
+        start = time.monotonic()
+        for _ in self.forget_in_steps(client):
+            time.sleep(min(time.monotonic() - start, LONGEST_PAUSE))  # others get as much time
+            start = time.monotonic()
+
+    def forget_in_steps(self, client: str) -> Iterator[None]:
+        """Does the same as `forget`, and yields after each transaction, so that the caller can do other work between.
+
+        The first step replaces the id and writes a snapshot: from then on, no query returns anything that the client
+        reported. If the caller stops before the last step, the rest is removed when the fleet is opened again.
+        """
         with self._mutex:
             self._refuse_while_open("forget a client")
             row = self._row(client)
@@ -222,12 +235,12 @@ class Scheduler:
                     state = memory.state(with_contexts=self._settings.persist_statuses)
                     changes.put_snapshot(last, state, now())  # without retention: older ones contain the client
                 memory.unsaved = 0
+        yield
         is_left = True
         while is_left:
-            start = time.monotonic()
             with self._mutex:
                 is_left = self._journal.redact()
-            time.sleep(min(time.monotonic() - start, LONGEST_PAUSE))  # others get as much time
+            yield
 
     # Settings
 
@@ -241,9 +254,9 @@ class Scheduler:
 
         Args:
             features: The new features of the clients.
-            changes: `deadline`, `overcommit` and `allow_infeasible`, which `SchedulerSettings` documents; and
-                `cohort_size`, `guaranteed_rate`, `tolerance` and `speed_weight` of the policy. In a wrapper, they
-                belong to the policy inside that has them.
+            changes: `deadline`, `overcommit`, `allow_infeasible`, `keep_rounds`, `keep_offers` and `persist_statuses`,
+                which `SchedulerSettings` documents; and `cohort_size`, `guaranteed_rate`, `tolerance` and
+                `speed_weight` of the policy. In a wrapper, they belong to the policy inside that has them.
 
         Raises:
             ReportError: If a round is open.
@@ -440,7 +453,7 @@ class Scheduler:
             counts = {kind: int((closed.kinds == index).sum()) for index, kind in enumerate(KINDS)}
             log.event(logging.INFO, "close", fleet=self.path.name, round=closed.round, **counts)
             self._log_new_notices()
-            if self._memory.unsaved >= self._snapshot_every:
+            if self._memory.unsaved >= SNAPSHOT_EVERY:
                 try:
                     self.snapshot()
                 except StoreError as error:  # the round is closed and recorded without it
@@ -668,11 +681,6 @@ class Scheduler:
     def _opened(self) -> OpenRound | None:
         return self._memory.opened
 
-    @property
-    def _snapshot_every(self) -> int:
-        """The number of rounds between snapshots: larger for large fleets, whose snapshots are large."""
-        return min(max(len(self._fleet.ids) // 2000, 50), 500)
-
     def _open_round(self, statuses: Statuses) -> OpenRound:
         resolved = self._features.resolve(statuses, self._settings.model_size)
         joined = self._new_ids(resolved) if isinstance(resolved, Mapping) else []
@@ -687,7 +695,7 @@ class Scheduler:
                 changes.put_open_round(written, [memory.fleet.ids[row] for row in opened.rows.tolist()])
                 changes.put_offer(offered, opened.opened)
             memory.opened = opened
-        available, chosen = int(opened.available.sum()), len(opened.rows)
+        available, chosen = int(np.count_nonzero(opened.available)), len(opened.rows)
         log.event(
             logging.INFO,
             "choose",
@@ -720,8 +728,7 @@ class Scheduler:
 
     def _log_new_notices(self) -> None:
         """Logs that the promise is broken now, or that a client waits too long, if the log does not say so yet."""
-        counters, was_broken = self._fleet.counters, self._is_broken
-        self._is_broken = bool(((counters.broken_since > 0) & (counters.retired == 0)).any())
+        was_broken, self._is_broken = self._is_broken, self._fleet.is_broken
         if self._is_broken and not was_broken:
             log.warning("%s: %s", self.path, promise_notice(self._fleet, self._settings))
         # Waiting times are estimated after rounds 4, 8, 16, …: that takes long in large fleets, and few times are known
@@ -759,13 +766,15 @@ class Scheduler:
         """Returns the ids that are not in the fleet yet, without duplicates."""
         if isinstance(ids, str):
             raise OfferError(f"ids must be a list of strings, got {ids!r}")
-        for client in ids:
+        are_plain = set(map(type, ids)) <= {str}
+        for client in () if are_plain else ids:
             if not isinstance(client, Hashable):
                 check_client_id(client, OfferError)
-        new_ids = dict.fromkeys(client for client in ids if client not in self._fleet.rows)
-        for client in new_ids:
-            check_client_id(client, OfferError)
-        return [str.__str__(client) for client in new_ids]  # SQLite stores subclasses such as numpy.str_ differently
+        known = self._fleet.rows if self._fleet.ids else {}
+        new_ids = dict.fromkeys([client for client in ids if client not in known] if known else ids)
+        check_client_ids(new_ids.keys(), OfferError)
+        # SQLite stores subclasses such as numpy.str_ differently.
+        return list(new_ids) if are_plain else [str.__str__(client) for client in new_ids]
 
     def _row(self, client: str) -> int:
         row = self._fleet.rows.get(client) if isinstance(client, str) else None

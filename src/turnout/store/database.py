@@ -167,22 +167,50 @@ def translate_sqlite_errors(path: Path) -> Iterator[None]:
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """Runs the `with` block in a transaction, which is rolled back on any error."""
+    token = None
     try:
         if connection.in_transaction:  # an interrupted call has left it open
             connection.execute("ROLLBACK")
+        token = own_transaction(connection)
         connection.execute("BEGIN IMMEDIATE")
         yield
         connection.execute("COMMIT")
     except BaseException:
         with suppress(sqlite3.Error):  # SQLite may have rolled back already, and the first error must be reported
-            if connection.in_transaction:
+            if owns_transaction(connection, token):
                 connection.execute("ROLLBACK")
         raise
 
 
+class StoreConnection(sqlite3.Connection):
+    """A connection that knows which block began its newest transaction."""
+
+    token: object = None
+
+
+def own_transaction(connection: sqlite3.Connection) -> object:
+    """Returns a token of the next transaction.
+
+    An interruption can leave a `with` block behind that was entered but never left. Python ends it when it collects
+    garbage, at any time: it must not roll back the transaction of another block then.
+    """
+    token = object()
+    if isinstance(connection, StoreConnection):
+        connection.token = token
+    return token
+
+
+def owns_transaction(connection: sqlite3.Connection, token: object) -> bool:
+    """Returns whether the present transaction is the one of this token."""
+    is_own = not isinstance(connection, StoreConnection) or connection.token is token
+    return is_own and connection.in_transaction
+
+
 def _connect(path: Path, *, mode: str) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode={mode}"
-    return sqlite3.connect(uri, uri=True, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(
+        uri, uri=True, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False, factory=StoreConnection
+    )
 
 
 def _check_kind(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:

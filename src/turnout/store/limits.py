@@ -28,6 +28,8 @@ MOST_LEVELS = 50
 #: The size of a zip directory, in bytes: enough for 40,000 arrays.
 MOST_DIRECTORY_BYTES = 1 << 22
 _CHUNK = 1 << 16
+#: The types of nested values, which parsers create themselves.
+_CONTAINERS = frozenset((dict, list))
 
 
 class BoundedReader(io.RawIOBase):
@@ -128,14 +130,12 @@ def parse_json(text: str | bytes) -> Any:
 
 def check_depth(value: Any) -> None:
     """Raises ValueError if lists and mappings are nested so deeply that working with them could fail."""
-    containers = [value] if isinstance(value, dict | list) else []
+    containers = [value] if type(value) in _CONTAINERS else []
     for _ in range(MOST_LEVELS):
-        containers = [
-            entry
-            for container in containers
-            for entry in (container.values() if isinstance(container, dict) else container)
-            if isinstance(entry, dict | list)
-        ]
+        entries = [container.values() if type(container) is dict else container for container in containers]
+        # Most entries of a long list are strings: their types are compared without a loop in Python.
+        nested = [values for values in entries if not _CONTAINERS.isdisjoint(map(type, values))]
+        containers = [entry for values in nested for entry in values if type(entry) in _CONTAINERS]
         if not containers:
             return
     raise too_deep()
@@ -220,14 +220,14 @@ def read_npy(data: bytes) -> npt.NDArray[Any]:
     try:
         version = np.lib.format.read_magic(stream)
         reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        shape, _, dtype = reader(stream)
+        shape, in_columns, dtype = reader(stream)
         expected, present = math.prod(shape) * max(dtype.itemsize, 1), len(data) - stream.tell()
         if dtype.hasobject:
             raise ValueError("arrays must hold numbers or strings, got pickled objects, which are never read")
         if expected != present or any(length < 0 for length in shape):
             raise ValueError(f"an array of shape {shape} and type {dtype} does not have {present} bytes")
-        stream.seek(0)
-        array: npt.NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+        flat = np.frombuffer(data, dtype, offset=stream.tell()) if expected else np.empty(0, dtype)
+        array: npt.NDArray[Any] = flat.copy().reshape(shape, order="F" if in_columns else "C")
     except (KeyError, TypeError, OverflowError, RecursionError, SyntaxError, TokenError) as error:
         raise ValueError(f"the header of an array is damaged: {error}") from error
     return array

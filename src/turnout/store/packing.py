@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import StoreError
+from turnout.store.archive import npy_bytes, zip_bytes
+from turnout.store.compact import is_compact, pack_compact, unpack_compact
 from turnout.store.limits import open_zip, parse_json, read_entry, read_npy
 
 PLAIN_ARRAYS = "biufU"
@@ -34,14 +36,9 @@ _CORRUPTION_ERRORS = (
 
 def pack(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
     """Returns an uncompressed npz archive of `arrays` with `header` as JSON; equal input gives equal bytes."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(zipfile.ZipInfo(_HEADER), json.dumps(header))
-        for name, array in arrays.items():
-            entry = io.BytesIO()
-            np.lib.format.write_array(entry, array, allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), entry.getbuffer())
-    return buffer.getvalue()
+    entries = {_HEADER: json.dumps(header).encode()}
+    entries |= {f"{name}.npy": npy_bytes(array) for name, array in arrays.items()}
+    return zip_bytes(entries)
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
@@ -64,6 +61,18 @@ def parse_stored(text: str | bytes) -> Any:
 
 def pack_snapshot(snapshot: Mapping[str, Any]) -> bytes:
     """Serialises a flat state whose values are arrays, integers, floats, strings and booleans."""
+    scalars, arrays = _scalars_and_arrays(snapshot)
+    header = {"order": list(snapshot), "scalars": scalars, "arrays": list(arrays)}
+    return pack(header, {str(index): array for index, array in enumerate(arrays.values())})
+
+
+def pack_compact_snapshot(snapshot: Mapping[str, Any]) -> bytes:
+    """Does the same in less space and time for large states, most of whose values are equal or small."""
+    return pack_compact(list(snapshot), *_scalars_and_arrays(snapshot))
+
+
+def _scalars_and_arrays(snapshot: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """Checks a flat state, and returns its plain values and its arrays."""
     scalars: dict[str, Any] = {}
     arrays: dict[str, npt.NDArray[Any]] = {}
     for key, value in snapshot.items():
@@ -79,12 +88,14 @@ def pack_snapshot(snapshot: Mapping[str, Any]) -> bytes:
                 f"snapshot[{key!r}] is {kind}: give an array of numbers, booleans or strings, an int, a float, a bool "
                 "or a str"
             )
-    header = {"order": list(snapshot), "scalars": scalars, "arrays": list(arrays)}
-    return pack(header, {str(index): array for index, array in enumerate(arrays.values())})
+    return scalars, arrays
 
 
 def unpack_snapshot(data: bytes) -> dict[str, Any]:
-    """Returns the state that was given to `pack_snapshot`, with the same types."""
+    """Returns the state that was given to `pack_snapshot` or `pack_compact_snapshot`, with the same types."""
+    with corruption_as_store_error():
+        if is_compact(data):
+            return unpack_compact(data)
     header, arrays = unpack(data)
     with corruption_as_store_error():
         values = {**header["scalars"], **{key: arrays[str(index)] for index, key in enumerate(header["arrays"])}}

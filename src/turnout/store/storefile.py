@@ -24,6 +24,8 @@ from turnout.store.database import (
     is_in_wal_mode,
     log_path,
     new_counters,
+    own_transaction,
+    owns_transaction,
     single_value,
     sync_folder,
     transaction,
@@ -103,11 +105,12 @@ class StoreFile:
             if db.in_transaction:
                 yield db
                 return
+            token = own_transaction(db)
             db.execute("BEGIN")
             try:
                 yield db
             finally:
-                if db.in_transaction:
+                if owns_transaction(db, token):
                     db.execute("ROLLBACK")
 
     @contextmanager

@@ -29,7 +29,10 @@ from turnout.scheduler.records import (
     settings_digest,
 )
 from turnout.scheduler.retention import LEAST_ROUNDS, Retention
-from turnout.store.packing import pack_snapshot
+from turnout.store.packing import pack_compact_snapshot
+
+#: The most clients of one join event, so that it can be read and redacted in a short time.
+JOINED_AT_ONCE = 20_000
 
 
 class Changes:
@@ -43,10 +46,11 @@ class Changes:
         self._db = db
 
     def add_clients(self, first: int, ids: Sequence[str]) -> None:
-        """Adds clients from row `first` on, with a join event."""
-        if ids:
-            self._db.executemany("INSERT INTO clients VALUES (?, ?)", enumerate(ids, start=first))
-            self.add_event("join", json.dumps(list(ids), ensure_ascii=False).encode())
+        """Adds clients from row `first` on, with one join event or, if there are many, several."""
+        for start in range(0, len(ids), JOINED_AT_ONCE):
+            text = json.dumps(ids[start : start + JOINED_AT_ONCE], ensure_ascii=False)
+            self._db.execute("INSERT INTO clients SELECT ? + key, value FROM json_each(?)", (first + start, text))
+            self.add_event("join", text.encode())
 
     def add_event(self, kind: str, data: bytes, availability: bytes | None = None) -> int:
         """Appends an event whose digest covers all events before it; returns its number."""
@@ -136,7 +140,7 @@ class Changes:
                 rounds before it are no longer kept, it becomes the summary of them.
         """
         self._delete_snapshots(seq, retention)
-        data = pack_snapshot(state)
+        data = pack_compact_snapshot(state)
         values = (seq, data, digest_of(b"", str(seq), data), int(state["round"]), at)
         self._db.execute("INSERT INTO snapshot (seq, data, digest, round, at) VALUES (?, ?, ?, ?, ?)", values)
         if int(state["clients"]) > KEEP_AVAILABILITY_UP_TO:
@@ -180,7 +184,7 @@ class Changes:
         """Lets this state, which is that after event `event`, take the place of all events up to it."""
         if pending_redactions(self._db):
             raise StoreError("a client is being forgotten: open the file again, and then compact it")
-        data = pack_snapshot(state)
+        data = pack_compact_snapshot(state)
         values = (event, data, digest_of(b"", str(event), data), int(state["round"]), at)
         self._db.execute(
             "INSERT OR REPLACE INTO snapshot (seq, data, digest, round, at) VALUES (?, ?, ?, ?, ?)", values

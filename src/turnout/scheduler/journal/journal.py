@@ -55,6 +55,10 @@ from turnout.store.storefile import StoreFile
 log = get_log("turnout.scheduler")
 #: Files of up to this many bytes are rewritten after a client was forgotten.
 VACUUM_UP_TO = 64 * 2**20
+#: The number of ids that one query reads; they are at most 64 MiB.
+IDS_AT_ONCE = 65_536
+#: A control character that ids seldom contain; a constant, because SQLite takes twice as long with a parameter.
+SEPARATOR = "\x1f"
 
 
 class JournalFigures(NamedTuple):
@@ -240,8 +244,18 @@ class Journal:
 
     def ids(self) -> list[str]:
         """Returns the ids of all clients, by row."""
+        # One string for many rows, which SQLite joins, takes a third of the time of one string per row. Older files
+        # have an index of ids; without it, rows are read in their order.
+        query = f"SELECT GROUP_CONCAT(id, '{SEPARATOR}') FROM clients NOT INDEXED WHERE row BETWEEN ? AND ?"
         with self._file.reading() as db:
-            return [str(client) for (client,) in db.execute("SELECT id FROM clients ORDER BY row")]
+            count, first, last = db.execute("SELECT COUNT(*), MIN(row), MAX(row) FROM clients").fetchone()
+            ids: list[str] = []
+            if count and (first, last) == (0, count - 1):
+                for start in range(0, count, IDS_AT_ONCE):
+                    ids.extend(str(single_value(db, query, start, start + IDS_AT_ONCE - 1)).split(SEPARATOR))
+            if len(ids) != count:  # an id contains the separator, or the table is damaged
+                ids = [str(client) for (client,) in db.execute("SELECT id FROM clients ORDER BY row")]
+            return ids
 
     def summary(self) -> Summary:
         """Returns the place at which the events that are kept begin."""
@@ -405,6 +419,13 @@ class Journal:
         with self._file.reading() as db:
             found = self._decode_turns(db, db.execute(query, values).fetchall())
         return found[0] if found else None
+
+    def turns_of_clients(self, clients: Sequence[str], round: int) -> dict[str, Turn]:
+        """Returns the turns of these clients in a round, by id; clients without one are missing."""
+        query = "SELECT * FROM turns INDEXED BY turns_by_id WHERE round = ? AND id IN (SELECT value FROM json_each(?))"
+        with self._file.reading() as db:
+            stored = db.execute(query, (round, json.dumps(clients, ensure_ascii=False))).fetchall()
+            return {turn.id: turn for turn in self._decode_turns(db, stored)}
 
     @property
     def changes(self) -> int:

@@ -32,6 +32,8 @@ BATCH = 200
 #: The key in `meta` of a mark: SQLite leaves bytes of changed rows in unused parts of its pages, so the file may still
 #: contain data of forgotten clients, which no query returns. Rewriting the whole file removes them.
 UNCLEAN = "unclean"
+#: The bytes of events after which a transaction redacts no more: one that many clients joined with is large.
+MOST_EVENT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +171,19 @@ def _redact_events(db: sqlite3.Connection, redaction: Redaction) -> Redaction | 
     """Redacts the next events and computes their digests again; returns None after the last event."""
     boundary, old = redaction.boundary, bytes.fromhex(redaction.digest)
     query = "SELECT seq, kind, data, digest FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
-    stored = db.execute(query, (boundary, BATCH)).fetchall()
+    stored = db.execute(query, (boundary, BATCH))
     before = db.execute("SELECT digest FROM events WHERE seq = ?", (boundary,)).fetchone()
     new = old if before is None else as_bytes(before[0])
+    size, changed = 0, []
     for seq, kind, data, digest in stored:
         redacted = redact_event(kind, data, redaction.row, redaction.client, redaction.name)
         new, old, boundary = digest_of(new, kind, redacted), as_bytes(digest), seq
-        db.execute("UPDATE events SET data = ?, digest = ? WHERE seq = ?", (redacted, new, seq))
+        if new != old:
+            changed.append((redacted, new, seq))
+        size += len(data)
+        if size >= MOST_EVENT_BYTES:
+            break
+    db.executemany("UPDATE events SET data = ?, digest = ? WHERE seq = ?", changed)
     if boundary < last_event(db)[0]:
         return replace(redaction, boundary=boundary, digest=old.hex())
     db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (new.hex(),))

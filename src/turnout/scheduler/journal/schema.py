@@ -4,7 +4,8 @@ meta         the settings and their digest, and those at creation once they were
              grows whenever the file is opened to write); the digest of the last event; the number of the last closed
              round; the number of commits; what is left to do of the redaction of forgotten clients, and whether unused
              parts of the file may contain their data
-clients      the ids of the clients, by row
+clients      the ids of the clients, by row; all are different, which the scheduler ensures: an index would make it slow
+             to register many
 events       the events that the state is computed from: join, close, retire, forget, amend; the digest of each covers
              all events before it
 masks        the clients that were available in a closed round, as packed bits, by the number of its event
@@ -50,7 +51,7 @@ FLEET = FileKind(
     3,
     f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE clients (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
+CREATE TABLE clients (row INTEGER PRIMARY KEY, id TEXT NOT NULL);
 CREATE TABLE events (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, data BLOB NOT NULL, digest BLOB NOT NULL);
 CREATE TABLE masks (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE open_round (round INTEGER PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL);

@@ -21,7 +21,7 @@ from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.scheduler.journal.schema import FLEET
 from turnout.scheduler.outcomes import KINDS
 from turnout.scheduler.records import Turn, as_bytes, digest_of, turn_from_row
-from turnout.store.packing import pack_snapshot, parse_stored, unpack_snapshot
+from turnout.store.packing import pack_compact_snapshot, parse_stored, unpack_snapshot
 
 #: The number of events or offers, and the number of turns, that one transaction deletes; always two rounds at least, so
 #: that more is deleted than a round adds.
@@ -171,7 +171,7 @@ def write_summary(db: sqlite3.Connection, event: int) -> None:
 
 def replace_summary_state(db: sqlite3.Connection, state: Mapping[str, Any]) -> None:
     """Replaces the state of the summary by one without a client that was forgotten."""
-    _put(db, read_summary(db), pack_snapshot(state))
+    _put(db, read_summary(db), pack_compact_snapshot(state))
 
 
 def _put(db: sqlite3.Connection, summary: Summary, data: bytes) -> None:

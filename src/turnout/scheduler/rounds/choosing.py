@@ -85,17 +85,17 @@ def build_offer(
     cold = fleet.needs_cold_start()
     server = {
         "needs_cold_start": cold if rows is None else cold[rows],
-        "model_size": np.full(clients if rows is None else len(rows), settings.model_size),
+        "model_size": np.broadcast_to(np.float64(settings.model_size), clients if rows is None else len(rows)),
     }
-    computed = features.contexts(
-        columns, server, lambda index: repr(fleet.ids[index if rows is None else int(rows[index])])
-    )
+
+    def name_of(index: int) -> str:
+        return repr(fleet.ids[index if rows is None else int(rows[index])])
+
+    contexts = features.contexts(columns, server, name_of, rows=rows, clients=clients)
     if rows is None:
-        return ~fleet.unavailable, computed
+        return ~fleet.unavailable, contexts
     available = np.zeros(clients, dtype=np.bool_)
     available[rows] = True
-    contexts = np.zeros((clients, features.outputs), order="F")
-    contexts[rows] = computed
     return available & ~fleet.unavailable, contexts
 
 

@@ -18,7 +18,7 @@ UNKNOWN_TIME = "it did not report, and the time since the selection is unknown"
 def build_closed_round(
     opened: OpenRound, turns: Sequence[Turn], late_turns: Sequence[Turn], after: float | None
 ) -> tuple[ClosedRound, list[Turn]]:
-    """Returns the closed round, and its turns with the outcomes of clients that are missing or surplus.
+    """Returns the closed round, and the turns that it changes: those of clients that are missing or surplus.
 
     The first `opened.wanted` clients that returned are kept, ties broken by the lower row. If enough returned, a
     missing client is outrun by the last of them. Otherwise it is late.
@@ -56,7 +56,7 @@ def build_closed_round(
         late_seconds=np.array([turn.late_seconds for turn in late_turns], dtype=np.float64),
         losses=None if np.isnan(losses).all() else losses,
     )
-    return closed, list(finished.values())
+    return closed, [finished[turn.row] for turn in turns if finished[turn.row] is not turn]
 
 
 def _seconds(turn: Turn, duration: float, is_waiting: bool) -> float:

@@ -64,13 +64,27 @@ class Fleet:
         self._build = build
         self._backoff_after, self._late_window = backoff_after, late_window
         self.ids: list[str] = []
-        self.rows: dict[str, int] = {}
+        self._rows: dict[str, int] | None = None  # None until a row is looked up
         self._policy: SelectionPolicy | None = None
         self.round = 0
         self.judged_after = 0
+        # These spare tests of all clients in every round: no promise can be broken up to the first round (0 if that is
+        # not known), and no client is backed off after the second.
+        self._unbroken_until = self._last_backoff = 0
+        self._has_retired = False
         self.counters = ClientCounters()
         self.history = ClientHistory()
         self.pending: dict[tuple[int, int], PendingArrival] = {}
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """The row of each client, by id; do not change it."""
+        if self._rows is None:
+            rows = dict(zip(self.ids, range(len(self.ids)), strict=True))
+            if len(rows) < len(self.ids):
+                raise StateError(f"{len(self.ids) - len(rows)} clients have the id of another one: restore a backup")
+            self._rows = rows
+        return self._rows
 
     @property
     def policy(self) -> SelectionPolicy:
@@ -92,8 +106,20 @@ class Fleet:
     @property
     def unavailable(self) -> BoolArray:
         """Whether each client must not be selected in the next round, because it is retired or backed off."""
-        unavailable: BoolArray = (self.counters.retired > 0) | self.counters.backing_off(self.round)
+        unavailable = np.zeros(len(self.ids), dtype=np.bool_)
+        if self._last_backoff > self.round:
+            unavailable |= self.counters.backing_off(self.round)
+        if self._has_retired:
+            unavailable |= self.counters.retired > 0
         return unavailable
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a client that has not retired is beyond the tolerance of its promise."""
+        if 0 < self.round <= self._unbroken_until:
+            return False
+        broken = self.counters.broken_since > 0
+        return bool(broken.any()) and bool((broken & (self.counters.retired == 0)).any())
 
     def certificate(self) -> Certificate | None:
         """Returns what every client was promised and got, since when promises are broken, and who has retired.
@@ -124,18 +150,19 @@ class Fleet:
         availability: FloatArray = (self.counters.offered + 1) / (self.round - self.counters.joined + 2)
         return availability
 
-    def needs_cold_start(self) -> FloatArray:
-        """Returns 1 for each client that did not train in the last closed round, otherwise 0."""
-        cold: FloatArray = (self.counters.last_trained != self.round).astype(np.float64)
+    def needs_cold_start(self) -> BoolArray:
+        """Returns which clients did not train in the last closed round."""
+        cold: BoolArray = self.counters.last_trained != self.round
         return cold
 
     def join(self, ids: Sequence[str]) -> None:
         """Adds new clients, in this order."""
         if not ids:
             return
-        for client in ids:
-            self.rows[client] = len(self.ids)
-            self.ids.append(client)
+        self._unbroken_until = 0
+        if self._rows is not None:
+            self._rows.update(zip(ids, range(len(self.ids), len(self.ids) + len(ids)), strict=True))
+        self.ids.extend(ids)
         if self._policy is None:
             self._policy = self._build(len(ids))
         else:
@@ -172,7 +199,9 @@ class Fleet:
 
     def retire(self, row: int) -> None:
         """Retires a client: it accrues no more turns, and the turns it is owed remain recorded."""
+        self._unbroken_until = 0
         self.counters.retired[row] = 1
+        self._has_retired = True
         if self.queues is not None:
             self.queues.retire([row])
 
@@ -211,7 +240,7 @@ class Fleet:
             certificate = amended.certificate()
             if certificate is not None:
                 self.counters.broken_since *= certificate.broken
-        self._build = build
+        self._build, self._unbroken_until = build, 0
         if new_features is not None:
             self._restart_learning(new_features)
 
@@ -240,10 +269,12 @@ class Fleet:
         if int(saved_value(state, "clients")) != len(ids):
             raise StateError(f"the saved state has {state['clients']} clients, but {len(ids)} ids were given")
         self.ids = list(ids)
-        self.rows = {client: row for row, client in enumerate(self.ids)}
+        self._rows = None
         self.round = int(saved_value(state, "round"))
-        self.judged_after = judged_after(state)
+        self.judged_after, self._unbroken_until = judged_after(state), 0
         self.counters = ClientCounters.restored(subset(state, "numbers"))
+        self._last_backoff = int(self.counters.backoff_until.max(initial=0))
+        self._has_retired = bool(self.counters.retired.any())
         self.history = ClientHistory.restored(subset(state, "numbers"), subset(state, "ways"))
         columns = ("rounds", "rows", "contexts", "deadlines", "learned")
         entries = zip(*(saved_value(state, f"awaited.{name}").tolist() for name in columns), strict=True)
@@ -296,7 +327,7 @@ class Fleet:
     def _update_counters(self, closed: ClosedRound) -> None:
         counters, rows = self.counters, closed.rows
         returned, missed = rows[closed.kinds <= SURPLUS], rows[closed.kinds >= LATE]
-        counters.offered += closed.available
+        counters.offered += 1 if closed.available.all() else closed.available
         counters.last_trained[returned] = closed.round
         taught = closed.kinds != FAILED
         counters.learned[rows[taught if self.model is None else taught & closed.has_context]] += 1
@@ -306,12 +337,13 @@ class Fleet:
         for row in missed.tolist():
             backoff = backoff_rounds(int(counters.misses[row]), self._backoff_after)
             counters.backoff_until[row] = closed.round + backoff if backoff else 0
+            self._last_backoff = max(self._last_backoff, closed.round + backoff)
         counters.backoff_until[returned] = 0
         counters.backoff_until[closed.late_rows] = 0
 
     def _judge(self) -> None:
         """Records since when each client has been beyond the tolerance of its promise."""
-        if self.round <= self.judged_after or not self._may_be_broken():
+        if self.round <= max(self.judged_after, self._unbroken_until) or not self._may_be_broken():
             return
         certificate = self.policy.certificate()
         if certificate is not None:
@@ -320,7 +352,8 @@ class Fleet:
     def _may_be_broken(self) -> bool:
         """Returns whether a promise was broken before or may be now; this is faster than a certificate.
 
-        No client is further behind than the turns that it is owed and those that it has forfeited.
+        No client is further behind than the turns that it is owed and those that it has forfeited, and in a round it
+        falls behind by its rate at most: if nobody can be beyond the tolerance, that holds for some rounds more.
         """
         queues, guarantee = self.queues, self.policy.guarantee
         if queues is None or guarantee is None:
@@ -328,7 +361,12 @@ class Fleet:
         if self.counters.broken_since.any() or (queues.max_owed is not None and queues.forfeited.any()):
             return True
         owed = queues.owed_exactly()
-        return int(owed.units.max()) + owed.credit > exact_tolerance(guarantee.tolerance) * queues.units_per_turn
+        slack = exact_tolerance(guarantee.tolerance) * queues.units_per_turn - (int(owed.units.max()) + owed.credit)
+        if slack < 0:
+            return True
+        rate = int(np.max(queues.accounts().rates))
+        self._unbroken_until = self.round + (math.floor(slack / rate) if rate else 0)
+        return False
 
     def _update_pending(self, closed: ClosedRound) -> None:
         """Removes late clients whose true times are known or no longer awaited, and adds those of this round."""

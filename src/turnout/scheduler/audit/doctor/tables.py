@@ -109,6 +109,8 @@ def check_clients(db: sqlite3.Connection) -> CheckResult:
     joined += [client for data in event_data(db, "join") for client in json.loads(data)]
     if len(stored) != len(joined):
         result.problems.append(f"the table of clients has {len(stored):,} ids, but {len(joined):,} clients joined")
+    if repeated := len(stored) - len({client for _, client in stored}):
+        result.problems.append(f"{repeated:,} clients have the id of another one")
     unredacted = {redaction.row: redaction.client for redaction in pending_redactions(db)}
     for index, ((row, client), expected) in enumerate(zip(stored, joined, strict=False)):
         if (row, client) != (index, expected) and unredacted.get(row) != expected:
