@@ -14,6 +14,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Collection
+from functools import lru_cache
 from pathlib import Path
 from tokenize import TokenError
 from typing import IO, Any
@@ -216,18 +217,35 @@ class _Directory:
 
 def read_npy(data: bytes) -> npt.NDArray[Any]:
     """Returns an array in NumPy's format, after comparing the size that its header states with the data."""
-    stream = io.BytesIO(data)
     try:
-        version = np.lib.format.read_magic(stream)
-        reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        shape, _, dtype = reader(stream)
-        expected, present = math.prod(shape) * max(dtype.itemsize, 1), len(data) - stream.tell()
+        length = _npy_header_length(data)
+        shape, fortran_order, dtype = _parse_npy_header(data[:length])
+        expected, present = math.prod(shape) * max(dtype.itemsize, 1), len(data) - length
         if dtype.hasobject:
             raise ValueError("arrays must hold numbers or strings, got pickled objects, which are never read")
-        if expected != present or any(length < 0 for length in shape):
+        if expected != present or any(size < 0 for size in shape) or dtype.subdtype is not None:
             raise ValueError(f"an array of shape {shape} and type {dtype} does not have {present} bytes")
-        stream.seek(0)
-        array: npt.NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+        stored: npt.NDArray[Any] = np.ndarray(shape, dtype, data, length, order="F" if fortran_order else "C")
     except (KeyError, TypeError, OverflowError, RecursionError, SyntaxError, TokenError) as error:
         raise ValueError(f"the header of an array is damaged: {error}") from error
-    return array
+    return stored.copy(order="K")  # writable, unlike `data`
+
+
+def _npy_header_length(data: bytes) -> int:
+    """Returns the number of bytes before the values of an array in NumPy's format."""
+    size = {(1, 0): 2, (2, 0): 4}[np.lib.format.read_magic(io.BytesIO(data[: np.lib.format.MAGIC_LEN]))]
+    start = np.lib.format.MAGIC_LEN + size
+    return start + int.from_bytes(data[start - size : start], "little")
+
+
+@lru_cache(maxsize=1024)
+def _parse_npy_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Returns the shape, whether the order is Fortran's, and the type.
+
+    The headers are cached because they are Python literals, which take ten times as long to parse as the rest of a
+    small array, and because the arrays of a history have few different ones.
+    """
+    stream = io.BytesIO(header)
+    if np.lib.format.read_magic(stream) == (1, 0):
+        return np.lib.format.read_array_header_1_0(stream)
+    return np.lib.format.read_array_header_2_0(stream)
