@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import math
+import struct
 import zipfile
 import zlib
 from collections.abc import Collection
@@ -29,6 +30,11 @@ MOST_LEVELS = 50
 #: The size of a zip directory, in bytes: enough for 40,000 arrays.
 MOST_DIRECTORY_BYTES = 1 << 22
 _CHUNK = 1 << 16
+#: What precedes the content of an entry of a zip file: its signature, and the lengths of its name and extra field.
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
+_LOCAL_SIGNATURE = b"PK\x03\x04"
+#: Flags of an entry: its name is in UTF-8; it is encrypted or patched, which turnout never writes.
+_UTF8, _UNSUPPORTED = 0x800, 0x61
 
 
 class BoundedReader(io.RawIOBase):
@@ -200,6 +206,27 @@ def read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     """Returns the content of an entry. Unlike `ZipFile.read`, it decompresses no more than the directory states."""
     with archive.open(entry) as content:
         return read_bounded(content, entry.file_size)
+
+
+def stored_content(data: bytes, entry: zipfile.ZipInfo) -> bytes:
+    """Returns the content of an entry without compression of a zip file in memory.
+
+    It checks what `read_entry` checks, in a fifth of the time.
+
+    Raises:
+        zipfile.BadZipFile: The entry is damaged, or it is encrypted.
+    """
+    names = entry.header_offset + _LOCAL_HEADER.size
+    if not _LOCAL_HEADER.size <= names <= len(data):
+        raise zipfile.BadZipFile(f"the entry {entry.filename[:80]!r} lies outside the file")
+    signature, name_length, extra_length = _LOCAL_HEADER.unpack_from(data, entry.header_offset)
+    name = data[names : names + name_length].decode("utf-8" if entry.flag_bits & _UTF8 else "cp437")
+    start = names + name_length + extra_length
+    content = data[start : start + entry.file_size]
+    is_sound = signature == _LOCAL_SIGNATURE and name == entry.orig_filename and not entry.flag_bits & _UNSUPPORTED
+    if not is_sound or not len(content) == entry.file_size == entry.compress_size or zlib.crc32(content) != entry.CRC:
+        raise zipfile.BadZipFile(f"the entry {entry.filename[:80]!r} is damaged")
+    return content
 
 
 class _Directory:
