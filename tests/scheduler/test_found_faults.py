@@ -25,7 +25,7 @@ import pytest
 from killing import environment
 from scheduler import restless_server
 from scheduler.fleets import LIVE, OpenFleet, named, offered, packed, packed_from_disk, play_round, turns_in
-from scheduler.serving import AFTER, BEFORE, Server, read_everything, running_server
+from scheduler.serving import AFTER, BEFORE, TORTURE, Server, read_everything, running_server
 from syncs import COMPILER, preloaded
 from turnout.errors import OfferError, ReportError, StoreError
 from turnout.scheduler import FleetReader, Reporter, Scheduler, certify
@@ -37,8 +37,6 @@ from turnout.store.database import log_path
 from turnout.store.runs import RunStore
 from waiting import wait_until
 
-#: How much longer than usual the tests run: `make torture` sets it.
-TORTURE = int(os.environ.get("TURNOUT_TORTURE", "1"))
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler is installed: apt install gcc")
 
 
