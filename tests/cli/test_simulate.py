@@ -9,18 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from cli import in_process
 from turnout.store import RunStore
 
 
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "turnout", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "140", "NO_COLOR": "1"},
-    )
+def run(*arguments: str, cwd: Path | None = None) -> in_process.Done:
+    return in_process.run(*arguments, cwd=cwd, COLUMNS="140")
 
 
 def error_of(*arguments: str, cwd: Path | None = None) -> str:
