@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -23,15 +23,14 @@ class Done(NamedTuple):
     returncode: object
 
 
-def run(*arguments: str | Path, cwd: Path | None = None, **environment: str) -> Done:
-    """Runs `turnout` with these arguments, in the present or another working directory."""
+def run(*arguments: str | Path, **environment: str) -> Done:
+    """Runs `turnout` with these arguments."""
     output, errors = io.StringIO(), io.StringIO()
     with (
         patch.dict(os.environ, {"COLUMNS": "160", "NO_COLOR": "1", **environment}),
         patch.object(sys, "argv", ["turnout", *map(str, arguments)]),
         redirect_stdout(output),
         redirect_stderr(errors),
-        nullcontext() if cwd is None else chdir(cwd),
         pytest.raises(SystemExit) as ended,
     ):
         main()

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import chdir, nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from turnout.store import RunStore
 
 
 def run(*arguments: str, cwd: Path | None = None) -> in_process.Done:
-    return in_process.run(*arguments, cwd=cwd, COLUMNS="140")
+    with nullcontext() if cwd is None else chdir(cwd):
+        return in_process.run(*arguments, COLUMNS="140")
 
 
 def error_of(*arguments: str, cwd: Path | None = None) -> str:
