@@ -1,7 +1,7 @@
 """Runs the Flower examples offline, each with its own SuperLink, which is stopped afterwards.
 
     python examples/run_flower.py simulation [--seeds 5] [--rounds 60] [--dataset fashion-mnist] [--out FOLDER]
-    python examples/run_flower.py deployment [--out FOLDER]
+    python examples/run_flower.py deployment [--random-rounds 3] [--out FOLDER]
     python examples/run_flower.py existing-app
 
 The apps are ordinary Flower apps and can also be run without this script:
@@ -54,7 +54,7 @@ def deployment(net: Network, arguments: argparse.Namespace) -> None:
     for number, (name, slowness) in enumerate(SLOWNESS.items()):
         net.start_supernode(name, data=number, slowness=slowness)
     out, killed, table = make_folder(arguments.out), "", False
-    config = {"nodes": len(SLOWNESS), "out": out}
+    config = {"nodes": len(SLOWNESS), "rounds": arguments.random_rounds, "out": out}
     for line in lines_of(net, HERE / "flower_deployment", config, end="lost:", log=arguments.log):
         table = table or line.startswith("clients ")
         if (table or "turnout: " in line) and not arguments.log:
@@ -122,6 +122,7 @@ if __name__ == "__main__":
     parser.add_argument("example", choices=examples)
     parser.add_argument("--seeds", type=int, default=1, help="simulation: number of runs with each selection")
     parser.add_argument("--rounds", type=int, default=60, help="simulation: number of rounds")
+    parser.add_argument("--random-rounds", type=int, default=3, help="deployment: rounds with Flower's selection")
     parser.add_argument("--dataset", choices=["digits", "fashion-mnist"], default="digits", help="simulation: dataset")
     parser.add_argument("--out", default="", help="folder for the fleet files and the results as JSON")
     parser.add_argument("--log", action="store_true", help="show all of Flower's log")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 WRITES = ("BEGIN IMMEDIATE", "COMMIT", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "PRAGMA")
@@ -20,10 +21,17 @@ class Writes:
     Args:
         die_at: The number of the write before which the process is killed; None only counts.
         group: Whether its process group is killed too: its workers, if the process leads a session.
+
+    Attributes:
+        count: The number of writes so far.
+        steps: The numbers of those writes that differ from all before them in the statement or in the calls that lead
+            to it; a repeated report, for example, adds none. They are recorded only if `die_at` is None.
     """
 
     def __init__(self, die_at: int | None, *, group: bool = False) -> None:
         self.count, self.die_at, self._group = 0, die_at, group
+        self.steps: list[int] = []
+        self._seen: set[tuple[object, ...]] = set()
         on_statement = self._on_statement
 
         class CountingConnection(sqlite3.Connection):
@@ -36,10 +44,22 @@ class Writes:
     def _on_statement(self, statement: str) -> None:
         if statement.startswith(WRITES):
             self.count += 1
+            if self.die_at is None:
+                self._add_step(statement)
             if self.count == self.die_at:
                 if self._group:
                     os.killpg(0, signal.SIGKILL)
                 os.kill(os.getpid(), signal.SIGKILL)
+
+    def _add_step(self, statement: str) -> None:
+        step: list[object] = [statement.partition(" ")[0]]
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            step += [frame.f_code, frame.f_lineno]
+            frame = frame.f_back
+        if tuple(step) not in self._seen:
+            self._seen.add(tuple(step))
+            self.steps.append(self.count)
 
 
 def environment() -> Mapping[str, str]:

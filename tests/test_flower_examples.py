@@ -45,7 +45,7 @@ def test_the_simulation_compares_both_selections_and_saves_its_runs(tmp_path: Pa
 
 
 def test_the_deployment_survives_a_killed_supernode_and_names_it(tmp_path: Path) -> None:
-    output = run("deployment", "--out", str(tmp_path))
+    output = run("deployment", "--random-rounds", "1", "--out", str(tmp_path))
     killed = re.search(r"--- (c\d) is killed", output)
     assert killed, output
     lost = killed[1]

@@ -12,6 +12,7 @@ import pytest
 import typer
 
 import turnout
+from cli import in_process
 from turnout.cli.app import app
 
 
@@ -24,6 +25,11 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         check=False,
         env={**os.environ, "COLUMNS": "120", "NO_COLOR": "1", **environment},
     )
+
+
+def run_here(*arguments: str) -> in_process.Done:
+    """Runs the command in this process."""
+    return in_process.run(*arguments, COLUMNS="120")
 
 
 def test_the_version_names_the_kernel() -> None:
@@ -52,7 +58,7 @@ def test_help_lists_the_commands_and_is_the_default() -> None:
 
 @pytest.mark.parametrize("command", ["demo", "simulate", "compare", "reproduce", "train", "check", "bench"])
 def test_every_command_has_help(command: str) -> None:
-    done = run(command, "--help")
+    done = run_here(command, "--help")
     assert done.returncode == 0
     assert "--json" in done.stdout
 
@@ -83,13 +89,13 @@ def test_an_invalid_setting_prints_one_line_and_exits_with_code_two() -> None:
     assert done.returncode == 2
     assert done.stderr.strip() == "error: TURNOUT_KERNEL must be 'numpy' or 'compiled', not 'fortran'"
     assert done.stdout == ""
-    assert run("demo", "--rounds", "0").returncode == 2
+    assert run_here("demo", "--rounds", "0").returncode == 2
     assert run("dance").returncode == 2
 
 
 def test_the_demo_shows_the_time_saved_and_the_status_of_the_promise(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
-    done = run("demo", "--rounds", "40", "--seeds", "2", "--report", str(report))
+    done = run_here("demo", "--rounds", "40", "--seeds", "2", "--report", str(report))
     assert done.returncode == 0, done.stderr
     for text in (
         "40 rounds",
@@ -142,7 +148,7 @@ SMALL_FLEET = ("--clients", "2000", "--cohort", "10", "--repeats", "1")
 
 @pytest.mark.parametrize("command", [("bench",), ("bench", "choose"), ("bench", "choosing")])
 def test_bench_prints_ratios_for_every_condition(command: tuple[str, ...]) -> None:
-    done = run(*command, *SMALL_FLEET)
+    done = run_here(*command, *SMALL_FLEET)
     assert done.returncode == 0, done.stderr
     for text in ("mixed", "settled", "mostly cold", "cold", "all ties", "heavy-tailed", "adverse", "mixed (numpy)"):
         assert text in done.stdout
@@ -151,7 +157,7 @@ def test_bench_prints_ratios_for_every_condition(command: tuple[str, ...]) -> No
 
 
 def test_bench_prints_the_same_figures_as_json() -> None:
-    figures = json.loads(run("bench", *SMALL_FLEET, "--json").stdout)
+    figures = json.loads(run_here("bench", *SMALL_FLEET, "--json").stdout)
     assert figures["kernel"] == "compiled"
     assert {row["clients"] for row in figures["rounds"]} == {2000}
     assert all(row["copies"] > 0 and row["reads"] > 0 and row["bytes_per_client"] > 100 for row in figures["rounds"])
@@ -160,14 +166,14 @@ def test_bench_prints_the_same_figures_as_json() -> None:
 
 @pytest.mark.parametrize("name", ["choose", "live", "year", "sweep", "training", "oort", "dashboard"])
 def test_every_benchmark_has_help_with_an_example(name: str) -> None:
-    done = run("bench", name, "--help")
+    done = run_here("bench", name, "--help")
     assert done.returncode == 0
     assert "--json" in done.stdout
     assert f"Example: turnout bench {name}" in done.stdout
 
 
 def test_bench_live_prints_its_figures_as_json() -> None:
-    figures = json.loads(run("bench", "live", *SMALL_FLEET, "--json").stdout)
+    figures = json.loads(run_here("bench", "live", *SMALL_FLEET, "--json").stdout)
     assert figures["clients"] == 2000
     assert figures["ratio"] == pytest.approx(figures["live_seconds"] / figures["kernel_seconds"])
     assert (figures["most"], figures["met"]) == (2, figures["ratio"] <= 2)
@@ -177,7 +183,7 @@ def test_bench_live_prints_its_figures_as_json() -> None:
 
 
 def test_bench_live_prints_whether_each_target_is_met() -> None:
-    done = run("bench", "live", *SMALL_FLEET)
+    done = run_here("bench", "live", *SMALL_FLEET)
     assert done.returncode == 0
     for text in ("A live fleet of 2,000 clients", "registering all clients", "forgetting a client", "Targets", "met"):
         assert text in done.stdout
@@ -185,30 +191,30 @@ def test_bench_live_prints_whether_each_target_is_met() -> None:
 
 def test_bench_sweep_prints_runs_per_second() -> None:
     arguments = ("bench", "sweep", "--seeds", "1", "--workers", "1")
-    figures = json.loads(run(*arguments, "--json").stdout)
+    figures = json.loads(run_here(*arguments, "--json").stdout)
     assert figures["runs"] == 6
     assert figures["runs_per_second"] == pytest.approx(6 / figures["sweep_seconds"])
     assert figures["speedup"] == pytest.approx(figures["single_seconds"] / figures["sweep_seconds"])
-    assert "6 runs of 500 rounds with 1 worker processes" in run(*arguments).stdout
+    assert "6 runs of 500 rounds with 1 worker processes" in run_here(*arguments).stdout
 
 
 def test_bench_dashboard_prints_the_first_answer_of_each_page() -> None:
-    done = run("bench", "dashboard", "--clients", "1000", "--cohort", "10", "--repeats", "1")
+    done = run_here("bench", "dashboard", "--clients", "1000", "--cohort", "10", "--repeats", "1")
     assert done.returncode == 0, done.stderr
     assert "First answers: /api/overview" in done.stdout
     assert "later answers come from the cache" in done.stdout
 
 
 def test_bench_training_needs_an_existing_device() -> None:
-    done = run("bench", "training", "--device", "tpu")
+    done = run_here("bench", "training", "--device", "tpu")
     assert done.returncode == 2
     assert "there is no device 'tpu': use cpu, cuda" in done.stderr
 
 
 def test_options_of_bench_before_a_sub_command_are_an_error_that_names_the_right_order() -> None:
-    done = run("bench", "--clients", "2000", "--json", "oort")
+    done = run_here("bench", "--clients", "2000", "--json", "oort")
     assert done.returncode == 2
     assert "error: --clients, --json must follow the sub-command: turnout bench oort --clients" in done.stderr
-    done = run("bench", "--device", "cuda")
+    done = run_here("bench", "--device", "cuda")
     assert done.returncode == 2
     assert "--device is an option of turnout bench training" in done.stderr

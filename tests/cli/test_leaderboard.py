@@ -1,23 +1,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+from cli import in_process
 from turnout.experiments.leaderboard.suites import SUITES
 from turnout.store import RunStore
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "turnout", "compare", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "COLUMNS": "240", "NO_COLOR": "1"},
-    )
+def run(*arguments: str) -> in_process.Done:
+    return in_process.run("compare", *arguments, COLUMNS="240")
 
 
 def error_of(*arguments: str) -> str:

@@ -2,22 +2,15 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from cli import in_process
 
 SMALL = ("--rounds", "20", "--seeds", "2")
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "turnout", "reproduce", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "COLUMNS": "140", "NO_COLOR": "1"},
-    )
+def run(*arguments: str) -> in_process.Done:
+    return in_process.run("reproduce", *arguments, COLUMNS="140")
 
 
 def error_of(*arguments: str) -> str:

@@ -5,22 +5,18 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import chdir, nullcontext
 from pathlib import Path
 
 import pytest
 
+from cli import in_process
 from turnout.store import RunStore
 
 
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "turnout", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "140", "NO_COLOR": "1"},
-    )
+def run(*arguments: str, cwd: Path | None = None) -> in_process.Done:
+    with nullcontext() if cwd is None else chdir(cwd):
+        return in_process.run(*arguments, COLUMNS="140")
 
 
 def error_of(*arguments: str, cwd: Path | None = None) -> str:

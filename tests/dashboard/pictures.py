@@ -32,13 +32,19 @@ DARK, PHONE = "fairness", "overview"
 CLIENTS, ROUNDS = 40, 160
 
 
-def take_all(folder: Path) -> list[Path]:
-    """Takes the pictures in PICTURES, one in the dark theme and one on a phone; returns their paths."""
+def take_all(folder: Path, *, rounds: int = 200, seeds: int = 3) -> list[Path]:
+    """Takes the pictures in PICTURES, one in the dark theme and one on a phone; returns their paths.
+
+    Args:
+        folder: Where the pictures are written.
+        rounds: The number of rounds of each training run.
+        seeds: The number of training runs of each policy.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     taken = []
     with tempfile.TemporaryDirectory() as temporary, Browser() as browser:
         runs, fleet = Path(temporary) / "runs.turnout", Path(temporary) / "fleet.turnout"
-        make_runs(runs)
+        make_runs(runs, rounds=rounds, seeds=seeds)
         with playing(fleet), dashboard_of(runs) as runs_url, dashboard_of(fleet) as fleet_url:
             urls = {"runs": runs_url, "fleet": fleet_url}
             wide = {kind: open_dashboard(browser.page(width=WIDTH, height=HEIGHT), url) for kind, url in urls.items()}

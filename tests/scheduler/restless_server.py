@@ -6,7 +6,8 @@ As a program it reads orders, one JSON object per line, and forks a child for ea
 Python again). {"path": …, "rounds": …} plays up to that round. With "die_at": n, the child kills itself before its
 n-th write. With "die_after": seconds, it is killed after that time, which starts when the file is open if "once_open"
 is true. With "die_at_sync": n, it is killed inside the n-th flush of its log, which needs the preloaded library of
-`syncs.py`. The answer has the exit code of the child and, if it was not killed, the number of its writes and flushes.
+`syncs.py`. The answer has the exit code of the child and, if it was not killed, the number of its writes and flushes,
+and the numbers of those writes that differ from all before them.
 """
 
 from __future__ import annotations
@@ -171,8 +172,8 @@ def execute(order: dict[str, Any]) -> dict[str, Any]:
             os.kill(child, signal.SIGKILL)
         *_, last_line = ["", *pipe]
     _, status = os.waitpid(child, 0)
-    writes, syncs = map(int, last_line.split()) if last_line[:1].isdecimal() else (0, 0)
-    return {"code": os.waitstatus_to_exitcode(status), "writes": writes, "syncs": syncs}
+    counted = json.loads(last_line) if last_line.startswith("{") else {"writes": 0, "syncs": 0, "steps": []}
+    return {"code": os.waitstatus_to_exitcode(status), **counted}
 
 
 def _run_child(order: dict[str, Any], pipe: int) -> None:
@@ -181,7 +182,9 @@ def _run_child(order: dict[str, Any], pipe: int) -> None:
         writes = Writes(order.get("die_at"))
         arm_sync(order.get("die_at_sync", 0), signal.SIGKILL)
         play(order["path"], order["rounds"], lambda: os.write(pipe, b"open\n"))
-        os.write(pipe, f"{writes.count} {count_syncs()}\n".encode())
+        counted = {"writes": writes.count, "syncs": count_syncs(), "steps": writes.steps}
+        with os.fdopen(pipe, "w", closefd=False) as answer:
+            print(json.dumps(counted), file=answer)
         code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())

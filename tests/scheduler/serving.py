@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from scheduler.fleets import packed, turns_in
 from turnout.scheduler import Scheduler
 
 HERE = Path(__file__).parent
+#: How much longer than usual the tests run: `make torture` sets it.
+TORTURE = int(os.environ.get("TURNOUT_TORTURE", "1"))
 BEFORE, AFTER = 8, 11  # the scripted rounds with every kind of change
 
 
@@ -34,7 +37,15 @@ class Server:
         answer = json.loads(self._process.stdout.readline())
         assert answer["code"] == 0 or (death and answer["code"] == -signal.SIGKILL)
         self.killed, self.syncs = answer["code"] == -signal.SIGKILL, int(answer["syncs"])
+        self._steps: list[int] = answer["steps"]
         return int(answer["writes"])
+
+    def moments(self, writes: int) -> Sequence[int]:
+        """Returns the first `writes` writes of the last order that was not killed, before which the next ones are.
+
+        Writes that repeat earlier ones, with the same calls leading to them, are left out, except in `make torture`.
+        """
+        return range(1, writes + 1) if TORTURE > 1 else [step for step in self._steps if step <= writes]
 
 
 @contextmanager

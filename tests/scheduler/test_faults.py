@@ -23,7 +23,7 @@ import pytest
 
 from scheduler import restless_server
 from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_from_disk, play_round, rows_of, turns_in
-from scheduler.serving import AFTER, BEFORE, Server, read_everything
+from scheduler.serving import AFTER, BEFORE, TORTURE, Server, read_everything
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, StoreError
 from turnout.scheduler import ClientStatus, Reporter, Scheduler
 from turnout.scheduler.journal.schema import FLEET
@@ -38,7 +38,7 @@ BOTH = [pytest.param("fair-pace", {}, id="fair-pace"), pytest.param("rbcsf", {"s
 # kill -9 anywhere, also between selection and report
 
 LAST = 30
-RANDOM_KILLS, PARTS = 110, 4
+RANDOM_KILLS, PARTS = 40 * TORTURE, 4
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -65,9 +65,10 @@ def test_a_scheduler_killed_at_any_write_of_three_rounds_loses_nothing(folder: P
     server.play(before, BEFORE)
     shutil.copy(before, after)
     writes = server.play(after, AFTER)
-    expected = read_everything(after)
+    moments, expected = server.moments(writes), read_everything(after)
     assert writes > 150
-    for write in range(1 + part, writes + 1, PARTS):
+    assert len(moments) > 100
+    for write in moments[part::PARTS]:
         path = folder / f"{write}.turnout"
         shutil.copy(before, path)
         server.play(path, AFTER, die_at=write)
@@ -79,8 +80,9 @@ def test_a_scheduler_killed_at_any_write_of_three_rounds_loses_nothing(folder: P
 def test_a_scheduler_killed_while_it_creates_the_file_loses_nothing(folder: Path, server: Server) -> None:
     uninterrupted = folder / "uninterrupted.turnout"
     writes = server.play(uninterrupted, 1)
-    expected = read_everything(uninterrupted)
-    for write in range(1, writes + 1):
+    moments, expected = server.moments(writes), read_everything(uninterrupted)
+    assert len(moments) > 60
+    for write in moments:
         path = folder / f"{write}.turnout"
         server.play(path, 1, die_at=write)
         assert server.killed
@@ -902,15 +904,16 @@ def test_an_upgrade_that_is_killed_at_any_write_is_completed_later(folder: Path,
     old, uninterrupted = HERE / "data" / "fleet-format-1.turnout", folder / "uninterrupted.turnout"
     shutil.copy(old, uninterrupted)
     server.play(uninterrupted, 11)
-    formats = set()
-    for write in range(1, 61):
+    moments, expected, formats = server.moments(60), read_everything(uninterrupted), set()
+    assert len(moments) > 30
+    for write in moments:
         path = folder / f"{write}.turnout"
         shutil.copy(old, path)
         server.play(path, 11, die_at=write)
         assert server.killed
         formats |= set(rows_of(path, "PRAGMA user_version"))
         server.play(path, 11)
-        assert read_everything(path) == read_everything(uninterrupted), f"killed before write {write}"
+        assert read_everything(path) == expected, f"killed before write {write}"
     assert formats == {(1,), (FLEET.format,)}
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 from killing import environment
 from store.restless_writer import CHUNK, ROUNDS, Game
@@ -17,14 +21,34 @@ from turnout.store import RunStore
 WRITER = Path(__file__).with_name("restless_writer.py")
 
 
-def write(path: Path, runs: int, *die_at: int) -> int:
-    """Let a writer write so many runs, or be killed before its write `die_at`; how it ended."""
-    command = [sys.executable, str(WRITER), str(path), str(runs), *map(str, die_at)]
-    return subprocess.run(command, env=environment(), check=False).returncode
+class Writer:
+    """The restless writer as a process that executes orders."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def write(self, path: Path, runs: int, **death: int) -> int:
+        """Writes up to so many runs, or is killed before its write `die_at`; returns the exit code."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"path": str(path), "runs": runs, **death}) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def kill_at(self, path: Path, moment: int) -> None:
+        """Writes runs until it is killed."""
+        assert self.write(path, 10**9, die_at=moment) == -signal.SIGKILL
 
 
-def kill_at(path: Path, moment: int) -> None:
-    assert write(path, 10**9, moment) == -signal.SIGKILL
+@pytest.fixture
+def writer() -> Iterator[Writer]:
+    with subprocess.Popen(
+        [sys.executable, str(WRITER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+    ) as process:
+        yield Writer(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait() == 0
 
 
 @cache
@@ -49,11 +73,11 @@ def check_every_run(path: Path) -> int:
     return len(runs)
 
 
-def test_nothing_that_was_committed_is_lost_to_kill_9(tmp_path: Path) -> None:
+def test_nothing_that_was_committed_is_lost_to_kill_9(folder: Path, writer: Writer) -> None:
     """Killed while it creates the file, while it opens it, in the middle of a run, and between runs."""
-    path, held = tmp_path / "runs.db", [0]
+    path, held = folder / "runs.db", [0]
     for moment in (1, 2, 3, 5, 8, 14, 23, 40, 61, 97, 150, 4, 7, 33):
-        kill_at(path, moment)
+        writer.kill_at(path, moment)
         if path.exists():
             with RunStore(path):  # the operating system has released the lock of the killed process
                 pass
@@ -61,15 +85,15 @@ def test_nothing_that_was_committed_is_lost_to_kill_9(tmp_path: Path) -> None:
     assert held == sorted(held), "no run was lost"
     assert held[-1] >= 4, "some kills came after whole runs"
     wanted = held[-1] + 3
-    assert write(path, wanted) == 0
+    assert writer.write(path, wanted) == 0
     assert check_every_run(path) == wanted
     with RunStore(path, read_only=True) as store:
         assert all(info.finished for info in store.runs())
 
 
-def test_a_reader_opens_the_store_of_a_killed_writer(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    kill_at(path, 60)
+def test_a_reader_opens_the_store_of_a_killed_writer(folder: Path, writer: Writer) -> None:
+    path = folder / "runs.db"
+    writer.kill_at(path, 60)
     assert check_every_run(path) > 0
 
 
@@ -83,8 +107,8 @@ signal.pause()
 """
 
 
-def test_a_forked_child_does_not_keep_the_lock_of_its_killed_parent(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
+def test_a_forked_child_does_not_keep_the_lock_of_its_killed_parent(folder: Path) -> None:
+    path = folder / "runs.db"
     with subprocess.Popen([sys.executable, "-c", ORPHAN, str(path)], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import random
 import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from hostile import ZipEntry, deflate_bomb, npy, npz, run_limited, zip_file
@@ -155,6 +157,31 @@ def test_f11_random_damage_of_an_npz_file_is_a_value_error() -> None:
         except ValueError:
             refused += 1
     assert refused > 1000
+
+
+def npy_file(array: npt.NDArray[Any]) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def test_f11_of_a_damaged_stored_blob_only_what_zipfile_reads_is_accepted() -> None:
+    whole, rng, accepted = pack({"a": 1}, {"x": np.arange(3), "y": np.array(["x", "yz"])}), random.Random(6), 0
+    for _ in range(2000):
+        damaged = bytearray(whole)
+        for _ in range(rng.randrange(1, 4)):
+            damaged[rng.randrange(len(whole))] = rng.randrange(256)
+        blob = bytes(damaged[: rng.choice((None, rng.randrange(len(whole))))])
+        try:
+            header, arrays = unpack(blob)
+        except StoreError:
+            continue
+        accepted += 1
+        with limits.open_zip(io.BytesIO(blob), None) as archive:
+            contents = {entry.filename: limits.read_entry(archive, entry) for entry in archive.infolist()}
+        assert header == json.loads(contents.pop("header.json"))
+        assert [(f"{name}.npy", npy_file(array)) for name, array in arrays.items()] == list(contents.items())
+    assert 10 < accepted < 1000
 
 
 def test_f11_stored_masks_must_have_the_length_that_their_header_states() -> None:

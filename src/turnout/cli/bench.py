@@ -100,7 +100,7 @@ def choose(
     if clients is None and cohort is None:
         cases.append(large_case())
     figures = _measure_cases(cases, repeats)
-    results = verdicts(figures)
+    results = verdicts(figures, import_repeats=repeats)
     if json:
         print_json(
             {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
+from functools import cache
 from typing import Any
 
 from turnout.policies.base import SelectionPolicy
@@ -19,13 +20,18 @@ def setting_names(policy: type[SelectionPolicy]) -> list[str]:
     >>> setting_names(WithGuarantee)[:3]
     ['guaranteed_rate', 'urgency', 'tolerance']
     """
-    names = []
+    return list(_setting_names(policy))
+
+
+@cache
+def _setting_names(policy: type[SelectionPolicy]) -> tuple[str, ...]:
+    names: list[str] = []
     for parameter in inspect.signature(policy).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             names.extend(_unpacked(policy, parameter.name))
         elif parameter.name not in NOT_SETTINGS:
             names.append(parameter.name)
-    return names
+    return tuple(names)
 
 
 def setting_default(policy: type[SelectionPolicy], name: str) -> Any:

@@ -381,6 +381,8 @@ def redact_event(kind: str, data: bytes, row: int, client: str, name: str) -> by
     if kind != "close":
         return data
     header, arrays = unpack(data)
+    if row not in arrays["rows"] and row not in arrays["late_rows"]:
+        return data
     for rows, values in (("rows", ("contexts", "seconds")), ("late_rows", ("late_seconds",))):
         own = arrays[rows] == row
         for value in values:

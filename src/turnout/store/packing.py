@@ -16,7 +16,7 @@ import numpy.typing as npt
 from turnout.errors import StoreError
 from turnout.store.archive import npy_bytes, zip_bytes
 from turnout.store.compact import is_compact, pack_compact, unpack_compact
-from turnout.store.limits import open_zip, parse_json, read_entry, read_npy
+from turnout.store.limits import open_zip, parse_json, read_npy, stored_content
 
 PLAIN_ARRAYS = "biufU"
 _HEADER = "header.json"
@@ -44,11 +44,11 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> b
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     """Returns the header and the arrays that were given to `pack`; the checksum of every entry is verified."""
     with corruption_as_store_error(), open_zip(io.BytesIO(data), None) as archive:
-        header: dict[str, Any] = parse_json(read_entry(archive, archive.getinfo(_HEADER)))
+        header: dict[str, Any] = parse_json(stored_content(data, archive.getinfo(_HEADER)))
         arrays = {
-            name.removesuffix(".npy"): read_npy(read_entry(archive, archive.getinfo(name)))
-            for name in archive.namelist()
-            if name != _HEADER
+            entry.filename.removesuffix(".npy"): read_npy(stored_content(data, entry))
+            for entry in archive.infolist()
+            if entry.filename != _HEADER
         }
     return header, arrays
 
