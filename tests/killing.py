@@ -7,7 +7,6 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,14 +31,14 @@ class Writes:
         self.count, self.die_at, self._group = 0, die_at, group
         self.steps: list[int] = []
         self._seen: set[tuple[object, ...]] = set()
-        on_statement = self._on_statement
+        connect = sqlite3.connect
 
-        class CountingConnection(sqlite3.Connection):
-            def __init__(self, *arguments: Any, **options: Any) -> None:
-                super().__init__(*arguments, **options)
-                self.set_trace_callback(on_statement)
+        def counting_connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
+            connection = connect(*arguments, **options)
+            connection.set_trace_callback(self._on_statement)
+            return connection
 
-        sqlite3.connect = partial(sqlite3.connect, factory=CountingConnection)  # type: ignore[assignment]
+        sqlite3.connect = counting_connect  # type: ignore[assignment]
 
     def _on_statement(self, statement: str) -> None:
         if statement.startswith(WRITES):

@@ -37,6 +37,7 @@ class Server:
         answer = json.loads(self._process.stdout.readline())
         assert answer["code"] == 0 or (death and answer["code"] == -signal.SIGKILL)
         self.killed, self.syncs = answer["code"] == -signal.SIGKILL, int(answer["syncs"])
+        assert self.killed or not {"die_at", "die_at_sync"} & death.keys()  # the write or flush exists
         self._steps: list[int] = answer["steps"]
         return int(answer["writes"])
 

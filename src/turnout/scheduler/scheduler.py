@@ -28,6 +28,7 @@ from turnout.scheduler.amending import OF_POLICY, Amendments, actual_changes, am
 from turnout.scheduler.audit.explain import explain_client
 from turnout.scheduler.clock import now
 from turnout.scheduler.features import PAPER_FEATURES, Features, FleetStatus, Statuses
+from turnout.scheduler.fleet_warnings import FleetWarnings
 from turnout.scheduler.identifiers import as_round, check_client_id, check_client_ids
 from turnout.scheduler.journal.amendments import Amendment, amendments, write_amendment
 from turnout.scheduler.journal.events import decode_event, event_to_dict
@@ -37,17 +38,14 @@ from turnout.scheduler.metrics import SchedulerMetrics, metrics_of
 from turnout.scheduler.notices import (
     UNCLEAN_NOTICE,
     UNKNOWN_ELAPSED,
-    infeasible_notice,
     notices_of,
-    promise_notice,
-    waiting_notice,
 )
 from turnout.scheduler.outcomes import KINDS
 from turnout.scheduler.records import OpenRound, RecordedOffer, Turn, has_context, pack_closed
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
 from turnout.scheduler.rounds.choosing import build_open_round
 from turnout.scheduler.rounds.closing import build_closed_round
-from turnout.scheduler.rounds.feasibility import LARGE_FLEET, require_feasible_fleet
+from turnout.scheduler.rounds.feasibility import require_feasible_fleet
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import DEFAULT_POLICY, SchedulerOptions, SchedulerSettings
 from turnout.scheduler.status import SchedulerStatus, status_of
@@ -75,15 +73,12 @@ class Scheduler:
         self._amended_features = features  # those of an amendment that may not be written
         self._mutex = threading.RLock()
         self._loaded: FleetState | None = None  # None while it is changed, and after a change that failed
-        self._is_broken = self._waits_too_long = self._is_infeasible = False  # whether the log says so already
-        self._judged_clients = self._refused = 0
+        self._warnings = FleetWarnings(journal.path)
+        self._refused = 0
         if not journal.read_only:
             for notice in self.notices():
                 log.warning("%s: %s", journal.path, notice)
-            self._is_broken = bool(promise_notice(self._fleet, settings))
-            self._waits_too_long = bool(waiting_notice(self._fleet, settings))
-            self._is_infeasible = bool(infeasible_notice(self._fleet))
-            self._judged_clients = self._active_clients
+            self._warnings.start(self._fleet, settings)
 
     @classmethod
     def open(
@@ -183,7 +178,7 @@ class Scheduler:
                 memory.fleet.join(new_ids)  # before writing, so that nothing is written if the policy refuses them
                 with self._journal.writing() as changes:
                     changes.add_clients(first, new_ids)
-            self._log_infeasibility()
+            self._warnings.after_change(self._fleet)
             return len(new_ids)
 
     def retire(self, client: str) -> None:
@@ -301,7 +296,7 @@ class Scheduler:
                 write_amendment(changes, amendment)
             self._settings, self._features = settings, features
         log.info("%s: %s", self.path, amendment.sentence())
-        self._log_infeasibility()
+        self._warnings.after_change(self._fleet)
 
     # Rounds
 
@@ -452,7 +447,7 @@ class Scheduler:
                     write_snapshot(changes, self._settings, memory, event)
             counts = {kind: int((closed.kinds == index).sum()) for index, kind in enumerate(KINDS)}
             log.event(logging.INFO, "close", fleet=self.path.name, round=closed.round, **counts)
-            self._log_new_notices()
+            self._warnings.after_round(self._fleet, self._settings)
             if self._memory.unsaved >= SNAPSHOT_EVERY:
                 try:
                     self.snapshot()
@@ -725,33 +720,6 @@ class Scheduler:
                 result = {"why": outcome.why} if outcome.seconds is None else {"seconds": outcome.seconds}
                 log.event(logging.DEBUG, "report", fleet=self.path.name, client=outcome.client, **result, new=new)
             return is_new
-
-    def _log_new_notices(self) -> None:
-        """Logs that the promise is broken now, or that a client waits too long, if the log does not say so yet."""
-        was_broken, self._is_broken = self._is_broken, self._fleet.is_broken
-        if self._is_broken and not was_broken:
-            log.warning("%s: %s", self.path, promise_notice(self._fleet, self._settings))
-        # Waiting times are estimated after rounds 4, 8, 16, …: that takes long in large fleets, and few times are known
-        # before.
-        if not self._waits_too_long and self._fleet.round >= 4 and self._fleet.round.bit_count() == 1:
-            notice = waiting_notice(self._fleet, self._settings)
-            self._waits_too_long = bool(notice)
-            if notice:
-                log.warning("%s: %s", self.path, notice)
-        is_small = len(self._fleet.ids) <= LARGE_FLEET
-        if self._fleet.round.bit_count() == 1 or (is_small and self._judged_clients != self._active_clients):
-            self._log_infeasibility()
-
-    def _log_infeasibility(self) -> None:
-        """Logs that the fleet cannot be given what it is promised, if the log does not say so yet."""
-        was_infeasible, notice = self._is_infeasible, infeasible_notice(self._fleet)
-        self._is_infeasible, self._judged_clients = bool(notice), self._active_clients
-        if notice and not was_infeasible:
-            log.warning("%s: %s", self.path, notice)
-
-    @property
-    def _active_clients(self) -> int:
-        return len(self._fleet.ids) - int(self._fleet.counters.retired.sum())
 
     def _need_open(self) -> OpenRound:
         if self._opened is None:
