@@ -34,7 +34,7 @@ class Writes:
         connect = sqlite3.connect
 
         def counting_connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
-            connection = connect(*arguments, **options)
+            connection: sqlite3.Connection = connect(*arguments, **options)
             connection.set_trace_callback(self._on_statement)
             return connection
 
