@@ -16,6 +16,7 @@ from killing import environment
 from scheduler.fleets import OpenFleet, offered, packed, packed_from_disk, turns_in
 from turnout.errors import ReportError, StoreError
 from turnout.scheduler import Scheduler, doubled_closes, examine, remove_doubled_closes
+from turnout.scheduler.journal import redaction
 from turnout.scheduler.journal.changes import Changes
 
 #: After the commit, every line of these packages is a step; of the others, and before the commit, every 25th.
@@ -159,8 +160,9 @@ CHANGES = (
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("change", CHANGES)
 def test_f2_an_exception_at_any_step_of_a_change_leaves_the_state_of_an_undisturbed_twin(
-    open_fleet: OpenFleet, change: str
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
+    monkeypatch.setattr(redaction, "BATCH", 30)  # so that these short histories are redacted in several steps too
     number, twins = 0, Twins(open_fleet)
     twins.target = change
     while True:
