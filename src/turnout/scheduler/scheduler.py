@@ -428,23 +428,25 @@ class Scheduler:
             opened = self._need_open()
             if after is not None:
                 as_number("after", after, ReportError, above=0)
-            with self._changing() as memory, self._journal.writing() as changes:
-                waiting = self._journal.pending_late_turns()
-                closed, turns = build_closed_round(opened, self._journal.turns_of(opened.round), waiting, after)
-                memory.fleet.build_report(closed)  # refused before anything is written, if it must be
-                changes.add_clients(len(memory.fleet.ids) - len(opened.joined), opened.joined)
-                written = closed if self._settings.persist_statuses else closed.without_contexts()
-                data, mask = pack_closed(written, opened=opened.opened, closed=now(), wanted=opened.wanted)
-                event = changes.add_event("close", data, mask)
-                changes.put_closed_round(opened.round)
-                changes.put_turns([*turns, *(replace(turn, folded=opened.round) for turn in waiting)])
-                changes.drop_open_round(opened.round)
-                drop_some(changes, self._settings, opened.round)
-                report = memory.fleet.close(closed)
-                memory.opened = None
-                memory.unsaved += 1
-                if not self._settings.persist_statuses:  # what was learned cannot be computed from the event
-                    write_snapshot(changes, self._settings, memory, event)
+            is_persisted = self._settings.persist_statuses
+            with self._changing() as memory:
+                with self._journal.writing() as changes:
+                    waiting = self._journal.pending_late_turns()
+                    closed, turns = build_closed_round(opened, self._journal.turns_of(opened.round), waiting, after)
+                    memory.fleet.build_report(closed)  # refused before anything is written, if it must be
+                    changes.add_clients(len(memory.fleet.ids) - len(opened.joined), opened.joined)
+                    written = closed if is_persisted else closed.without_contexts()
+                    data, mask = pack_closed(written, opened=opened.opened, closed=now(), wanted=opened.wanted)
+                    event = changes.add_event("close", data, mask)
+                    changes.put_closed_round(opened.round)
+                    changes.put_turns([*turns, *(replace(turn, folded=opened.round) for turn in waiting)])
+                    changes.drop_open_round(opened.round)
+                    drop_some(changes, self._settings, opened.round)
+                    if not is_persisted:  # what is learned now cannot be computed from the event
+                        report = memory.close(closed)
+                        write_snapshot(changes, self._settings, memory, event)
+                if is_persisted:
+                    report = memory.close(closed)
             counts = {kind: int((closed.kinds == index).sum()) for index, kind in enumerate(KINDS)}
             log.event(logging.INFO, "close", fleet=self.path.name, round=closed.round, **counts)
             self._warnings.after_round(self._fleet, self._settings)
@@ -611,6 +613,8 @@ class Scheduler:
         """
         with self._mutex:
             self._refuse_while_open("compact the file")
+            while self._journal.redact():  # a client whose forgetting was interrupted
+                pass
             self.snapshot()
             summarize_at_once(self._journal, self._settings, self._features, self._fleet.round)
             is_left = True

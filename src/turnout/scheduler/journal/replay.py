@@ -14,13 +14,14 @@ import numpy as np
 
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.arrays import FloatArray
+from turnout.kernel.rounds import RoundReport
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import make_policy, setting_default, with_defaults
 from turnout.scheduler.features import PAPER_FEATURES, Columns, Feature, Features
 from turnout.scheduler.journal.amendments import AMEND, Amendment, settings_at
 from turnout.scheduler.journal.events import unknown_event
 from turnout.scheduler.journal.journal import Journal
-from turnout.scheduler.records import OpenRound, unpack_closed
+from turnout.scheduler.records import ClosedRound, OpenRound, unpack_closed
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.store.packing import parse_stored
@@ -51,6 +52,13 @@ class FleetState:
     fleet: Fleet
     opened: OpenRound | None
     unsaved: int
+
+    def close(self, closed: ClosedRound) -> RoundReport:
+        """Applies the close of the open round; returns the report that the policy learned from."""
+        report = self.fleet.close(closed)
+        self.opened = None
+        self.unsaved += 1
+        return report
 
     def state(self, *, with_contexts: bool = True) -> dict[str, Any]:
         """Returns the state as plain arrays and numbers, with a digest of the ids.
