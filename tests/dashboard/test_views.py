@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 
 from dashboard.readings import Audit, audit_of, close_to, random_columns, run_source, write_random_run
 from dashboard.served import Served, Stored, run_store, served, small_fleet
-from scheduler.fleets import named, offered
+from scheduler.fleets import named, offered, play_round
 from turnout.analysis.metrics import (
     gini_coefficient,
     jain_index,
@@ -589,6 +589,25 @@ def test_a_client_with_changed_times_is_flagged(folder: Path) -> None:
     assert {client for client, flags in rows.items() if "changed" in flags} == {"b"}
     assert flag["id"] == "b"
     assert 31 <= int(flag["text"].split()[-1]) <= 60
+
+
+def test_a_client_that_is_late_is_not_flagged_as_changed(folder: Path) -> None:
+    """What is known about the time of a late client is the deadline, which says nothing about a change."""
+    path = folder / "fleet.turnout"
+    rules = {"cohort_size": 2, "speed_weight": 0.0}
+    options: Any = {"policy": "rbcsf", "settings": rules, "deadline": 50.0, "allow_infeasible": True}
+    with Scheduler.open(path, **options, backoff_after=1000) as scheduler:
+        for round_ in range(1, 61):
+            rng = np.random.default_rng(round_)
+            play_round(
+                scheduler,
+                offered("a", "b", free_cpu=float(rng.uniform(0.5, 2.0))),
+                {client: float(rng.uniform(4.9, 5.1)) for client in ("a", "b") if client == "a" or round_ <= 30},
+            )
+    with served(path) as server:
+        server.wait_read()
+        assert server.json("/api/overview")["outcomes"] == {"arrived": 90, "late": 30}
+        assert [flag for flag in server.json("/api/speed")["flags"] if flag["kind"] == "changed"] == []
 
 
 # Speed
