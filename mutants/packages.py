@@ -27,7 +27,7 @@ class Package:
 
 
 PACKAGES = (
-    Package("kernel", "kernel", ("tests/kernel", "tests/policies/rbcsf", "tests/policies/test_traces.py"), 0.95),
+    Package("kernel", "kernel", ("tests/kernel", "tests/policies"), 0.95),
     Package("policies", "policies", ("tests/policies",), 0.95),
     Package("store", "store", ("tests/store", "tests/simulator/test_sweep.py"), 0.95),
     Package("scheduler", "scheduler", ("tests/scheduler",), 0.95),
@@ -43,20 +43,21 @@ def modules_of(source: Path, package: Package) -> list[Path]:
 
 
 def nearest_tests(root: Path, source: Path, package: Package, module: Path) -> list[Path]:
-    """Returns the test files of a package; those that are most likely to notice a fault in the module come first.
+    """Returns the tests for a module; those that are most likely to notice a fault in it come first.
 
-    First come the files that are named after the module or import it, then those in the folder that mirrors the
-    module's folder, then all others.
+    First come the test files that are named after the module or import it, wherever they are, then those in the folder
+    that mirrors the module's folder, then the others of the package.
     """
     dotted = ".".join(module.relative_to(source.parent).with_suffix("").parts).removesuffix(".__init__")
     mirrored = root / "tests" / module.relative_to(source).parent
 
     def distance(file: Path) -> int:
-        if file.name == f"test_{module.stem}.py" or dotted in imports_of(file):
+        if dotted in imports_of(file) or (file.parent == mirrored and file.name == f"test_{module.stem}.py"):
             return 0
         return 1 if file.is_relative_to(mirrored) else 2
 
     files = {file for name in package.tests for file in _test_files(root / name)}
+    files |= {file for file in _test_files(root / "tests") if dotted in imports_of(file)}
     return sorted(files, key=lambda file: (distance(file), file.as_posix()))
 
 

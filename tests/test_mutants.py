@@ -191,8 +191,11 @@ def test_the_nearest_tests_come_first(checkout: Path) -> None:
     for name, text in names.items():
         folder, _, stem = name.rpartition("/")
         (checkout / "tests/core" / folder / f"test_{stem}.py").write_text(text)
+    (checkout / "tests/elsewhere").mkdir()
+    (checkout / "tests/elsewhere/test_far.py").write_text("import tiny.core.deep.times\n")
+    (checkout / "tests/elsewhere/test_times.py").touch()
     found = nearest_tests(checkout, checkout / "src/tiny", TINY, checkout / "src/tiny/core/deep/times.py")
-    assert [file.stem for file in found] == ["test_times", "test_z", "test_other", "test_a", "test_ages"]
+    assert [file.stem for file in found] == ["test_times", "test_z", "test_far", "test_other", "test_a", "test_ages"]
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
