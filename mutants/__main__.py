@@ -35,7 +35,7 @@ def main(
 ) -> None:
     """Make small faults in a copy of the package, one at a time, and print which of them no test notices.
 
-    Ends with status 1 if a package has a lower score than it must have.
+    Ends with status 1 if a package has a lower score than it must have, or if a test fails without a fault.
     """
     by_name = {package.name: package for package in PACKAGES}
     unknown = [name for name in only or () if name not in by_name]
@@ -60,11 +60,14 @@ def main(
     if fresh:
         results.unlink(missing_ok=True)
     try:
-        trials = measure(settings, packages, Results(results, fingerprint_of(ROOT)), _print_trial)
+        found = measure(settings, packages, Results(results, fingerprint_of(ROOT)), _print_trial)
     except RuntimeError as problem:
         typer.echo(str(problem), err=True)
         raise typer.Exit(2) from None
-    if not _print_scores(trials):
+    is_enough = _print_scores(found.trials)
+    for name in found.failing:
+        typer.echo(f"{name} was not used, because it fails without a mutant: mend it")
+    if found.failing or not is_enough:
         raise typer.Exit(1)
 
 

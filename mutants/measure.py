@@ -43,6 +43,14 @@ def score(trials: Iterable[Trial]) -> float | None:
     return sum(judged) / len(judged) if judged else None
 
 
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What was found about all mutants, and the test files that fail without one, which were not used."""
+
+    trials: list[Trial]
+    failing: list[str]
+
+
 class Results:
     """What earlier measurements have found, in a file with one JSON object per line.
 
@@ -155,7 +163,7 @@ def choose(settings: Settings, package: Package) -> list[Mutant]:
 
 def measure(
     settings: Settings, packages: Sequence[Package], results: Results, watch: Callable[[Trial], None]
-) -> list[Trial]:
+) -> Measurement:
     """Tries the mutants of some packages that have not been tried yet; returns what is known about all of them.
 
     Args:
@@ -165,7 +173,7 @@ def measure(
         watch: Is called after each mutant.
 
     Raises:
-        RuntimeError: If a test fails without a mutant.
+        RuntimeError: If no test can be used for a module.
     """
     trials, untried = [], []
     for package in packages:
@@ -176,7 +184,7 @@ def measure(
             else:
                 trials.append(Trial(package.name, mutant, known))
     if not untried:
-        return trials
+        return Measurement(trials, [])
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants-")))
         pool = stack.enter_context(ThreadPoolExecutor(settings.workers))
@@ -200,14 +208,20 @@ def measure(
 
         # After an error or Ctrl-C, no further mutant is tried, and those that are being tried are stopped.
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-        return trials + list(pool.map(try_mutant, untried))
+        trials += pool.map(try_mutant, untried)
+        return Measurement(trials, sorted(tester.failing))
 
 
 class Tester:
-    """Selects the tests of a mutant, and runs them."""
+    """Selects the tests of a mutant, and runs them.
+
+    Attributes:
+        failing: What the test files print that fail without a mutant, by their names; they say nothing about mutants.
+    """
 
     def __init__(self, settings: Settings, results: Results) -> None:
         self.settings, self.results = settings, results
+        self.failing: dict[str, str] = {}
         self._mutex = threading.Lock()
 
     def outcome(self, workspace: Workspace, package: Package, mutant: Mutant) -> str:
@@ -231,16 +245,20 @@ class Tester:
             if total > 0.9 * self.settings.budget:
                 break  # hardly any other file fits
         if not chosen:
-            raise RuntimeError(
-                f"no tests of {package.name} are over after {self.settings.budget:g} s: raise the budget"
-            )
+            outputs = "".join(f"\n{name} fails without a mutant:\n{output}" for name, output in self.failing.items())
+            limit = f"{self.settings.budget:g} s"
+            raise RuntimeError(f"no tests of {package.name} pass within {limit}: mend them, or raise --budget{outputs}")
         return chosen, total
 
     def _measure(self, workspace: Workspace, file: Path) -> float:
+        """Returns how long a test file takes without a mutant; infinity if it cannot be used."""
+        name = str(file.relative_to(self.settings.root))
+        if name in self.failing:
+            return math.inf
         found = workspace.run([file], self.settings.budget, write_bytecode=True)
         if found.kind not in ("survived", "timeout"):
-            name = file.relative_to(self.settings.root)
-            raise RuntimeError(f"{name} fails without a mutant: mend it first\n{found.output}")
+            self.failing[name] = found.output
+            return math.inf
         is_over = found.kind == "survived"
         self.results.add_seconds(file, found.seconds, is_over=is_over)
         return found.seconds if is_over else math.inf

@@ -227,20 +227,20 @@ def outcomes_of(trials: list[Trial]) -> dict[str, str]:
 
 def test_a_measurement_finds_what_the_tests_notice_and_is_continued_later(checkout: Path) -> None:
     before, seen = fingerprint_of(checkout), list[Trial]()
-    trials = measure(settings_of(checkout), [TINY], results_of(checkout), seen.append)
+    trials = measure(settings_of(checkout), [TINY], results_of(checkout), seen.append).trials
     assert outcomes_of(trials) == outcomes_of(seen) == FOUND
     assert score(trials) == 3 / 5
     assert fingerprint_of(checkout) == before, "the checkout itself never changes"
     assert not list(checkout.rglob("__pycache__"))
 
     seen.clear()
-    again = measure(settings_of(checkout), [TINY], results_of(checkout), seen.append)
+    again = measure(settings_of(checkout), [TINY], results_of(checkout), seen.append).trials
     assert (outcomes_of(again), seen) == (FOUND, []), "nothing is tried twice"
 
     tests = checkout / "tests/core/test_ages.py"
     tests.write_text(f"{TESTS}\n\ndef test_default() -> None:\n    assert is_adult(18)\n")
     settings = settings_of(checkout, accepted=frozenset([EQUIVALENT]))
-    final = measure(settings, [TINY], results_of(checkout), seen.append)
+    final = measure(settings, [TINY], results_of(checkout), seen.append).trials
     default = "def is_adult(age: int, limit: int = 19) -> bool:"
     assert outcomes_of(seen) == {default: "killed"}, "only survivors that are not accepted are tried again"
     assert outcomes_of(final) == {**FOUND, default: "killed", EQUIVALENT[3]: "accepted"}
@@ -272,19 +272,21 @@ def test_a_mutant_that_never_ends_counts_as_noticed_and_leaves_no_process(checko
         "    sleeper.kill()\n"
         "    sleeper.wait()\n"
     )
-    trials = measure(settings_of(checkout, grace=0.0), [TINY], results_of(checkout), lambda _: None)
+    trials = measure(settings_of(checkout, grace=0.0), [TINY], results_of(checkout), lambda _: None).trials
     assert outcomes_of(trials)["STEP = False"] == "timeout"
     sleeper = int((checkout / "sleeper").read_text())
     wait_until(lambda: has_ended(sleeper), "the process that the tests have started ends")
     assert score(trials) == 1.0
 
 
-def test_tests_that_fail_without_a_mutant_are_an_error(checkout: Path) -> None:
-    with (checkout / "tests/core/test_ages.py").open("a") as file:
-        file.write("\n\ndef test_wrong() -> None:\n    assert is_adult(3)\n")
-    with pytest.raises(
-        RuntimeError, match=r"tests/core/test_ages.py fails without a mutant: mend it first\n(.|\n)*1 failed"
-    ):
+def test_tests_that_fail_without_a_mutant_are_named_and_not_used(checkout: Path) -> None:
+    wrong = checkout / "tests/core/test_wrong.py"
+    wrong.write_text("from tiny.core.ages import is_adult\n\n\ndef test_wrong() -> None:\n    assert is_adult(3)\n")
+    found = measure(settings_of(checkout), [TINY], results_of(checkout), lambda _: None)
+    assert (outcomes_of(found.trials), found.failing) == (FOUND, ["tests/core/test_wrong.py"])
+    assert results_of(checkout).seconds(wrong, 60.0) is None, "it is tried again next time"
+    (checkout / "tests/core/test_ages.py").unlink()
+    with pytest.raises(RuntimeError, match=r"no tests of core pass within 60 s: mend them(.|\n)*1 failed"):
         measure(settings_of(checkout), [TINY], results_of(checkout), lambda _: None)
 
 
@@ -296,7 +298,7 @@ def test_a_test_file_that_exceeds_the_budget_is_left_out_until_the_budget_is_lar
     assert results_of(checkout).seconds(file, 20.0) is None
     results.add_seconds(file, 15.0, is_over=True)
     assert results_of(checkout).seconds(file, 10.0) == 15.0
-    with pytest.raises(RuntimeError, match="no tests of core are over after 10 s: raise the budget"):
+    with pytest.raises(RuntimeError, match="no tests of core pass within 10 s: mend them, or raise --budget"):
         measure(settings_of(checkout, budget=10.0), [TINY], results_of(checkout), lambda _: None)
     file.write_text(f"{TESTS}\n")
     assert results_of(checkout).seconds(file, 60.0) is None
