@@ -7,7 +7,7 @@ BUILT_FROM := pyproject.toml setup.py constraints.txt \
 	$(wildcard src/turnout/kernel/_fast.pyx src/turnout/kernel/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check torture oldest bench results pictures clean flower-simulation flower-deployment flower-existing-app
+.PHONY: help setup demo test lint check torture oldest bench results pictures mutants clean flower-simulation flower-deployment flower-existing-app
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -74,6 +74,9 @@ bench: setup  ## measure a round in units of a memory copy, and compare with ref
 results: setup  ## reproduce the numerical study and the digits (9 min of CPU time; the runs are stored in build/)
 	$(BIN)/turnout reproduce numerical --out docs/results/numerical --store build/study.turnout
 	$(BIN)/turnout reproduce accuracy --out docs/results/digits --store build/digits.turnout
+
+mutants: setup  ## make small faults in a copy of the package and print those that no test notices (hours; can be interrupted)
+	$(BIN)/python -m mutants $(MUTANTS)
 
 pictures: setup  ## take the screenshots of the dashboard in docs/ (needs chromium; 30 s)
 	PYTHONPATH=. $(BIN)/python tests/dashboard/pictures.py docs/pictures

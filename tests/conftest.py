@@ -6,11 +6,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import HealthCheck
+from hypothesis import HealthCheck, Phase
 from hypothesis import settings as hypothesis_settings
 
 # A busy machine is no reason for a verdict.
 hypothesis_settings.register_profile("turnout", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# For `python -m mutants`: the same examples every time, and a failure is not made smaller first.
+hypothesis_settings.register_profile(
+    "mutants",
+    parent=hypothesis_settings.get_profile("turnout"),
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+)
 hypothesis_settings.load_profile("turnout")
 
 

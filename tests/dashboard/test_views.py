@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 
 from dashboard.readings import Audit, audit_of, close_to, random_columns, run_source, write_random_run
 from dashboard.served import Served, Stored, run_store, served, small_fleet
-from scheduler.fleets import named, offered
+from scheduler.fleets import named, offered, play_round
 from turnout.analysis.metrics import (
     gini_coefficient,
     jain_index,
@@ -29,12 +29,14 @@ from turnout.analysis.metrics import (
     summarise,
 )
 from turnout.analysis.statistics import mean_confidence_interval
-from turnout.dashboard.views import common, overview
+from turnout.dashboard.views import common, overview, speed
 from turnout.errors import SettingError
+from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.policies.rbcsf.policy import RBCSF
 from turnout.scheduler import Scheduler
 from turnout.simulator import RunPlan, play, play_into
 from turnout.store import RoundColumns, RunStore
+from waiting import wait_until
 
 RATE = Fraction(1, 6)
 
@@ -74,6 +76,16 @@ def audit(directory: Path, fleet: Served) -> Audit:
 def columns_of(directory: Path, run: int) -> RoundColumns:
     with RunStore(directory / "runs.turnout", read_only=True) as store:
         return store.columns(run)
+
+
+def columns_with_cohorts(clients: int, cohorts: list[list[int]]) -> RoundColumns:
+    """Returns rounds with these cohorts, in which all clients are available and arrive after one second."""
+    records = []
+    for round_, cohort in enumerate(cohorts, start=1):
+        rows, available = np.array(cohort), np.ones(clients, dtype=np.bool_)
+        report = RoundReport(round_, rows, np.ones((len(rows), 3)), np.ones(len(rows)), available=available)
+        records.append(RoundRecord(Selection(round_, rows), report))
+    return RoundColumns.from_records(records, clients=clients)
 
 
 def turns_behind(columns: RoundColumns, rate: float) -> Any:
@@ -132,6 +144,22 @@ def test_overview_of_a_run(directory: Path, runs: Served, stored: Stored) -> Non
         assert data["certificate"]["status"] == status_of(behind_now.max())
         assert data["certificate"]["text"].startswith(f"{data['certificate']['status']}: ")
         assert data["certificate"]["broken"] == int((behind_now > 2 + 1e-9).sum())
+
+
+def test_only_clients_that_are_behind_are_listed_as_behind(folder: Path) -> None:
+    """After two rounds with a rate of 1/2, client 0 has a surplus, 1 and 2 have exactly their share, 3 is behind."""
+    path = folder / "runs.turnout"
+    with RunStore(path) as store:
+        write_random_run(
+            store,
+            "rbcsf",
+            {"cohort_size": 2, "guaranteed_rate": "1/2", "allow_infeasible": True},
+            columns_with_cohorts(4, [[0, 1], [0, 2]]),
+        )
+    with served(path) as server:
+        server.wait_read()
+        behind = server.json("/api/overview")["behind"]
+    assert [(entry["id"], entry["behind"]) for entry in behind] == [("3", 1)]
 
 
 def test_the_terms_of_the_guarantee(runs: Served, stored: Stored, fleet: Served) -> None:
@@ -237,8 +265,10 @@ def test_the_open_round_on_overview_and_rounds(fleet: Served) -> None:
     assert detail["number"] == detail["last"] == 61
     assert {row["why"] for row in detail["rows"]} == {None, "the battery ran out"}
     assert [row["loss"] for row in detail["rows"] if row["outcome"] == "arrived"] == [0.75]
-    later = fleet.json("/api/overview")["open"]["elapsed"]
-    assert later > data["elapsed"], "elapsed time must increase while a round is open"
+    wait_until(
+        lambda: fleet.json("/api/overview")["open"]["elapsed"] > data["elapsed"],
+        "the elapsed time of the open round increases",
+    )
 
 
 # Fairness
@@ -561,6 +591,25 @@ def test_a_client_with_changed_times_is_flagged(folder: Path) -> None:
     assert 31 <= int(flag["text"].split()[-1]) <= 60
 
 
+def test_a_client_that_is_late_is_not_flagged_as_changed(folder: Path) -> None:
+    """What is known about the time of a late client is the deadline, which says nothing about a change."""
+    path = folder / "fleet.turnout"
+    rules = {"cohort_size": 2, "speed_weight": 0.0}
+    options: Any = {"policy": "rbcsf", "settings": rules, "deadline": 50.0, "allow_infeasible": True}
+    with Scheduler.open(path, **options, backoff_after=1000) as scheduler:
+        for round_ in range(1, 61):
+            rng = np.random.default_rng(round_)
+            play_round(
+                scheduler,
+                offered("a", "b", free_cpu=float(rng.uniform(0.5, 2.0))),
+                {client: float(rng.uniform(4.9, 5.1)) for client in ("a", "b") if client == "a" or round_ <= 30},
+            )
+    with served(path) as server:
+        server.wait_read()
+        assert server.json("/api/overview")["outcomes"] == {"arrived": 90, "late": 30}
+        assert [flag for flag in server.json("/api/speed")["flags"] if flag["kind"] == "changed"] == []
+
+
 # Speed
 
 
@@ -586,6 +635,36 @@ def test_the_speed_model_equals_a_replay(directory: Path, runs: Served, stored: 
         band = data["band"]
         assert band["predicted"] == sorted(band["predicted"])
         assert all(low <= high for low, high in zip(band["low"], band["high"], strict=True))
+
+
+def test_the_band_reaches_from_the_5th_to_the_95th_percentile_of_the_older_half() -> None:
+    """The older half has errors of 0, 1, …, 100 at a prediction of 50, and the same three times larger at 500.
+
+    The newer half has one error at each end of each band, and one just beyond each end.
+    """
+    errors = np.arange(101.0)
+    predicted = np.concatenate([np.full(101, 50.0), np.full(101, 500.0)])
+    actual = predicted + np.concatenate([errors, 3 * errors])
+    newer_errors = np.array([5.0, 95.0, 4.9, 95.1, 15.0, 285.0, 14.7, 285.3])
+    newer_predicted = np.repeat([50.0, 500.0], 4)
+    repeated = np.resize(np.arange(8), 202)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(speed, "BAND_PARTS", 2)
+        band, inside = speed._band(
+            np.concatenate([predicted, newer_predicted[repeated]]),
+            np.concatenate([actual, (newer_predicted + newer_errors)[repeated]]),
+        )
+    assert band == {"predicted": [50, 500], "low": [55, 515], "high": [145, 785]}
+    assert inside == pytest.approx(np.isin(repeated, [0, 1, 4, 5]).mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("turns", "parts"), [(79, 0), (80, 2), (119, 2), (120, 3), (399, 9), (400, 10), (600, 10)])
+def test_a_band_needs_40_older_turns_and_has_at_most_10_parts_of_20_or_more(turns: int, parts: int) -> None:
+    rng = np.random.default_rng(turns)
+    predicted = rng.uniform(1.0, 9.0, turns)
+    band, inside = speed._band(predicted, predicted + rng.normal(size=turns))
+    assert (0 if band is None else len(band["low"])) == parts
+    assert (inside is None) == (parts == 0)
 
 
 def test_a_run_without_contexts_has_debts_but_no_predictions(folder: Path) -> None:
@@ -711,6 +790,23 @@ def test_runs_of_other_worlds_are_not_compared(runs: Served, stored: Stored) -> 
     assert all(group["accuracy"] is not None for group in data["groups"])
 
 
+def test_runs_of_different_lengths_are_compared_over_the_rounds_that_all_have(folder: Path) -> None:
+    path = folder / "runs.turnout"
+    with RunStore(path) as store:
+        lengths = {0: 30, 1: 20, 2: 25}
+        done = [
+            play_into(store, RunPlan("random", rounds, seed, world_settings={"clients": 12}))
+            for seed, rounds in lengths.items()
+        ]
+        durations = [store.columns(run).durations[:20] for run in done]
+    with served(path) as server:
+        data = server.json("/api/compare")
+    (group,), (curve,) = data["groups"], data["curves"]
+    assert (group["runs"], group["rounds"]) == (done, 20)
+    assert curve["x"] == list(range(1, 21))
+    assert close_to(curve["seconds"], np.mean(np.cumsum(durations, axis=1), axis=0))
+
+
 def test_a_run_without_rounds_is_not_compared(folder: Path) -> None:
     path, plan = folder / "runs.turnout", RunPlan("random", 20, 7, world_settings={"clients": 12})
     with RunStore(path) as store:
@@ -829,3 +925,18 @@ def test_a_large_fleet_is_sampled_with_the_client_that_is_furthest_behind(folder
         seen = [client for page in (1, 2, pages) for client in server.json(f"/api/turns?order=id&page={page}")["ids"]]
         assert seen[0] == "0"
         assert seen[-1] == "2599"
+
+
+def test_every_one_of_the_200_clients_that_are_furthest_behind_has_a_dot_in_a_large_fleet(folder: Path) -> None:
+    """200 random clients of 2,600 got no turn, so that an even sample would miss many of them."""
+    path = folder / "runs.turnout"
+    without = set(np.random.default_rng(0).permutation(2600)[:200].tolist())
+    cohort = [row for row in range(2600) if row not in without]
+    with RunStore(path) as store:
+        settings = {"cohort_size": len(cohort), "guaranteed_rate": 0.5}
+        write_random_run(store, "rbcsf", settings, columns_with_cohorts(2600, [cohort]))
+    with served(path) as server:
+        server.wait_read()
+        data = server.json("/api/fairness")["taken_vs_promised"]
+    assert 1800 < len(data["ids"]) <= 2000
+    assert {int(client) for client, behind in zip(data["ids"], data["behind"], strict=True) if behind > 0} == without

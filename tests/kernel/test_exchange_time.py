@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -265,6 +266,14 @@ def test_the_confidence_band_covers_the_mean_with_the_probability_of_the_lemma(s
         times = means + rng.uniform(-1, 1, clients) * np.minimum(noise, means)
         model.learn(np.arange(clients), contexts, times)
     assert covered.mean() >= 1 - delta
+
+
+@pytest.mark.parametrize("features", [1, 3, 5])
+def test_the_theoretical_schedule_is_the_formula_of_the_lemma_for_any_number_of_features(features: int) -> None:
+    """R·sqrt(d·log((1 + t·L²/ridge)/delta)) + sqrt(ridge)·S, here with a logarithm of (1 + 3·16/4)/0.13 = 100."""
+    theory = {"R": 2.0, "S": 3.0, "L": 4.0, "delta": 0.13}
+    schedule = exploration_from("theory", theory, ridge=4.0, features=features)
+    assert schedule(3) == pytest.approx(2.0 * math.sqrt(features * math.log(100.0)) + 2.0 * 3.0)
 
 
 def test_a_schedule_of_ones_own_is_a_function_of_the_round() -> None:

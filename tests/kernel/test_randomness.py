@@ -1,8 +1,10 @@
+import math
 import random
 
 import numpy as np
+import pytest
 
-from turnout.kernel.randomness import round_rng
+from turnout.kernel.randomness import dirichlet_logs, round_rng, softmax
 
 
 def test_draws_are_a_function_of_seed_purpose_and_round() -> None:
@@ -33,3 +35,18 @@ def test_different_rounds_are_independent() -> None:
     draws = np.array([round_rng(0, "noise", round_).random() for round_ in range(1, 4001)])
     assert abs(draws.mean() - 0.5) < 0.02
     assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 0.05
+
+
+@pytest.mark.parametrize("concentration", [0.05, 0.5, 1.0, 20.0])
+def test_dirichlet_weights_have_the_mean_and_the_variance_of_their_distribution(concentration: float) -> None:
+    """Shares of n clients have mean 1/n and variance (1/n)(1 − 1/n)/(n·concentration + 1)."""
+    rng, clients = np.random.default_rng(3), 4
+    shares = np.array([softmax(dirichlet_logs(rng, clients, concentration)) for _ in range(20_000)])
+    assert shares.mean(axis=0) == pytest.approx(1 / clients, abs=0.01)
+    variance = (1 / clients) * (1 - 1 / clients) / (clients * concentration + 1)
+    assert shares.var(axis=0) == pytest.approx(variance, rel=0.05)
+
+
+def test_dirichlet_weights_neither_underflow_nor_differ_at_the_ends() -> None:
+    assert dirichlet_logs(np.random.default_rng(0), 3, math.inf).tolist() == [0.0, 0.0, 0.0]
+    assert np.isfinite(dirichlet_logs(np.random.default_rng(0), 1000, 1e-6)).all()

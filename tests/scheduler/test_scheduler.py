@@ -213,6 +213,21 @@ def test_an_automatic_deadline_is_a_multiple_of_the_slowest_prediction(
     assert scheduler.status().deadline == ceiling
 
 
+def test_an_automatic_deadline_is_the_ceiling_while_one_client_of_the_cohort_has_no_time(open_fleet: OpenFleet) -> None:
+    """A prediction for the other client says nothing about the one that was never measured."""
+    scheduler = open_fleet(deadline="auto", deadline_ceiling=60.0)
+    for _ in range(3):
+        play_round(scheduler, offered("a"), 4.0)
+    assert sorted(scheduler.choose(offered("a", "b"))) == ["a", "b"]
+    assert scheduler.status().deadline == 60.0
+    scheduler.report_many({"a": 4.0, "b": 4.0})
+    scheduler.close_round()
+    scheduler.choose(offered("a", "b"))
+    deadline = scheduler.status().deadline
+    assert deadline is not None
+    assert deadline < 60.0, "both have been measured"
+
+
 def test_an_automatic_deadline_is_the_ceiling_if_the_policy_learns_no_times(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(policy="random", deadline="auto", deadline_ceiling=60.0)
     for _ in range(3):
@@ -612,6 +627,32 @@ def test_register_counts_new_clients_and_refuses_invalid_ids(open_fleet: OpenFle
         scheduler.rows(["a", "d"])
 
 
+def test_how_often_a_client_was_available_is_judged_by_the_20_or_more_rounds_since_it_joined(
+    open_fleet: OpenFleet,
+) -> None:
+    """Both were available in 8 of the last 20 rounds; the rate of 0.3 requires 6 of these, but 15 of all 50."""
+    settings = {"cohort_size": 1, "guaranteed_rate": 0.3, "accrual": "always", "paid": "chosen"}
+    scheduler = open_fleet(settings=settings, backoff_after=100)
+
+    def named_as_rare() -> list[str]:
+        (notice,) = (note for note in scheduler.notices() if "fewer rounds than they are guaranteed" in note)
+        return re.findall(r"\bc\d\b", notice)
+
+    scheduler.register(["c0", "c1"])  # c1 is never available before round 31
+    for _ in range(30):
+        play_round(scheduler, offered("c0"))
+    scheduler.register(["c2"])
+    for round_ in range(31, 51):
+        play_round(scheduler, offered("c0", "c1", "c2") if round_ <= 38 else offered("c0"))
+    assert named_as_rare() == ["c1"]
+    scheduler.register(["c3"])
+    for _ in range(19):
+        play_round(scheduler, offered("c0"))
+    assert named_as_rare() == ["c1", "c2"], "c3 is not judged yet"
+    play_round(scheduler, offered("c0"))
+    assert named_as_rare() == ["c1", "c2", "c3"]
+
+
 # Statuses as arrays
 
 
@@ -632,6 +673,21 @@ def test_a_fleet_status_is_equivalent_to_single_statuses(open_fleet: OpenFleet) 
         play_round(single, {client: statuses[client] for client in available}, 5.0)
         play_round(arrays, fleet_status, 5.0)
         assert packed(single) == packed(arrays)
+
+
+def test_the_status_of_the_whole_fleet_offers_no_client_that_is_backed_off_or_retired(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 4}, backoff_after=1)
+    scheduler.register(named(4))
+    whole = FleetStatus({"free_cpu": np.ones(4), "bandwidth": np.full(4, 2.0)})
+    play_round(scheduler, whole, dict.fromkeys(("c0", "c1", "c3"), 1.0))
+    scheduler.retire("c3")
+    assert scheduler.status().backing_off == {"c2": 2}
+    assert scheduler.choose(whole) == ["c0", "c1"]
+    scheduler.report_many({"c0": 1.0, "c1": 1.0})
+    available = scheduler.close_round().report.available
+    assert available is not None
+    assert available.tolist() == [True, True, False, False]
+    assert scheduler.choose(whole) == ["c0", "c1", "c2"], "the back-off is over"
 
 
 @pytest.mark.parametrize(

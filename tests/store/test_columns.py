@@ -136,6 +136,14 @@ def test_rounds_of_another_fleet_are_refused() -> None:
         RoundColumns.concatenate([columns_of([]), RoundColumns.from_records([], clients=41)])
 
 
+def test_the_same_round_cannot_be_stored_twice() -> None:
+    first, second = play_rounds(2)
+    with pytest.raises(StoreError, match="give each round once"):
+        columns_of([first, second, second])
+    with pytest.raises(StoreError, match="give each round once"):
+        RoundColumns.concatenate([columns_of([first, second]), columns_of([second])])
+
+
 def test_contexts_of_two_widths_are_refused() -> None:
     records = [
         RoundRecord(make_selection(5), make_report(5)),
@@ -153,6 +161,8 @@ def test_contexts_of_two_widths_are_refused() -> None:
         ({"exchange_times": np.zeros(3)}, r"exchange_times has shape \(3,\), expected \(16,\)"),
         ({"metrics": {"accuracy": np.zeros(3)}}, r"metrics.accuracy has shape \(3,\), expected \(2,\)"),
         ({"rounds": [2, 1]}, "rounds must be positive and strictly ascending"),
+        ({"rounds": [1, 1]}, "rounds must be positive and strictly ascending: sort them, and give each round once"),
+        ({"rounds": [0, 1]}, "rounds must be positive and strictly ascending"),
         ({"starts": [0, 17, 16]}, "starts must be ascending from 0 to the number of rows, 16"),
         ({"outcomes": np.full(16, 3)}, r"outcomes\[0\] = 3 must be below 3"),
         ({"late": {9: None}}, r"late arrivals are given for rounds \[9\]"),

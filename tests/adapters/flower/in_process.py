@@ -213,8 +213,11 @@ def number_of(context: Context) -> int:
     return int("".join(filter(str.isdecimal, name)) or 0)
 
 
-def plain_app() -> ClientApp:
-    """Returns an app that adds the client's step to the model and evaluates to the mean of the weights."""
+def plain_app(loss: Callable[[int], float] = loss_of) -> ClientApp:
+    """Returns an app that adds the client's step to the model and evaluates to the mean of the weights.
+
+    It reports the loss that `loss` returns for the number of the client.
+    """
     app = ClientApp()
 
     @app.train()
@@ -223,7 +226,7 @@ def plain_app() -> ClientApp:
         step = step_of(number, int(str(message.content.config_records["config"]["server-round"])))
         arrays = message.content.array_records["arrays"]
         updated = ArrayRecord({name: Array(array.numpy() + step) for name, array in arrays.items()})
-        metrics = MetricRecord({"num-examples": examples_of(number), "train_loss": loss_of(number), "norm_bit": 1})
+        metrics = MetricRecord({"num-examples": examples_of(number), "train_loss": loss(number), "norm_bit": 1})
         return Message(RecordDict({"arrays": updated, "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
@@ -234,15 +237,17 @@ def plain_app() -> ClientApp:
     return app
 
 
-def named_nodes(count: int, seconds: Sequence[float] | float = 1.0) -> list[Node]:
+def named_nodes(
+    count: int, seconds: Sequence[float] | float = 1.0, loss: Callable[[int], float] = loss_of
+) -> list[Node]:
     """Returns nodes of the clients c0, c1, …, all with the same status."""
     times = [float(seconds)] * count if isinstance(seconds, int | float) else list(seconds)
-    return [named_node(f"c{row}", 100 + row, times[row]) for row in range(count)]
+    return [named_node(f"c{row}", 100 + row, times[row], loss) for row in range(count)]
 
 
-def named_node(client: str, node_id: int, seconds: float = 1.0) -> Node:
+def named_node(client: str, node_id: int, seconds: float = 1.0, loss: Callable[[int], float] = loss_of) -> Node:
     config = {"client-id": client, "free_cpu": 1.0, "bandwidth": 2.0}
-    return Node(node_id, with_status(plain_app()), config, seconds)
+    return Node(node_id, with_status(plain_app(loss)), config, seconds)
 
 
 def partitions(count: int) -> list[Node]:

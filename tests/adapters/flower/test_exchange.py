@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -360,3 +361,19 @@ def test_loss_key_names_the_metric_that_holds_the_loss(open_fleet: OpenFleet) ->
         grid = InProcessGrid(named_nodes(2, 5.0))
         FairSelection(open_to_all(), scheduler, poll=POLL, loss_key=name).start(grid, model(0.0), num_rounds=1)
         assert [turn.loss for turn in scheduler.turns(1)] == [expected, expected]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_is_not_reported_and_the_update_counts(open_fleet: OpenFleet, bad: float) -> None:
+    """A diverged client must neither stop the server nor lose its turn."""
+    scheduler = open_fleet(policy="power-of-choice", settings={"cohort_size": 3})
+    grid = InProcessGrid(named_nodes(3, 5.0, loss=lambda number: bad if number == 1 else loss_of(number)))
+    FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=2)
+    for number in (1, 2):
+        turns = {turn.id: turn for turn in scheduler.turns(number)}
+        assert {client: turn.kind for client, turn in turns.items()} == dict.fromkeys(("c0", "c1", "c2"), "arrived")
+        assert {client: turn.loss for client, turn in turns.items()} == {
+            "c0": loss_of(0),
+            "c1": None,
+            "c2": loss_of(2),
+        }

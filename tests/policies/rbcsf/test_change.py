@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from policies.examples import late_arrivals
 from turnout import RBCSF, RoundReport
 from turnout.errors import SettingError, StateError
 from turnout.policies.rbcsf.change import ChangeDetector
@@ -35,6 +36,26 @@ def test_a_client_that_changed_is_learned_from_scratch() -> None:
 
     assert error(8.0) < 2.0
     assert error(None) > 15.0
+
+
+def test_only_times_of_clients_that_arrived_are_tested() -> None:
+    """The time of a late client is the deadline, and that of a failed one says nothing about its speed."""
+    policy = RBCSF(3, cohort_size=3, guaranteed_rate=0.1, change_threshold=8.0)
+    assert policy.changes is not None
+    rows, contexts, outcomes = np.arange(3), np.ones((3, 3)), np.array(["arrived", "late", "failed"])
+    for round_ in range(1, 31):
+        late = late_arrivals([(round_ - 1, 1)]) if round_ > 1 else None
+        times = np.array([10.0, 10.0 if round_ <= 15 else 90.0, 3.0])
+        policy.tell(RoundReport(round_, rows, contexts, times, outcomes=outcomes, late_arrivals=late))
+    tested = policy.changes.state()["sums"][3]
+    assert tested.tolist() == [30, 0, 0]
+
+
+def test_a_time_without_a_context_is_not_tested() -> None:
+    policy = RBCSF(2, cohort_size=2, guaranteed_rate=0.1, change_threshold=8.0)
+    assert policy.changes is not None
+    policy.tell(RoundReport(1, np.arange(2), np.array([[1.0] * 3, [np.nan] * 3]), np.array([10.0, 10.0])))
+    assert policy.changes.state()["sums"][3].tolist() == [1, 0]
 
 
 def test_a_forgotten_and_a_new_client_have_no_history() -> None:

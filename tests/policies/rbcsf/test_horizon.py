@@ -57,6 +57,21 @@ def test_a_client_that_is_far_behind_is_worth_more_and_most_near_the_end() -> No
     assert horizon.debts(200, behind)[0] == late  # the guarantee stays in force after the horizon
 
 
+def test_the_turns_promised_in_this_round_count_as_behind() -> None:
+    """In the last of two rounds a client without a turn is one turn behind: half a turn from each round.
+
+    The slack is then half a turn, so half a turn is pressing. It is worth half a mean round of 10 s, times V = 20, and
+    comes on top of the backlog, which grew with V.
+    """
+    policy = RBCSF(2, cohort_size=1, guaranteed_rate=0.5, horizon=2, speed_weight=20.0)
+    assert policy.horizon is not None
+    policy.tell(RoundReport(1, np.array([0]), np.ones((1, 3)), np.array([10.0])))
+    problem = policy.cohort_problem(RoundOffer(2, np.ones(2, dtype=bool), np.ones((2, 3))))
+    values = (problem.values.units + problem.values.credit) / problem.values.units_per_turn
+    backlog = 0.5 * 20.0 / policy.horizon.weight(1)
+    assert values.tolist() == pytest.approx([0.0, backlog + 0.5 * 10.0 * 20.0])
+
+
 def test_only_available_clients_add_to_their_backlog_if_accrual_depends_on_availability() -> None:
     policy = RBCSF(4, cohort_size=1, guaranteed_rate=0.2, horizon=50, accrual="available")
     available = np.array([True, True, False, True])

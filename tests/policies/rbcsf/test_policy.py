@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,12 @@ def test_the_theoretical_exploration_schedule_can_be_used() -> None:
     assert policy.exploration_at(1) > 5
     play(policy, 3)
     assert policy.turns.sum() == 24
+
+
+def test_the_theoretical_schedule_has_the_features_and_the_ridge_of_the_policy() -> None:
+    theory = {"R": 2.0, "S": 3.0, "L": 4.0, "delta": 0.13}
+    policy = RBCSF(10, cohort_size=2, features=5, ridge=4.0, exploration="theory", theory=theory)
+    assert policy.exploration_at(3) == pytest.approx(2.0 * math.sqrt(5 * math.log(100.0)) + 6.0)
 
 
 def test_a_schedule_of_ones_own_selects_as_the_same_constants_do() -> None:

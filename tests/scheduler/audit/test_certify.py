@@ -200,6 +200,56 @@ def test_a_forgery_with_a_correct_hash_is_detected_by_counting(certified: Path) 
     assert verify_forgery(certified, lambda _: None) == []
 
 
+def add_failed_client(event: dict[str, Any], client: str) -> None:
+    """Selects one more client, which failed: nobody's turns change, so only the rules of a selection are broken."""
+    event["clients"].append(client)
+    event["outcomes"].append("failed")
+
+
+def set_available(event: dict[str, Any], row: int, available: bool) -> None:
+    mask = bytearray.fromhex(event["volunteers"])
+    bit = 1 << (7 - row % 8)
+    mask[row // 8] = mask[row // 8] | bit if available else mask[row // 8] & ~bit
+    event["volunteers"] = mask.hex()
+
+
+def is_available(event: dict[str, Any], row: int) -> bool:
+    return bool(bytes.fromhex(event["volunteers"])[row // 8] >> (7 - row % 8) & 1)
+
+
+@pytest.mark.parametrize("kind", ["retire", "forget"])
+def test_a_record_that_selects_a_client_which_has_left_is_refused(certified: Path, kind: str) -> None:
+    """The client counts as available and fails, so that all turns and debts are those of the certificate."""
+
+    def change(events: list[dict[str, Any]]) -> None:
+        ids = [client for event in events if event["kind"] == "join" for client in event["clients"]]
+        left = next(event for event in events if event["kind"] == kind)
+        event = next(event for event in events[left["event"] :] if event["kind"] == "round")
+        set_available(event, ids.index(left["client"]), True)
+        add_failed_client(event, left["client"])
+
+    (difference,) = verify_forgery(certified, change)
+    assert "has a client twice, or one that has not joined or has left" in difference
+
+
+def test_a_record_that_selects_a_client_which_was_not_available_is_refused(certified: Path) -> None:
+    def change(events: list[dict[str, Any]]) -> None:
+        ids: list[str] = []
+        for event in events:
+            if event["kind"] == "join":
+                ids += event["clients"]
+            if event["kind"] == "round":
+                absent = [row for row in range(len(ids)) if not is_available(event, row)]
+                if absent:
+                    add_failed_client(event, ids[absent[0]])
+                    return
+        raise AssertionError("everybody was always available")
+
+    (difference,) = verify_forgery(certified, change)
+    assert "was selected in round" in difference
+    assert "but was not available" in difference
+
+
 def test_the_verifier_runs_without_turnout_and_is_short(certified: Path, tmp_path: Path) -> None:
     source = Path(verify.__file__)
     assert len(source.read_text().splitlines()) < 240

@@ -48,6 +48,29 @@ def test_the_backoff_doubles_up_to_its_maximum(backoff_after: int, misses: int) 
     assert 0 <= rounds <= backoff_rounds(misses + 1, backoff_after) <= MAX_BACKOFF
 
 
+def test_no_backoff_is_longer_than_64_rounds() -> None:
+    assert [backoff_rounds(misses, 3) for misses in (8, 9, 10, 500)] == [32, 64, 64, 64]
+
+
+def test_the_relative_error_is_at_most_9() -> None:
+    assert relative_error(np.array([9.9, 10.0, 11.0, 1e6]), np.ones(4)).tolist() == pytest.approx([8.9, 9.0, 9.0, 9.0])
+
+
+def test_a_client_is_suspect_after_10_returns_above_an_error_of_30_percent_and_twice_the_typical_error() -> None:
+    cases = [  # error from the context, error from the typical time, returns, whether the client is suspect
+        (0.5, 0.1, 10, True),
+        (0.5, 0.1, 9, False),
+        (0.301, 0.1, 10, True),
+        (0.3, 0.1, 10, False),
+        (0.5, 0.24, 10, True),
+        (0.5, 0.25, 10, False),
+        (9.0, 4.4, 10, True),
+        (9.0, 4.5, 10, False),
+    ]
+    context, typical, arrived, expected = zip(*cases, strict=True)
+    assert suspect_clients(np.array(context), np.array(typical), np.array(arrived)).tolist() == list(expected)
+
+
 @given(st.floats(1e-3, 1e9), st.floats(-1e3, 1e9))
 def test_the_relative_error_is_symmetric_and_finite(seconds: float, expected: float) -> None:
     errors = relative_error(np.array([seconds, max(expected, 1e-9)]), np.array([expected, seconds]))

@@ -1,0 +1,268 @@
+"""Tries mutants in parallel, and keeps what was found, so that a measurement can be continued."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import queue
+import tempfile
+import threading
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mutants.generate import Mutant, mutants_of, sample
+from mutants.packages import Package, modules_of, nearest_tests
+from mutants.workspace import Workspace
+
+#: A mutant may take so many times as long as the same tests without one.
+SLOWER = 4
+#: What a mutant can be found to be; only survivors were not noticed.
+NOTICED = ("killed", "timeout", "crashed")
+
+Key = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A mutant and what was found: one of NOTICED, "survived" or "accepted"."""
+
+    package: str
+    mutant: Mutant
+    outcome: str
+
+
+def score(trials: Iterable[Trial]) -> float | None:
+    """Returns the share of noticed mutants among those that are not accepted; None if there are none."""
+    judged = [trial.outcome in NOTICED for trial in trials if trial.outcome != "accepted"]
+    return sum(judged) / len(judged) if judged else None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What was found about all mutants, and the test files that fail without one, which were not used."""
+
+    trials: list[Trial]
+    failing: list[str]
+
+
+class Results:
+    """What earlier measurements have found, in a file with one JSON object per line.
+
+    A survivor is tried again after any change of the sources or tests, and a noticed mutant only after a change of its
+    module.
+    """
+
+    def __init__(self, path: Path, fingerprint: str) -> None:
+        self.path, self.fingerprint = path, fingerprint
+        self._mutex = threading.Lock()
+        self._outcomes: dict[tuple[Key, str], tuple[str, str]] = {}
+        self._seconds: dict[tuple[str, str], tuple[float, bool]] = {}
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+            self._remember(json.loads(line))
+
+    def outcome(self, mutant: Mutant) -> str | None:
+        """Returns what was found about a mutant, if that still counts."""
+        outcome, fingerprint = self._outcomes.get((mutant.key, _digest(mutant.source)), (None, ""))
+        return None if outcome == "survived" and fingerprint != self.fingerprint else outcome
+
+    def seconds(self, file: Path, budget: float) -> float | None:
+        """Returns how long a test file took without a mutant; infinity if it did not end within the budget."""
+        seconds, is_over = self._seconds.get((file.name, _digest(file.read_bytes())), (0.0, False))
+        if not is_over:
+            return math.inf if seconds >= budget else None
+        return seconds
+
+    def add_outcome(self, mutant: Mutant, outcome: str) -> None:
+        """Writes what was found about a mutant."""
+        found = {"outcome": outcome, "fingerprint": self.fingerprint}
+        self._write({"mutant": mutant.key, "line": mutant.line, "source": _digest(mutant.source), **found})
+
+    def add_seconds(self, file: Path, seconds: float, *, is_over: bool) -> None:
+        """Writes how long a test file took without a mutant, or after how long it was not over."""
+        found = {"seconds": seconds, "is_over": is_over}
+        self._write({"tests": file.name, "source": _digest(file.read_bytes()), **found})
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        with self._mutex:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+            self._remember(json.loads(json.dumps(entry)))
+
+    def _remember(self, entry: dict[str, Any]) -> None:
+        if "tests" in entry:
+            self._seconds[entry["tests"], entry["source"]] = (entry["seconds"], entry["is_over"])
+            return
+        module, where, before, after = entry["mutant"]
+        key: Key = (module, where, before, after)
+        self._outcomes[key, entry["source"]] = (entry["outcome"], entry["fingerprint"])
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is measured, and how.
+
+    Attributes:
+        root: The checkout.
+        package: The name of the top package, which is in `src`.
+        count: The number of mutants of each package.
+        seed: The seed of the sample.
+        workers: The number of mutants that are tried at the same time.
+        budget: The seconds that the tests of a mutant take at most, without the mutant.
+        accepted: The keys of the accepted mutants.
+        options: Further options of pytest.
+        grace: A mutant counts as noticed if its tests take SLOWER times as long as without it, and so many seconds.
+    """
+
+    root: Path
+    package: str
+    count: int
+    seed: int
+    workers: int
+    budget: float
+    accepted: frozenset[Key]
+    options: tuple[str, ...] = ()
+    grace: float = 20.0
+
+    @property
+    def source(self) -> Path:
+        """The folder of the top package."""
+        return self.root / "src" / self.package
+
+
+def read_accepted(path: Path) -> frozenset[Key]:
+    """Returns the keys of the mutants in a file of accepted ones, each of which needs a reason."""
+    entries = tomllib.loads(path.read_text(encoding="utf-8")).get("accepted", [])
+    for entry in entries:
+        if not entry.get("why"):
+            raise ValueError(f"{path.name}: {entry} has no why: say why no test can notice it")
+    return frozenset((entry["module"], entry["where"], entry["before"], entry["after"]) for entry in entries)
+
+
+def fingerprint_of(root: Path) -> str:
+    """Returns a digest of all sources and tests."""
+    digest = hashlib.sha256()
+    for folder in ("src", "tests"):
+        for file in sorted((root / folder).rglob("*.py")):
+            digest.update(f"{file.relative_to(root)}\n".encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def choose(settings: Settings, package: Package) -> list[Mutant]:
+    """Returns the sample of the mutants of a package."""
+    modules = modules_of(settings.source, package)
+    mutants = [mutant for module in modules for mutant in mutants_of(settings.source, module)]
+    return sample(mutants, settings.count, settings.seed)
+
+
+def measure(
+    settings: Settings, packages: Sequence[Package], results: Results, watch: Callable[[Trial], None]
+) -> Measurement:
+    """Tries the mutants of some packages that have not been tried yet; returns what is known about all of them.
+
+    Args:
+        settings: What is measured, and how.
+        packages: The packages.
+        results: What earlier measurements have found; it is extended.
+        watch: Is called after each mutant.
+
+    Raises:
+        RuntimeError: If no test can be used for a module.
+    """
+    trials, untried = [], []
+    for package in packages:
+        for mutant in choose(settings, package):
+            known = "accepted" if mutant.key in settings.accepted else results.outcome(mutant)
+            if known is None:
+                untried.append((package, mutant))
+            else:
+                trials.append(Trial(package.name, mutant, known))
+    if not untried:
+        return Measurement(trials, [])
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants-")))
+        pool = stack.enter_context(ThreadPoolExecutor(settings.workers))
+        workspaces: queue.SimpleQueue[Workspace] = queue.SimpleQueue()
+        for worker in range(settings.workers):
+            workspace = Workspace(settings.root, folder.resolve() / str(worker), settings.options)
+            workspace.check_imports(settings.package)
+            workspaces.put(workspace)
+            stack.callback(workspace.stopped.set)
+        tester = Tester(settings, results)
+
+        def try_mutant(task: tuple[Package, Mutant]) -> Trial:
+            workspace = workspaces.get()
+            try:
+                trial = Trial(task[0].name, task[1], tester.outcome(workspace, *task))
+            finally:
+                workspaces.put(workspace)
+            results.add_outcome(trial.mutant, trial.outcome)
+            watch(trial)
+            return trial
+
+        # After an error or Ctrl-C, no further mutant is tried, and those that are being tried are stopped.
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+        trials += pool.map(try_mutant, untried)
+        return Measurement(trials, sorted(tester.failing))
+
+
+class Tester:
+    """Selects the tests of a mutant, and runs them.
+
+    Attributes:
+        failing: What the test files print that fail without a mutant, by their names; they say nothing about mutants.
+    """
+
+    def __init__(self, settings: Settings, results: Results) -> None:
+        self.settings, self.results = settings, results
+        self.failing: dict[str, str] = {}
+        self._mutex = threading.Lock()
+
+    def outcome(self, workspace: Workspace, package: Package, mutant: Mutant) -> str:
+        """Returns what the tests say about a mutant."""
+        module = self.settings.source / mutant.module
+        files, seconds = self.select(workspace, package, module)
+        with workspace.changed(module, mutant.source):
+            return workspace.run(files, SLOWER * seconds + self.settings.grace).kind
+
+    def select(self, workspace: Workspace, package: Package, module: Path) -> tuple[list[Path], float]:
+        """Returns the nearest test files of a module that fit into the budget, and how long they take together."""
+        chosen, total = [], 0.0
+        for file in nearest_tests(self.settings.root, self.settings.source, package, module):
+            with self._mutex:  # two workers must not both measure the same file
+                seconds = self.results.seconds(file, self.settings.budget)
+                if seconds is None:
+                    seconds = self._measure(workspace, file)
+            if total + seconds <= self.settings.budget:
+                chosen.append(file)
+                total += seconds
+            if total > 0.9 * self.settings.budget:
+                break  # hardly any other file fits
+        if not chosen:
+            outputs = "".join(f"\n{name} fails without a mutant:\n{output}" for name, output in self.failing.items())
+            limit = f"{self.settings.budget:g} s"
+            raise RuntimeError(f"no tests of {package.name} pass within {limit}: mend them, or raise --budget{outputs}")
+        return chosen, total
+
+    def _measure(self, workspace: Workspace, file: Path) -> float:
+        """Returns how long a test file takes without a mutant; infinity if it cannot be used."""
+        name = str(file.relative_to(self.settings.root))
+        if name in self.failing:
+            return math.inf
+        found = workspace.run([file], self.settings.budget, write_bytecode=True)
+        if found.kind not in ("survived", "timeout"):
+            self.failing[name] = found.output
+            return math.inf
+        is_over = found.kind == "survived"
+        self.results.add_seconds(file, found.seconds, is_over=is_over)
+        return found.seconds if is_over else math.inf
+
+
+def _digest(source: bytes) -> str:
+    return hashlib.sha256(source).hexdigest()[:16]
