@@ -28,7 +28,7 @@ def main(
     count: Annotated[int, typer.Option(min=1, help="Mutants per package.")] = 40,
     seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 1,
     workers: Annotated[int, typer.Option(min=1, help="Mutants at the same time.")] = max(1, (os.cpu_count() or 2) // 2),
-    budget: Annotated[float, typer.Option(min=1, help="Seconds that the tests of a mutant take at most.")] = 60.0,
+    budget: Annotated[float, typer.Option(min=1, help="Seconds that the tests of a mutant take at most.")] = 300.0,
     results: Annotated[Path, typer.Option(help="File that keeps what was found.")] = ROOT / "build" / "mutants.jsonl",
     fresh: Annotated[bool, typer.Option("--fresh", help="Try everything again.")] = False,
     show: Annotated[bool, typer.Option("--list", help="Print the mutants, and try none.")] = False,

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import random
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -251,3 +252,15 @@ def test_f11_a_stored_blob_that_is_a_bomb_takes_little_memory(tmp_path: Path) ->
         code, output, errors = run_limited(blob, program=tmp_path / "program.py")
         assert (code, errors) == (0, "")
         assert output.count("the stored bytes are damaged") == 3
+
+
+@pytest.mark.parametrize("flag", [0x01, 0x20, 0x40])
+def test_an_encrypted_or_patched_entry_is_refused(flag: int) -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a", b"content")
+        (entry,) = archive.infolist()
+    assert limits.stored_content(file.getvalue(), entry) == b"content"
+    entry.flag_bits |= flag
+    with pytest.raises(zipfile.BadZipFile, match="the entry 'a' is damaged"):
+        limits.stored_content(file.getvalue(), entry)
