@@ -431,7 +431,7 @@ class Scheduler:
             is_persisted = self._settings.persist_statuses
             with self._changing() as memory:
                 with self._journal.writing() as changes:
-                    waiting = self._journal.pending_late_turns()
+                    waiting = self._journal.pending_late_turns(opened.round - 1 - self._settings.late_window)
                     closed, turns = build_closed_round(opened, self._journal.turns_of(opened.round), waiting, after)
                     memory.fleet.build_report(closed)  # refused before anything is written, if it must be
                     changes.add_clients(len(memory.fleet.ids) - len(opened.joined), opened.joined)

@@ -225,6 +225,7 @@ def test_late_times_wait_until_they_are_learned(open_journal: OpenJournal) -> No
         write_round(changes, 1, [0, 1], ["a", "b"])
         changes.put_turns([late])
     assert journal.pending_late_turns() == [late]
+    assert journal.pending_late_turns(after=1) == []
     assert [turn.id for turn in journal.turns_since(0)] == ["a", "b"]
     with journal.writing() as changes:
         changes.put_turns([replace(late, folded=2)])

@@ -461,11 +461,16 @@ class Journal:
             if last_event(db)[1].hex() != self._meta("head"):
                 raise self.corruption("the newest events are missing")
 
-    def pending_late_turns(self) -> list[Turn]:
-        """Returns the turns of late clients whose true times were reported but are not yet part of a closed round."""
-        query = "SELECT * FROM turns WHERE late_seconds IS NOT NULL AND folded IS NULL ORDER BY round, row"
+    def pending_late_turns(self, after: int = 0) -> list[Turn]:
+        """Returns the turns of late clients whose true times were reported but are not yet part of a closed round.
+
+        Only rounds after round `after` are read: late clients of earlier ones can no longer report.
+        """
+        query = (
+            "SELECT * FROM turns WHERE round > ? AND late_seconds IS NOT NULL AND folded IS NULL ORDER BY round, row"
+        )
         with self._file.reading() as db:
-            return self._decode_turns(db, db.execute(query).fetchall())
+            return self._decode_turns(db, db.execute(query, (after,)).fetchall())
 
     def _decode_turns(self, db: sqlite3.Connection, stored: Sequence[tuple[Any, ...]]) -> list[Turn]:
         """Checks turns against their checksums, and returns them without what forgotten clients reported."""
