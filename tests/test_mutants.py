@@ -64,7 +64,15 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def settings_of(root: Path, **changes: object) -> Settings:
-    fields = {"count": 100, "seed": 1, "workers": 2, "budget": 60.0, "accepted": frozenset(), **changes}
+    fields = {
+        "count": 100,
+        "seed": 1,
+        "workers": 2,
+        "budget": 600.0,
+        "grace": 600.0,
+        "accepted": frozenset(),
+        **changes,
+    }
     return Settings(root=root, package="tiny", **fields)  # type: ignore[arg-type]
 
 
@@ -286,7 +294,7 @@ def test_tests_that_fail_without_a_mutant_are_named_and_not_used(checkout: Path)
     assert (outcomes_of(found.trials), found.failing) == (FOUND, ["tests/core/test_wrong.py"])
     assert results_of(checkout).seconds(wrong, 60.0) is None, "it is tried again next time"
     (checkout / "tests/core/test_ages.py").unlink()
-    with pytest.raises(RuntimeError, match=r"no tests of core pass within 60 s: mend them(.|\n)*1 failed"):
+    with pytest.raises(RuntimeError, match=r"no tests of core pass within 600 s: mend them(.|\n)*1 failed"):
         measure(settings_of(checkout), [TINY], results_of(checkout), lambda _: None)
 
 

@@ -194,7 +194,7 @@ def test_a_changed_summary_of_a_record_is_noticed(kept: Path, folder: Path, fiel
 
 def test_explain_history_and_export_say_what_is_no_longer_kept(kept: Path) -> None:
     with Scheduler.open(kept, read_only=True) as scheduler:
-        first = FleetReader(kept).summary().round
+        first = scheduler.summary_round
         old = scheduler.explain("c4", first)
         assert not old.exact
         assert f"rounds up to {first} are no longer kept" in str(old)
@@ -209,6 +209,23 @@ def test_explain_history_and_export_say_what_is_no_longer_kept(kept: Path) -> No
         assert [line["event"] for line in lines] == list(range(lines[0]["event"], lines[-1]["event"] + 1))
         with pytest.raises(ReportError):
             scheduler.explain("c4", 0)
+
+
+def test_an_export_that_falls_behind_what_is_kept_must_be_repeated(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnout.scheduler.scheduler.EXPORT_BATCH", 5)
+    scheduler = open_fleet(keep_rounds=10)
+    for _ in range(30):
+        play_round(scheduler, offered(*"abc"))
+    with Scheduler.open(scheduler.path, read_only=True) as reader:
+        export = reader.export()
+        begun = [next(export)["event"] for _ in range(7)]
+        assert begun == list(range(1, 8))
+        scheduler.compact()
+        assert [next(export)["event"] for _ in range(3)] == [8, 9, 10]  # of the batch that was read before
+        with pytest.raises(StaleError, match="event 11 is no longer kept"):
+            next(export)
 
 
 def test_a_forgotten_client_is_not_in_the_summary(kept: Path, folder: Path) -> None:
@@ -322,7 +339,7 @@ def test_amendments_before_the_summary_are_still_known(open_fleet: OpenFleet, fo
         if number == 35:
             scheduler.amend(tolerance=3)
     scheduler.compact()
-    assert FleetReader(scheduler.path).summary().round == 30
+    assert scheduler.summary_round == 30
     assert [amendment.round for amendment in scheduler.amendments] == [8, 36]
     content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
     assert content["terms"]["units_per_turn"] == 35

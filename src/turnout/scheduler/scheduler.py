@@ -33,13 +33,10 @@ from turnout.scheduler.identifiers import as_round, check_client_id, check_clien
 from turnout.scheduler.journal.amendments import Amendment, amendments, write_amendment
 from turnout.scheduler.journal.events import decode_event, event_to_dict
 from turnout.scheduler.journal.journal import Journal
+from turnout.scheduler.journal.reader import StaleError
 from turnout.scheduler.journal.replay import FleetState, amend_fleet, live_policy, load, resolve_features
 from turnout.scheduler.metrics import SchedulerMetrics, metrics_of
-from turnout.scheduler.notices import (
-    UNCLEAN_NOTICE,
-    UNKNOWN_ELAPSED,
-    notices_of,
-)
+from turnout.scheduler.notices import UNCLEAN_NOTICE, UNKNOWN_ELAPSED, notices_of
 from turnout.scheduler.outcomes import KINDS
 from turnout.scheduler.records import OpenRound, RecordedOffer, Turn, has_context, pack_closed
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
@@ -572,6 +569,9 @@ class Scheduler:
 
         If earlier events are no longer kept, a line of the kind "summary" comes first: it states the last of them, the
         last round that was closed by then, and the number of clients that had joined.
+
+        Raises:
+            StaleError: If the next events are no longer kept, because the fleet went on meanwhile: export it again.
         """
         with self._mutex:
             summary = self._journal.summary()
@@ -582,13 +582,15 @@ class Scheduler:
             events = []
             with self._mutex:  # in batches, so that other threads are not blocked for long
                 for stored in self._journal.events(last, EXPORT_BATCH):
+                    if stored[0] != last + 1:
+                        raise StaleError(f"event {last + 1} is no longer kept in {self.path}: export it again")
+                    last = stored[0]
                     event = decode_event(*stored, self._fleet.ids, joined)
                     joined += len(event.clients) if event.kind == "joined" else 0
                     events.append(event_to_dict(event))
             yield from events
             if len(events) < EXPORT_BATCH:
                 return
-            last += len(events)
 
     def state(self) -> dict[str, Any]:
         """Returns the in-memory state as plain arrays and numbers, which depend only on the recorded events."""

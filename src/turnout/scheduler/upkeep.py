@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnout.errors import StoreError
 from turnout.log import get_log
 from turnout.scheduler.clock import now
 from turnout.scheduler.features import Features
@@ -52,11 +51,10 @@ def summarize_at_once(journal: Journal, settings: SchedulerSettings, features: F
     last = _last_dropped_round(journal, settings, round)
     if last <= journal.summary().round:
         return
-    try:
-        event, fleet = load_after(journal, settings, features, last)
-    except StoreError as error:  # a large fleet has dropped what is needed: a snapshot will become the summary in time
-        log.info("%s: no state after round %s can be computed: %s", journal.path, last, error)
+    if not journal.has_all_availability():  # a large fleet: one of its snapshots becomes the summary in time
+        log.info("%s: round %s is kept for now, because the state after it cannot be computed", journal.path, last)
         return
+    event, fleet = load_after(journal, settings, features, last)
     state = FleetState(fleet, None, 0).state(with_contexts=settings.persist_statuses)
     with journal.writing() as changes:
         changes.put_summary(event, state, now())

@@ -123,7 +123,11 @@ def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
         "turnout_round": ("The last closed round.", "gauge", float(ledger.last_round)),
         "turnout_clients": ("Clients that have joined, including retired ones.", "gauge", float(ledger.clients)),
         "turnout_rounds_total": ("Closed rounds.", "counter", float(ledger.last_round)),
-        "turnout_round_seconds_total": ("Total duration of all rounds in seconds.", "counter", float(seconds.sum())),
+        "turnout_round_seconds_total": (
+            "Total duration of the rounds that are kept, in seconds.",
+            "counter",
+            float(seconds.sum()),
+        ),
     }
     if len(seconds):
         data["turnout_last_round_seconds"] = ("Duration of the last round in seconds.", "gauge", float(seconds[-1]))

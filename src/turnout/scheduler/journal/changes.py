@@ -140,11 +140,14 @@ class Changes:
                 rounds before it are no longer kept, it becomes the summary of them.
         """
         self._delete_snapshots(seq, retention)
+        self._insert_snapshot(seq, state, at)
+        if int(state["clients"]) > KEEP_AVAILABILITY_UP_TO:
+            self._db.execute("DELETE FROM masks WHERE seq <= ?", (seq,))
+
+    def _insert_snapshot(self, seq: int, state: Mapping[str, Any], at: str) -> None:
         data = pack_compact_snapshot(state)
         values = (seq, data, digest_of(b"", str(seq), data), int(state["round"]), at)
         self._db.execute("INSERT INTO snapshot (seq, data, digest, round, at) VALUES (?, ?, ?, ?, ?)", values)
-        if int(state["clients"]) > KEEP_AVAILABILITY_UP_TO:
-            self._db.execute("DELETE FROM masks WHERE seq <= ?", (seq,))
 
     def _delete_snapshots(self, seq: int, retention: Retention | None) -> None:
         kept_round, kept_at = read_summary(self._db).round, None
@@ -184,11 +187,8 @@ class Changes:
         """Lets this state, which is that after event `event`, take the place of all events up to it."""
         if pending_redactions(self._db):
             raise StoreError("a client is being forgotten: open the file again, and then compact it")
-        data = pack_compact_snapshot(state)
-        values = (event, data, digest_of(b"", str(event), data), int(state["round"]), at)
-        self._db.execute(
-            "INSERT OR REPLACE INTO snapshot (seq, data, digest, round, at) VALUES (?, ?, ?, ?, ?)", values
-        )
+        self._db.execute("DELETE FROM snapshot WHERE seq = ?", (event,))
+        self._insert_snapshot(event, state, at)
         write_summary(self._db, event)
 
     def trim(self) -> bool:

@@ -81,6 +81,8 @@ CREATE TABLE snapshot (seq INTEGER PRIMARY KEY, data BLOB NOT NULL, digest BLOB 
 #: turns have no losses either. A scheduler that opens such a file to write upgrades it.
 FORMAT_1, FORMAT_2 = replace(FLEET, format=1), replace(FLEET, format=2)
 READABLE = (FLEET, FORMAT_2, FORMAT_1)
+#: The first format with the tables `summary` and `totals`.
+SUMMARIES_SINCE = 3
 #: The keys in `meta` of the settings with which an amended fleet was created, and of their digest.
 INITIAL, INITIAL_DIGEST = "initial_settings", "initial_seal"
 #: Fleets of up to this many clients keep the availability of every round; larger ones keep it since the last snapshot.

@@ -18,7 +18,7 @@ import numpy as np
 
 from turnout.errors import StoreError
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.scheduler.journal.schema import FLEET
+from turnout.scheduler.journal.schema import SUMMARIES_SINCE
 from turnout.scheduler.outcomes import KINDS
 from turnout.scheduler.records import Turn, as_bytes, digest_of, turn_from_row
 from turnout.store.packing import pack_compact_snapshot, parse_stored, unpack_snapshot
@@ -107,7 +107,7 @@ class FleetTotals:
 def has_summaries(db: sqlite3.Connection) -> bool:
     """Returns whether the format of the file has summaries."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
-    return bool(version >= FLEET.format)
+    return bool(version >= SUMMARIES_SINCE)
 
 
 def read_summary(db: sqlite3.Connection) -> Summary:
