@@ -7,7 +7,7 @@ BUILT_FROM := pyproject.toml setup.py constraints.txt \
 	$(wildcard src/turnout/kernel/_fast.pyx src/turnout/kernel/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check torture oldest bench results pictures mutants clean flower-simulation flower-deployment flower-existing-app
+.PHONY: help setup demo test lint check test-frameworks torture oldest bench results pictures mutants clean flower-simulation flower-deployment flower-existing-app
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -29,7 +29,7 @@ $(STAMP): $(LIGHT)
 demo: $(LIGHT)  ## run the paper's comparison, print a table, write report.html
 	$(BIN)/turnout demo
 
-test: lint check oldest  ## all checks: style, types, import contracts, tests
+test: lint check  ## all checks: style, types, import contracts, tests (12 min on two cores)
 
 lint: setup  ## check style, types and import contracts
 	$(BIN)/ruff check .
@@ -40,10 +40,14 @@ lint: setup  ## check style, types and import contracts
 # One more than the number of cores, because some tests mostly wait.
 WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 check: setup  ## run the tests
-	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark
+	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark -m 'not framework'
 
-torture: setup  ## kill the scheduler many more times than the tests do (15 min)
+test-frameworks: setup oldest  ## run complete applications of Flower, and the adapter with the oldest supported Flower (6 min)
+	$(BIN)/python -m pytest -q -p no:benchmark -m framework tests/test_flower_examples.py
+
+torture: setup  ## kill the scheduler many more times than the tests do, and try other examples of every property (20 min)
 	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark tests/scheduler/test_found_faults.py tests/scheduler/test_interruptions.py tests/scheduler/test_faults.py tests/store/test_kills.py
+	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark -m hypothesis --hypothesis-profile=search
 
 # turnout, with its compiled kernel, is imported from src; the environment has only the oldest Flower and pytest.
 OLDEST := .venv-flower-1.22

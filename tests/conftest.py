@@ -9,15 +9,17 @@ import pytest
 from hypothesis import HealthCheck, Phase
 from hypothesis import settings as hypothesis_settings
 
-# A busy machine is no reason for a verdict.
-hypothesis_settings.register_profile("turnout", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# For `python -m mutants`: the same examples every time, and a failure is not made smaller first.
+# A busy machine is no reason for a verdict, and neither is luck: the examples are the same in every run.
 hypothesis_settings.register_profile(
-    "mutants",
-    parent=hypothesis_settings.get_profile("turnout"),
-    derandomize=True,
-    database=None,
-    phases=[Phase.explicit, Phase.generate],
+    "turnout", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
+)
+# For `make torture`: other examples in every run.
+hypothesis_settings.register_profile(
+    "search", parent=hypothesis_settings.get_profile("turnout"), derandomize=False, print_blob=True
+)
+# For `python -m mutants`: a failure is not made smaller first.
+hypothesis_settings.register_profile(
+    "mutants", parent=hypothesis_settings.get_profile("turnout"), phases=[Phase.explicit, Phase.generate]
 )
 hypothesis_settings.load_profile("turnout")
 
@@ -28,11 +30,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="overwrite the recorded selections of all policies with the present ones; review the diff afterwards",
     )
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Runs the longest tests first, so that parallel workers do not wait for them at the end."""
-    items.sort(key=lambda item: not item.path.name.startswith("test_flower_examples"))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 from turnout.scheduler import Scheduler
 
 pytest.importorskip("flwr")
+pytestmark = pytest.mark.framework
 ROOT = Path(__file__).parent.parent
 RUN = ROOT / "examples" / "run_flower.py"
 
