@@ -160,9 +160,7 @@ def test_the_regret_exceeds_its_bound_where_times_vary_much_more_for_some_client
     much shorter rounds.
     """
     rounds, clients, theory = 25_000, 24, {"R": 1.0, "S": 1.01, "L": 1.0, "delta": 0.1}
-    policy = RBCSF(
-        clients, cohort_size=8, guaranteed_rate=0.01, speed_weight=1e4, exploration="theory", theory=theory
-    )
+    policy = RBCSF(clients, cohort_size=8, guaranteed_rate=0.01, speed_weight=1e4, exploration="theory", theory=theory)
     times = np.full((rounds, clients), 1.01)
     times[:, :16] = np.random.default_rng(0).choice([0.01, 1.99], (rounds, 16))
     contexts, available = np.zeros((clients, 3)), np.ones(clients, dtype=np.bool_)
