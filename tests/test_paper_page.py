@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from paper_page import (
     COLUMNS,
     ROOT,
+    Reference,
     Row,
     empty_cells,
     load_claims,
@@ -19,6 +21,8 @@ from paper_page import (
     missing_tests,
     read_rows,
     references_of,
+    split_line,
+    stored_verdicts,
     wrong_verdicts,
 )
 from turnout.experiments.catalogue import GROUPS
@@ -226,9 +230,65 @@ def test_every_stored_claim_of_the_papers_experiments_is_on_the_page(rows: list[
     assert missing_claims(rows, claims, EXPERIMENTS) == []
 
 
-@pytest.mark.parametrize("page", ["docs/README.md", "docs/theory.md", "docs/results/README.md"])
+@pytest.mark.parametrize("page", ["docs/README.md", "docs/theory.md", "docs/results/README.md", "README.md"])
 def test_the_page_is_linked(page: str) -> None:
     assert "paper.md)" in (ROOT / page).read_text()
+
+
+#: The stored claims behind each line of README's table; a line has one verdict, that of all of them.
+README_CLAIMS = {
+    "random selection takes the most time, FedCS(3) the least, and RBCS-F less with a larger weight": [
+        ("numerical", "training-time", "random slowest"),
+        ("numerical", "training-time", "FedCS(3) shortest"),
+        ("numerical", "training-time", "larger weight, shorter"),
+    ],
+    "a larger weight spreads turns more widely": [("numerical", "pull-record", "spread grows")],
+    "owed turns level off within 500 rounds at every weight": [
+        ("numerical", "queues", "flattens within 500 rounds"),
+        ("numerical", "stability", "flattens within 500 rounds"),
+    ],
+    "… within 1,000 rounds": [("numerical", "stability", "flattens within 1,000 rounds")],
+    "owed turns divided by rounds fall towards 0": [
+        ("numerical", "stability", "owed/rounds falls"),
+        ("numerical", "stability", "mean-rate stable"),
+    ],
+    "more even selection gives a higher final accuracy": [
+        ("fashion-mnist", "fairness-impact", "fairer ends higher"),
+        ("cifar-10", "fairness-impact", "fairer ends higher"),
+    ],
+    "random selection has the highest final accuracy": [
+        ("fashion-mnist", "accuracy-rounds", "random best"),
+        ("cifar-10", "accuracy-rounds", "random best"),
+    ],
+    "FedCS(3) has the lowest final accuracy": [
+        ("fashion-mnist", "accuracy-rounds", "FedCS(3) worst"),
+        ("cifar-10", "accuracy-rounds", "FedCS(3) worst"),
+    ],
+    "RBCS-F reaches 90 % of random's accuracy before random, at every weight": [
+        ("fashion-mnist", "accuracy-time", "RBCS-F ahead of random"),
+        ("cifar-10", "accuracy-time", "RBCS-F ahead of random"),
+    ],
+}
+
+
+def wrong_lines(text: str, claims: Mapping[str, Any]) -> list[str]:
+    """Returns the lines of README's table of claims whose verdict is not that of all of their stored claims."""
+    table = text.partition("| claim of the paper | verdict |\n|---|---|\n")[2].partition("\n\n")[0]
+    lines = [split_line(line) for line in table.splitlines()]
+    assert [claim for claim, _ in lines] == list(README_CLAIMS)
+    return [
+        claim
+        for claim, verdict in lines
+        for names in README_CLAIMS[claim]
+        if set(stored_verdicts(Reference(*names, verdicts=()), claims)) != {verdict.strip("*")}
+    ]
+
+
+def test_the_verdicts_in_the_readme_are_the_stored_ones() -> None:
+    text, claims = (ROOT / "README.md").read_text(), load_claims()
+    assert wrong_lines(text, claims) == []
+    changed = text.replace("turns more widely | holds |", "turns more widely | not decided |")
+    assert wrong_lines(changed, claims) == ["a larger weight spreads turns more widely"]
 
 
 # The checks find mistakes in made-up pages.
