@@ -62,8 +62,8 @@ def regret_bound(
     T·L²/ridge)/delta)) + sqrt(ridge)·S, 1).
 
     The formula follows the printed theorem. Its zeta_T doubles only the first term of alpha_T; the proof has 2·alpha_T,
-    hence 2·sqrt(ridge)·S. The theorem has probability (1 − delta)², and needs ridge ≥ 1. Its proof replaces the expected
-    longest time of a cohort by the longest expected time, so it is not true in general; see docs/theory.md.
+    hence 2·sqrt(ridge)·S. The theorem has probability (1 − delta)², and needs ridge ≥ 1. Its proof replaces the
+    expected longest time of a cohort by the longest expected time, so it is not true in general; see docs/theory.md.
 
     Args:
         rounds: The numbers of rounds T.
