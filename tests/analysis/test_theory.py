@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from turnout.analysis.theory import drift_constant, lemma_coverage, long_run_margin, queue_bound, regret, regret_bound
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray
+from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.exploration import ConstantExploration, TheoreticalExploration
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport, Selection
@@ -149,6 +150,60 @@ def test_the_measured_regret_of_rbcsf_stays_below_its_bound() -> None:
         delta=0.1,
     )
     assert (regret(*durations) <= bound).all()
+
+
+def test_the_regret_exceeds_its_bound_where_times_vary_much_more_for_some_clients() -> None:
+    """The theorem's proof replaces the expected longest time of a cohort by the longest expected time.
+
+    Clients 0 to 15 take 0.01 s or 1.99 s, 1 s on average, and clients 16 to 23 always take 1.01 s. RBCS-F prefers the
+    former, because it learns expected times; a policy that gives them 1 % of the rounds, and the others the rest, has
+    much shorter rounds.
+    """
+    rounds, clients, theory = 25_000, 24, {"R": 1.0, "S": 1.01, "L": 1.0, "delta": 0.1}
+    policy = RBCSF(clients, cohort_size=8, guaranteed_rate=0.01, speed_weight=1e4, exploration="theory", theory=theory)
+    times = np.full((rounds, clients), 1.01)
+    times[:, :16] = np.random.default_rng(0).choice([0.01, 1.99], (rounds, 16))
+    contexts, available = np.zeros((clients, 3)), np.ones(clients, dtype=np.bool_)
+    contexts[:, 0] = 1.0
+    durations = np.empty(rounds)
+    for number in range(1, rounds + 1):
+        chosen = policy.ask(RoundOffer.trusted(number, available, contexts)).clients
+        report = RoundReport.trusted(number, chosen, contexts[chosen], times[number - 1, chosen], available)
+        policy.tell(report)
+        durations[number - 1] = report.duration
+    fair = times[:, 16:].max(axis=1)
+    fair[49::100], fair[99::100] = times[49::100, :8].max(axis=1), times[99::100, 8:16].max(axis=1)
+    bound = regret_bound(rounds, clients=clients, guaranteed_rate=0.01, speed_weight=1e4, **theory)
+    assert regret(durations, fair)[-1] > 1.2 * bound
+
+
+def log_determinant(contexts: FloatArray, ridge: float) -> float:
+    sign, logarithm = np.linalg.slogdet(ridge * np.eye(3) + contexts.T @ contexts)
+    assert sign == 1
+    return float(logarithm)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 40), st.sampled_from([1.0, 3.0]))
+@settings(deadline=None)
+def test_uncertainties_add_up_to_the_logarithm_of_the_determinant(seed: int, rounds: int, ridge: float) -> None:
+    """The sum of min(uncertainty², 1) over the turns of a client, as in the proof of the bound on the regret."""
+    contexts = np.random.default_rng(seed).random((rounds, 3)) * 4
+    model, total = ExchangeTimeModel(1, ridge=ridge), 0.0
+    for context in contexts:
+        total += min(float(model.uncertainty([context])[0]) ** 2, 1.0)
+        model.learn([0], [context], [1.0])
+    growth = 2 * (log_determinant(contexts, ridge) - log_determinant(np.zeros((1, 3)), ridge))
+    largest = (np.linalg.norm(contexts, axis=1) ** 2).max()
+    assert total <= growth + 1e-9
+    assert growth <= 6 * math.log((3 * ridge + rounds * largest) / 3) - 6 * math.log(ridge) + 1e-9
+
+
+def test_rounds_without_a_turn_do_not_reduce_the_uncertainty_of_a_client() -> None:
+    """The paper states the sum for all rounds; for a client without turns it grows without limit, its bound is 0."""
+    model = ExchangeTimeModel(1)
+    total = sum(min(float(model.uncertainty([[1.0, 0.0, 0.0]])[0]) ** 2, 1.0) for _ in range(50))
+    assert total == 50
+    assert log_determinant(np.zeros((50, 3)), 1.0) == 0.0
 
 
 # The queues

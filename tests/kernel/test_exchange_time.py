@@ -230,7 +230,16 @@ def test_the_theoretical_schedule_follows_the_formula_of_the_lemma() -> None:
         ("theory", None, "got nothing"),
         ("theory", {"R": 1.0}, "got R"),
         ("theory", {"R": 1.0, "S": 1.0, "L": 1.0, "delta": 0.0}, "delta must be above 0"),
-        ("often", None, "must be a number, a function or 'theory'"),
+        ("theory", "R=1", "theory must be a mapping with the keys R, S, L and delta, got 'R=1'"),
+        ("often", None, "must be a number, a function of the round, 'theory', or a schedule with its factor, such as"),
+        ("0.1", None, "got '0.1'"),
+        ("dekay:2", None, "did you mean 'decay'"),
+        ("Theory", None, "did you mean 'theory'"),
+        ("decay", None, "exploration 'decay' needs a factor, such as 'decay:0.5', got 'decay'"),
+        ("sqrt-log:much", None, "exploration 'sqrt-log' needs a factor"),
+        ("decay:-1", None, "the factor of exploration 'decay' must be at least 0"),
+        ("decay:inf", None, "the factor of exploration 'decay' must be"),
+        ("decay:2", {"R": 1.0}, "used only with exploration=.theory."),
         (-0.1, None, "exploration must be at least 0"),
         (0.1, {"R": 1.0}, "used only with exploration=.theory."),
         (abs, {"R": 1.0}, "used only with exploration=.theory."),
@@ -283,6 +292,19 @@ def test_a_schedule_of_ones_own_is_a_function_of_the_round() -> None:
     late = exploration_from(lambda round_: 3 - round_, None, ridge=1.0, features=3)
     with pytest.raises(SettingError, match="exploration in round 4 must be at least 0"):
         late(4)
+
+
+@pytest.mark.parametrize(
+    ("name", "widths"),
+    [
+        ("decay:2", [2.0, 1.0, 0.2]),
+        ("sqrt-log:0.5", [0.5 * math.sqrt(math.log(2)), 0.5 * math.sqrt(math.log(5)), 0.5 * math.sqrt(math.log(101))]),
+        ("decay:0", [0.0, 0.0, 0.0]),
+    ],
+)
+def test_a_named_schedule_is_its_formula_times_its_factor(name: str, widths: list[float]) -> None:
+    schedule = exploration_from(name, None, ridge=1.0, features=3)
+    assert [schedule(round_) for round_ in (1, 4, 100)] == pytest.approx(widths)
 
 
 def test_a_constant_exploration_is_constant() -> None:

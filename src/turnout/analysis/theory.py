@@ -31,8 +31,8 @@ class LemmaCoverage(NamedTuple):
 def regret(durations: npt.ArrayLike, best_durations: npt.ArrayLike) -> FloatArray:
     """Returns the running mean of the duration minus that of the reference, (T,) in seconds: R(T) of the paper.
 
-    The best fair policy has no closed form. In a long run the durations of FairOracle approach its durations from
-    above, so the regret against FairOracle is an underestimate.
+    The best fair policy has no closed form. In a long run FairOracle is at least as slow, so the regret against
+    FairOracle is an underestimate.
 
     >>> regret([3.0, 5.0], [2.0, 2.0])
     array([1., 2.])
@@ -62,7 +62,8 @@ def regret_bound(
     T·L²/ridge)/delta)) + sqrt(ridge)·S, 1).
 
     The formula follows the printed theorem. Its zeta_T doubles only the first term of alpha_T; the proof has 2·alpha_T,
-    hence 2·sqrt(ridge)·S. The theorem holds with probability (1 − delta)², and needs ridge ≥ 1.
+    hence 2·sqrt(ridge)·S. The theorem has probability (1 − delta)², and needs ridge ≥ 1. Its proof replaces the
+    expected longest time of a cohort by the longest expected time, so it is not true in general; see docs/theory.md.
 
     Args:
         rounds: The numbers of rounds T.

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import LARGEST_TIME, as_count, as_number
-from turnout.policies.registry import nested_settings, setting_names
+from turnout.policies.registry import nested_settings, refuse_functions, setting_names
 from turnout.scheduler.retention import Retention
 
 #: The policy of new fleets. A file stores the policy of its fleet, also if it was the default: it keeps that policy.
@@ -124,6 +124,7 @@ class SchedulerSettings:
                 f"keep_rounds must be at least late_window, {self.late_window}, got {self.keep_rounds}: late clients "
                 "of these rounds may still report"
             )
+        refuse_functions(self.settings)
         try:
             json.dumps(asdict(self), allow_nan=False)
         except (TypeError, ValueError) as error:

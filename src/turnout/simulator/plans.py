@@ -14,7 +14,7 @@ from typing import Any, Literal
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.registry import make_policy, with_defaults
+from turnout.policies.registry import make_policy, refuse_functions, with_defaults
 from turnout.simulator.paper import PaperWorld
 from turnout.simulator.traces.world import TraceWorld
 from turnout.simulator.world import World
@@ -85,6 +85,7 @@ class RunPlan:
     @property
     def key(self) -> str:
         """A digest of the plan without its label: equal runs have equal keys."""
+        refuse_functions(self.settings)
         data = _canonical(self.as_dict())
         del data["label"]
         try:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from fractions import Fraction
 from pathlib import Path
@@ -197,10 +198,29 @@ def test_a_schedule_of_ones_own_selects_as_the_same_constants_do() -> None:
 
 def test_a_schedule_of_ones_own_cannot_be_stored(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"exploration": lambda _: 0.1}
-    with pytest.raises(SettingError, match="settings of a plan must be numbers, strings, lists and mappings"):
+    message = "exploration is a function, which cannot be stored: use a number or a string"
+    with pytest.raises(SettingError, match=message):
         RunPlan("rbcsf", 10, settings=settings).key  # noqa: B018
-    with pytest.raises(SettingError, match="settings are stored as JSON"):
+    with pytest.raises(SettingError, match=message):
         Scheduler.open(tmp_path / "fleet.turnout", policy="rbcsf", settings=settings)
+    assert not (tmp_path / "fleet.turnout").exists()
+    inside = {"policy": "rbcsf", "settings": settings}
+    with pytest.raises(SettingError, match=message):
+        RunPlan("warm-up", 10, settings=inside).key  # noqa: B018
+
+
+@pytest.mark.parametrize("exploration", ["decay:2", "sqrt-log:0.5", "theory"])
+def test_a_named_schedule_can_be_stored(exploration: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"exploration": exploration}
+    if exploration == "theory":
+        settings["theory"] = {"R": 19.0, "S": 4.4, "L": 10.3, "delta": 0.1}
+    expected = RBCSF(40, **settings).exploration_at(9)
+    policy, _ = RunPlan.from_dict(json.loads(json.dumps(RunPlan("rbcsf", 10, settings=settings).as_dict()))).build()
+    assert policy.exploration_at(9) == expected
+    with Scheduler.open(tmp_path / "fleet.turnout", policy="rbcsf", settings=settings, deadline=60.0) as scheduler:
+        scheduler.register([f"phone-{row}" for row in range(40)])
+    with Scheduler.open(tmp_path / "fleet.turnout") as scheduler:
+        assert scheduler.policy.exploration_at(9) == expected
 
 
 def test_contexts_outside_the_declared_range_are_refused_and_change_nothing() -> None:

@@ -35,9 +35,9 @@ class Theory(Experiment):
     title = "Theory"
     about = (
         "Long runs compared with the theorems. The best fair policy has no closed form: the fair oracle, which knows "
-        f"the expected times and has speed weight {ORACLE_WEIGHT:g}, approaches it from above; its mean round time "
-        "over the second half of its runs is the reference for the regret. The bound is far above the measured regret: "
-        "it shows that regret vanishes up to a constant, not how large it is. Rates are measured over the second half "
+        f"the expected times and has speed weight {ORACLE_WEIGHT:g}, is at least as slow; its mean round time "
+        "over the second half of its runs is the reference for the regret. The bound is far above the measured regret, "
+        "and not true in general. Rates are measured over the second half "
         "of the rounds, so that the debts of the first rounds do not count."
     )
 

@@ -43,8 +43,8 @@ class Fastest(SelectionPolicy):
 class FairOracle(WeightedPolicy):
     """RBCS-F with the true expected times instead of learned ones.
 
-    With a large `speed_weight` and over a long run its mean round approaches that of the best fair policy from above;
-    the best policy itself has no closed form. `WeightedPolicy` documents the settings.
+    With a large `speed_weight` and over a long run its mean round is a limit that the best fair policy, which has no
+    closed form, does not exceed. `WeightedPolicy` documents the settings.
     """
 
     name = "fair-oracle"

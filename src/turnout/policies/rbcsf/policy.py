@@ -37,9 +37,10 @@ class RBCSF(WeightedPolicy):
         clients: The number of clients.
         cohort_size: The number of clients to select in a round.
         speed_weight: How many owed turns one second of round time is worth (V in the paper).
-        exploration: The width of the confidence bound (alpha): a number, a function from the round to a number, or
-            "theory" with `theory={"R": …, "S": …, "L": …, "delta": …}`. A function cannot be stored in the settings of
-            a fleet or of a run plan.
+        exploration: The width of the confidence bound (alpha): a number, a function from the round to a number, or the
+            name of a schedule: "theory" with `theory={"R": …, "S": …, "L": …, "delta": …}`, "sqrt-log:A" for
+            A·sqrt(log(1 + round)), or "decay:A" for A/sqrt(round). A function cannot be stored in the settings of a
+            fleet or of a run plan.
         ridge: The ridge parameter of the regressions.
         forgetting: A discount below 1 reduces the influence of old times.
         prior: "fleet" shrinks the estimate of a new client towards the fleet-wide regression; "zero" is the paper's.
