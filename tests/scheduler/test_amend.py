@@ -398,6 +398,20 @@ def test_a_reader_cannot_amend(open_fleet: OpenFleet) -> None:
         assert reader.settings.deadline == 10.0
 
 
+@pytest.mark.parametrize("written", ["0.08", "2/25", Fraction(2, 25), 0.08])
+def test_an_amended_rate_is_the_same_however_it_is_written(open_fleet: OpenFleet, written: Any) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.1})
+    play(scheduler, 2)
+    scheduler.amend(guaranteed_rate=written)
+    scheduler.close()
+    for rate in (0.08, "0.08", "2/25"):
+        with Scheduler.open(scheduler.path, settings={"cohort_size": 2, "guaranteed_rate": rate}) as reopened:
+            assert reopened.policy.guarantee is not None
+            assert reopened.policy.guarantee.queues(2).guaranteed_rates.tolist() == [0.08, 0.08]
+    with pytest.raises(SettingError, match="was amended in round 2"):
+        Scheduler.open(scheduler.path, settings={"cohort_size": 2, "guaranteed_rate": 0.1})
+
+
 def test_options_from_before_an_amendment_are_refused_with_the_round(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 2})
     play(scheduler, 4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from fractions import Fraction
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -48,7 +49,8 @@ def amended_settings(settings: SchedulerSettings, changes: Mapping[str, Any]) ->
         elif name in OF_POLICY:
             if np.ndim(value):
                 raise SettingError(f"{name} must be one value for all clients, got {value!r}: clients may join later")
-            of_policy = _with_policy_setting(settings.policy, of_policy, name, value)
+            stored = str(value) if isinstance(value, Fraction) else value
+            of_policy = _with_policy_setting(settings.policy, of_policy, name, stored)
         else:
             known = (*OF_SCHEDULER, *OF_POLICY, "features")
             raise SettingError(

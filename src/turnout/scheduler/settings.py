@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict
 
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import LARGEST_TIME, as_count, as_number
+from turnout.kernel.fairness import exact_rate
 from turnout.policies.registry import nested_settings, refuse_functions, setting_names
 from turnout.scheduler.retention import Retention
 
@@ -178,7 +179,7 @@ class SchedulerSettings:
         """
         stored = asdict(self)
         for name, value in _present_names(options, self.policy, self.settings).items():
-            if stored[name] == _as_json(name, value):
+            if _comparable(name, stored[name]) == _comparable(name, value):
                 continue
             if name in amended:
                 raise SettingError(
@@ -232,10 +233,12 @@ def _policies(policy: Any, settings: Any) -> Iterable[str]:
     return [name for name, _ in nested_settings(policy, settings)]
 
 
-def _as_json(name: str, value: Any) -> Any:
-    """Returns the value of a setting as it would be read from the file, where a tuple is a list."""
+def _comparable(name: str, value: Any) -> Any:
+    """Returns the value of a setting in a form in which equal settings are equal: a file stores a tuple as a list."""
     if name in ("keep_rounds", "keep_offers") and value is not None:
         return Retention.parse(name, value).stored
     if isinstance(value, Mapping):
-        return {key: _as_json("", entry) for key, entry in value.items()}
-    return [_as_json("", entry) for entry in value] if isinstance(value, list | tuple) else value
+        return {key: _comparable(key, entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_comparable(name, entry) for entry in value]
+    return exact_rate(value) if name == "guaranteed_rate" else value
