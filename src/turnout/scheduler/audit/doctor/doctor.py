@@ -38,6 +38,9 @@ DELETE_SNAPSHOT = (
     "stop the scheduler and run `sqlite3 FILE 'DELETE FROM snapshot'`: when the file is opened again, its state is "
     "rebuilt from all events"
 )
+ACCEPT_OLDER = (
+    f"{RESTORE}; if none is newer than the file, `turnout fleet repair FILE --accept-older` goes on without the rest"
+)
 DELETE_OFFER = (
     "stop the scheduler and run `sqlite3 FILE 'DELETE FROM offers WHERE round = N'` for each damaged round N: only "
     "the explanation of that round is lost"
@@ -61,7 +64,6 @@ def examine(path: Path) -> list[Finding]:
         if not readable.ok:
             return [readable, pages]
         checks: dict[str, Callable[[], CheckResult]] = {
-            "log": lambda: _check_log(db, path),
             "settings": lambda: _check_settings(db),
             "summary": lambda: tables.check_summary(db),
             "events": lambda: tables.check_events(db),
@@ -71,7 +73,8 @@ def examine(path: Path) -> list[Finding]:
             "rounds": lambda: tables.check_rounds(db),
             "open round": lambda: tables.check_open_round(db),
         }
-        findings = [readable, pages, *(run_check(part, check) for part, check in checks.items())]
+        log = run_check("log", lambda: _check_log(db, path), ACCEPT_OLDER)
+        findings = [readable, pages, log, *(run_check(part, check) for part, check in checks.items())]
         can_replay = _is_intact(findings) and not snapshot_required(db)
         findings.extend(check_state(path, db, DELETE_SNAPSHOT if can_replay else RESTORE))
         remedy = DELETE_OFFER if _is_intact(findings) else RESTORE
