@@ -11,8 +11,8 @@ import pytest
 
 from cli.in_process import run
 from turnout.scheduler import FleetReader, Scheduler, examine
-from turnout.store.acknowledged import lock_path
-from turnout.store.database import log_path
+from turnout.store.files.acknowledged import lock_path
+from turnout.store.files.database import log_path
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import numpy as np
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.randomness import round_rng
 from turnout.scheduler import ClientStatus, Scheduler
-from turnout.store.packing import pack_snapshot
+from turnout.store.encoding.packing import pack_snapshot
 
 LIVE: Mapping[str, Any] = {"settings": {"cohort_size": 2}, "deadline": 10.0, "allow_infeasible": True}
 

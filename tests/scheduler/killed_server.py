@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from turnout.scheduler import ClientStatus, Scheduler
-from turnout.store.packing import pack_snapshot
+from turnout.store.encoding.packing import pack_snapshot
 
 CLIENTS = 6
 ROUNDS, SNAPSHOT_AFTER = 4, 2

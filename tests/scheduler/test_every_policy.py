@@ -29,7 +29,7 @@ from turnout.scheduler.audit.certify import certify
 from turnout.scheduler.audit.doctor.doctor import examine
 from turnout.scheduler.audit.verify import differences
 from turnout.scheduler.clock import now
-from turnout.store.packing import unpack_snapshot
+from turnout.store.encoding.packing import unpack_snapshot
 
 CLIENTS = 6
 MARKED = "c1"

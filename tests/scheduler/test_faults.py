@@ -27,7 +27,7 @@ from scheduler.serving import AFTER, BEFORE, TORTURE, Server, read_everything
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, StoreError
 from turnout.scheduler import ClientStatus, Reporter, Scheduler
 from turnout.scheduler.journal.schema import FLEET
-from turnout.store.acknowledged import lock_path
+from turnout.store.files.acknowledged import lock_path
 from waiting import wait_until
 
 HERE = Path(__file__).parent

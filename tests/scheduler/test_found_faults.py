@@ -32,8 +32,8 @@ from turnout.scheduler import FleetReader, Reporter, Scheduler, certify
 from turnout.scheduler.audit.doctor.doctor import examine
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.redaction import BATCH
-from turnout.store.acknowledged import lock_path
-from turnout.store.database import log_path
+from turnout.store.files.acknowledged import lock_path
+from turnout.store.files.database import log_path
 from turnout.store.runs import RunStore
 from waiting import wait_until
 

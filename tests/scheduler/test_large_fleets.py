@@ -19,7 +19,7 @@ from turnout.scheduler.identifiers import check_client_id, check_client_ids
 from turnout.scheduler.journal import changes, journal, redaction
 from turnout.scheduler.records import digest_of
 from turnout.scheduler.rounds.state import Fleet
-from turnout.store.packing import pack_snapshot, unpack_snapshot
+from turnout.store.encoding.packing import pack_snapshot, unpack_snapshot
 
 #: Ids with everything that JSON, SQL or the separator of ids could change.
 ODD_IDS = [

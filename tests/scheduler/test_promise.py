@@ -26,7 +26,7 @@ from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.randomness import round_rng
 from turnout.scheduler import ClientStatus, Scheduler, certify, examine, verifier
 from turnout.scheduler.clock import now
-from turnout.scheduler.notices import longest_wait
+from turnout.scheduler.operation.notices import longest_wait
 from turnout.scheduler.rounds.counters import ClientCounters
 
 DATA = Path(__file__).parent / "data"

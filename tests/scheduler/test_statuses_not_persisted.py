@@ -13,7 +13,7 @@ from turnout.analysis.recorded import recorded
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.rounds import RoundReport
 from turnout.scheduler import FleetReader, Scheduler, certify, examine
-from turnout.store.database import log_path
+from turnout.store.files.database import log_path
 
 CLIENTS, COHORT = 14, 4
 POLICIES = {

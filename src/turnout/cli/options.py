@@ -19,7 +19,7 @@ from turnout.kernel.arrays import as_count
 from turnout.log import printable as escaped
 from turnout.policies.registry import POLICIES, setting_names
 from turnout.simulator.plans import RunPlan
-from turnout.store.limits import check_depth, read_file, too_deep
+from turnout.store.encoding.limits import check_depth, read_file, too_deep
 
 #: The largest configuration file: settings with one value for each of 100,000 clients have about this size.
 MOST_CONFIG_BYTES = 1 << 22

@@ -21,7 +21,7 @@ from turnout.dashboard.sources.run import RunSource, name_of
 from turnout.errors import ReportError, StoreError, TurnoutError
 from turnout.scheduler import StaleError, is_fleet
 from turnout.store import RunInfo, RunStore
-from turnout.store.lock import Writer, lock_line
+from turnout.store.files.lock import Writer, lock_line
 
 log = logging.getLogger("turnout.dashboard")
 POLL_SECONDS = 0.5  # interval between two checks of an unchanged file

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.lab.learners.networks import Network
-from turnout.store.atomic import atomic_write
-from turnout.store.limits import read_npz
+from turnout.store.encoding.limits import read_npz
+from turnout.store.files.atomic import atomic_write
 
 #: A model of another network should be described, not only refused for its size: this many bytes more are read.
 SPARE_BYTES = 1 << 28

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnout.errors import DatasetError
-from turnout.store.limits import gunzip, read_file, too_large
+from turnout.store.encoding.limits import gunzip, read_file, too_large
 
 CHUNK = 1 << 20
 #: The largest download, and the largest content of a file: all of CIFAR-10 has 184 MB.

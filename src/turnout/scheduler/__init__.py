@@ -3,7 +3,6 @@
 Everything in `__all__` is public; the modules of this package are private.
 """
 
-from turnout.scheduler.amending import Amendments
 from turnout.scheduler.audit import verify as verifier
 from turnout.scheduler.audit.certify import certify
 from turnout.scheduler.audit.doctor.doctor import Finding, examine
@@ -17,7 +16,8 @@ from turnout.scheduler.journal.reader import FleetReader, Follower, ReplayStart,
 from turnout.scheduler.journal.repair import doubled_closes, remove_doubled_closes
 from turnout.scheduler.journal.replay import LIVE_DEFAULTS, live_policy
 from turnout.scheduler.journal.summary import FleetTotals, Summary
-from turnout.scheduler.metrics import SchedulerMetrics, seconds_since_report
+from turnout.scheduler.operation.amending import Amendments
+from turnout.scheduler.operation.metrics import SchedulerMetrics, seconds_since_report
 from turnout.scheduler.outcomes import (
     ARRIVED,
     FAILED,

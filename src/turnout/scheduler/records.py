@@ -15,8 +15,8 @@ import numpy.typing as npt
 from turnout.errors import StoreError
 from turnout.kernel.arrays import MOST_CLIENTS, BoolArray, FloatArray, IntArray
 from turnout.scheduler.clock import seconds_since
-from turnout.store.limits import check_clients, inflate, unpack_mask
-from turnout.store.packing import corruption_as_store_error, pack, parse_stored, unpack
+from turnout.store.encoding.limits import check_clients, inflate, unpack_mask
+from turnout.store.encoding.packing import corruption_as_store_error, pack, parse_stored, unpack
 
 #: The number of columns of a turn up to its checksum; the loss, which format 1 does not have, comes after it.
 CHECKSUM_COLUMN = 11

@@ -24,19 +24,20 @@ from turnout.log import get_log
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation
 from turnout.policies.registry import nested_settings
-from turnout.scheduler.amending import OF_POLICY, Amendments, actual_changes, amended_settings
 from turnout.scheduler.audit.explain import explain_client
 from turnout.scheduler.clock import now
 from turnout.scheduler.features import PAPER_FEATURES, Features, FleetStatus, Statuses
-from turnout.scheduler.fleet_warnings import FleetWarnings
 from turnout.scheduler.identifiers import as_round, check_client_id, check_client_ids
 from turnout.scheduler.journal.amendments import Amendment, amendments, write_amendment
 from turnout.scheduler.journal.events import decode_event, event_to_dict
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.reader import StaleError
 from turnout.scheduler.journal.replay import FleetState, amend_fleet, live_policy, load, resolve_features
-from turnout.scheduler.metrics import SchedulerMetrics, metrics_of
-from turnout.scheduler.notices import UNCLEAN_NOTICE, UNKNOWN_ELAPSED, notices_of
+from turnout.scheduler.operation.amending import OF_POLICY, Amendments, actual_changes, amended_settings
+from turnout.scheduler.operation.fleet_warnings import FleetWarnings
+from turnout.scheduler.operation.metrics import SchedulerMetrics, metrics_of
+from turnout.scheduler.operation.notices import UNCLEAN_NOTICE, UNKNOWN_ELAPSED, notices_of
+from turnout.scheduler.operation.upkeep import drop_some, summarize_at_once, summary_without, write_snapshot
 from turnout.scheduler.outcomes import KINDS
 from turnout.scheduler.records import OpenRound, RecordedOffer, Turn, has_context, pack_closed
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
@@ -46,7 +47,6 @@ from turnout.scheduler.rounds.feasibility import require_feasible_fleet
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import DEFAULT_POLICY, SchedulerOptions, SchedulerSettings
 from turnout.scheduler.status import SchedulerStatus, status_of
-from turnout.scheduler.upkeep import drop_some, summarize_at_once, summary_without, write_snapshot
 
 log = get_log("turnout.scheduler")
 #: The longest pause between two steps of forgetting a client, in seconds.

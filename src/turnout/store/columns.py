@@ -24,8 +24,8 @@ from turnout.store.assembly import (
     fields_of_records,
     starts_of,
 )
-from turnout.store.limits import check_clients, unpack_mask
-from turnout.store.packing import corruption_as_store_error, pack, unpack
+from turnout.store.encoding.limits import check_clients, unpack_mask
+from turnout.store.encoding.packing import corruption_as_store_error, pack, unpack
 
 _OUTCOME_NAMES = np.array(OUTCOMES)
 _LATE = ("rounds", "clients", "contexts", "deadlines", "exchange_times", "learned_since")

@@ -20,11 +20,11 @@ from turnout.errors import StoreError
 from turnout.kernel.arrays import as_count
 from turnout.kernel.rounds import RoundRecord
 from turnout.store.columns import RoundColumns
-from turnout.store.database import RUNS, create, translate_sqlite_errors
-from turnout.store.limits import check_clients, parse_json
-from turnout.store.lock import WriterLock
-from turnout.store.packing import corruption_as_store_error, pack_snapshot, unpack_snapshot
-from turnout.store.storefile import StoreFile
+from turnout.store.encoding.limits import check_clients, parse_json
+from turnout.store.encoding.packing import corruption_as_store_error, pack_snapshot, unpack_snapshot
+from turnout.store.files.database import RUNS, create, translate_sqlite_errors
+from turnout.store.files.lock import WriterLock
+from turnout.store.files.storefile import StoreFile
 
 _RUN = """
 SELECT id, key, plan, clients,

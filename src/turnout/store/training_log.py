@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from turnout.errors import StoreError
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.store.atomic import atomic_write
-from turnout.store.limits import parse_json, read_bounded, read_npz
-from turnout.store.packing import corruption_as_store_error
+from turnout.store.encoding.limits import parse_json, read_bounded, read_npz
+from turnout.store.encoding.packing import corruption_as_store_error
+from turnout.store.files.atomic import atomic_write
 
 #: Kinds of metrics: of the clients that trained, of the clients that evaluated, of the server's own evaluation.
 METRIC_KINDS = ("train", "evaluate", "server")

@@ -21,7 +21,7 @@ from turnout.scheduler import ClientStatus, Feature, Features, Reporter, Schedul
 from turnout.scheduler.audit.doctor.doctor import Finding, examine
 from turnout.scheduler.records import digest_of, pack_offer, turn_from_row, unpack_offer
 from turnout.store import RunStore
-from turnout.store.packing import pack_snapshot, unpack_snapshot
+from turnout.store.encoding.packing import pack_snapshot, unpack_snapshot
 
 Damage = Callable[[sqlite3.Connection], object]
 SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.1}

@@ -21,7 +21,7 @@ from turnout.errors import StoreError
 from turnout.scheduler import KINDS, FleetEvent, FleetReader, Follower, RecordedOffer, Reporter, Scheduler, StaleError
 from turnout.scheduler.journal import changes
 from turnout.store import RunStore
-from turnout.store.packing import pack_snapshot
+from turnout.store.encoding.packing import pack_snapshot
 
 HERE = Path(__file__).parents[1]
 

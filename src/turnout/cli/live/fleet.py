@@ -21,7 +21,7 @@ from turnout.cli.options import JsonOption, print_json, printable
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Certificate
 from turnout.scheduler import Finding, Scheduler, SchedulerStatus, Turn, examine
-from turnout.store.atomic import atomic_write
+from turnout.store.files.atomic import atomic_write
 
 fleet = typer.Typer(no_args_is_help=True, help="Inspect and maintain the file of a live fleet.")
 for command in (amend, backup, compact, retire, forget, abandon_round, repair):

@@ -22,7 +22,7 @@ from turnout.scheduler.journal.reader import FleetReader, ReplayStart
 from turnout.scheduler.journal.replay import live_policy, stored_features
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
-from turnout.store.atomic import atomic_write
+from turnout.store.files.atomic import atomic_write
 from turnout.version import __version__
 
 #: Format 2 states the tolerance, how far each client is behind and whether the promise is kept; format 1 only stated

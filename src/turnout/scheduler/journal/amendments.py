@@ -14,7 +14,7 @@ from typing import Any
 
 from turnout.scheduler.journal.changes import Changes
 from turnout.scheduler.journal.journal import Journal
-from turnout.store.packing import parse_stored
+from turnout.store.encoding.packing import parse_stored
 
 #: The kind of the event.
 AMEND = "amend"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from turnout.errors import StoreError
 from turnout.scheduler.journal.schema import READABLE
-from turnout.store.backup import back_up
+from turnout.store.files.backup import back_up
 
 
 def back_up_fleet(path: Path, copy: Path, progress: Callable[[int, int], None] = lambda *_: None) -> None:

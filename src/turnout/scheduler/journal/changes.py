@@ -29,7 +29,7 @@ from turnout.scheduler.records import (
     settings_digest,
 )
 from turnout.scheduler.retention import LEAST_ROUNDS, Retention
-from turnout.store.packing import pack_compact_snapshot
+from turnout.store.encoding.packing import pack_compact_snapshot
 
 #: The most clients of one join event, so that it can be read and redacted in a short time.
 JOINED_AT_ONCE = 20_000

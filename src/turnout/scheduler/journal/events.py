@@ -17,7 +17,7 @@ from turnout.kernel.rounds import round_seconds
 from turnout.scheduler.journal.amendments import AMEND, Amendment
 from turnout.scheduler.outcomes import KINDS, OUTCOME_OF_KIND, SURPLUS
 from turnout.scheduler.records import unpack_closed
-from turnout.store.packing import parse_stored
+from turnout.store.encoding.packing import parse_stored
 
 #: The kind of an event, by the name under which it is stored.
 EVENT_KINDS = {"join": "joined", "close": "closed", "retire": "retired", "forget": "forgotten", AMEND: "amended"}

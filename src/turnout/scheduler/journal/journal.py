@@ -47,10 +47,10 @@ from turnout.scheduler.records import (
     unpack_offer,
     unpack_open,
 )
-from turnout.store.database import create, single_value, translate_sqlite_errors
-from turnout.store.lock import Writer, WriterLock
-from turnout.store.packing import parse_stored, unpack_snapshot
-from turnout.store.storefile import StoreFile
+from turnout.store.encoding.packing import parse_stored, unpack_snapshot
+from turnout.store.files.database import create, single_value, translate_sqlite_errors
+from turnout.store.files.lock import Writer, WriterLock
+from turnout.store.files.storefile import StoreFile
 
 log = get_log("turnout.scheduler")
 #: Files of up to this many bytes are rewritten after a client was forgotten.

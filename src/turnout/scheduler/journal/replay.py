@@ -24,7 +24,7 @@ from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.records import ClosedRound, OpenRound, unpack_closed
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
-from turnout.store.packing import parse_stored
+from turnout.store.encoding.packing import parse_stored
 
 #: Settings for which live fleets have other defaults than simulations: turns are earned by being available and paid for
 #: contributing, and the scheduler itself checks whether the guarantee is feasible.

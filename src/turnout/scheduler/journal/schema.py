@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from turnout.scheduler.records import Turn
-from turnout.store.database import FileKind
+from turnout.store.files.database import FileKind
 
 #: Files of format 1 and early files of format 2 lack this table; it is created when a scheduler opens them to write.
 OFFERS = """

@@ -21,7 +21,7 @@ from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.scheduler.journal.schema import SUMMARIES_SINCE
 from turnout.scheduler.outcomes import KINDS
 from turnout.scheduler.records import Turn, as_bytes, digest_of, turn_from_row
-from turnout.store.packing import pack_compact_snapshot, parse_stored, unpack_snapshot
+from turnout.store.encoding.packing import pack_compact_snapshot, parse_stored, unpack_snapshot
 
 #: The number of events or offers, and the number of turns, that one transaction deletes; always two rounds at least, so
 #: that more is deleted than a round adds.

@@ -27,9 +27,9 @@ from turnout.scheduler.journal.schema import FLEET, INITIAL, INITIAL_DIGEST, REA
 from turnout.scheduler.journal.summary import read_summary
 from turnout.scheduler.records import settings_digest
 from turnout.scheduler.settings import SchedulerSettings
-from turnout.store.database import connect, translate_sqlite_errors
-from turnout.store.lock import Writer, lock_line
-from turnout.store.storefile import counters, find_lost_commits
+from turnout.store.files.database import connect, translate_sqlite_errors
+from turnout.store.files.lock import Writer, lock_line
+from turnout.store.files.storefile import counters, find_lost_commits
 from turnout.version import __version__
 
 __all__ = ["Finding", "examine"]

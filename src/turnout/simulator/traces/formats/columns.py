@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from turnout.simulator.traces.data import AvailabilityTrace, DeviceTrace, LinkTrace
 from turnout.simulator.traces.formats.tables import Layout, part_for
-from turnout.store.limits import BoundedReader
+from turnout.store.encoding.limits import BoundedReader
 
 Columns: TypeAlias = dict[str, npt.NDArray[Any] | Sequence[Any]]
 Part: TypeAlias = AvailabilityTrace | DeviceTrace | LinkTrace

@@ -17,7 +17,7 @@ from turnout.simulator.traces.formats.csv import read_csv, write_csv
 from turnout.simulator.traces.formats.jsonl import read_fedscale, read_jsonl, write_jsonl
 from turnout.simulator.traces.formats.npz import read_npz, write_npz
 from turnout.simulator.traces.formats.tables import Layout, Problem, build_traces
-from turnout.store.atomic import atomic_write
+from turnout.store.files.atomic import atomic_write
 
 #: The largest number of problems that are listed: a file with more is of another kind, or made to fill the memory.
 MOST_PROBLEMS = 10_000

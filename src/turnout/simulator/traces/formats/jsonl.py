@@ -25,7 +25,7 @@ from turnout.simulator.traces.formats.columns import (
     read_lines,
 )
 from turnout.simulator.traces.formats.tables import KNOWN_COLUMNS, LARGEST, Layout, Problem, Rows, part_for
-from turnout.store.limits import parse_json
+from turnout.store.encoding.limits import parse_json
 
 #: The largest file of FedScale's records, decompressed: it is parsed at once, and takes ten times as much memory.
 MOST_JSON_BYTES = 1 << 27

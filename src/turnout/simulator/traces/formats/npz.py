@@ -23,7 +23,7 @@ from turnout.simulator.traces.formats.columns import (
     reject_missing_columns,
 )
 from turnout.simulator.traces.formats.tables import KNOWN_COLUMNS, Layout, Problem, Rows, part_for
-from turnout.store.limits import read_npz as load_npz
+from turnout.store.encoding.limits import read_npz as load_npz
 
 #: The largest size of all arrays together, decompressed: 60 million intervals.
 MOST_ARRAY_BYTES = 1 << 30

@@ -13,8 +13,8 @@ from typing import Literal
 
 from turnout.errors import StoreError
 from turnout.log import get_log
-from turnout.store.acknowledged import Acknowledged, acknowledge, lock_path, read_acknowledged
-from turnout.store.database import (
+from turnout.store.files.acknowledged import Acknowledged, acknowledge, lock_path, read_acknowledged
+from turnout.store.files.database import (
     META,
     TAKEOVER_WAIT_SECONDS,
     WAIT_SECONDS,
@@ -31,7 +31,7 @@ from turnout.store.database import (
     transaction,
     translate_sqlite_errors,
 )
-from turnout.store.lock import WriterLock
+from turnout.store.files.lock import WriterLock
 
 log = get_log("turnout.store")
 

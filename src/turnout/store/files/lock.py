@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnout.errors import StoreError
-from turnout.store.acknowledged import LINE, UNKNOWN, lock_path, read_acknowledged
+from turnout.store.files.acknowledged import LINE, UNKNOWN, lock_path, read_acknowledged
 
 
 @dataclass(frozen=True, slots=True)

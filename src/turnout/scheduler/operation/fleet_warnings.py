@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from turnout.log import get_log
-from turnout.scheduler.notices import infeasible_notice, promise_notice, waiting_notice
+from turnout.scheduler.operation.notices import infeasible_notice, promise_notice, waiting_notice
 from turnout.scheduler.rounds.feasibility import LARGE_FLEET
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from turnout.store import archive
-from turnout.store.archive import npy_bytes, zip_bytes
+from turnout.store.encoding import archive
+from turnout.store.encoding.archive import npy_bytes, zip_bytes
 
 NAMES = st.one_of(st.text(min_size=1, max_size=8), st.sampled_from(["header.json", "a.npy", "ü", "a b"]))
 SHAPES = arrays_of.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)

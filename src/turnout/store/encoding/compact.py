@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from turnout.store.limits import parse_json, unpack_mask
+from turnout.store.encoding.limits import parse_json, unpack_mask
 
 MAGIC = b"turnout state 1\n"
 #: The number of entries that the usual value of a row is estimated from.

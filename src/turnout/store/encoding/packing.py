@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import StoreError
-from turnout.store.archive import npy_bytes, zip_bytes
-from turnout.store.compact import is_compact, pack_compact, unpack_compact
-from turnout.store.limits import open_zip, parse_json, read_npy, stored_content
+from turnout.store.encoding.archive import npy_bytes, zip_bytes
+from turnout.store.encoding.compact import is_compact, pack_compact, unpack_compact
+from turnout.store.encoding.limits import open_zip, parse_json, read_npy, stored_content
 
 PLAIN_ARRAYS = "biufU"
 _HEADER = "header.json"

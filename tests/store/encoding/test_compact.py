@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from turnout.errors import StoreError
-from turnout.store.compact import MAGIC, is_compact
-from turnout.store.packing import pack_compact_snapshot, pack_snapshot, unpack_snapshot
+from turnout.store.encoding.compact import MAGIC, is_compact
+from turnout.store.encoding.packing import pack_compact_snapshot, pack_snapshot, unpack_snapshot
 
 TYPES = st.sampled_from(["<i8", "<i4", "|i1", "<u8", "|u1", "<f8", "<f4", "|b1", "<U3", ">i8"])
 SHAPES = arrays_of.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=40)

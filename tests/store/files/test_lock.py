@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from turnout.store.acknowledged import lock_path
-from turnout.store.lock import Writer, WriterLock, lock_line
+from turnout.store.files.acknowledged import lock_path
+from turnout.store.files.lock import Writer, WriterLock, lock_line
 
 
 @given(some.integers(0, 2**31), some.text(some.characters(categories=["L", "N"], include_characters="-. "), min_size=1))

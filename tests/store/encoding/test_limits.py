@@ -17,9 +17,9 @@ import pytest
 
 from hostile import ZipEntry, deflate_bomb, npy, npz, run_limited, zip_file
 from turnout.errors import StoreError
-from turnout.store import limits
 from turnout.store.columns import RoundColumns
-from turnout.store.packing import pack, parse_stored, unpack
+from turnout.store.encoding import limits
+from turnout.store.encoding.packing import pack, parse_stored, unpack
 from turnout.store.training_log import TrainingLog, read_model
 
 KIB = 1 << 10
@@ -230,7 +230,7 @@ import sys
 from pathlib import Path
 from turnout.errors import StoreError
 from turnout.scheduler.records import unpack_offer, was_available
-from turnout.store.packing import pack, unpack
+from turnout.store.encoding.packing import pack, unpack
 
 data = Path(sys.argv[1]).read_bytes()
 offer = pack({"round": 1, "clients": 8, "reasons": []}, {})

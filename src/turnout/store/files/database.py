@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from turnout.errors import StoreError
-from turnout.store.acknowledged import Acknowledged, acknowledge
-from turnout.store.holders import writing_processes
+from turnout.store.files.acknowledged import Acknowledged, acknowledge
+from turnout.store.files.holders import writing_processes
 
 #: How long a transaction waits for other processes, and how long a takeover does, in seconds.
 WAIT_SECONDS, TAKEOVER_WAIT_SECONDS = 60.0, 5.0

@@ -401,7 +401,7 @@ def test_rounds_are_kept_for_days(open_fleet: OpenFleet, monkeypatch: pytest.Mon
     def now() -> str:
         return (start + timedelta(hours=clock["hours"])).isoformat(timespec="milliseconds")
 
-    for module in ("scheduler", "upkeep", "rounds.choosing"):
+    for module in ("scheduler", "operation.upkeep", "rounds.choosing"):
         monkeypatch.setattr(f"turnout.scheduler.{module}.now", now)
     scheduler = open_fleet(settings={"cohort_size": 1}, keep_rounds="5 days", keep_offers="5 days")
     scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")

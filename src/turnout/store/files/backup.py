@@ -9,8 +9,8 @@ from contextlib import closing
 from pathlib import Path
 
 from turnout.errors import StoreError
-from turnout.store.database import FileKind, sync_folder, translate_sqlite_errors
-from turnout.store.storefile import StoreFile, counters
+from turnout.store.files.database import FileKind, sync_folder, translate_sqlite_errors
+from turnout.store.files.storefile import StoreFile, counters
 
 #: The number of pages that are copied at a time.
 PAGES = 2000

@@ -10,9 +10,9 @@ import pytest
 
 from turnout.errors import StoreError
 from turnout.store import RunStore
-from turnout.store.acknowledged import Acknowledged, acknowledge, lock_path, read_acknowledged
-from turnout.store.database import RUNS, log_path
-from turnout.store.storefile import Access, StoreFile, counters
+from turnout.store.files.acknowledged import Acknowledged, acknowledge, lock_path, read_acknowledged
+from turnout.store.files.database import RUNS, log_path
+from turnout.store.files.storefile import Access, StoreFile, counters
 
 
 def open_and_close(path: Path, access: Access) -> dict[str, str]:
