@@ -17,6 +17,7 @@ from dashboard.readings import random_columns, write_random_run
 from dashboard.served import Served, first_chunk_only, play_rounds, run_store, served, small_fleet
 from turnout.dashboard import app as app_module
 from turnout.dashboard import watch as watch_module
+from turnout.errors import ReportError
 from turnout.scheduler import Scheduler
 from turnout.store import RunStore
 from waiting import LONGEST_WAIT, wait_until
@@ -108,6 +109,26 @@ def test_metrics_show_the_age_of_the_open_round_and_its_reports(folder: Path) ->
         scheduler.close_round()
         wait_until(lambda: value_of(metrics_of(server), "turnout_round") == 1)
         assert value_of(metrics_of(server), "turnout_open_round_seconds") == 0
+
+
+def test_metrics_show_the_figures_of_the_writing_process(folder: Path) -> None:
+    path = folder / "fleet.turnout"
+    with Scheduler.open(path, settings={"cohort_size": 2}, deadline=60.0) as scheduler, served(path) as server:
+        server.wait_read()
+        names = {sample.name for sample in metrics_of(server)}
+        assert "turnout_refused_reports_total" in names
+        assert "turnout_commit_seconds_median" not in names  # no round is closed yet
+        cohort = scheduler.choose(["a", "b", "c"])
+        scheduler.report(cohort[0], 1.0)
+        with pytest.raises(ReportError):
+            scheduler.report(cohort[0], 2.0)
+        scheduler.close_round()
+        wait_until(lambda: value_of(metrics_of(server), "turnout_round") == 1)
+        samples = metrics_of(server)
+        assert value_of(samples, "turnout_refused_reports_total") == 1
+        assert value_of(samples, "turnout_snapshot_age_rounds") == 1
+        median, largest = (value_of(samples, f"turnout_commit_seconds_{name}") for name in ("median", "largest"))
+        assert 0 < median <= largest
 
 
 def test_metrics_agree_with_the_pages(folder: Path) -> None:

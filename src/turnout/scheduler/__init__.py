@@ -11,6 +11,7 @@ from turnout.scheduler.features import PAPER_FEATURES, ClientStatus, Feature, Fe
 from turnout.scheduler.journal.amendments import Amendment
 from turnout.scheduler.journal.backup import back_up_fleet
 from turnout.scheduler.journal.events import FleetEvent, LateTime, RecordedRound
+from turnout.scheduler.journal.figures import WriterFigures
 from turnout.scheduler.journal.journal import is_fleet
 from turnout.scheduler.journal.reader import FleetReader, Follower, ReplayStart, StaleError
 from turnout.scheduler.journal.repair import doubled_closes, remove_doubled_closes
@@ -76,6 +77,7 @@ __all__ = [
     "Statuses",
     "Summary",
     "Turn",
+    "WriterFigures",
     "back_up_fleet",
     "certify",
     "doubled_closes",

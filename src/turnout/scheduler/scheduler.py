@@ -35,7 +35,7 @@ from turnout.scheduler.journal.reader import StaleError
 from turnout.scheduler.journal.replay import FleetState, amend_fleet, live_policy, load, resolve_features
 from turnout.scheduler.operation.amending import OF_POLICY, Amendments, actual_changes, amended_settings
 from turnout.scheduler.operation.fleet_warnings import FleetWarnings
-from turnout.scheduler.operation.metrics import SchedulerMetrics, metrics_of
+from turnout.scheduler.operation.metrics import SchedulerMetrics, metrics_of, writer_figures
 from turnout.scheduler.operation.notices import UNCLEAN_NOTICE, UNKNOWN_ELAPSED, notices_of
 from turnout.scheduler.operation.upkeep import drop_some, summarize_at_once, summary_without, write_snapshot
 from turnout.scheduler.outcomes import KINDS
@@ -439,6 +439,7 @@ class Scheduler:
                     changes.put_turns([*turns, *(replace(turn, folded=opened.round) for turn in waiting)])
                     changes.drop_open_round(opened.round)
                     drop_some(changes, self._settings, opened.round)
+                    changes.put_writer_figures(writer_figures(self._journal.figures(), self._refused)._asdict())
                     if not is_persisted:  # what is learned now cannot be computed from the event
                         report = memory.close(closed)
                         write_snapshot(changes, self._settings, memory, event)

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.fleets import OpenFleet, named, offered, play_round
 from turnout.errors import ReportError
-from turnout.scheduler import FleetReader, Reporter
+from turnout.scheduler import FleetReader, Reporter, WriterFigures
 
 
 def test_a_new_fleet_has_nothing_to_measure(open_fleet: OpenFleet) -> None:
@@ -51,6 +51,28 @@ def test_the_figures_follow_the_fleet(open_fleet: OpenFleet) -> None:
     assert set(after.to_dict()) >= {"round", "commits", "log_bytes", "turns_behind"}
     with FleetReader(scheduler.path) as reader:
         assert reader.round == 4
+
+
+def test_readers_see_the_figures_that_the_writer_stored_with_the_last_closed_round(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2})
+    with FleetReader(scheduler.path) as reader:
+        assert reader.writer_figures() == WriterFigures()
+        assert reader.snapshot_age() == 0
+        play_round(scheduler, offered(*named(4)))
+        a, _ = scheduler.choose(offered(*named(4)))
+        scheduler.report(a, 3.0)
+        with pytest.raises(ReportError):
+            scheduler.report(a, 4.0)
+        assert reader.writer_figures().refused_reports == 0
+        scheduler.close_round()
+        figures = reader.writer_figures()
+        assert figures.refused_reports == 1
+        assert figures.commit_seconds_median is not None
+        assert figures.commit_seconds_largest is not None
+        assert 0 < figures.commit_seconds_median <= figures.commit_seconds_largest
+        assert reader.snapshot_age() == 2
+        scheduler.snapshot()
+        assert reader.snapshot_age() == 0
 
 
 def test_one_event_is_logged_for_each_choice_report_close_and_refusal(

@@ -10,7 +10,7 @@ from turnout.dashboard.sources.ledger import Ledger
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
 from turnout.policies.explain.explanation import Explanation
-from turnout.scheduler import OpenRound, Turn
+from turnout.scheduler import OpenRound, Turn, WriterFigures
 
 
 class Source(Protocol):
@@ -61,6 +61,9 @@ class Source(Protocol):
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
         """Returns the open round and its turns; None if no round is open."""
+
+    def writer(self) -> tuple[WriterFigures, int] | None:
+        """Returns figures about the process that writes the fleet, and the age of its snapshot in rounds."""
 
     def failures(self, number: int) -> dict[int, str]:
         """Returns the reported reasons of the failures in a round, by row."""

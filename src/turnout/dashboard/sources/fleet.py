@@ -25,6 +25,7 @@ from turnout.scheduler import (
     RecordedRound,
     Scheduler,
     Turn,
+    WriterFigures,
     explain_closed_round,
 )
 from turnout.store.training_log import TrainingLog
@@ -127,6 +128,10 @@ class FleetSource:
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
         """Returns the open round and its turns; None if no round is open."""
         return self._reader.open_round()
+
+    def writer(self) -> tuple[WriterFigures, int] | None:
+        """Returns figures about the process that writes the fleet, and the age of its snapshot in rounds."""
+        return self._reader.writer_figures(), self._reader.snapshot_age()
 
     def failures(self, number: int) -> dict[int, str]:
         """Returns the reported reasons of the failures in a round, by row."""

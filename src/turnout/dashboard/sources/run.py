@@ -17,7 +17,7 @@ from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation
 from turnout.policies.registry import make_policy, with_defaults
 from turnout.policies.wrappers.guarantee import MostOwed
-from turnout.scheduler import KINDS, OpenRound, Turn
+from turnout.scheduler import KINDS, OpenRound, Turn, WriterFigures
 from turnout.simulator.plans import RunPlan
 from turnout.store import RunInfo, RunStore
 
@@ -100,6 +100,10 @@ class RunSource:
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
         """Returns None: a run records closed rounds only."""
+        return None
+
+    def writer(self) -> tuple[WriterFigures, int] | None:
+        """Returns None: a run is complete when it is written."""
         return None
 
     def failures(self, number: int) -> dict[int, str]:  # noqa: ARG002

@@ -146,6 +146,7 @@ def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
         data["turnout_mean_debt_turns"] = ("Mean number of turns owed to a client.", "gauge", float(debts.mean()))
     data |= _promise(ledger)
     data |= _open_round(source)
+    data |= _writer(source)
     data["turnout_clients_doubted"] = (
         "Clients whose context predicts their times worse than their typical time does.",
         "gauge",
@@ -171,6 +172,37 @@ def _open_round(source: Source) -> dict[str, tuple[str, str, float]]:
             seconds_since_report(turns) or 0.0,
         ),
     }
+
+
+def _writer(source: Source) -> dict[str, tuple[str, str, float]]:
+    """Returns the metrics of the process that writes a fleet, as of the last closed round; none for a run."""
+    if (found := source.writer()) is None:
+        return {}
+    figures, snapshot_age = found
+    metrics = {
+        "turnout_snapshot_age_rounds": (
+            "Rounds that were closed since the last snapshot.",
+            "gauge",
+            float(snapshot_age),
+        ),
+        "turnout_refused_reports_total": (
+            "Reports that the scheduler has refused since it was started.",
+            "counter",
+            float(figures.refused_reports),
+        ),
+    }
+    if figures.commit_seconds_median is not None and figures.commit_seconds_largest is not None:
+        metrics["turnout_commit_seconds_median"] = (
+            "Median time of the scheduler's last commits, until they were on disk.",
+            "gauge",
+            figures.commit_seconds_median,
+        )
+        metrics["turnout_commit_seconds_largest"] = (
+            "Longest of these times.",
+            "gauge",
+            figures.commit_seconds_largest,
+        )
+    return metrics
 
 
 def _promise(ledger: Ledger) -> dict[str, tuple[str, str, float]]:

@@ -117,6 +117,10 @@ class Changes:
         """Writes the number of the last closed round, which reporting processes read without replaying events."""
         self._db.execute("UPDATE meta SET value = ? WHERE key = 'round'", (str(round),))
 
+    def put_writer_figures(self, figures: Mapping[str, Any]) -> None:
+        """Writes figures about this process, for those who read the file."""
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('figures', ?)", (json.dumps(figures),))
+
     def drop_open_round(self, round: int) -> None:
         """Deletes the open round after it was closed or abandoned; it must be this one."""
         deleted = self._db.execute("DELETE FROM open_round WHERE round = ?", (round,)).rowcount

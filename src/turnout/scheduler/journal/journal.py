@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from turnout.errors import StoreError
 from turnout.log import get_log
 from turnout.scheduler.journal.changes import Changes
+from turnout.scheduler.journal.figures import JournalFigures, WriterFigures
 from turnout.scheduler.journal.redaction import (
     UNCLEAN,
     Redaction,
@@ -59,22 +60,6 @@ VACUUM_UP_TO = 64 * 2**20
 IDS_AT_ONCE = 65_536
 #: A control character that ids seldom contain; a constant, because SQLite takes twice as long with a parameter.
 SEPARATOR = "\x1f"
-
-
-class JournalFigures(NamedTuple):
-    """Figures about the file of a fleet.
-
-    Attributes:
-        commits: The number of commits since it was created.
-        commit_times: The seconds that the newest commits of this process took.
-        log_bytes: The size of the write-ahead log.
-        file_bytes: The size of the file.
-    """
-
-    commits: int
-    commit_times: tuple[float, ...]
-    log_bytes: int
-    file_bytes: int
 
 
 class SavedState(NamedTuple):
@@ -194,6 +179,20 @@ class Journal:
         """Returns the number of commits, how long the newest ones took, and sizes, for monitoring."""
         file = self._file
         return JournalFigures(file.commits, tuple(file.commit_times), file.log_bytes, self.path.stat().st_size)
+
+    def writer_figures(self) -> WriterFigures:
+        """Returns what the writer stored about itself when it closed the last round."""
+        with self._file.reading() as db:
+            stored = db.execute("SELECT value FROM meta WHERE key = 'figures'").fetchone()
+        return WriterFigures() if stored is None else WriterFigures(**json.loads(stored[0]))
+
+    def snapshot_age(self) -> int:
+        """Returns the number of rounds that were closed since the last snapshot."""
+        query = (
+            "SELECT COUNT(*) FROM events WHERE kind = 'close' AND seq > (SELECT COALESCE(MAX(seq), 0) FROM snapshot)"
+        )
+        with self._file.reading() as db:
+            return int(single_value(db, query))
 
     def check_writer(self) -> None:
         """Raises StoreError if another process has taken over the file."""

@@ -12,6 +12,7 @@ from turnout.errors import StoreError
 from turnout.scheduler.features import Features
 from turnout.scheduler.journal.amendments import Amendment, amendments, settings_at
 from turnout.scheduler.journal.events import FleetEvent, RecordedRound, decode_event
+from turnout.scheduler.journal.figures import WriterFigures
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.replay import FleetState, apply_event, fleet_at, load, restore, stored_features
 from turnout.scheduler.journal.summary import FleetTotals, Summary
@@ -116,6 +117,14 @@ class FleetReader:
         with self.reading():
             opened = self._journal.open_round()
             return None if opened is None else (opened, self.turns(opened.round))
+
+    def writer_figures(self) -> WriterFigures:
+        """Returns what the scheduler stored about itself when it closed the last round."""
+        return self._journal.writer_figures()
+
+    def snapshot_age(self) -> int:
+        """Returns the number of rounds that were closed since the last snapshot."""
+        return self._journal.snapshot_age()
 
     def turns(self, round: int) -> list[Turn]:
         """Returns the turns of all clients that were invited in a round, by row."""

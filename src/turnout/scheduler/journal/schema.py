@@ -2,8 +2,8 @@
 
 meta         the settings and their digest, and those at creation once they were amended; the current writer (the epoch
              grows whenever the file is opened to write); the digest of the last event; the number of the last closed
-             round; the number of commits; what is left to do of the redaction of forgotten clients, and whether unused
-             parts of the file may contain their data
+             round; the number of commits; figures about the writer (commit latency, refused reports); what is left to
+             do of the redaction of forgotten clients, and whether unused parts of the file may contain their data
 clients      the ids of the clients, by row; all are different, which the scheduler ensures: an index would make it slow
              to register many
 events       the events that the state is computed from: join, close, retire, forget, amend; the digest of each covers

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from statistics import median
 from typing import Any
 
-import numpy as np
-
 from turnout.kernel.certificate import Certificate
-from turnout.scheduler.journal.journal import JournalFigures
+from turnout.scheduler.journal.figures import JournalFigures, WriterFigures
 from turnout.scheduler.records import OpenRound, Turn
 
 
@@ -71,21 +70,27 @@ def metrics_of(
         refused: The reports that were refused.
         certificate: What was promised, if anything was.
     """
-    times = np.array(figures.commit_times)
+    of_writer = writer_figures(figures, refused)
     summary = None if certificate is None else certificate.summary()
     return SchedulerMetrics(
         round=round,
         open_round_seconds=None if opened is None else opened.elapsed,
         seconds_since_report=seconds_since_report(turns),
         commits=figures.commits,
-        commit_seconds_median=float(np.median(times)) if len(times) else None,
-        commit_seconds_largest=float(times.max()) if len(times) else None,
+        commit_seconds_median=of_writer.commit_seconds_median,
+        commit_seconds_largest=of_writer.commit_seconds_largest,
         log_bytes=figures.log_bytes,
         file_bytes=figures.file_bytes,
         snapshot_age_rounds=unsaved,
-        refused_reports=refused,
+        refused_reports=of_writer.refused_reports,
         turns_behind=None if summary is None or summary.worst is None else summary.worst_behind,
     )
+
+
+def writer_figures(figures: JournalFigures, refused: int) -> WriterFigures:
+    """Returns the figures that this process stores about itself."""
+    times = figures.commit_times
+    return WriterFigures(median(times) if times else None, max(times, default=None), refused)
 
 
 def seconds_since_report(turns: Sequence[Turn]) -> float | None:
