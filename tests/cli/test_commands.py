@@ -64,7 +64,10 @@ def test_every_command_has_help(command: str) -> None:
 
 
 def leaf_commands(group: click.Group, path: str = "turnout") -> Iterator[tuple[str, click.Command]]:
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         if isinstance(command, click.Group):
             yield from leaf_commands(command, f"{path} {name}")
         elif not command.hidden:
@@ -82,6 +85,26 @@ def test_the_help_of_every_command_is_a_sentence_with_an_example() -> None:
         assert example.startswith(f"Example: {path}"), path
         unexplained = [param.name for param in command.params if not getattr(param, "help", None)]
         assert unexplained == [], path
+
+
+def test_a_command_imports_only_what_it_needs() -> None:
+    program = """
+import sys
+from turnout.cli.app import app
+app(["verify", "--help"], standalone_mode=False)
+print(*sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    modules = done.stdout.splitlines()[-1].split()
+    assert "turnout.cli.live.certify" in modules
+    assert not [name for name in modules if name.startswith(("turnout.cli.bench", "turnout.experiments", "matplotlib"))]
+
+
+def test_a_mistyped_command_is_corrected() -> None:
+    done = run_here("fleeet")
+    assert done.returncode == 2
+    assert "No such command 'fleeet' (did you mean 'fleet'?)" in done.stderr
+    assert "did you mean" not in run_here("xyz").stderr
 
 
 def test_an_invalid_setting_prints_one_line_and_exits_with_code_two() -> None:

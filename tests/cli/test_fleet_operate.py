@@ -137,6 +137,8 @@ def test_an_older_state_is_accepted_only_on_request(file: Path) -> None:
     said = error_of("status", file)
     assert f"Try: turnout fleet doctor {file} lists what is damaged; turnout fleet repair {file} --accept-older" in said
     assert "commits are lost" in error_of("repair", file)
+    doctor = run("fleet", "doctor", file).stdout
+    assert f"if none is newer than the file, run `turnout fleet repair {file} --accept-older` to continue" in doctor
     assert "answer yes, or pass --yes" in error_of("repair", file, "--accept-older")
     assert "continues after round" in output_of("repair", file, "--accept-older", "--yes")
     output_of("status", file)

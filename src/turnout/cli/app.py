@@ -4,47 +4,96 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any
 
+import click
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
-from turnout import TurnoutError, __version__
 from turnout.cli.advice import describe
-from turnout.cli.bench import bench
-from turnout.cli.live.certify import certify, verify
-from turnout.cli.live.dashboard import dashboard
-from turnout.cli.live.explain import explain
-from turnout.cli.live.fleet import fleet
-from turnout.cli.live.replay import replay
-from turnout.cli.options import Interrupted
-from turnout.cli.simulation.check import check
-from turnout.cli.simulation.demo import demo
-from turnout.cli.simulation.runs import runs
-from turnout.cli.simulation.simulate import compare, simulate
-from turnout.cli.simulation.traces import traces
-from turnout.cli.studies.data import data
-from turnout.cli.studies.reproduce import reproduce
-from turnout.cli.studies.train import train
-from turnout.cli.studies.tune import tune
+from turnout.cli.interruption import Interrupted
+from turnout.errors import TurnoutError, suggestion
 from turnout.kernel.backend import kernel_name
+from turnout.version import __version__
+
+#: The module of each command, in the order of the help. A command is a function with the name of the command, or a
+#: group of commands.
+MODULES: Mapping[str, str] = {
+    "demo": "simulation.demo",
+    "simulate": "simulation.simulate",
+    "compare": "simulation.simulate",
+    "reproduce": "studies.reproduce",
+    "train": "studies.train",
+    "check": "simulation.check",
+    "tune": "studies.tune",
+    "replay": "live.replay",
+    "explain": "live.explain",
+    "certify": "live.certify",
+    "verify": "live.certify",
+    "dashboard": "live.dashboard",
+    "bench": "bench",
+    "runs": "simulation.runs",
+    "data": "studies.data",
+    "traces": "simulation.traces",
+    "fleet": "live.fleet",
+}
+STYLE: Mapping[str, Any] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": "markdown",
+}
+
+
+class LazyGroup(TyperGroup):
+    """The commands of turnout. The module of a command is imported when it is used, so that every command starts fast.
+
+    The help of turnout itself imports all of them.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Returns the names of the commands."""
+        return list(MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Returns a command, or None if there is no such command."""
+        return load_command(cmd_name) if cmd_name in MODULES else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds the command that the arguments name; the error for an unknown command suggests similar ones."""
+        try:
+            return click.Group.resolve_command(self, ctx, args)
+        except click.UsageError as error:
+            error.message = error.message.rstrip(".") + suggestion(args[0], MODULES)
+            raise
+
+
+@cache
+def load_command(name: str) -> click.Command:
+    """Imports a command and returns it as an object of click."""
+    found = getattr(import_module(f"turnout.cli.{MODULES[name]}"), name)
+    parent = typer.Typer(**STYLE)
+    parent.callback()(lambda: None)
+    if isinstance(found, typer.Typer):
+        parent.add_typer(found, name=name)
+    else:
+        parent.command(name)(found)
+    group = typer.main.get_group(parent)
+    return group.commands[name]
+
 
 app = typer.Typer(
     name="turnout",
+    cls=LazyGroup,
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
+    **STYLE,
 )
-COMMANDS = (demo, simulate, compare, reproduce, train, check, tune, replay, explain, certify, verify, dashboard)
-for command in COMMANDS:
-    app.command()(command)
-app.add_typer(bench, name="bench")
-app.add_typer(runs, name="runs")
-app.add_typer(data, name="data")
-app.add_typer(traces, name="traces")
-app.add_typer(fleet, name="fleet")
 
 
 def _print_version(requested: bool) -> None:

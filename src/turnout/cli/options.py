@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,19 +61,6 @@ def progress_bar() -> Progress:
     """Returns a progress bar on standard error, which is disabled unless standard error is a terminal."""
     console = Console(stderr=True)
     return Progress(transient=True, console=console, disable=not console.is_terminal)
-
-
-class Interrupted(Exception):
-    """The user pressed Ctrl-C in a command that has saved its finished runs."""
-
-
-@contextmanager
-def resumable() -> Iterator[None]:
-    """Turns Ctrl-C into `Interrupted`, for which the command line prints how to continue."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted from None
 
 
 def print_json(value: Any) -> None:

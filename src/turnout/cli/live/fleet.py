@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -216,8 +217,9 @@ def _print_findings(findings: list[Finding], file: Path, intact: bool) -> None:
     Console().print(table)
     console = Console(highlight=False, soft_wrap=True)
     remedies = dict.fromkeys(finding.remedy for finding in findings if finding.ok is False and finding.remedy)
+    command = f"run `turnout fleet repair {shlex.quote(str(file))} --accept-older`"
     for remedy in remedies:
-        console.print(printable(f"To do: {remedy}."))
+        console.print(printable(f"To do: {remedy.replace('open the file with accept_older=True', command)}."))
     console.print("The file is intact." if intact else "The file is damaged.")
 
 

@@ -17,6 +17,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from turnout.analysis.statistics import UNIT_RANGE, format_interval, mean_confidence_interval
+from turnout.cli.interruption import resumable
 from turnout.cli.options import (
     ConfigOption,
     JsonOption,
@@ -30,7 +31,6 @@ from turnout.cli.options import (
     print_json,
     progress_bar,
     read_config,
-    resumable,
 )
 from turnout.cli.simulation.judging import (
     Judged,

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from turnout.analysis.statistics import UNIT_RANGE, format_interval
-from turnout.cli.options import print_json, progress_bar, resumable
+from turnout.cli.interruption import resumable
+from turnout.cli.options import print_json, progress_bar
 from turnout.experiments.framework.experiment import Findings
 from turnout.experiments.framework.reproduce import reproduce
 from turnout.experiments.leaderboard.choosing_cost import choosing_costs

@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from turnout.cli.options import DeviceOption, JsonOption, WorkersOption, print_json, progress_bar, resumable
+from turnout.cli.interruption import resumable
+from turnout.cli.options import DeviceOption, JsonOption, WorkersOption, print_json, progress_bar
 from turnout.experiments.catalogue import EXPERIMENTS, GROUPS, find_experiments
 from turnout.experiments.framework.experiment import Experiment
 from turnout.experiments.framework.reproduce import (

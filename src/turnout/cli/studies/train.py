@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from turnout.analysis.metrics import summarise
+from turnout.cli.interruption import resumable
 from turnout.cli.options import (
     DeviceOption,
     JsonOption,
@@ -20,7 +21,6 @@ from turnout.cli.options import (
     contenders,
     print_json,
     progress_bar,
-    resumable,
 )
 from turnout.errors import SettingError
 from turnout.experiments.paper.accuracy import find_tasks

@@ -39,7 +39,7 @@ DELETE_SNAPSHOT = (
     "rebuilt from all events"
 )
 ACCEPT_OLDER = (
-    f"{RESTORE}; if none is newer than the file, `turnout fleet repair FILE --accept-older` goes on without the rest"
+    f"{RESTORE}; if none is newer than the file, open the file with accept_older=True to continue without the rest"
 )
 DELETE_OFFER = (
     "stop the scheduler and run `sqlite3 FILE 'DELETE FROM offers WHERE round = N'` for each damaged round N: only "
