@@ -79,7 +79,7 @@ results: setup  ## reproduce the numerical study and the digits (9 min of CPU ti
 	$(BIN)/turnout reproduce numerical --out docs/results/numerical --store build/study.turnout
 	$(BIN)/turnout reproduce accuracy --out docs/results/digits --store build/digits.turnout
 
-mutants: setup  ## make small faults in a copy of the package and print those that no test notices (hours; can be interrupted)
+mutants: setup  ## make small faults in a copy of the package and print those that no test notices (an hour; can be interrupted)
 	$(BIN)/python -m mutants $(MUTANTS)
 
 pictures: setup  ## take the screenshots of the dashboard in docs/ (needs chromium; 30 s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +29,7 @@ def main(
     count: Annotated[int, typer.Option(min=1, help="Mutants per package.")] = 40,
     seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 1,
     workers: Annotated[int, typer.Option(min=1, help="Mutants at the same time.")] = max(1, (os.cpu_count() or 2) // 2),
-    budget: Annotated[float, typer.Option(min=1, help="Seconds that the tests of a mutant take at most.")] = 300.0,
+    budget: Annotated[float, typer.Option(min=1, help="Seconds that the tests of a mutant take at most.")] = 120.0,
     results: Annotated[Path, typer.Option(help="File that keeps what was found.")] = ROOT / "build" / "mutants.jsonl",
     fresh: Annotated[bool, typer.Option("--fresh", help="Try everything again.")] = False,
     show: Annotated[bool, typer.Option("--list", help="Print the mutants, and try none.")] = False,
@@ -50,6 +51,7 @@ def main(
         workers=workers,
         budget=budget,
         accepted=read_accepted(ROOT / "mutants" / "accepted.toml"),
+        calls=results.with_suffix(".calls"),
         options=OPTIONS,
     )
     if show:
@@ -59,8 +61,9 @@ def main(
         return
     if fresh:
         results.unlink(missing_ok=True)
+        shutil.rmtree(settings.calls, ignore_errors=True)
     try:
-        found = measure(settings, packages, Results(results, fingerprint_of(ROOT)), _print_trial)
+        found = measure(settings, packages, Results(results, fingerprint_of(ROOT)), _print_trial, _print_note)
     except RuntimeError as problem:
         typer.echo(str(problem), err=True)
         raise typer.Exit(2) from None
@@ -69,6 +72,10 @@ def main(
         typer.echo(f"{name} was not used, because it fails without a mutant: mend it")
     if found.failing or not is_enough:
         raise typer.Exit(1)
+
+
+def _print_note(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def _print_trial(trial: Trial) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import queue
 import tempfile
 import threading
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mutants.generate import Mutant, mutants_of, sample
 from mutants.packages import Package, modules_of, nearest_tests
+from mutants.selection import Calls, select_tests
 from mutants.workspace import Workspace
 
 #: A mutant may take so many times as long as the same tests without one.
@@ -62,7 +62,6 @@ class Results:
         self.path, self.fingerprint = path, fingerprint
         self._mutex = threading.Lock()
         self._outcomes: dict[tuple[Key, str], tuple[str, str]] = {}
-        self._seconds: dict[tuple[str, str], tuple[float, bool]] = {}
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
             self._remember(json.loads(line))
 
@@ -71,22 +70,10 @@ class Results:
         outcome, fingerprint = self._outcomes.get((mutant.key, _digest(mutant.source)), (None, ""))
         return None if outcome == "survived" and fingerprint != self.fingerprint else outcome
 
-    def seconds(self, file: Path, budget: float) -> float | None:
-        """Returns how long a test file took without a mutant; infinity if it did not end within the budget."""
-        seconds, is_over = self._seconds.get((file.name, _digest(file.read_bytes())), (0.0, False))
-        if not is_over:
-            return math.inf if seconds >= budget else None
-        return seconds
-
     def add_outcome(self, mutant: Mutant, outcome: str) -> None:
         """Writes what was found about a mutant."""
         found = {"outcome": outcome, "fingerprint": self.fingerprint}
         self._write({"mutant": mutant.key, "line": mutant.line, "source": _digest(mutant.source), **found})
-
-    def add_seconds(self, file: Path, seconds: float, *, is_over: bool) -> None:
-        """Writes how long a test file took without a mutant, or after how long it was not over."""
-        found = {"seconds": seconds, "is_over": is_over}
-        self._write({"tests": file.name, "source": _digest(file.read_bytes()), **found})
 
     def _write(self, entry: dict[str, Any]) -> None:
         with self._mutex:
@@ -96,9 +83,6 @@ class Results:
             self._remember(json.loads(json.dumps(entry)))
 
     def _remember(self, entry: dict[str, Any]) -> None:
-        if "tests" in entry:
-            self._seconds[entry["tests"], entry["source"]] = (entry["seconds"], entry["is_over"])
-            return
         module, where, before, after = entry["mutant"]
         key: Key = (module, where, before, after)
         self._outcomes[key, entry["source"]] = (entry["outcome"], entry["fingerprint"])
@@ -115,8 +99,10 @@ class Settings:
         seed: The seed of the sample.
         workers: The number of mutants that are tried at the same time.
         budget: The seconds that the tests of a mutant take at most, without the mutant.
+        calls: The folder in which is kept what the tests call.
         accepted: The keys of the accepted mutants.
         options: Further options of pytest.
+        longest_file: The seconds after which a test file without a mutant is stopped, and not used.
         grace: A mutant counts as noticed if its tests take SLOWER times as long as without it, and so many seconds.
     """
 
@@ -127,8 +113,10 @@ class Settings:
     workers: int
     budget: float
     accepted: frozenset[Key]
+    calls: Path
     options: tuple[str, ...] = ()
     grace: float = 20.0
+    longest_file: float = 900.0
 
     @property
     def source(self) -> Path:
@@ -162,7 +150,11 @@ def choose(settings: Settings, package: Package) -> list[Mutant]:
 
 
 def measure(
-    settings: Settings, packages: Sequence[Package], results: Results, watch: Callable[[Trial], None]
+    settings: Settings,
+    packages: Sequence[Package],
+    results: Results,
+    watch: Callable[[Trial], None],
+    note: Callable[[str], None] = lambda _: None,
 ) -> Measurement:
     """Tries the mutants of some packages that have not been tried yet; returns what is known about all of them.
 
@@ -171,9 +163,10 @@ def measure(
         packages: The packages.
         results: What earlier measurements have found; it is extended.
         watch: Is called after each mutant.
+        note: Is called with what is done before the first mutant.
 
     Raises:
-        RuntimeError: If no test can be used for a module.
+        RuntimeError: If no test can be used for a mutant.
     """
     trials, untried = [], []
     for package in packages:
@@ -194,20 +187,21 @@ def measure(
             workspace.check_imports(settings.package)
             workspaces.put(workspace)
             stack.callback(workspace.stopped.set)
-        tester = Tester(settings, results)
+        # After an error or Ctrl-C, nothing further is begun, and what is being tried is stopped.
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+        tester = Tester(settings, workspaces)
+        files = {file for package, mutant in untried for file in tester.files(package, mutant)}
+        missing = sorted(file for file in files if not tester.calls.is_known(file))
+        for number, _ in enumerate(pool.map(tester.record, missing), start=1):
+            note(f"recorded {number} of {len(missing)} test files")
 
         def try_mutant(task: tuple[Package, Mutant]) -> Trial:
-            workspace = workspaces.get()
-            try:
+            with tester.workspace() as workspace:
                 trial = Trial(task[0].name, task[1], tester.outcome(workspace, *task))
-            finally:
-                workspaces.put(workspace)
             results.add_outcome(trial.mutant, trial.outcome)
             watch(trial)
             return trial
 
-        # After an error or Ctrl-C, no further mutant is tried, and those that are being tried are stopped.
-        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         trials += pool.map(try_mutant, untried)
         return Measurement(trials, sorted(tester.failing))
 
@@ -216,52 +210,48 @@ class Tester:
     """Selects the tests of a mutant, and runs them.
 
     Attributes:
-        failing: What the test files print that fail without a mutant, by their names; they say nothing about mutants.
+        calls: What the tests call.
+        failing: The tests that fail, and the files that cannot be run, without a mutant; they say nothing about
+            mutants. What they printed, by their names.
     """
 
-    def __init__(self, settings: Settings, results: Results) -> None:
-        self.settings, self.results = settings, results
+    def __init__(self, settings: Settings, workspaces: queue.SimpleQueue[Workspace]) -> None:
+        self.settings, self._workspaces = settings, workspaces
+        self.calls = Calls(settings.calls)
         self.failing: dict[str, str] = {}
-        self._mutex = threading.Lock()
+
+    @contextmanager
+    def workspace(self) -> Iterator[Workspace]:
+        """Borrows a workspace that nobody else uses."""
+        workspace = self._workspaces.get()
+        try:
+            yield workspace
+        finally:
+            self._workspaces.put(workspace)
+
+    def files(self, package: Package, mutant: Mutant) -> list[Path]:
+        """Returns the test files that may notice a mutant."""
+        settings = self.settings
+        return nearest_tests(settings.root, settings.source, package, settings.source / mutant.module)
+
+    def record(self, file: Path) -> None:
+        """Records what the tests of a file call."""
+        with self.workspace() as workspace:
+            trouble = self.calls.record(workspace, self.settings.source, file, self.settings.longest_file)
+        if trouble is not None:
+            self.failing[str(file.relative_to(self.settings.root))] = trouble
 
     def outcome(self, workspace: Workspace, package: Package, mutant: Mutant) -> str:
         """Returns what the tests say about a mutant."""
-        module = self.settings.source / mutant.module
-        files, seconds = self.select(workspace, package, module)
-        with workspace.changed(module, mutant.source):
-            return workspace.run(files, SLOWER * seconds + self.settings.grace).kind
-
-    def select(self, workspace: Workspace, package: Package, module: Path) -> tuple[list[Path], float]:
-        """Returns the nearest test files of a module that fit into the budget, and how long they take together."""
-        chosen, total = [], 0.0
-        for file in nearest_tests(self.settings.root, self.settings.source, package, module):
-            with self._mutex:  # two workers must not both measure the same file
-                seconds = self.results.seconds(file, self.settings.budget)
-                if seconds is None:
-                    seconds = self._measure(workspace, file)
-            if total + seconds <= self.settings.budget:
-                chosen.append(file)
-                total += seconds
-            if total > 0.9 * self.settings.budget:
-                break  # hardly any other file fits
-        if not chosen:
-            outputs = "".join(f"\n{name} fails without a mutant:\n{output}" for name, output in self.failing.items())
-            limit = f"{self.settings.budget:g} s"
-            raise RuntimeError(f"no tests of {package.name} pass within {limit}: mend them, or raise --budget{outputs}")
-        return chosen, total
-
-    def _measure(self, workspace: Workspace, file: Path) -> float:
-        """Returns how long a test file takes without a mutant; infinity if it cannot be used."""
-        name = str(file.relative_to(self.settings.root))
-        if name in self.failing:
-            return math.inf
-        found = workspace.run([file], self.settings.budget, write_bytecode=True)
-        if found.kind not in ("survived", "timeout"):
-            self.failing[name] = found.output
-            return math.inf
-        is_over = found.kind == "survived"
-        self.results.add_seconds(file, found.seconds, is_over=is_over)
-        return found.seconds if is_over else math.inf
+        files = [self.calls.of(file) for file in self.files(package, mutant)]
+        self.failing |= {name: "" for file in files for name in file.failed}
+        tests = select_tests(mutant, files, self.settings.budget)
+        if not tests:
+            outputs = "".join(f"\n{name} fails without a mutant:\n{text}" for name, text in self.failing.items())
+            raise RuntimeError(f"no tests of {package.name} pass: mend them{outputs}")
+        limit = SLOWER * sum(test.seconds for test in tests) + self.settings.grace
+        with workspace.changed(self.settings.source / mutant.module, mutant.source):
+            return workspace.run([test.name for test in tests], limit).kind
 
 
 def _digest(source: bytes) -> str:

@@ -10,10 +10,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from mutants.calls import OUTPUT, SOURCE
 
 #: Parts of a checkout that no test needs, or that are large.
 LEFT_OUT = shutil.ignore_patterns(
@@ -54,7 +56,8 @@ class Workspace:
         self.root, self.folder, self.options = root, folder, tuple(options)
         self.stopped = threading.Event()
         shutil.copytree(root, folder, ignore=LEFT_OUT)
-        paths = os.pathsep.join(str(folder / part) for part in ("src", "tests", "."))
+        plugins = Path(__file__).parents[1]  # the folder from which `mutants.calls` is imported
+        paths = os.pathsep.join(map(str, (folder / "src", folder / "tests", folder, plugins)))
         inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
         self._environment = {**inherited, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -67,17 +70,33 @@ class Workspace:
         if not found.stdout.startswith(str(self.folder)):
             raise RuntimeError(f"tests would import {package} from {found.stdout.strip() or found.stderr}, not a copy")
 
-    def run(self, files: Iterable[Path], limit: float, *, write_bytecode: bool = False) -> Outcome:
-        """Runs test files of the checkout on the copy, until one test fails or `limit` seconds have passed."""
-        tests = [str(file.relative_to(self.root)) for file in files]
-        quiet = ("-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist")
-        environment = {**self._environment, **({} if write_bytecode else {"PYTHONDONTWRITEBYTECODE": "1"})}
+    def run(self, tests: Iterable[str], limit: float) -> Outcome:
+        """Runs tests, named as for pytest, on the copy, until one of them fails or `limit` seconds have passed."""
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as names:
+            names.writelines(f"{test}\n" for test in tests)  # too many for the arguments of a command
+            names.flush()
+            return self._run(["-x", f"@{names.name}"], limit, {"PYTHONDONTWRITEBYTECODE": "1"})
+
+    def record(self, source: Path, file: Path, output: Path, limit: float) -> Outcome:
+        """Runs a test file of the checkout on the copy, and writes what its tests call to `output`.
+
+        Args:
+            source: The folder of the package in the checkout.
+            file: The test file.
+            output: The file that `mutants.calls` writes; it is not written if the tests do not end.
+            limit: The seconds after which the tests are stopped.
+        """
+        variables = {SOURCE: str(self._copy_of(source)), OUTPUT: str(output)}
+        return self._run(["-p", "mutants.calls", str(file.relative_to(self.root))], limit, variables)
+
+    def _run(self, arguments: Sequence[str], limit: float, variables: Mapping[str, str]) -> Outcome:
+        quiet = ("-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist")
         with tempfile.TemporaryFile() as printed:  # not a pipe, which a process that a test has started may keep open
             start = time.monotonic()
             process = subprocess.Popen(
-                [sys.executable, "-m", "pytest", *quiet, *self.options, *tests],
+                [sys.executable, "-m", "pytest", *quiet, *self.options, *arguments],
                 cwd=self.folder,
-                env=environment,
+                env={**self._environment, **variables},
                 stdout=printed,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -106,7 +125,7 @@ class Workspace:
     @contextmanager
     def changed(self, file: Path, source: bytes) -> Iterator[None]:
         """Replaces a file of the copy, named by its path in the checkout, until the block ends."""
-        copy = self.folder / file.relative_to(self.root)
+        copy = self._copy_of(file)
         original, status = copy.read_bytes(), copy.stat()
         try:
             copy.write_bytes(source)
@@ -117,6 +136,9 @@ class Workspace:
         finally:
             copy.write_bytes(original)
             os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    def _copy_of(self, path: Path) -> Path:
+        return self.folder / path.relative_to(self.root)
 
 
 def _kind(status: int) -> str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 import json
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from mutants import __main__ as command
+from mutants.calls import function_name
 from mutants.generate import Mutant, mutants_of, sample
 from mutants.measure import Results, Settings, Trial, fingerprint_of, measure, read_accepted, score
 from mutants.packages import PACKAGES, Package, modules_of, nearest_tests
+from mutants.selection import Calls, RecordedFile, RecordedTest, select_tests
 from mutants.workspace import Workspace
 from waiting import wait_until
 
@@ -71,6 +74,7 @@ def settings_of(root: Path, **changes: object) -> Settings:
         "budget": 600.0,
         "grace": 600.0,
         "accepted": frozenset(),
+        "calls": root / "build" / "calls",
         **changes,
     }
     return Settings(root=root, package="tiny", **fields)  # type: ignore[arg-type]
@@ -216,6 +220,93 @@ def test_every_package_has_modules_and_tests(package: Package) -> None:
     assert 0.9 <= package.least <= 1
 
 
+# Tests of a mutant
+
+SHARING = """
+import threading
+
+import pytest
+
+from tiny.core.ages import is_adult, larger
+
+
+@pytest.fixture(scope="module")
+def adult():
+    return is_adult(18)
+
+
+def test_first(adult):
+    assert adult
+
+
+def test_second():
+    pass
+
+
+def test_thread():
+    thread = threading.Thread(target=lambda: [larger(1, 2) for _ in range(2)])
+    thread.start()
+    thread.join()
+
+
+def test_failing():
+    assert larger(1, 2) == 1
+"""
+
+
+def test_the_calls_of_every_test_are_recorded(checkout: Path, tmp_path: Path) -> None:
+    """Calls of threads count, and those of a fixture of the module for all of its tests."""
+    file = checkout / "tests/core/test_sharing.py"
+    file.write_text(SHARING)
+    calls, workspace = Calls(tmp_path / "calls"), Workspace(checkout, tmp_path / "copy")
+    assert not calls.is_known(file)
+    assert calls.record(workspace, checkout / "src/tiny", file, 300.0) is None
+    found = calls.of(file)
+    assert found.failed == ("tests/core/test_sharing.py::test_failing",)
+    adult, larger = "core/ages.py:is_adult", "core/ages.py:larger"
+    assert {test.name.rpartition("::")[2]: test.calls for test in found.tests} == {
+        "test_first": {adult},
+        "test_second": {adult},
+        "test_thread": {adult, larger},
+    }
+    assert all(test.seconds >= 0 for test in found.tests)
+
+
+def test_functions_are_named_as_mutants_name_them() -> None:
+    def outer() -> list[Callable[[], str]]:
+        return [lambda: "inner" for _ in range(1)]
+
+    (inner,) = outer()
+    source = str(Path(__file__).parent)
+    name = "test_mutants.py:test_functions_are_named_as_mutants_name_them.outer"
+    assert function_name(outer.__code__, f"{source}/") == name
+    assert function_name(inner.__code__, f"{source}/") == name
+    assert function_name(outer.__code__, f"{source}/other/") is None
+
+
+def recorded(name: str, seconds: float, *calls: str) -> RecordedTest:
+    return RecordedTest(name, seconds, frozenset(calls))
+
+
+def names_for(where: str, files: list[RecordedFile], budget: float = 100.0) -> list[str]:
+    mutant = Mutant("fleet.py", where, 1, "", "", b"")
+    return [test.name for test in select_tests(mutant, files, budget)]
+
+
+def test_tests_that_call_the_function_come_first_then_their_files() -> None:
+    slow, fast = recorded("slow", 9.0, "fleet.py:Fleet.close"), recorded("fast", 1.0, "fleet.py:Fleet.close.inner")
+    beside, similar = recorded("beside", 0.5), recorded("similar", 0.1, "fleet.py:Fleet.close_all")
+    files = [RecordedFile((slow, beside), ()), RecordedFile((fast,), ()), RecordedFile((similar,), ())]
+    assert names_for("Fleet.close", files) == ["fast", "slow", "beside"]
+    assert names_for("Fleet.close", files, budget=2.0) == ["fast", "beside"]
+    assert names_for("Fleet.close", files, budget=0.1) == ["fast"], "one test is run in any case"
+    assert names_for("", files) == ["similar", "fast", "slow", "beside"], "a constant of the module"
+    assert names_for("Fleet.open", files) == ["similar", "fast", "slow", "beside"], "no test calls it"
+    other = [RecordedFile((recorded("z", 1.0, "other.py:f"), recorded("a", 1.0, "other.py:f")), ())]
+    assert names_for("Fleet.close", other) == ["a", "z"], "no test calls anything in the module"
+    assert names_for("Fleet.close", [RecordedFile((), ())]) == []
+
+
 # Measurement
 
 #: The mutants of MODULE, and what its tests notice: nobody tests the default, and equal numbers have no larger one.
@@ -291,25 +382,28 @@ def test_tests_that_fail_without_a_mutant_are_named_and_not_used(checkout: Path)
     wrong = checkout / "tests/core/test_wrong.py"
     wrong.write_text("from tiny.core.ages import is_adult\n\n\ndef test_wrong() -> None:\n    assert is_adult(3)\n")
     found = measure(settings_of(checkout), [TINY], results_of(checkout), lambda _: None)
-    assert (outcomes_of(found.trials), found.failing) == (FOUND, ["tests/core/test_wrong.py"])
-    assert results_of(checkout).seconds(wrong, 60.0) is None, "it is tried again next time"
+    assert (outcomes_of(found.trials), found.failing) == (FOUND, ["tests/core/test_wrong.py::test_wrong"])
+    assert not Calls(checkout / "build" / "calls").is_known(wrong), "it is tried again next time"
     (checkout / "tests/core/test_ages.py").unlink()
-    with pytest.raises(RuntimeError, match=r"no tests of core pass within 600 s: mend them(.|\n)*1 failed"):
+    with pytest.raises(RuntimeError, match=r"no tests of core pass: mend them\ntests/core/test_wrong.py::test_wrong"):
         measure(settings_of(checkout), [TINY], results_of(checkout), lambda _: None)
 
 
-def test_a_test_file_that_exceeds_the_budget_is_left_out_until_the_budget_is_larger(checkout: Path) -> None:
-    results, file = results_of(checkout), checkout / "tests/core/test_ages.py"
-    assert results.seconds(file, 60.0) is None
-    results.add_seconds(file, 10.2, is_over=False)
-    assert results_of(checkout).seconds(file, 10.0) == float("inf")
-    assert results_of(checkout).seconds(file, 20.0) is None
-    results.add_seconds(file, 15.0, is_over=True)
-    assert results_of(checkout).seconds(file, 10.0) == 15.0
-    with pytest.raises(RuntimeError, match="no tests of core pass within 10 s: mend them, or raise --budget"):
-        measure(settings_of(checkout, budget=10.0), [TINY], results_of(checkout), lambda _: None)
-    file.write_text(f"{TESTS}\n")
-    assert results_of(checkout).seconds(file, 60.0) is None
+def test_a_test_file_that_cannot_be_imported_is_named_and_not_used(checkout: Path) -> None:
+    (checkout / "tests/core/test_broken.py").write_text("import tiny.nothing\n")
+    found = measure(settings_of(checkout), [TINY], results_of(checkout), lambda _: None)
+    assert (outcomes_of(found.trials), found.failing) == (FOUND, ["tests/core/test_broken.py"])
+
+
+def test_a_test_file_that_does_not_end_is_not_recorded(checkout: Path, tmp_path: Path) -> None:
+    file = checkout / "tests/core/test_endless.py"
+    file.write_text("def test_endless():\n    while True:\n        pass\n")
+    calls, workspace = Calls(tmp_path / "calls"), Workspace(checkout, tmp_path / "copy")
+    trouble = calls.record(workspace, checkout / "src/tiny", file, 1.0)
+    assert trouble is not None
+    assert trouble.startswith("timeout after")
+    assert not calls.is_known(file)
+    assert calls.of(file) == RecordedFile((), ())
 
 
 def test_tests_must_import_the_copy(checkout: Path, tmp_path: Path) -> None:
@@ -322,8 +416,9 @@ def test_tests_must_import_the_copy(checkout: Path, tmp_path: Path) -> None:
 def test_a_changed_file_of_the_same_size_is_compiled_again_and_restored(checkout: Path, tmp_path: Path) -> None:
     """Python recognizes outdated bytecode only by the size and the second of the last change."""
     workspace, module = Workspace(checkout, tmp_path / "copy"), checkout / "src/tiny/core/ages.py"
-    copy, tests = tmp_path / "copy/src/tiny/core/ages.py", [checkout / "tests/core/test_ages.py"]
-    assert workspace.run(tests, 300.0, write_bytecode=True).kind == "survived"
+    copy, tests = tmp_path / "copy/src/tiny/core/ages.py", ["tests/core/test_ages.py"]
+    recorded = workspace.record(checkout / "src/tiny", checkout / tests[0], tmp_path / "calls.json", 300.0)
+    assert recorded.kind == "survived"
     assert list((copy.parent / "__pycache__").glob("ages.*.pyc"))
     with workspace.changed(module, MODULE.replace("a > b", "a < b").encode()):
         assert "a < b" in copy.read_text()
