@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from turnout.experiments.leaderboard.suites import SUITES
+
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "docs" / "results" / "leaderboard"
 COLUMNS = {
@@ -40,6 +42,14 @@ def read_tables() -> dict[str, list[dict[str, str]]]:
 
 def test_every_folder_of_results_has_a_table() -> None:
     assert set(read_tables()) == {path.name for path in RESULTS.iterdir()}
+
+
+@pytest.mark.parametrize("folder", sorted(path.name for path in RESULTS.iterdir()))
+def test_the_stored_results_are_those_of_the_contenders_of_the_suite(folder: str) -> None:
+    with (RESULTS / folder / "leaderboard.csv").open() as file:
+        stored = {(row["contender"], row["policy"], row["promised"]) for row in csv.DictReader(file)}
+    contenders = SUITES[folder.partition("-")[0]].contenders
+    assert stored == {(contender.label, contender.policy, str(contender.promised or "nan")) for contender in contenders}
 
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in RESULTS.iterdir()))
