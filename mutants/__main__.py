@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -62,11 +63,15 @@ def main(
     if fresh:
         results.unlink(missing_ok=True)
         shutil.rmtree(settings.calls, ignore_errors=True)
+    # SIGTERM ends the tests that are running too, as Ctrl-C does.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         found = measure(settings, packages, Results(results, fingerprint_of(ROOT)), _print_trial, _print_note)
     except RuntimeError as problem:
         typer.echo(str(problem), err=True)
         raise typer.Exit(2) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
     is_enough = _print_scores(found.trials)
     for name in found.failing:
         typer.echo(f"{name} was not used, because it fails without a mutant: mend it")
