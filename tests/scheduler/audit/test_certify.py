@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import io
 import json
 import shutil
 import subprocess
@@ -248,6 +249,15 @@ def test_a_record_that_selects_a_client_which_was_not_available_is_refused(certi
     (difference,) = verify_forgery(certified, change)
     assert "was selected in round" in difference
     assert "but was not available" in difference
+
+
+def test_a_line_of_a_record_has_at_most_the_longest_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "LONGEST", 8)
+    assert list(verify.lines_of(io.BytesIO(b"1234567\n12345678"))) == [b"1234567\n", b"12345678"]
+    with pytest.raises(ValueError, match="a line of a record must have at most 8 bytes"):
+        list(verify.lines_of(io.BytesIO(b"1\n12345678\n")))
+    assert "a certificate must have at most 8 bytes" in verify.differences(b'{"a": 12}', [])[0]
+    assert "at most 8 bytes" not in verify.differences(b'{"a": 1}', [])[0]
 
 
 def test_the_verifier_runs_without_turnout_and_is_short(certified: Path, tmp_path: Path) -> None:
