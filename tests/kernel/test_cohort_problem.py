@@ -29,3 +29,10 @@ def test_the_solution_minimises_the_documented_objective(seed: int, clients: int
         np.testing.assert_allclose(objective(solution.rows.tolist()), best, atol=1e-9)
         np.testing.assert_allclose(solution.objective, best, atol=1e-9)
         assert solution.threshold == problem.times[solution.rows].max()
+
+
+def test_a_cohort_of_urgent_clients_costs_its_slowest_time_times_the_weight() -> None:
+    values, available = OwedTurns(np.zeros(3, dtype=np.int64), 0, 1.0), np.ones(3, dtype=np.bool_)
+    problem = CohortProblem(np.array([1.0, 4.0, 3.0]), values, 2, 5.0, available, urgent=np.array([2, 1]))
+    solution = problem.solve()
+    assert (solution.rows.tolist(), solution.threshold, solution.objective) == ([1, 2], 4.0, 20.0)

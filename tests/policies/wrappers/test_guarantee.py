@@ -318,6 +318,7 @@ def test_the_bound_is_finite_only_if_it_is_proved() -> None:
     for unproved in ({"accrual": "always"}, {"paid": "contributed"}):
         assert bound(inner_policy, 0.1, **unproved) == math.inf
     assert bound(inner_policy, [0.1] * 39 + [0.9]) == math.inf
+    assert bound(inner_policy, [0.1] * 20 + [0.21] * 20) == math.inf, "40 · 0.21 is above 8"
 
 
 def test_new_clients_are_owed_nothing_and_the_bound_still_holds() -> None:
