@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mutants import __main__ as command
+from mutants import measure as measure_module
 from mutants.calls import function_name
 from mutants.generate import Mutant, mutants_of, sample
 from mutants.measure import Results, Settings, Trial, fingerprint_of, measure, read_accepted, score
@@ -344,6 +345,16 @@ def test_a_measurement_finds_what_the_tests_notice_and_is_continued_later(checko
     assert outcomes_of(seen) == {default: "killed"}, "only survivors that are not accepted are tried again"
     assert outcomes_of(final) == {**FOUND, default: "killed", EQUIVALENT[3]: "accepted"}
     assert score(final) == 1.0
+
+
+def test_tests_after_the_first_ones_notice_mutants_too(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_module, "FIRST", 1)
+    assert outcomes_of(measure(settings_of(checkout), [TINY], results_of(checkout), lambda _: None).trials) == FOUND
+    more = "".join(f"\n\ndef test_{number}() -> None:\n    assert larger(3, 2) == 3\n" for number in range(3))
+    tests = checkout / "tests/core/test_ages.py"
+    tests.write_text(f"{TESTS}{more}\n\ndef test_default() -> None:\n    assert is_adult(18)\n")
+    again = measure(settings_of(checkout), [TINY], results_of(checkout), lambda _: None)
+    assert outcomes_of(again.trials)["def is_adult(age: int, limit: int = 19) -> bool:"] == "killed"
 
 
 def test_a_noticed_mutant_is_tried_again_if_its_module_has_changed(checkout: Path) -> None:
