@@ -71,7 +71,7 @@ class ClientDirectory:
         """
         with self._lock:
             reported = {client: self._statuses.get(client) for client in clients}
-        checked = {}
+        checked: dict[str, Mapping[str, Any] | None] = {}
         for client, status in reported.items():
             own = configured.get(client, {})
             values = {**(status or {}), **{name: own[name] for name in self._names if name in own}}

@@ -32,12 +32,11 @@ def select_fairly(
     *,
     fleet: str,
     guarantee: Mapping[str, Any] | None = None,
-    deadline: float | Literal["auto"] | None = None,
     groups: Mapping[str, str] | str | None = None,
     eligible: Sequence[str] | None = None,
     quota: Mapping[str, int] | None = None,
     patience: float = 30.0,
-    loss_key: str | None = "train_loss",
+    loss_key: str = "train_loss",
     reporter: Widget | Literal["default"] | None = "default",
     **options: Unpack[SchedulerOptions],
 ) -> None:
@@ -51,15 +50,15 @@ def select_fairly(
         fleet: The file of the fleet, an absolute path on the server.
         guarantee: The settings of the policy, such as `guaranteed_rate`, `tolerance` and `cohort_size`. Without a
             `cohort_size`, a round has as many clients as the controller asks for: `min_clients` of a recipe.
-        deadline: The deadline of a round in seconds, or "auto". Without one, a client that hangs stops the training.
         groups: The group of each client: a mapping, or the name of a value in the site configuration (NVFlare 2.9).
         eligible: The groups that may be selected; all clients by default.
         quota: The number of places that are reserved for each group in each cohort.
         patience: The seconds to wait before the first round until every client has asked for work.
-        loss_key: The metric of a result that holds the client's training loss, for policies such as Oort.
+        loss_key: The metric of a result that holds the client's training loss, for policies such as Oort; "" for none.
         reporter: The widget that reports the status of a client; None if nothing is reported, and only times are
             learned.
-        options: Other options of `Scheduler.open`, such as `policy`, `overcommit` and `backoff_after`.
+        options: The `deadline` of a round in seconds, or "auto" (without one, a client that hangs stops the training),
+            and other options of `Scheduler.open`, such as `policy`, `overcommit` and `backoff_after`.
 
     Raises:
         SettingError: If an argument is invalid, or the job has no controller that selects clients.
@@ -72,8 +71,8 @@ def select_fairly(
     selecting.set_up_selection(
         fleet=fleet,
         guarantee=guarantee,
-        deadline=deadline,
-        options=dict(options) or None,
+        deadline=options.get("deadline"),
+        options={name: value for name, value in options.items() if name != "deadline"} or None,
         groups=groups,
         eligible=eligible,
         quota=quota,

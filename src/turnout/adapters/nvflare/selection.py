@@ -64,7 +64,7 @@ class FairSelection(_Base):
         eligible: The groups that may be selected; all clients by default.
         quota: The number of places that are reserved for each group in each cohort.
         patience: The seconds to wait before the first round until every client has asked for work.
-        loss_key: The metric of a result that holds the client's training loss, for policies such as Oort.
+        loss_key: The metric of a result that holds the client's training loss, for policies such as Oort; "" for none.
         kwargs: The keyword arguments of the controller.
     """
 
@@ -81,7 +81,7 @@ class FairSelection(_Base):
         eligible: Sequence[str] | None = None,
         quota: Mapping[str, int] | None = None,
         patience: float = 30.0,
-        loss_key: str | None = "train_loss",
+        loss_key: str = "train_loss",
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -108,7 +108,7 @@ class FairSelection(_Base):
         eligible: Sequence[str] | None = None,
         quota: Mapping[str, int] | None = None,
         patience: float = 30.0,
-        loss_key: str | None = "train_loss",
+        loss_key: str = "train_loss",
     ) -> None:
         """Checks and stores the arguments of the constructor.
 
@@ -125,13 +125,11 @@ class FairSelection(_Base):
         """
         # NVFlare writes them into the job, and finds them under the names of the arguments.
         self.fleet, self.deadline = fleet, deadline
-        self.guarantee = None if guarantee is None else dict(guarantee)
-        self.options = None if options is None else dict(options)
-        self.groups = dict(groups) if isinstance(groups, Mapping) else groups
-        self.eligible = None if eligible is None else list(eligible)
-        self.quota = None if quota is None else dict(quota)
+        self.guarantee, self.options, self.quota = _as_dict(guarantee), _as_dict(options), _as_dict(quota)
+        self.groups, self.eligible = _as_dict(groups), None if eligible is None else list(eligible)
         self.patience, self.loss_key = as_number("patience", patience, SettingError, least=0), loss_key
-        self._plan = FleetPlan(fleet, self.guarantee or {}, deadline, self.options or {}, self.quota or {})
+        given = {"guarantee": self.guarantee, "options": self.options, "quota": self.quota}
+        self._plan = FleetPlan(fleet, deadline=deadline, **{name: value for name, value in given.items() if value})
         self._plan.check(self.features)
         self._groups = SiteGroups(self.groups, self.eligible, bool(self.quota))
         self._directory = ClientDirectory(self.features)
@@ -355,7 +353,7 @@ class FairSelection(_Base):
 
     def _loss(self, result: Shareable) -> float | None:
         """Returns the training loss in a result, for policies that use it; None if it is missing or not finite."""
-        if self.loss_key is None:
+        if not self.loss_key:
             return None
         try:
             metrics = from_shareable(result).get_meta_prop(MetaKey.INITIAL_METRICS)
@@ -376,6 +374,11 @@ class FairSelection(_Base):
         gone = [name for name in watched.targets if self.get_client_disconnect_time(name)]
         self._tasks = [pair for pair in self._tasks if pair[1] is not watched]
         rounds.end(watched, how, took, gone)
+
+
+def _as_dict(value: Any) -> Any:
+    """Returns a mapping as a dictionary, which NVFlare can store, and anything else unchanged."""
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def _limit(task: Task, deadline: float | Literal["auto"] | None) -> None:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import psutil  # type: ignore[import-untyped,import-not-found,unused-ignore]
+import psutil
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext
 from nvflare.widgets.widget import Widget
