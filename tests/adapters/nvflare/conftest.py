@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from adapters.nvflare.in_process import Clock, Job
 
 if importlib.util.find_spec("nvflare") is None:
-    collect_ignore = [path.name for path in Path(__file__).parent.glob("*.py") if path.name != "test_installed.py"]
+    collect_ignore = [path.name for path in Path(__file__).parent.glob("*") if path.name != "test_installed.py"]
 
 
 class MakeJob(Protocol):
