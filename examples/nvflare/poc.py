@@ -29,7 +29,7 @@ def main(out: Path) -> None:
     recipe = NumpyFedAvgRecipe(
         name="poc",
         model=[0.0, 0.0, 0.0],
-        min_clients=3,  # the job starts when so many clients are connected
+        min_clients=3,  # the job starts when so many clients are connected, and ends if fewer are alive
         num_rounds=6,
         train_script="client.py",
     )

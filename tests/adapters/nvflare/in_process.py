@@ -60,6 +60,7 @@ class Work:
     metrics: Mapping[str, float] = field(default_factory=dict)
     silent: bool = False
     meta: Mapping[str, Any] = field(default_factory=dict)
+    cookies: Mapping[str, Any] = field(default_factory=dict)  # in place of those of the task
 
 
 @dataclass
@@ -202,7 +203,7 @@ class Job:
         meta = {"NUM_STEPS_CURRENT_ROUND": 1, **work.meta}
         model = FLModel(params_type=ParamsType.FULL, params=dict(params), metrics=dict(work.metrics) or None, meta=meta)
         result = FLModelUtils.to_shareable(model)
-        for cookie, value in (data.get_cookie_jar() or {}).items():
+        for cookie, value in {**(data.get_cookie_jar() or {}), **work.cookies}.items():
             result.add_cookie(cookie, value)
         return result
 

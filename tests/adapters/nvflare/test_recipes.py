@@ -13,6 +13,7 @@ from nvflare.app_common.np.np_model_persistor import NPModelPersistor
 from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
 from nvflare.app_common.workflows.cyclic_ctl import CyclicController
 from nvflare.app_common.workflows.fedavg import FedAvg
+from nvflare.app_common.workflows.lr.fedavg import FedAvgLR
 from nvflare.app_common.workflows.scaffold import Scaffold
 from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
 from nvflare.job_config.api import FedJob
@@ -20,6 +21,7 @@ from nvflare.job_config.script_runner import FrameworkType, ScriptRunner
 
 from turnout.adapters.nvflare import (
     FairFedAvg,
+    FairFedAvgLR,
     FairScaffold,
     FairScatterAndGather,
     FairSelection,
@@ -94,13 +96,18 @@ def test_a_recipe_becomes_a_job_whose_controller_selects_fairly(script: str, tmp
     ("controller", "fair", "kept"),
     [
         (FedAvg(num_clients=3, num_rounds=4), FairFedAvg, {"num_clients": 3, "num_rounds": 4}),
+        (
+            FedAvgLR(damping_factor=0.8, n_features=5, num_clients=3),
+            FairFedAvgLR,
+            {"damping_factor": 0.8, "n_features": 5, "num_clients": 3},
+        ),
         (Scaffold(num_clients=3, num_rounds=4), FairScaffold, {"num_clients": 3, "num_rounds": 4}),
         (ScatterAndGather(min_clients=3, num_rounds=4), FairScatterAndGather, {"_min_clients": 3, "_num_rounds": 4}),
     ],
-    ids=["FedAvg", "Scaffold", "ScatterAndGather"],
+    ids=["FedAvg", "FedAvgLR", "Scaffold", "ScatterAndGather"],
 )
 def test_the_controllers_of_nvflare_keep_their_arguments(
-    controller: Any, fair: type[FairSelection], kept: dict[str, int], script: str, tmp_path: Path
+    controller: Any, fair: type[FairSelection], kept: dict[str, float], script: str, tmp_path: Path
 ) -> None:
     job = job_with(controller, script)
     select_fairly(job, fleet=FLEET, groups={"a": "north"}, eligible=["north"], quota={"north": 1})
@@ -109,7 +116,7 @@ def test_the_controllers_of_nvflare_keep_their_arguments(
     assert type(again) is fair
     assert {name: getattr(again, name) for name in kept} == kept
     assert (again.groups, again.eligible, again.quota) == ({"a": "north"}, ["north"], {"north": 1})
-    assert type(controller) in (FedAvg, Scaffold, ScatterAndGather)  # the original is unchanged
+    assert not isinstance(controller, FairSelection)  # the original is unchanged
 
 
 def test_a_controller_of_ones_own_is_written_with_all_arguments(script: str, tmp_path: Path) -> None:

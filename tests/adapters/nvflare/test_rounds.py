@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections import Counter
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from nvflare.apis.fl_constant import ReturnCode
-from nvflare.app_common.app_constant import AlgorithmConstants
+from nvflare.app_common.app_constant import AlgorithmConstants, AppConstants
+from nvflare.app_common.workflows.fedavg import FedAvg
 
 from adapters.nvflare.conftest import MakeJob
 from adapters.nvflare.controllers import Averaging, OneAfterTheOther, Scaffolding, TwoTasks
@@ -166,13 +168,29 @@ def test_a_result_that_the_controller_does_not_accept_is_a_failure(make_job: Mak
     assert (turn.kind, turn.why) == ("failed", "its result could not be processed: ValueError('three columns')")
 
 
-def test_a_result_that_the_aggregation_skips_is_a_failure(make_job: MakeJob, fleet: str) -> None:
-    if not hasattr(Averaging, "_aggregate_one_result"):
-        pytest.skip("NVFlare 2.7 stops the job if a result is empty")
+def test_a_model_without_parameters_is_a_failure(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(seconds=3), b=always(seconds=1, params={}))
-    job.run(fedavg(fleet))
-    assert turns_of(fleet, "b")[0].why == "its result was not accepted for aggregation"
+    controller = fedavg(fleet)
+    job.run(controller)
+    assert job.engine.panics == []
+    assert controller.saved == [1.0]
+    assert turns_of(fleet, "b")[0].why == "returned a model without parameters"
     assert turns_of(fleet, "a")[0].kind == "arrived"
+
+
+def test_a_result_that_the_aggregation_rejects_is_a_failure(make_job: MakeJob, fleet: str) -> None:
+    class Rejecting(Averaging):
+        def _process_result(self, client_task: Any, fl_ctx: Any) -> None:
+            if client_task.client.name == "b":
+                fl_ctx.set_prop(AppConstants.AGGREGATION_ACCEPTED, False, private=True, sticky=False)
+            else:
+                super()._process_result(client_task, fl_ctx)
+
+    job = make_job(a=always(seconds=3), b=always(seconds=1))
+    controller = Rejecting(fleet=fleet, num_clients=2, num_rounds=1, **FAIR)
+    job.run(controller)
+    assert controller.saved == [1.0]
+    assert turns_of(fleet, "b")[0].why == "its result was not accepted for aggregation"
 
 
 # Clients that are dead or gone
@@ -268,7 +286,7 @@ def test_a_round_of_scaffold_in_which_nobody_returns_keeps_model_and_controls(ma
 
 
 def test_a_model_aggregator_is_not_asked_when_nobody_returned(make_job: MakeJob, fleet: str) -> None:
-    if not hasattr(Averaging, "_aggregate_one_result"):
+    if "aggregator" not in inspect.signature(FedAvg).parameters:
         pytest.skip("FedAvg of NVFlare 2.7 has no aggregator")
     from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
     from nvflare.app_common.aggregators.model_aggregator import ModelAggregator

@@ -11,6 +11,7 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.app_common.abstract.model import ModelLearnable, ModelLearnableKey, make_model_learnable
 from nvflare.app_common.abstract.model_persistor import ModelPersistor
 from nvflare.app_common.aggregators.intime_accumulate_model_aggregator import InTimeAccumulateWeightedAggregator
+from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.shareablegenerators.full_model_shareable_generator import FullModelShareableGenerator
 
 from adapters.nvflare.conftest import MakeJob
@@ -81,13 +82,17 @@ def test_failures_and_rounds_without_results_keep_the_model(make_job: MakeJob, f
         assert kinds == {"a": "late" if bad.silent else "failed", "b": "failed"}
 
 
-def test_an_aggregator_that_rejects_a_result_makes_it_a_failure(make_job: MakeJob, fleet: str) -> None:
-    job = make_job(a=always(), b=always(params={}))
-    run(job, fleet, num_rounds=1)
-    with Scheduler.open(fleet, read_only=True) as scheduler:
-        kinds = {turn.id: turn.kind for turn in scheduler.turns(1)}
-    assert kinds["a"] == "arrived"
+def test_a_result_that_the_aggregator_rejects_is_a_failure(make_job: MakeJob, fleet: str) -> None:
+    stale = {AppConstants.CONTRIBUTION_ROUND: 7}
+    job = make_job(a=always(), b=always(cookies=stale))
+    assert run(job, fleet, num_rounds=1) == [1.0]
     assert job.engine.panics == []
+    with Scheduler.open(fleet, read_only=True) as scheduler:
+        outcomes = {turn.id: (turn.kind, turn.why) for turn in scheduler.turns(1)}
+    assert outcomes == {
+        "a": ("arrived", None),
+        "b": ("failed", "its result was not accepted for aggregation"),
+    }
 
 
 def test_a_job_that_is_aborted_ends(make_job: MakeJob, fleet: str) -> None:

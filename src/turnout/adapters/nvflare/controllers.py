@@ -8,6 +8,7 @@ from nvflare.apis.controller_spec import Task
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 from nvflare.app_common.workflows.fedavg import FedAvg
+from nvflare.app_common.workflows.lr.fedavg import FedAvgLR
 from nvflare.app_common.workflows.scaffold import Scaffold
 from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
 
@@ -16,6 +17,10 @@ from turnout.adapters.nvflare.selection import FairSelection
 
 class FairFedAvg(FairSelection, FedAvg):
     """FedAvg with fair selection."""
+
+
+class FairFedAvgLR(FairSelection, FedAvgLR):
+    """Logistic regression by Newton-Raphson steps, with fair selection."""
 
 
 class FairScaffold(FairSelection, Scaffold):

@@ -7,13 +7,14 @@ from typing import Any, Literal, Unpack
 
 from nvflare.apis.impl.controller import Controller
 from nvflare.app_common.workflows.fedavg import FedAvg
+from nvflare.app_common.workflows.lr.fedavg import FedAvgLR
 from nvflare.app_common.workflows.scaffold import Scaffold
 from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
 from nvflare.widgets.widget import Widget
 
-from turnout.adapters.nvflare.controllers import FairFedAvg, FairScaffold, FairScatterAndGather
+from turnout.adapters.nvflare.controllers import FairFedAvg, FairFedAvgLR, FairScaffold, FairScatterAndGather
 from turnout.adapters.nvflare.fleet import SchedulerOptions
 from turnout.adapters.nvflare.selection import FairSelection
 from turnout.adapters.nvflare.status import StatusReporter
@@ -21,6 +22,7 @@ from turnout.errors import SettingError
 
 FAIR: Mapping[type[Controller], type[FairSelection]] = {
     FedAvg: FairFedAvg,
+    FedAvgLR: FairFedAvgLR,
     Scaffold: FairScaffold,
     ScatterAndGather: FairScatterAndGather,
 }

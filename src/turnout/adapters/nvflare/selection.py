@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus, TaskOperatorKey
-from nvflare.apis.dxo import MetaKey, from_shareable
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
@@ -236,10 +236,10 @@ class FairSelection(_Base):
         """Aggregates the results; without any result, returns an empty one that `update_model` ignores."""
         return super().aggregate(results, aggregate_fn) if results else self._empty_result()
 
-    def update_model(self, model: FLModel, aggr_result: FLModel) -> FLModel:
+    def update_model(self, model: FLModel, aggr_result: FLModel, *args: Any, **kwargs: Any) -> FLModel:
         """Updates the model; keeps it unchanged if nobody has contributed to the round."""
         if self._rounds is None or self._rounds.contributions or aggr_result.params:
-            return super().update_model(model, aggr_result)
+            return super().update_model(model, aggr_result, *args, **kwargs)
         log.warning("turnout: nobody contributed to this round: the model is unchanged")
         return model
 
@@ -337,7 +337,12 @@ class FairSelection(_Base):
             client_task.result = None
             rounds.record_failure(watched, name, f"returned {code}")
             return
-        loss = self._loss(result)
+        content = _content_of(result)
+        if _is_empty_model(content):  # some controllers skip it silently, others end the job
+            client_task.result = None
+            rounds.record_failure(watched, name, "returned a model without parameters")
+            return
+        loss = self._loss(content)
         if received is not None:
             try:
                 received(client_task=client_task, fl_ctx=fl_ctx)
@@ -351,15 +356,10 @@ class FairSelection(_Base):
         elif rounds.record_arrival(watched, name, seconds, loss):
             self.cancel_task(client_task.task, completion_status=TaskCompletionStatus.OK, fl_ctx=fl_ctx)
 
-    def _loss(self, result: Shareable) -> float | None:
+    def _loss(self, content: DXO | None) -> float | None:
         """Returns the training loss in a result, for policies that use it; None if it is missing or not finite."""
-        if not self.loss_key:
-            return None
-        try:
-            metrics = from_shareable(result).get_meta_prop(MetaKey.INITIAL_METRICS)
-        except ValueError:  # not in NVFlare's own format
-            return None
-        loss = metrics.get(self.loss_key) if isinstance(metrics, Mapping) else None
+        metrics = None if content is None else content.get_meta_prop(MetaKey.INITIAL_METRICS)
+        loss = metrics.get(self.loss_key) if self.loss_key and isinstance(metrics, Mapping) else None
         return float(loss) if isinstance(loss, int | float) and math.isfinite(loss) else None
 
     def _settle(self, rounds: FleetRounds) -> None:
@@ -379,6 +379,21 @@ class FairSelection(_Base):
 def _as_dict(value: Any) -> Any:
     """Returns a mapping as a dictionary, which NVFlare can store, and anything else unchanged."""
     return dict(value) if isinstance(value, Mapping) else value
+
+
+def _content_of(result: Shareable) -> DXO | None:
+    """Returns the content of a result; None if it is not in NVFlare's own format."""
+    try:
+        return from_shareable(result)
+    except ValueError:
+        return None
+
+
+def _is_empty_model(content: DXO | None) -> bool:
+    """Returns whether a result should hold the parameters of a model, and holds none."""
+    if content is None or content.data_kind not in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
+        return False
+    return isinstance(content.data, Mapping) and not content.data
 
 
 def _limit(task: Task, deadline: float | Literal["auto"] | None) -> None:
