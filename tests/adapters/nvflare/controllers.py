@@ -39,13 +39,21 @@ class TwoTasks(InMemory, FairSelection, ModelController):
         super().__init__(*args, **kwargs)
         self.num_rounds, self.num_clients = num_rounds, num_clients
         self.evaluated: list[int] = []
+        self.timeouts: list[int] = []  # of the tasks
+        self.open_rounds: list[bool] = []  # whether a round is open when the second task is sent
 
     def run(self) -> None:
         model = self.load_model()
         for _ in range(self.num_rounds):
             cohort = self.sample_clients(self.num_clients)
             self.send_model_and_wait(targets=cohort, data=model)
+            self.open_rounds.append(self.scheduler is not None and self.scheduler.open_round is not None)
             self.evaluated.append(len(self.send_model_and_wait(task_name="validate", targets=cohort, data=model)))
+
+    def broadcast_and_wait(self, task: Any, *args: Any, **kwargs: Any) -> Any:
+        result = super().broadcast_and_wait(task, *args, **kwargs)
+        self.timeouts.append(task.timeout)
+        return result
 
 
 class OneAfterTheOther(InMemory, FairSelection, ModelController):

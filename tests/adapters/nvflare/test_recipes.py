@@ -139,6 +139,13 @@ def test_the_reporter_is_optional_and_can_be_replaced(script: str, tmp_path: Pat
     assert rebuilt(reporter).bandwidth == 50.0
 
 
+def test_packages_that_are_installed_anyway_stay_out_of_the_job(script: str) -> None:
+    job = job_with(FedAvg(num_clients=2), script)
+    job.set_app_packages(["digits_library"])
+    select_fairly(job, fleet=FLEET)
+    assert job.job.app_packages == ["digits_library", "turnout"]
+
+
 def test_a_job_with_an_app_for_each_site_reports_from_each(script: str, tmp_path: Path) -> None:
     job = FedJob(name="own")
     job.to_server(FedAvg(num_clients=2))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import logging
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from nvflare.apis.controller_spec import TaskCompletionStatus
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.app_common.app_constant import AlgorithmConstants, AppConstants
 from nvflare.app_common.workflows.fedavg import FedAvg
@@ -87,9 +89,24 @@ def test_a_client_that_is_still_busy_with_a_late_task_is_not_selected(make_job: 
 
 def test_a_deadline_that_is_no_whole_number_is_rounded_up_for_nvflare_only(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(seconds=1), slow=always(silent=True))
-    job.run(fedavg(fleet, deadline=4.5))
+    controller = TwoTasks(fleet=fleet, num_rounds=1, num_clients=2, **{**FAIR, "deadline": 4.5})
+    job.after(8, job.abort)
+    job.run(controller)
+    assert controller.timeouts == [5, 5]
     assert turns_of(fleet, "slow")[0].seconds == 4.5
-    assert job.clock.now - job.start < 4.5 + 1 + REQUEST_INTERVAL
+
+
+def test_the_deadline_of_the_fleet_replaces_the_time_limit_of_the_controller(make_job: MakeJob, fleet: str) -> None:
+    class Limited(TwoTasks):
+        def run(self) -> None:
+            model, cohort = self.load_model(), self.sample_clients(1)
+            self.send_model_and_wait(targets=cohort, data=model, timeout=3)
+            self.send_model_and_wait(task_name="validate", targets=cohort, data=model, timeout=3)
+
+    job = make_job(a=always(seconds=1))
+    controller = Limited(fleet=fleet, num_rounds=1, num_clients=1, **FAIR)
+    job.run(controller)
+    assert controller.timeouts == [10, 3]  # a limit of another task is kept
 
 
 def test_an_automatic_deadline_follows_the_learned_times(make_job: MakeJob, fleet: str) -> None:
@@ -207,6 +224,28 @@ def test_a_client_that_dies_with_its_task_fails_and_the_others_train_on(make_job
     assert rounds_of(fleet) == 10
 
 
+def test_a_client_that_is_disconnected_at_the_deadline_has_failed_and_is_not_late(
+    make_job: MakeJob, fleet: str
+) -> None:
+    job = make_job(a=always(silent=True), b=always(silent=True))
+    job.after(5, lambda: job.kill("b"))
+    job.run(fedavg(fleet, deadline=100))
+    outcomes = {client: (turn.kind, turn.why) for client, turn in turns_in(fleet, 1).items()}
+    assert outcomes == {"a": ("late", None), "b": ("failed", "was disconnected")}
+
+
+def test_a_task_that_nvflare_cancels_is_a_failure_of_those_that_have_not_answered(
+    make_job: MakeJob, fleet: str
+) -> None:
+    job = make_job(a=always(seconds=1), b=always(seconds=8))
+    job.after(5, lambda: job.communicator.cancel_all_tasks())
+    controller = fedavg(fleet)
+    job.run(controller)
+    assert controller.saved == [1.0]
+    outcomes = {client: (turn.kind, turn.why) for client, turn in turns_in(fleet, 1).items()}
+    assert outcomes == {"a": ("arrived", None), "b": ("failed", "NVFlare cancelled the task")}
+
+
 def test_a_dead_client_is_available_again_after_it_asks_for_work(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(seconds=20), b=in_turn(Work(silent=True), Work()))
 
@@ -320,6 +359,7 @@ def test_rounds_in_which_every_client_is_backed_off_cost_the_job_no_round(make_j
     assert [turn.kind for turn in turns_of(fleet, "a")] == ["failed", "failed", "failed", "arrived"]
     assert controller.saved == [0.0, 0.0, 0.0, 1.0]
     assert rounds_of(fleet) == 4 + 1 + 2 + 4  # back-offs of 1, 2 and 4 rounds
+    assert job.clock.now - job.start >= 2 * (1 + 2 + 4)  # which are not skipped in no time
 
 
 def test_the_job_waits_while_no_client_is_available(
@@ -349,9 +389,61 @@ def test_only_the_first_task_of_a_cohort_counts_and_the_second_has_the_deadline_
     controller = TwoTasks(fleet=fleet, num_rounds=1, num_clients=2, **FAIR)
     job.run(controller)
     assert controller.evaluated == [1]  # b hung in the evaluation
+    assert controller.open_rounds == [False]  # the round was closed with its last outcome
     assert job.clients["b"].names == ["train", "validate"]
     assert {client: turn.kind for client, turn in turns_in(fleet, 1).items()} == {"a": "arrived", "b": "arrived"}
     assert rounds_of(fleet) == 1
+
+
+def test_a_second_task_at_the_same_time_does_not_keep_the_round_open(make_job: MakeJob, fleet: str) -> None:
+    class Parallel(TwoTasks):
+        def run(self) -> None:
+            model, cohort = self.load_model(), self.sample_clients(1)
+            for task_name in ("train", "validate"):
+                self.send_model(task_name=task_name, targets=cohort, data=model, callback=lambda _: None)
+            while self.get_num_standing_tasks():
+                self.open_rounds.append(self.scheduler is not None and self.scheduler.open_round is not None)
+                time.sleep(1)
+
+    job = make_job(a=in_turn(Work(seconds=1), Work(seconds=6)))
+    controller = Parallel(fleet=fleet, num_rounds=1, num_clients=1, **FAIR)
+    job.run(controller)
+    assert job.clients["a"].names == ["train", "validate"]
+    assert controller.open_rounds[0]
+    assert not controller.open_rounds[-1]  # while the second task is still running
+    assert (turns_of(fleet, "a")[0].seconds or 0) < 1 + REQUEST_INTERVAL + 0.2
+
+
+@pytest.mark.parametrize("goes_on", [True, False], ids=["another round", "the end"])
+def test_a_task_that_has_ended_counts_before_nvflare_calls_its_callback(
+    make_job: MakeJob, fleet: str, goes_on: bool
+) -> None:
+    class Quick(TwoTasks):
+        def run(self) -> None:
+            model = self.load_model()
+            self.send_model(targets=self.sample_clients(2), data=model, callback=lambda _: None)
+            time.sleep(6)
+            self.cancel_all_tasks(completion_status=TaskCompletionStatus.TIMEOUT)
+            if goes_on:
+                self.send_model_and_wait(targets=self.sample_clients(2), data=model)
+
+    job = make_job(a=always(seconds=1), b=always(seconds=30))
+    job.run(Quick(fleet=fleet, num_rounds=1, num_clients=2, **FAIR))
+    assert job.engine.panics == []
+    assert {client: turn.kind for client, turn in turns_in(fleet, 1).items()} == {"a": "arrived", "b": "late"}
+    assert rounds_of(fleet) == (2 if goes_on else 1)
+
+
+def test_the_callback_of_the_controller_for_the_end_of_a_task_is_called(make_job: MakeJob, fleet: str) -> None:
+    ended: list[str] = []
+
+    class Listening(TwoTasks):
+        def broadcast_and_wait(self, task: Any, *args: Any, **kwargs: Any) -> Any:
+            task.task_done_cb = lambda task, **_: ended.append(task.name)
+            return super().broadcast_and_wait(task, *args, **kwargs)
+
+    make_job(a=always(), b=always()).run(Listening(fleet=fleet, num_rounds=1, num_clients=2, **FAIR))
+    assert ended == ["train", "validate"]
 
 
 def test_tasks_for_one_client_after_the_other_are_one_round(make_job: MakeJob, fleet: str) -> None:
@@ -450,6 +542,38 @@ def test_a_client_of_an_interrupted_round_that_is_gone_fails(make_job: MakeJob, 
     again.run(fedavg(fleet))
     assert turns_of(fleet, "b")[0].why == "was not connected when the job was restarted"
     assert rounds_of(fleet) == 1
+
+
+def test_a_client_that_has_contributed_to_an_interrupted_round_may_be_gone(make_job: MakeJob, fleet: str) -> None:
+    job = make_job(a=always(seconds=1), b=always(seconds=8))
+    job.after(6, job.abort)
+    job.run(fedavg(fleet))
+    again = make_job(b=always())
+    again.run(fedavg(fleet))
+    assert again.engine.panics == []
+    assert {client: turn.kind for client, turn in turns_in(fleet, 1).items()} == {"a": "arrived", "b": "arrived"}
+
+
+def test_a_client_that_has_failed_in_an_interrupted_round_is_not_asked_again_in_it(
+    make_job: MakeJob, fleet: str
+) -> None:
+    job = make_job(a=always(seconds=1, answer=ReturnCode.EXECUTION_EXCEPTION), b=always(seconds=8))
+    job.after(6, job.abort)
+    job.run(fedavg(fleet))
+    again = make_job(a=always(), b=always())
+    again.run(fedavg(fleet))
+    assert (again.clients["a"].tasks, again.clients["b"].tasks) == (0, 1)
+    assert {client: turn.kind for client, turn in turns_in(fleet, 1).items()} == {"a": "failed", "b": "arrived"}
+
+
+def test_a_job_that_is_aborted_while_it_waits_for_a_task_does_not_make_clients_late(
+    make_job: MakeJob, fleet: str
+) -> None:
+    job = make_job(a=always(seconds=1), b=always(seconds=8))
+    job.after(6, job.abort)
+    job.run(TwoTasks(fleet=fleet, num_rounds=1, num_clients=2, **FAIR))
+    with Scheduler.open(fleet, read_only=True) as scheduler:
+        assert {turn.id: turn.kind for turn in scheduler.turns()} == {"a": "arrived", "b": None}
 
 
 def test_a_job_that_is_aborted_before_any_report_leaves_no_round(make_job: MakeJob, fleet: str) -> None:

@@ -81,7 +81,6 @@ def select_fairly(
         patience=patience,
         loss_key=loss_key,
     )
-    selecting.set_communicator(controller.communicator)
     workflow.controller = selecting
     # The package is installed where it is needed: without this, NVFlare copies parts of it into the job.
     job.set_app_packages([*job.job.app_packages, PACKAGE])

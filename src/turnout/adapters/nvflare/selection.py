@@ -282,9 +282,7 @@ class FairSelection(_Base):
     def _available_clients(self) -> list[str]:
         available = []
         for name in self._client_names():
-            if self.get_client_disconnect_time(name):
-                self._directory.remove(name)
-            elif self._directory.is_free(name):
+            if self._directory.is_free(name) and not self.get_client_disconnect_time(name):
                 available.append(name)
         return available
 
@@ -305,14 +303,14 @@ class FairSelection(_Base):
         rounds = self._rounds
         if rounds is None:
             return False
-        self._settle(rounds)
         names = [target if isinstance(target, str) else target.name for target in targets or ()]
         begun = rounds.begin(names)
         if begun is None:
-            _limit(task, rounds.scheduler.settings.deadline)
+            if not task.timeout:
+                _limit(task, rounds.scheduler.settings.deadline)
             return False
         watched, deadline = begun
-        _limit(task, deadline)
+        _limit(task, deadline)  # also if the controller has a limit of its own: late clients are judged by the deadline
         self._tasks.append((task, watched))
         received, done = task.result_received_cb, task.task_done_cb
 
@@ -369,7 +367,7 @@ class FairSelection(_Base):
                 self._end(rounds, task, watched)
 
     def _end(self, rounds: FleetRounds, task: Task, watched: RoundTask) -> None:
-        how = TaskEnd.INTERRUPTED if self._is_aborted else ENDS.get(task.completion_status, TaskEnd.ERROR)
+        how = ENDS.get(task.completion_status, TaskEnd.ERROR)
         took = [client_task.client.name for client_task in list(task.client_tasks)]
         gone = [name for name in watched.targets if self.get_client_disconnect_time(name)]
         self._tasks = [pair for pair in self._tasks if pair[1] is not watched]
@@ -397,10 +395,9 @@ def _is_empty_model(content: DXO | None) -> bool:
 
 
 def _limit(task: Task, deadline: float | Literal["auto"] | None) -> None:
-    """Sets the time limit of a task, unless it has a shorter one of its own."""
+    """Sets the time limit of a task to the deadline, if there is one, in whole seconds."""
     if not isinstance(deadline, int | float):
         return
-    seconds = max(math.ceil(deadline), 1)
-    task.timeout = min(task.timeout or seconds, seconds)
+    task.timeout = max(math.ceil(deadline), 1)
     if task.operator:
         task.operator[TaskOperatorKey.TIMEOUT] = task.timeout
