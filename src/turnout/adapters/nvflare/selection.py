@@ -280,11 +280,7 @@ class FairSelection(_Base):
         return self._rounds
 
     def _available_clients(self) -> list[str]:
-        available = []
-        for name in self._client_names():
-            if self._directory.is_free(name) and not self.get_client_disconnect_time(name):
-                available.append(name)
-        return available
+        return [name for name in self._client_names() if self._directory.is_free(name)]
 
     def _wait(self, seconds: float) -> None:
         end = time.monotonic() + seconds
