@@ -7,7 +7,7 @@ BUILT_FROM := pyproject.toml setup.py constraints.txt \
 	$(wildcard src/turnout/kernel/_fast.pyx src/turnout/kernel/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check test-frameworks torture oldest bench results pictures mutants clean flower-simulation flower-deployment flower-existing-app
+.PHONY: help setup demo test lint check test-frameworks torture oldest bench results pictures mutants clean flower-simulation flower-deployment flower-existing-app nvflare-oldest nvflare-simulation nvflare-poc
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -42,8 +42,8 @@ WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 check: setup  ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark -m 'not framework'
 
-test-frameworks: setup oldest  ## run complete applications of Flower, and the adapter with the oldest supported Flower (6 min)
-	$(BIN)/python -m pytest -q -p no:benchmark -m framework tests/test_flower_examples.py
+test-frameworks: setup oldest nvflare-oldest  ## run complete applications of Flower and NVFlare, and the adapters with the oldest supported versions (11 min)
+	$(BIN)/python -m pytest -q -p no:benchmark -m framework tests/test_flower_examples.py tests/test_nvflare_examples.py
 
 torture: setup  ## kill the scheduler many more times than the tests do, and try other examples of every property (20 min)
 	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark tests/scheduler/test_found_faults.py tests/scheduler/test_interruptions.py tests/scheduler/test_faults.py tests/store/test_kills.py
@@ -59,6 +59,15 @@ $(OLDEST)/.installed: tests/adapters/flower/oldest.txt
 oldest: setup $(OLDEST)/.installed  ## test the Flower adapter with the oldest supported Flower
 	PYTHONPATH=src $(OLDEST)/bin/python -m pytest -q tests/adapters/flower -p no:cacheprovider
 
+NVFLARE_OLDEST := .venv-nvflare-2.7
+$(NVFLARE_OLDEST)/.installed: tests/adapters/nvflare/oldest.txt
+	$(PYTHON) -m venv $(NVFLARE_OLDEST)
+	$(NVFLARE_OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+nvflare-oldest: setup $(NVFLARE_OLDEST)/.installed  ## test the NVFlare adapter with the oldest supported NVFlare, also in its simulator
+	PYTHONPATH=$(CURDIR)/src $(NVFLARE_OLDEST)/bin/python -m pytest -q tests/adapters/nvflare -p no:cacheprovider
+
 flower-simulation: setup  ## compare fair selection with Flower's random selection on 40 simulated phones (2 min)
 	$(BIN)/python examples/run_flower.py simulation --rounds 45
 
@@ -67,6 +76,12 @@ flower-deployment: setup  ## run SuperLink and SuperNodes on this machine; one i
 
 flower-existing-app: setup  ## run a Flower app, and the same app with fair selection
 	$(BIN)/python examples/run_flower.py existing-app
+
+nvflare-simulation: setup  ## run fair selection in NVFlare's simulator; one client fails, one is too slow (1 min)
+	$(BIN)/python examples/nvflare/simulation.py
+
+nvflare-poc: setup  ## run an NVFlare server and clients as processes with TLS on this machine (2 min)
+	$(BIN)/python examples/nvflare/poc.py
 
 bench: setup  ## measure a round in units of a memory copy, and compare with reference implementations (needs 3 GB)
 	$(BIN)/turnout bench
@@ -86,6 +101,6 @@ pictures: setup  ## take the screenshots of the dashboard in docs/ (needs chromi
 	PYTHONPATH=. $(BIN)/python tests/dashboard/pictures.py docs/pictures
 
 clean:  ## remove all build results
-	rm -rf .venv .venv-flower-* build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so
+	rm -rf .venv .venv-flower-* .venv-nvflare-* build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

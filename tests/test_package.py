@@ -161,6 +161,7 @@ def documented_api() -> dict[str, list[str]]:
         "turnout.store",
         "turnout.lab",
         "turnout.adapters.flower",
+        "turnout.adapters.nvflare",
     ],
 )
 def test_the_documents_list_the_public_names_of_each_package(package: str) -> None:

@@ -178,6 +178,16 @@ def test_missing_clients_are_learned_with_the_fixed_deadline(open_fleet: OpenFle
     assert model_of(scheduler).bank.tobytes() == expected.bank.tobytes()
 
 
+@pytest.mark.parametrize(("deadline", "after"), [(6, None), (None, 6)], ids=["deadline", "after"])
+def test_a_client_that_misses_a_whole_number_of_seconds_leaves_a_sound_file(
+    open_fleet: OpenFleet, deadline: int | None, after: int | None
+) -> None:
+    scheduler = open_fleet(deadline=deadline)
+    scheduler.choose(["a", "b", "c", "d"])
+    scheduler.close_round(after=after)
+    assert {(turn.kind, turn.seconds) for turn in scheduler.turns(1)} == {("late", 6.0)}
+
+
 def test_an_update_after_the_deadline_counts_while_the_round_is_open(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(deadline=5.0, settings={"cohort_size": 3})
     scheduler.choose(offered("a", "b", "c"))

@@ -37,7 +37,7 @@ def build_closed_round(
     is_waiting = not kept or any(turn.kind is None for turn in turns)
     missing = "late" if len(kept) < opened.wanted else "outrun"
     if len(kept) < opened.wanted and is_waiting:
-        limit = opened.deadline or after or opened.elapsed
+        limit = float(opened.deadline or after or opened.elapsed)  # the checksum of a turn is that of a float
         if math.isnan(limit):  # nothing can be learned from how long the missing clients took
             limit, missing = 0.0, "failed"
         duration = max(duration, limit)

@@ -1,0 +1,101 @@
+"""Keeps track of the clients of a job: which of them run, what they report, and which are still busy."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from turnout.errors import OfferError
+from turnout.log import EscapingLog
+from turnout.scheduler import Features
+
+log = EscapingLog(logging.getLogger("turnout.nvflare"))
+
+
+class LateTurn(NamedTuple):
+    """A turn whose round was closed while the client still worked on its task."""
+
+    round: int
+    started: float  # by the monotonic clock
+
+
+class ClientDirectory:
+    """Learns from every request for work that a client runs, is free, and what its status is.
+
+    NVFlare calls it from several threads.
+    """
+
+    def __init__(self, features: Features) -> None:
+        self._features = features
+        self._lock = threading.Lock()
+        self._statuses: dict[str, Mapping[str, Any] | None] = {}  # of the clients that have asked for work
+        self._late: dict[str, LateTurn] = {}
+
+    def record_request(self, client: str, status: Mapping[str, Any] | None) -> LateTurn | None:
+        """Records that a client asks for work; returns the late turn that it has thereby finished, if any."""
+        with self._lock:
+            self._statuses[client] = status
+            return self._late.pop(client, None)
+
+    def record_late(self, client: str, turn: LateTurn) -> None:
+        """Records that a client is still busy with the task of a closed round."""
+        with self._lock:
+            self._late[client] = turn
+
+    def remove(self, client: str) -> None:
+        """Forgets a client that is gone: it must ask for work before it is available again."""
+        with self._lock:
+            self._statuses.pop(client, None)
+            self._late.pop(client, None)
+
+    def is_known(self, client: str) -> bool:
+        """Returns whether a client has asked for work."""
+        with self._lock:
+            return client in self._statuses
+
+    def is_free(self, client: str) -> bool:
+        """Returns whether a client has asked for work and is not busy with the task of a closed round."""
+        with self._lock:
+            return client in self._statuses and client not in self._late
+
+    def statuses(
+        self, clients: Iterable[str], configured: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, Mapping[str, Any] | None]:
+        """Returns the status of each client, None if nothing is known about it.
+
+        Args:
+            clients: The available clients.
+            configured: The site configuration of each client, whose values take precedence.
+        """
+        with self._lock:
+            reported = {client: self._statuses.get(client) for client in clients}
+        checked: dict[str, Mapping[str, Any] | None] = {}
+        for client, status in reported.items():
+            own = configured.get(client, {})
+            values = {**(status or {}), **{name: own[name] for name in self._names if name in own}}
+            if not values:
+                checked[client] = None
+            elif self._is_valid(client, values):
+                checked[client] = {name: values[name] for name in self._names}
+            elif self._have_defaults:
+                checked[client] = None
+        return checked
+
+    @property
+    def _names(self) -> list[str]:
+        return [feature.name for feature in self._features.declared]
+
+    @property
+    def _have_defaults(self) -> bool:
+        return all(feature.default is not None for feature in self._features.declared)
+
+    def _is_valid(self, client: str, status: Mapping[str, Any]) -> bool:
+        try:
+            self._features.check(client, status)
+        except OfferError as error:
+            effect = "nothing is assumed to be known about it" if self._have_defaults else "excluded from this round"
+            log.warning("turnout: %s: %s", effect, error)
+            return False
+        return True

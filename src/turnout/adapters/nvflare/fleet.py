@@ -1,0 +1,101 @@
+"""Opens the fleet of a job from plain values: NVFlare stores the arguments of a component as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from turnout.errors import SettingError
+from turnout.kernel.arrays import as_count
+from turnout.scheduler import Features, FleetReader, Scheduler, SchedulerSettings, live_policy
+from turnout.scheduler import SchedulerOptions as SchedulerOptions
+
+#: Options of `Scheduler.open` that have an argument of their own.
+NAMED_OPTIONS = {"settings": "guarantee", "deadline": "deadline"}
+#: Keys by which NVFlare takes a dictionary in a job for the description of a component.
+COMPONENT_KEYS = ("path", "class_path", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPlan:
+    """The file of a fleet and its settings.
+
+    Attributes:
+        path: The file of the fleet: an absolute path on the server.
+        guarantee: The settings of the policy, such as `guaranteed_rate`, `tolerance` and `cohort_size`.
+        deadline: The deadline of a round in seconds, "auto", or None.
+        options: Other options of `Scheduler.open`, such as `policy` and `overcommit`.
+        quota: The number of places that are reserved for each group in each cohort.
+    """
+
+    path: str
+    guarantee: Mapping[str, Any] = field(default_factory=dict)
+    deadline: float | Literal["auto"] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    quota: Mapping[str, int] = field(default_factory=dict)
+
+    def check(self, features: Features) -> None:
+        """Raises SettingError if a value is invalid, before any job is submitted."""
+        if not isinstance(self.path, str) or not Path(self.path).is_absolute():
+            raise SettingError(
+                f"fleet must be an absolute path on the server, got {self.path!r}: NVFlare runs the server of a job in "
+                "a working directory of its own"
+            )
+        for name, value in (("guarantee", self.guarantee), ("options", self.options), ("quota", self.quota)):
+            if not isinstance(value, Mapping):
+                raise SettingError(f"{name} must be a mapping, got {value!r}")
+            misread = [key for key in COMPONENT_KEYS if key in value]
+            if misread:
+                raise SettingError(f"{name} has the unknown setting {misread[0]!r}: remove it")
+        for name, argument in NAMED_OPTIONS.items():
+            if name in self.options:
+                raise SettingError(f"options has {name!r}: pass it as {argument}=…")
+        for group, places in self.quota.items():
+            as_count(f"quota of {group}", places, SettingError, least=0)
+        settings = SchedulerSettings.from_kwargs(self._options(self.guarantee))
+        live_policy(settings, features.outputs, 1)
+
+    def open(
+        self, clients: Sequence[str], groups: Mapping[str, str], cohort_size: int | None, features: Features
+    ) -> Scheduler:
+        """Opens the fleet, or creates it with these clients.
+
+        Args:
+            clients: All clients of the job.
+            groups: The group of each client that has one.
+            cohort_size: The number of clients that the controller asks for; it applies if `guarantee` has none.
+            features: The features of the clients.
+        """
+        guarantee = dict(self.guarantee)
+        if cohort_size:
+            guarantee.setdefault("cohort_size", cohort_size)
+        options = self._options(guarantee)
+        if self.quota:
+            options = self._with_quota(options, self._groups_by_row(clients, groups))
+        scheduler = Scheduler.open(self.path, features=features, **options)
+        if scheduler.open_round is None:
+            scheduler.register(clients)
+        return scheduler
+
+    def _options(self, guarantee: Mapping[str, Any]) -> SchedulerOptions:
+        options: Any = {**self.options, "settings": guarantee, "deadline": self.deadline}
+        checked: SchedulerOptions = options
+        return checked
+
+    def _with_quota(self, options: SchedulerOptions, groups: Sequence[str | None]) -> SchedulerOptions:
+        """Returns the options with the policy inside a `Quota`."""
+        inner = {"policy": options.get("policy", SchedulerSettings().policy), "settings": options["settings"]}
+        return {**options, "policy": "quota", "settings": {**inner, "least": dict(self.quota), "groups": list(groups)}}
+
+    def _groups_by_row(self, clients: Sequence[str], groups: Mapping[str, str]) -> Sequence[str | None]:
+        """Returns the groups of all clients in the order in which they are registered.
+
+        An existing fleet keeps its groups: a client that joined later is in no group.
+        """
+        if not Path(self.path).exists():
+            return [groups.get(client) for client in clients]
+        with FleetReader(self.path) as reader:
+            stored: Sequence[str | None] = reader.settings.settings.get("groups", [])
+            return stored

@@ -1,0 +1,399 @@
+"""A mixin for controllers: a scheduler selects the cohorts, and every outcome is reported to it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus, TaskOperatorKey
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+from nvflare.app_common.abstract.fl_model import FLModel
+from nvflare.app_common.app_constant import AlgorithmConstants, AppConstants
+
+from turnout.adapters.nvflare.clients import ClientDirectory
+from turnout.adapters.nvflare.fleet import FleetPlan
+from turnout.adapters.nvflare.groups import SiteGroups
+from turnout.adapters.nvflare.rounds import FleetRounds, RoundTask, TaskEnd
+from turnout.adapters.nvflare.status import read_status
+from turnout.errors import SettingError
+from turnout.kernel.arrays import as_number
+from turnout.log import EscapingLog
+from turnout.scheduler import PAPER_FEATURES, Features, Scheduler
+
+if TYPE_CHECKING:
+    from nvflare.apis.impl.controller import Controller as _Base
+else:
+    _Base = object  # NVFlare finds the arguments of a controller in the bases of its class
+
+log = EscapingLog(logging.getLogger("turnout.nvflare"))
+POLL = 0.2  # seconds between two checks whether a client is available
+EMPTY_ROUND_PAUSE = 2.0  # seconds between two rounds in which every available client is backed off
+PROGRESS_INTERVAL = 30.0  # seconds between two log lines while no client is available
+ENDS = {
+    TaskCompletionStatus.OK: TaskEnd.COMPLETE,
+    TaskCompletionStatus.TIMEOUT: TaskEnd.TIMEOUT,
+    TaskCompletionStatus.CLIENT_DEAD: TaskEnd.DEAD,
+    TaskCompletionStatus.ABORTED: TaskEnd.INTERRUPTED,
+}
+
+
+class FairSelection(_Base):
+    """Makes a controller train on the clients that a scheduler selects: `class Mine(FairSelection, FedAvg)`.
+
+    `sample_clients` returns the cohort of the next round. The first task that is sent to its clients is the work of the
+    round: it ends at the deadline, or as soon as enough results have arrived, and every outcome is reported.
+
+    All arguments are plain values, because NVFlare stores them in the job. A subclass may declare other `features`.
+
+    Args:
+        args: The arguments of the controller.
+        fleet: The file of the fleet, an absolute path on the server.
+        guarantee: The settings of the policy, such as `guaranteed_rate`, `tolerance` and `cohort_size`. Without a
+            `cohort_size`, a round has as many clients as the controller asks for.
+        deadline: The deadline of a round in seconds, or "auto"; NVFlare rounds it up to whole seconds.
+        options: Other options of `Scheduler.open`, such as `policy`, `overcommit` and `backoff_after`.
+        groups: The group of each client: a mapping, or the name of a value in the site configuration (NVFlare 2.9).
+        eligible: The groups that may be selected; all clients by default.
+        quota: The number of places that are reserved for each group in each cohort.
+        patience: The seconds to wait before the first round until every client has asked for work.
+        loss_key: The metric of a result that holds the client's training loss, for policies such as Oort; "" for none.
+        kwargs: The keyword arguments of the controller.
+    """
+
+    features: ClassVar[Features] = PAPER_FEATURES
+
+    def __init__(
+        self,
+        *args: Any,
+        fleet: str,
+        guarantee: Mapping[str, Any] | None = None,
+        deadline: float | Literal["auto"] | None = None,
+        options: Mapping[str, Any] | None = None,
+        groups: Mapping[str, str] | str | None = None,
+        eligible: Sequence[str] | None = None,
+        quota: Mapping[str, int] | None = None,
+        patience: float = 30.0,
+        loss_key: str = "train_loss",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.set_up_selection(
+            fleet=fleet,
+            guarantee=guarantee,
+            deadline=deadline,
+            options=options,
+            groups=groups,
+            eligible=eligible,
+            quota=quota,
+            patience=patience,
+            loss_key=loss_key,
+        )
+
+    def set_up_selection(
+        self,
+        *,
+        fleet: str,
+        guarantee: Mapping[str, Any] | None = None,
+        deadline: float | Literal["auto"] | None = None,
+        options: Mapping[str, Any] | None = None,
+        groups: Mapping[str, str] | str | None = None,
+        eligible: Sequence[str] | None = None,
+        quota: Mapping[str, int] | None = None,
+        patience: float = 30.0,
+        loss_key: str = "train_loss",
+    ) -> None:
+        """Checks and stores the arguments of the constructor.
+
+        Args:
+            fleet: See the constructor, also for the following.
+            guarantee: The settings of the policy.
+            deadline: The deadline of a round.
+            options: Other options of the scheduler.
+            groups: The group of each client.
+            eligible: The groups that may be selected.
+            quota: The places of each group.
+            patience: The seconds to wait before the first round.
+            loss_key: The metric that holds the training loss.
+        """
+        # NVFlare writes them into the job, and finds them under the names of the arguments.
+        self.fleet, self.deadline = fleet, deadline
+        self.guarantee, self.options, self.quota = _as_dict(guarantee), _as_dict(options), _as_dict(quota)
+        self.groups, self.eligible = _as_dict(groups), None if eligible is None else list(eligible)
+        self.patience, self.loss_key = as_number("patience", patience, SettingError, least=0), loss_key
+        given = {"guarantee": self.guarantee, "options": self.options, "quota": self.quota}
+        self._plan = FleetPlan(fleet, deadline=deadline, **{name: value for name, value in given.items() if value})
+        self._plan.check(self.features)
+        self._groups = SiteGroups(self.groups, self.eligible, bool(self.quota))
+        self._directory = ClientDirectory(self.features)
+        self._rounds: FleetRounds | None = None
+        self._tasks: list[tuple[Task, RoundTask]] = []
+        self._signal: Signal | None = None
+
+    @property
+    def scheduler(self) -> Scheduler | None:
+        """The scheduler of the fleet; None before the first selection."""
+        return None if self._rounds is None else self._rounds.scheduler
+
+    # The life of the controller
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Runs the controller."""
+        self._signal = abort_signal
+        super().control_flow(abort_signal, fl_ctx)
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Closes the last round and the file of the fleet."""
+        try:
+            super().stop_controller(fl_ctx)
+        finally:
+            rounds, self._rounds = self._rounds, None
+            if rounds is not None:
+                self._settle(rounds)
+                rounds.close()
+                rounds.scheduler.close()
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Notes which clients ask for work, with which status, and which are disconnected."""
+        super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.BEFORE_PROCESS_TASK_REQUEST:
+            peer = fl_ctx.get_peer_context()
+            if isinstance(peer, FLContext):
+                self._record_request(peer.get_identity_name(), read_status(peer))
+        elif event_type == EventType.CLIENT_DISCONNECTED:
+            self._directory.remove(fl_ctx.get_prop(FLContextKey.DISCONNECTED_CLIENT_NAME))
+
+    # Selection
+
+    def sample_clients(self, num_clients: int | None = None) -> list[str]:
+        """Returns the cohort of the next round; waits while no client is available.
+
+        Args:
+            num_clients: The number of clients, if `guarantee` has no `cohort_size`. The first call decides: the size of
+                a cohort is a setting of the fleet.
+
+        Returns:
+            The names of the clients; an empty list only if the job was aborted.
+        """
+        rounds = self._open_fleet(num_clients)
+        self._settle(rounds)
+        waiting_since = last_logged = time.monotonic()
+        while not self._is_aborted:
+            available = self._available_clients()
+            if available:
+                cohort = rounds.select(self._directory.statuses(available, self._groups.configurations))
+                if cohort:
+                    return cohort
+                self._wait(EMPTY_ROUND_PAUSE)
+                continue
+            if time.monotonic() - last_logged >= PROGRESS_INTERVAL:
+                last_logged = time.monotonic()
+                log.info("turnout: no client has been available for %.0f s", last_logged - waiting_since)
+            self._wait(POLL)
+        return []
+
+    # Tasks
+
+    def broadcast(
+        self,
+        task: Task,
+        fl_ctx: FLContext,
+        targets: Any = None,
+        min_responses: int = 1,
+        wait_time_after_min_received: int = 0,
+    ) -> Any:
+        """Sends a task; if it is the work of a round, its outcomes are reported and it ends at the deadline."""
+        if self._watch(task, targets):
+            min_responses = wait_time_after_min_received = 0  # the round decides how many results are enough
+        return super().broadcast(task, fl_ctx, targets, min_responses, wait_time_after_min_received)
+
+    def broadcast_and_wait(
+        self,
+        task: Task,
+        fl_ctx: FLContext,
+        targets: Any = None,
+        min_responses: int = 1,
+        wait_time_after_min_received: int = 0,
+        abort_signal: Signal | None = None,
+    ) -> Any:
+        """Does the same as `broadcast`, and waits until the task has ended."""
+        if self._watch(task, targets):
+            min_responses = wait_time_after_min_received = 0
+        return super().broadcast_and_wait(
+            task, fl_ctx, targets, min_responses, wait_time_after_min_received, abort_signal
+        )
+
+    # Rounds in which nobody came back
+
+    def aggregate(self, results: list[FLModel], aggregate_fn: Any = None) -> FLModel:
+        """Aggregates the results; without any result, returns an empty one that `update_model` ignores."""
+        return super().aggregate(results, aggregate_fn) if results else self._empty_result()
+
+    def update_model(self, model: FLModel, aggr_result: FLModel, *args: Any, **kwargs: Any) -> FLModel:
+        """Updates the model; keeps it unchanged if nobody has contributed to the round."""
+        if self._rounds is None or self._rounds.contributions or aggr_result.params:
+            return super().update_model(model, aggr_result, *args, **kwargs)
+        log.warning("turnout: nobody contributed to this round: the model is unchanged")
+        return model
+
+    def _get_aggregated_result(self) -> FLModel:
+        """Returns the result of FedAvg's aggregation of results as they arrive (NVFlare 2.8 and later)."""
+        if self._rounds is None or self._rounds.contributions:
+            return super()._get_aggregated_result()
+        return self._empty_result()
+
+    def _empty_result(self) -> FLModel:
+        meta = {"nr_aggregated": 0, AlgorithmConstants.SCAFFOLD_CTRL_DIFF: {}}
+        return FLModel(params={}, meta=meta)
+
+    # Private
+
+    @property
+    def _is_aborted(self) -> bool:
+        return self._signal is not None and bool(self._signal.triggered)
+
+    def _client_names(self) -> list[str]:
+        """Returns the names of all clients of the job that may be selected, in a reproducible order."""
+        clients = {client.name: client for client in self._engine.get_clients()}
+        self._groups.learn(clients.values())
+        return [name for name in sorted(clients) if self._groups.is_eligible(name)]
+
+    def _open_fleet(self, num_clients: int | None) -> FleetRounds:
+        """Opens the fleet before the first selection, and waits until every client has asked for work."""
+        if self._rounds is None:
+            names = self._client_names()
+            groups = {name: group for name in names if (group := self._groups.group_of(name)) is not None}
+            scheduler = self._plan.open(names, groups, num_clients, self.features)
+            self._rounds = FleetRounds(scheduler, self._directory)
+            start = time.monotonic()
+            while not self._is_aborted and not all(map(self._directory.is_known, self._client_names())):
+                if time.monotonic() - start >= self.patience:
+                    break
+                self._wait(POLL)
+        return self._rounds
+
+    def _available_clients(self) -> list[str]:
+        return [name for name in self._client_names() if self._directory.is_free(name)]
+
+    def _wait(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not self._is_aborted and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, POLL))
+
+    def _record_request(self, client: str, status: dict[str, Any] | None) -> None:
+        rounds = self._rounds
+        if rounds is None:
+            self._directory.record_request(client, status)
+        else:
+            rounds.record_request(client, status)
+
+    def _watch(self, task: Task, targets: Any) -> bool:
+        """Sets the deadline of a task, and reports its outcomes if it is the work of the round."""
+        rounds = self._rounds
+        if rounds is None:
+            return False
+        names = [target if isinstance(target, str) else target.name for target in targets or ()]
+        begun = rounds.begin(names)
+        if begun is None:
+            if not task.timeout:
+                _limit(task, rounds.scheduler.settings.deadline)
+            return False
+        watched, deadline = begun
+        _limit(task, deadline)  # also if the controller has a limit of its own: late clients are judged by the deadline
+        self._tasks.append((task, watched))
+        received, done = task.result_received_cb, task.task_done_cb
+
+        def result_received(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            self._receive(rounds, watched, client_task, fl_ctx, received)
+
+        def task_done(task: Task, fl_ctx: FLContext) -> None:
+            self._end(rounds, task, watched)
+            if done is not None:
+                done(task=task, fl_ctx=fl_ctx)
+
+        task.result_received_cb, task.task_done_cb = result_received, task_done
+        return True
+
+    def _receive(
+        self, rounds: FleetRounds, watched: RoundTask, client_task: ClientTask, fl_ctx: FLContext, received: Any
+    ) -> None:
+        """Passes a result on to the controller, and reports the outcome of the client."""
+        name, result, seconds = client_task.client.name, client_task.result, time.monotonic() - watched.started
+        code = result.get_return_code(default=ReturnCode.OK)
+        if code != ReturnCode.OK:
+            client_task.result = None
+            rounds.record_failure(watched, name, f"returned {code}")
+            return
+        content = _content_of(result)
+        if _is_empty_model(content):  # some controllers skip it silently, others end the job
+            client_task.result = None
+            rounds.record_failure(watched, name, "returned a model without parameters")
+            return
+        loss = self._loss(content)
+        if received is not None:
+            try:
+                received(client_task=client_task, fl_ctx=fl_ctx)
+            except Exception as error:  # one bad result must not end the round of the others
+                client_task.result = None
+                log.exception("turnout: the result of %s could not be processed", name)
+                rounds.record_failure(watched, name, f"its result could not be processed: {error!r}")
+                return
+        if fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED) is False:
+            rounds.record_failure(watched, name, "its result was not accepted for aggregation")
+        elif rounds.record_arrival(watched, name, seconds, loss):
+            self.cancel_task(client_task.task, completion_status=TaskCompletionStatus.OK, fl_ctx=fl_ctx)
+
+    def _loss(self, content: DXO | None) -> float | None:
+        """Returns the training loss in a result, for policies that use it; None if it is missing or not finite."""
+        metrics = None if content is None else content.get_meta_prop(MetaKey.INITIAL_METRICS)
+        loss = metrics.get(self.loss_key) if self.loss_key and isinstance(metrics, Mapping) else None
+        return float(loss) if isinstance(loss, int | float) and math.isfinite(loss) else None
+
+    def _settle(self, rounds: FleetRounds) -> None:
+        """Accounts for tasks that have ended although NVFlare has not called their callback yet."""
+        for task, watched in list(self._tasks):
+            if task.completion_status is not None:
+                self._end(rounds, task, watched)
+
+    def _end(self, rounds: FleetRounds, task: Task, watched: RoundTask) -> None:
+        how = ENDS.get(task.completion_status, TaskEnd.ERROR)
+        took = [client_task.client.name for client_task in list(task.client_tasks)]
+        gone = [name for name in watched.targets if self.get_client_disconnect_time(name)]
+        self._tasks = [pair for pair in self._tasks if pair[1] is not watched]
+        rounds.end(watched, how, took, gone)
+
+
+def _as_dict(value: Any) -> Any:
+    """Returns a mapping as a dictionary, which NVFlare can store, and anything else unchanged."""
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _content_of(result: Shareable) -> DXO | None:
+    """Returns the content of a result; None if it is not in NVFlare's own format."""
+    try:
+        return from_shareable(result)
+    except ValueError:
+        return None
+
+
+def _is_empty_model(content: DXO | None) -> bool:
+    """Returns whether a result should hold the parameters of a model, and holds none."""
+    if content is None or content.data_kind not in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
+        return False
+    return isinstance(content.data, Mapping) and not content.data
+
+
+def _limit(task: Task, deadline: float | Literal["auto"] | None) -> None:
+    """Sets the time limit of a task to the deadline, if there is one, in whole seconds."""
+    if not isinstance(deadline, int | float):
+        return
+    task.timeout = max(math.ceil(deadline), 1)
+    if task.operator:
+        task.operator[TaskOperatorKey.TIMEOUT] = task.timeout

@@ -1,0 +1,211 @@
+"""Recipes and jobs that select fairly: the job that NVFlare writes can be read again on the server."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nvflare.app_common.np.np_model_persistor import NPModelPersistor
+from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
+from nvflare.app_common.workflows.cyclic_ctl import CyclicController
+from nvflare.app_common.workflows.fedavg import FedAvg
+from nvflare.app_common.workflows.lr.fedavg import FedAvgLR
+from nvflare.app_common.workflows.scaffold import Scaffold
+from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
+from nvflare.job_config.api import FedJob
+from nvflare.job_config.script_runner import FrameworkType, ScriptRunner
+
+from turnout.adapters.nvflare import (
+    FairFedAvg,
+    FairFedAvgLR,
+    FairScaffold,
+    FairScatterAndGather,
+    FairSelection,
+    StatusReporter,
+    select_fairly,
+)
+from turnout.errors import SettingError
+
+FLEET = "/srv/fleet.turnout"
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A training script in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("client.py").write_text("print('training')\n")
+    return "client.py"
+
+
+def numpy_recipe(script: str) -> NumpyFedAvgRecipe:
+    has_model = "model" in inspect.signature(NumpyFedAvgRecipe).parameters
+    model = {"model": [0.0, 0.0]} if has_model else {}
+    return NumpyFedAvgRecipe(name="digits", min_clients=3, num_rounds=4, train_script=script, **model)
+
+
+def job_with(controller: Any, script: str) -> FedJob:
+    job = FedJob(name="own")
+    job.to_server(NPModelPersistor(), id="persistor")
+    job.to_server(controller)
+    job.to_clients(ScriptRunner(script=script, framework=FrameworkType.NUMPY))
+    return job
+
+
+def exported(recipe: Any, folder: Path) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """Returns the server's and the clients' configuration of the written job, and all file names in it."""
+    job = recipe if isinstance(recipe, FedJob) else getattr(recipe, "_job", None) or recipe.job
+    job.export_job(str(folder / "jobs"))
+    files = sorted(path.relative_to(folder).as_posix() for path in (folder / "jobs").rglob("*") if path.is_file())
+    (server,) = (folder / "jobs").rglob("config_fed_server.json")
+    (client,) = (folder / "jobs").rglob("config_fed_client.json")
+    return json.loads(server.read_text()), json.loads(client.read_text()), files
+
+
+def rebuilt(component: dict[str, Any]) -> Any:
+    """Builds a component of a job as NVFlare does on the server."""
+    module, _, name = component["path"].rpartition(".")
+    return getattr(importlib.import_module(module), name)(**component["args"])
+
+
+def test_a_recipe_becomes_a_job_whose_controller_selects_fairly(script: str, tmp_path: Path) -> None:
+    recipe = numpy_recipe(script)
+    select_fairly(
+        recipe, fleet=FLEET, guarantee={"guaranteed_rate": 0.1, "tolerance": 3.0}, deadline=60, overcommit=1.2
+    )
+    server, client, files = exported(recipe, tmp_path)
+    (workflow,) = server["workflows"]
+    controller = rebuilt(workflow)
+    assert isinstance(controller, FairFedAvg | FairScatterAndGather)
+    assert controller.fleet == FLEET
+    assert controller.guarantee == {"guaranteed_rate": 0.1, "tolerance": 3.0}
+    assert controller.options == {"overcommit": 1.2}
+    assert controller.deadline == 60
+    assert 4 in (getattr(controller, "num_rounds", None), getattr(controller, "_num_rounds", None))
+    assert "turnout.adapters.nvflare.status.StatusReporter" in [entry["path"] for entry in client["components"]]
+    assert not any("turnout" in name for name in files)  # the package is installed, not copied
+    assert any(name.endswith("custom/client.py") for name in files)  # the training script is unchanged
+    (copied,) = [name for name in files if name.endswith("custom/client.py")]
+    assert (tmp_path / copied).read_text() == Path(script).read_text()
+
+
+@pytest.mark.parametrize(
+    ("controller", "fair", "kept"),
+    [
+        (FedAvg(num_clients=3, num_rounds=4), FairFedAvg, {"num_clients": 3, "num_rounds": 4}),
+        (
+            FedAvgLR(damping_factor=0.8, n_features=5, num_clients=3),
+            FairFedAvgLR,
+            {"damping_factor": 0.8, "n_features": 5, "num_clients": 3},
+        ),
+        (Scaffold(num_clients=3, num_rounds=4), FairScaffold, {"num_clients": 3, "num_rounds": 4}),
+        (ScatterAndGather(min_clients=3, num_rounds=4), FairScatterAndGather, {"_min_clients": 3, "_num_rounds": 4}),
+    ],
+    ids=["FedAvg", "FedAvgLR", "Scaffold", "ScatterAndGather"],
+)
+def test_the_controllers_of_nvflare_keep_their_arguments(
+    controller: Any, fair: type[FairSelection], kept: dict[str, float], script: str, tmp_path: Path
+) -> None:
+    job = job_with(controller, script)
+    select_fairly(job, fleet=FLEET, groups={"a": "north"}, eligible=["north"], quota={"north": 1})
+    server, _, _ = exported(job, tmp_path)
+    again = rebuilt(server["workflows"][0])
+    assert type(again) is fair
+    assert {name: getattr(again, name) for name in kept} == kept
+    assert (again.groups, again.eligible, again.quota) == ({"a": "north"}, ["north"], {"north": 1})
+    assert not isinstance(controller, FairSelection)  # the original is unchanged
+
+
+def test_a_controller_of_ones_own_is_written_with_all_arguments(script: str, tmp_path: Path) -> None:
+    job = job_with(FairFedAvg(num_clients=5, fleet=FLEET, deadline="auto", patience=3.0, loss_key=""), script)
+    job.set_app_packages(["turnout"])
+    server, _, _ = exported(job, tmp_path)
+    again = rebuilt(server["workflows"][0])
+    assert (again.num_clients, again.fleet, again.deadline, again.patience) == (5, FLEET, "auto", 3.0)
+    assert again.loss_key == ""
+
+
+def test_the_reporter_is_optional_and_can_be_replaced(script: str, tmp_path: Path) -> None:
+    silent, own = job_with(FedAvg(num_clients=2), script), job_with(FedAvg(num_clients=2), script)
+    select_fairly(silent, fleet=FLEET, reporter=None)
+    select_fairly(own, fleet=FLEET, reporter=StatusReporter(bandwidth=50.0))
+    _, client, _ = exported(silent, tmp_path / "silent")
+    assert "StatusReporter" not in json.dumps(client)
+    _, client, _ = exported(own, tmp_path / "own")
+    (reporter,) = [entry for entry in client["components"] if entry["path"].endswith("StatusReporter")]
+    assert rebuilt(reporter).bandwidth == 50.0
+
+
+def test_packages_that_are_installed_anyway_stay_out_of_the_job(script: str) -> None:
+    job = job_with(FedAvg(num_clients=2), script)
+    job.set_app_packages(["digits_library"])
+    select_fairly(job, fleet=FLEET)
+    assert job.job.app_packages == ["digits_library", "turnout"]
+
+
+def test_a_job_with_an_app_for_each_site_reports_from_each(script: str, tmp_path: Path) -> None:
+    job = FedJob(name="own")
+    job.to_server(FedAvg(num_clients=2))
+    for site in ("site-1", "site-2"):
+        job.to(ScriptRunner(script=script, framework=FrameworkType.NUMPY), site)
+    select_fairly(job, fleet=FLEET)
+    job.export_job(str(tmp_path / "jobs"))
+    configurations = [path.read_text() for path in (tmp_path / "jobs").rglob("config_fed_client.json")]
+    assert len(configurations) == 2
+    assert all(text.count("turnout.adapters.nvflare.status.StatusReporter") == 1 for text in configurations)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"fleet": "fleet.turnout"}, "fleet must be an absolute path on the server, got 'fleet.turnout'"),
+        ({"fleet": FLEET, "guarantee": {"garanteed_rate": 0.1}}, "garanteed_rate"),
+        ({"fleet": FLEET, "guarantee": {"guaranteed_rate": 2.0}}, "guaranteed_rate"),
+        ({"fleet": FLEET, "guarantee": [0.1]}, "guarantee must be a mapping"),
+        ({"fleet": FLEET, "guarantee": {"path": "x"}}, "unknown setting 'path'"),
+        ({"fleet": FLEET, "deadline": -1}, "deadline"),
+        ({"fleet": FLEET, "cohort_size": 3}, "cohort_size"),
+        ({"fleet": FLEET, "settings": {"cohort_size": 3}}, "options has 'settings': pass it as guarantee="),
+        ({"fleet": FLEET, "groups": {"a": "b"}, "quota": {"b": -1}}, "quota of b"),
+        ({"fleet": FLEET, "patience": -1}, "patience"),
+    ],
+)
+def test_invalid_settings_are_refused_when_the_job_is_written(
+    settings: dict[str, Any], message: str, script: str
+) -> None:
+    job = job_with(FedAvg(num_clients=2), script)
+    with pytest.raises((SettingError, TypeError), match=message):
+        select_fairly(job, **settings)
+
+
+def test_other_controllers_are_refused_with_the_lines_to_write(script: str) -> None:
+    job = job_with(CyclicController(num_rounds=2, task_assignment_timeout=5), script)
+    with pytest.raises(SettingError, match=r"job has CyclicController: .* write class Mine\(FairSelection"):
+        select_fairly(job, fleet=FLEET)
+    with pytest.raises(SettingError, match="job has no controller"):
+        select_fairly(FedJob(name="empty"), fleet=FLEET)
+    with pytest.raises(SettingError, match="must be a recipe or a job of NVFlare, got 5"):
+        select_fairly(5, fleet=FLEET)
+
+
+def test_a_job_is_made_fair_only_once(script: str) -> None:
+    job = job_with(FedAvg(num_clients=2), script)
+    select_fairly(job, fleet=FLEET)
+    with pytest.raises(SettingError, match="FairFedAvg selects fairly already"):
+        select_fairly(job, fleet=FLEET)
+
+
+def test_a_subclass_of_a_controller_must_be_combined_by_its_author(script: str) -> None:
+    class Own(FedAvg):
+        pass
+
+    with pytest.raises(SettingError, match="the job has Own"):
+        select_fairly(job_with(Own(num_clients=2), script), fleet=FLEET)
+
+    class OwnFair(FairSelection, Own):
+        pass
+
+    assert OwnFair(num_clients=2, fleet=FLEET).num_clients == 2

@@ -1,0 +1,650 @@
+"""Every order of events in a round, with NVFlare's own controllers and task manager."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from nvflare.apis.controller_spec import TaskCompletionStatus
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.app_common.app_constant import AlgorithmConstants, AppConstants
+from nvflare.app_common.workflows.fedavg import FedAvg
+
+from adapters.nvflare.conftest import MakeJob
+from adapters.nvflare.controllers import Averaging, OneAfterTheOther, Scaffolding, TwoTasks
+from adapters.nvflare.in_process import REQUEST_INTERVAL, Job, Work, always, in_turn
+from turnout.errors import SettingError
+from turnout.scheduler import Scheduler, Turn, examine
+
+FAIR: dict[str, Any] = {"guarantee": {"guaranteed_rate": 0.2}, "deadline": 10}
+
+
+def fedavg(fleet: str, *, num_clients: int = 2, num_rounds: int = 1, **settings: Any) -> Averaging:
+    return Averaging(fleet=fleet, num_clients=num_clients, num_rounds=num_rounds, **{**FAIR, **settings})
+
+
+def turns_of(fleet: str, client: str) -> list[Turn]:
+    with Scheduler.open(fleet, read_only=True) as scheduler:
+        return scheduler.history(client)
+
+
+def turns_in(fleet: str, round: int) -> dict[str, Turn]:
+    with Scheduler.open(fleet, read_only=True) as scheduler:
+        return {turn.id: turn for turn in scheduler.turns(round)}
+
+
+def rounds_of(fleet: str) -> int:
+    """Returns the number of closed rounds; asserts that the file is sound and no round is open."""
+    assert all(finding.sound is not False for finding in examine(Path(fleet)))
+    with Scheduler.open(fleet, read_only=True) as scheduler:
+        assert scheduler.open_round is None
+        return scheduler.round
+
+
+# Results before and after the deadline
+
+
+def test_results_before_the_deadline_are_aggregated_and_timed_since_the_task_was_sent(
+    make_job: MakeJob, fleet: str
+) -> None:
+    job, controller = make_job(a=always(seconds=1), b=always(seconds=5)), fedavg(fleet)
+    job.run(controller)
+    assert controller.saved == [1.0]
+    turns = turns_in(fleet, 1)
+    assert {turn.kind for turn in turns.values()} == {"arrived"}
+    for client, seconds in (("a", 1), ("b", 5)):  # a client asks for work at most one interval after the task was sent
+        assert seconds <= (turns[client].seconds or 0) <= seconds + REQUEST_INTERVAL + 0.2
+    assert rounds_of(fleet) == 1
+
+
+def test_a_client_that_exceeds_the_deadline_is_late_and_its_next_request_tells_its_time(
+    make_job: MakeJob, fleet: str
+) -> None:
+    job = make_job(a=always(seconds=1), slow=always(seconds=25))
+    controller = fedavg(fleet, num_rounds=12)
+    job.run(controller)
+    first = turns_of(fleet, "slow")[0]
+    assert (first.round, first.kind, first.seconds) == (1, "late", 10.0)
+    assert 25 <= (first.late_seconds or 0) <= 25 + 2 * REQUEST_INTERVAL
+    assert job.clients["slow"].dropped >= 1
+    assert controller.saved[0] == 1.0  # the round was aggregated without it
+    assert rounds_of(fleet) == 12
+
+
+def test_a_client_that_is_still_busy_with_a_late_task_is_not_selected(make_job: MakeJob, fleet: str) -> None:
+    job = make_job(a=always(seconds=1), slow=always(seconds=60))
+    job.run(fedavg(fleet, num_rounds=8))
+    with Scheduler.open(fleet, read_only=True) as scheduler:
+        rounds = [turn.round for turn in scheduler.history("slow")]
+        assert rounds == [1]
+        assert scheduler.round == 8
+        assert scheduler.certificate().promised[scheduler.clients.index("slow")] < 1  # it earned nothing meanwhile
+
+
+def test_a_deadline_that_is_no_whole_number_is_rounded_up_for_nvflare_only(make_job: MakeJob, fleet: str) -> None:
+    job = make_job(a=always(seconds=1), slow=always(silent=True))
+    controller = TwoTasks(fleet=fleet, num_rounds=1, num_clients=2, **{**FAIR, "deadline": 4.5})
+    job.after(8, job.abort)
+    job.run(controller)
+    assert controller.timeouts == [5, 5]
+    assert turns_of(fleet, "slow")[0].seconds == 4.5
+
+
+def test_the_deadline_of_the_fleet_replaces_the_time_limit_of_the_controller(make_job: MakeJob, fleet: str) -> None:
+    class Limited(TwoTasks):
+        def run(self) -> None:
+            model, cohort = self.load_model(), self.sample_clients(1)
+            self.send_model_and_wait(targets=cohort, data=model, timeout=3)
+            self.send_model_and_wait(task_name="validate", targets=cohort, data=model, timeout=3)
+
+    job = make_job(a=always(seconds=1))
+    controller = Limited(fleet=fleet, num_rounds=1, num_clients=1, **FAIR)
+    job.run(controller)
+    assert controller.timeouts == [10, 3]  # a limit of another task is kept
+
+
+def test_an_automatic_deadline_follows_the_learned_times(make_job: MakeJob, fleet: str) -> None:
+    script = in_turn(*[Work(seconds=1)] * 3, Work(silent=True))
+    job = make_job(a=always(seconds=1), b=script)
+    options = {"deadline_ceiling": 100.0}
+    job.run(fedavg(fleet, deadline="auto", num_rounds=5, options=options))
+    hung = turns_of(fleet, "b")[3]
+    assert hung.kind == "late"
+    assert (hung.seconds or 0) < 30
+    assert rounds_of(fleet) == 5
+
+
+def test_the_first_results_end_an_overcommitted_round_and_the_others_are_outrun(make_job: MakeJob, fleet: str) -> None:
+    job = make_job(a=always(seconds=1), b=always(seconds=2), c=always(seconds=8))
+    job.run(fedavg(fleet, num_rounds=1, options={"overcommit": 1.5}))
+    assert {client: turn.kind for client, turn in turns_in(fleet, 1).items()} == {
+        "a": "arrived",
+        "b": "arrived",
+        "c": "outrun",
+    }
+    assert job.clock.now - job.start < 8
+
+
+def test_without_a_deadline_the_fleet_keeps_the_time_limit_of_the_controller(make_job: MakeJob, fleet: str) -> None:
+    class Limited(TwoTasks):
+        def run(self) -> None:
+            model = self.load_model()
+            self.send_model_and_wait(targets=self.sample_clients(2), data=model, timeout=7)
+
+    job = make_job(a=always(seconds=1), b=always(silent=True))
+    job.run(Limited(fleet=fleet, num_rounds=1, num_clients=2))
+    late = turns_of(fleet, "b")[0]
+    assert late.kind == "late"
+    assert 7 <= (late.seconds or 0) <= 8
+
+
+# Failures
+
+
+@pytest.mark.parametrize("code", [ReturnCode.EXECUTION_EXCEPTION, ReturnCode.TASK_ABORTED, ReturnCode.BAD_TASK_DATA])
+@pytest.mark.parametrize("first", [True, False], ids=["before the others", "after the others"])
+def test_an_error_code_is_the_failure_of_that_client_and_the_job_goes_on(
+    make_job: MakeJob, fleet: str, code: str, first: bool
+) -> None:
+    job = make_job(a=always(seconds=2), b=always(seconds=1 if first else 5, answer=code))
+    controller = fedavg(fleet, num_rounds=2, options={"backoff_after": 5})
+    job.run(controller)
+    assert job.engine.panics == []
+    assert controller.saved == [1.0, 2.0]
+    assert [(turn.kind, turn.why) for turn in turns_of(fleet, "b")] == [("failed", f"returned {code}")] * 2
+    assert job.clock.now - job.start < 20  # no round waited for the deadline
+
+
+def test_a_failing_client_is_backed_off_and_selected_again_later(make_job: MakeJob, fleet: str) -> None:
+    script = in_turn(Work(answer=ReturnCode.EXECUTION_EXCEPTION), Work(answer=ReturnCode.EXECUTION_EXCEPTION), Work())
+    job = make_job(a=always(), b=always(), c=script)
+    job.run(fedavg(fleet, num_rounds=14, options={"backoff_after": 1}))
+    kinds = [turn.kind for turn in turns_of(fleet, "c")]
+    assert kinds[:2] == ["failed", "failed"]
+    assert "arrived" in kinds
+
+
+def test_a_result_that_the_controller_does_not_accept_is_a_failure(make_job: MakeJob, fleet: str) -> None:
+    class Picky(Averaging):
+        def _process_result(self, client_task: Any, fl_ctx: Any) -> None:
+            if client_task.client.name == "b":
+                raise ValueError("three columns")
+            super()._process_result(client_task, fl_ctx)
+
+    job = make_job(a=always(seconds=3), b=always(seconds=1))
+    controller = Picky(fleet=fleet, num_clients=2, num_rounds=1, **FAIR)
+    job.run(controller)
+    assert controller.saved == [1.0]  # the result of a, which came later, counts
+    turn = turns_of(fleet, "b")[0]
+    assert (turn.kind, turn.why) == ("failed", "its result could not be processed: ValueError('three columns')")
+
+
+def test_a_model_without_parameters_is_a_failure(make_job: MakeJob, fleet: str) -> None:
+    job = make_job(a=always(seconds=3), b=always(seconds=1, params={}))
+    controller = fedavg(fleet)
+    job.run(controller)
+    assert job.engine.panics == []
+    assert controller.saved == [1.0]
+    assert turns_of(fleet, "b")[0].why == "returned a model without parameters"
+    assert turns_of(fleet, "a")[0].kind == "arrived"
+
+
+def test_a_result_that_the_aggregation_rejects_is_a_failure(make_job: MakeJob, fleet: str) -> None:
+    class Rejecting(Averaging):
+        def _process_result(self, client_task: Any, fl_ctx: Any) -> None:
+            if client_task.client.name == "b":
+                fl_ctx.set_prop(AppConstants.AGGREGATION_ACCEPTED, False, private=True, sticky=False)
+            else:
+                super()._process_result(client_task, fl_ctx)
+
+    job = make_job(a=always(seconds=3), b=always(seconds=1))
+    controller = Rejecting(fleet=fleet, num_clients=2, num_rounds=1, **FAIR)
+    job.run(controller)
+    assert controller.saved == [1.0]
+    assert turns_of(fleet, "b")[0].why == "its result was not accepted for aggregation"
+
+
+# Clients that are dead or gone
+
+
+def test_a_client_that_dies_with_its_task_fails_and_the_others_train_on(make_job: MakeJob, fleet: str) -> None:
+    job = make_job(a=always(seconds=1), b=always(silent=True))
+    job.after(5, lambda: job.kill("b"))
+    job.run(fedavg(fleet, num_rounds=10, deadline=200))
+    turn = turns_of(fleet, "b")[0]
+    assert (turn.kind, turn.why) == ("failed", "was disconnected")
+    assert job.clock.now - job.start < 150  # the round ended when NVFlare gave the client up
+    assert [turn.round for turn in turns_of(fleet, "b")] == [1]
+    assert rounds_of(fleet) == 10
+
+
+def test_a_client_that_is_disconnected_at_the_deadline_has_failed_and_is_not_late(
+    make_job: MakeJob, fleet: str
+) -> None:
+    job = make_job(a=always(silent=True), b=always(silent=True))
+    job.after(5, lambda: job.kill("b"))
+    job.run(fedavg(fleet, deadline=100))
+    outcomes = {client: (turn.kind, turn.why) for client, turn in turns_in(fleet, 1).items()}
+    assert outcomes == {"a": ("late", None), "b": ("failed", "was disconnected")}
+
+
+def test_a_task_that_nvflare_cancels_is_a_failure_of_those_that_have_not_answered(
+    make_job: MakeJob, fleet: str
+) -> None:
+    job = make_job(a=always(seconds=1), b=always(seconds=8))
+    job.after(5, lambda: job.communicator.cancel_all_tasks())
+    controller = fedavg(fleet)
+    job.run(controller)
+    assert controller.saved == [1.0]
+    outcomes = {client: (turn.kind, turn.why) for client, turn in turns_in(fleet, 1).items()}
+    assert outcomes == {"a": ("arrived", None), "b": ("failed", "NVFlare cancelled the task")}
+
+
+def test_a_dead_client_is_available_again_after_it_asks_for_work(make_job: MakeJob, fleet: str) -> None:
+    job = make_job(a=always(seconds=20), b=in_turn(Work(silent=True), Work()))
+
+    def restart() -> None:
+        job.clients["b"].asks, job.clients["b"].due = True, 0.0
+        with job.engine.new_context() as fl_ctx:
+            job.communicator.client_is_active("b", "restarted", fl_ctx)
+
+    job.after(5, lambda: job.kill("b"))
+    job.after(120, restart)
+    job.run(fedavg(fleet, num_rounds=20, deadline=30))
+    turns = turns_of(fleet, "b")
+    assert turns[0].kind == "late"
+    assert turns[0].late_seconds is None  # the time of the restart says nothing about its speed
+    assert turns[-1].kind == "arrived"
+
+
+def test_a_client_that_does_not_fetch_its_task_fails(make_job: MakeJob, fleet: str) -> None:
+    job = make_job(a=always(seconds=1), b=always())
+
+    def stop_asking() -> None:
+        job.clients["b"].asks = False
+
+    class Stopping(Averaging):
+        def sample_clients(self, num_clients: int | None = None) -> list[str]:
+            cohort = super().sample_clients(num_clients)
+            stop_asking()
+            return cohort
+
+    job.run(Stopping(fleet=fleet, num_clients=2, num_rounds=1, **FAIR))
+    turn = turns_of(fleet, "b")[0]
+    assert turn.kind == "failed"
+    assert str(turn.why).startswith("did not fetch the task within 10 s")
+
+
+def test_clients_that_never_ask_for_work_are_not_selected(make_job: MakeJob, fleet: str) -> None:
+    job = make_job(a=always(), b=always(), absent=always())
+    job.clients["absent"].asks = False
+    job.run(fedavg(fleet, num_rounds=4, patience=12))
+    assert turns_of(fleet, "absent") == []
+    assert job.clock.now - job.start > 12
+
+
+def test_the_first_round_waits_for_the_clients_but_not_longer_than_needed(make_job: MakeJob, fleet: str) -> None:
+    job = make_job(a=always(), b=always())
+    job.clients["b"].due = job.start + 15
+    job.run(fedavg(fleet, patience=100))
+    assert turns_in(fleet, 1).keys() == {"a", "b"}
+    assert job.clock.now - job.start < 30
+
+
+# Rounds without results, and rounds without clients
+
+
+def test_a_round_in_which_nobody_returns_keeps_the_model(
+    make_job: MakeJob, fleet: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = in_turn(Work(), Work(answer=ReturnCode.EXECUTION_EXCEPTION), Work())
+    job = make_job(a=script, b=script)
+    controller = fedavg(fleet, num_rounds=3)
+    job.run(controller)
+    assert job.engine.panics == []
+    assert controller.saved == [1.0, 1.0, 2.0]
+    assert "nobody contributed to this round: the model is unchanged" in caplog.text
+
+
+def test_a_round_of_scaffold_in_which_nobody_returns_keeps_model_and_controls(make_job: MakeJob, fleet: str) -> None:
+    controls = {AlgorithmConstants.SCAFFOLD_CTRL_DIFF: {"w": np.ones(2)}}
+    good = Work(params={"w": np.ones(2)}, meta=controls)
+    job = make_job(a=in_turn(good, Work(silent=True)))
+    controller = Scaffolding(fleet=fleet, num_clients=1, num_rounds=2, **FAIR)
+    job.run(controller)
+    assert job.engine.panics == []
+    assert controller.saved == [1.0, 1.0]
+    np.testing.assert_array_equal(controller._global_ctrl_weights["w"], np.ones(2))
+    assert [turn.kind for turn in turns_of(fleet, "a")] == ["arrived", "late"]
+
+
+def test_a_model_aggregator_is_not_asked_when_nobody_returned(make_job: MakeJob, fleet: str) -> None:
+    if "aggregator" not in inspect.signature(FedAvg).parameters:
+        pytest.skip("FedAvg of NVFlare 2.7 has no aggregator")
+    from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+    from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
+
+    class Last(ModelAggregator):
+        def __init__(self) -> None:
+            super().__init__()
+            self.accepted: list[FLModel] = []
+
+        def accept_model(self, model: FLModel) -> None:
+            self.accepted.append(model)
+
+        def aggregate_model(self) -> FLModel:
+            return FLModel(params_type=ParamsType.FULL, params=self.accepted[-1].params)
+
+        def reset_stats(self) -> None:
+            self.accepted.clear()
+
+    job = make_job(a=in_turn(Work(), Work(answer=ReturnCode.EXECUTION_EXCEPTION), Work()))
+    controller = fedavg(fleet, num_clients=1, num_rounds=3, aggregator=Last())
+    job.run(controller)
+    assert job.engine.panics == []
+    assert controller.saved == [1.0, 1.0, 2.0]
+
+
+def test_rounds_in_which_every_client_is_backed_off_cost_the_job_no_round(make_job: MakeJob, fleet: str) -> None:
+    bad = Work(answer=ReturnCode.EXECUTION_EXCEPTION)
+    job = make_job(a=in_turn(bad, bad, bad, Work()))
+    controller = fedavg(fleet, num_clients=1, num_rounds=4, options={"backoff_after": 1})
+    job.run(controller)
+    assert [turn.kind for turn in turns_of(fleet, "a")] == ["failed", "failed", "failed", "arrived"]
+    assert controller.saved == [0.0, 0.0, 0.0, 1.0]
+    assert rounds_of(fleet) == 4 + 1 + 2 + 4  # back-offs of 1, 2 and 4 rounds
+    assert job.clock.now - job.start >= 2 * (1 + 2 + 4)  # which are not skipped in no time
+
+
+def test_the_job_waits_while_no_client_is_available(
+    make_job: MakeJob, fleet: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    job = make_job(a=always())
+    job.clients["a"].asks = False
+
+    def arrive() -> None:
+        job.clients["a"].asks = True
+
+    job.after(100, arrive)
+    controller = fedavg(fleet, num_clients=1, num_rounds=2)
+    job.run(controller)
+    assert controller.saved == [1.0, 2.0]
+    assert "no client has been available for 30 s" in caplog.text
+
+
+# Tasks that are not the work of a round, and several tasks in a round
+
+
+def test_only_the_first_task_of_a_cohort_counts_and_the_second_has_the_deadline_too(
+    make_job: MakeJob, fleet: str
+) -> None:
+    job = make_job(a=always(seconds=1), b=in_turn(Work(seconds=1), Work(silent=True)))
+    controller = TwoTasks(fleet=fleet, num_rounds=1, num_clients=2, **FAIR)
+    job.run(controller)
+    assert controller.evaluated == [1]  # b hung in the evaluation
+    assert controller.open_rounds == [False]  # the round was closed with its last outcome
+    assert job.clients["b"].names == ["train", "validate"]
+    assert {client: turn.kind for client, turn in turns_in(fleet, 1).items()} == {"a": "arrived", "b": "arrived"}
+    assert rounds_of(fleet) == 1
+
+
+def test_a_second_task_at_the_same_time_does_not_keep_the_round_open(make_job: MakeJob, fleet: str) -> None:
+    class Parallel(TwoTasks):
+        def run(self) -> None:
+            model, cohort = self.load_model(), self.sample_clients(1)
+            for task_name in ("train", "validate"):
+                self.send_model(task_name=task_name, targets=cohort, data=model, callback=lambda _: None)
+            while self.get_num_standing_tasks():
+                self.open_rounds.append(self.scheduler is not None and self.scheduler.open_round is not None)
+                time.sleep(1)
+
+    job = make_job(a=in_turn(Work(seconds=1), Work(seconds=6)))
+    controller = Parallel(fleet=fleet, num_rounds=1, num_clients=1, **FAIR)
+    job.run(controller)
+    assert job.clients["a"].names == ["train", "validate"]
+    assert controller.open_rounds[0]
+    assert not controller.open_rounds[-1]  # while the second task is still running
+    assert (turns_of(fleet, "a")[0].seconds or 0) < 1 + REQUEST_INTERVAL + 0.2
+
+
+@pytest.mark.parametrize("goes_on", [True, False], ids=["another round", "the end"])
+def test_a_task_that_has_ended_counts_before_nvflare_calls_its_callback(
+    make_job: MakeJob, fleet: str, goes_on: bool
+) -> None:
+    class Quick(TwoTasks):
+        def run(self) -> None:
+            model = self.load_model()
+            self.send_model(targets=self.sample_clients(2), data=model, callback=lambda _: None)
+            time.sleep(6)
+            self.cancel_all_tasks(completion_status=TaskCompletionStatus.TIMEOUT)
+            if goes_on:
+                self.send_model_and_wait(targets=self.sample_clients(2), data=model)
+
+    job = make_job(a=always(seconds=1), b=always(seconds=30))
+    job.run(Quick(fleet=fleet, num_rounds=1, num_clients=2, **FAIR))
+    assert job.engine.panics == []
+    assert {client: turn.kind for client, turn in turns_in(fleet, 1).items()} == {"a": "arrived", "b": "late"}
+    assert rounds_of(fleet) == (2 if goes_on else 1)
+
+
+def test_the_callback_of_the_controller_for_the_end_of_a_task_is_called(make_job: MakeJob, fleet: str) -> None:
+    ended: list[str] = []
+
+    class Listening(TwoTasks):
+        def broadcast_and_wait(self, task: Any, *args: Any, **kwargs: Any) -> Any:
+            task.task_done_cb = lambda task, **_: ended.append(task.name)
+            return super().broadcast_and_wait(task, *args, **kwargs)
+
+    make_job(a=always(), b=always()).run(Listening(fleet=fleet, num_rounds=1, num_clients=2, **FAIR))
+    assert ended == ["train", "validate"]
+
+
+def test_tasks_for_one_client_after_the_other_are_one_round(make_job: MakeJob, fleet: str) -> None:
+    job = make_job(a=always(seconds=1), b=always(seconds=2), c=always(answer=ReturnCode.EXECUTION_EXCEPTION))
+    controller = OneAfterTheOther(fleet=fleet, num_rounds=2, num_clients=3, **{**FAIR, "options": {"backoff_after": 5}})
+    job.run(controller)
+    assert rounds_of(fleet) == 2
+    assert {client: turn.kind for client, turn in turns_in(fleet, 2).items()} == {
+        "a": "arrived",
+        "b": "arrived",
+        "c": "failed",
+    }
+    assert (turns_in(fleet, 1)["b"].seconds or 0) < 2 + REQUEST_INTERVAL + 0.5  # since its own task was sent
+
+
+def test_a_client_to_which_the_controller_sends_nothing_is_not_late(make_job: MakeJob, fleet: str) -> None:
+    class Forgetful(TwoTasks):
+        def run(self) -> None:
+            model = self.load_model()
+            for _ in range(2):
+                self.send_model_and_wait(targets=self.sample_clients(2)[:1], data=model)
+
+    job = make_job(a=always(), b=always())
+    job.run(Forgetful(fleet=fleet, num_rounds=1, num_clients=2, **FAIR))
+    kinds = Counter((turn.kind, turn.why) for turn in turns_in(fleet, 1).values())
+    assert kinds == {("arrived", None): 1, ("failed", "the controller sent it no task"): 1}
+
+
+def test_a_cohort_that_is_sampled_again_without_a_task_is_not_a_round(make_job: MakeJob, fleet: str) -> None:
+    class Hesitant(TwoTasks):
+        def run(self) -> None:
+            model = self.load_model()
+            self.cohorts = [self.sample_clients(1) for _ in range(3)]
+            self.send_model_and_wait(targets=self.cohorts[-1], data=model)
+
+    job = make_job(a=always(), b=always())
+    controller = Hesitant(fleet=fleet, num_rounds=1, num_clients=1, **FAIR)
+    job.run(controller)
+    assert controller.cohorts[0] == controller.cohorts[1] == controller.cohorts[2]
+    assert rounds_of(fleet) == 1
+
+
+def test_tasks_for_other_clients_are_left_alone(make_job: MakeJob, fleet: str) -> None:
+    class Everybody(TwoTasks):
+        def run(self) -> None:
+            model = self.load_model()
+            cohort = self.sample_clients(1)
+            self.evaluated = [len(self.send_model_and_wait(task_name="validate", data=model))]
+            self.send_model_and_wait(targets=cohort, data=model)
+
+    job = make_job(a=always(), b=always())
+    controller = Everybody(fleet=fleet, num_rounds=1, num_clients=1, **FAIR)
+    job.run(controller)
+    assert controller.evaluated == [2]
+    assert [turn.kind for turn in turns_in(fleet, 1).values()] == ["arrived"]
+
+
+def test_a_cohort_cannot_be_sampled_while_another_is_working(make_job: MakeJob, fleet: str) -> None:
+    class Impatient(TwoTasks):
+        def run(self) -> None:
+            model = self.load_model()
+            self.send_model(targets=self.sample_clients(1), data=model, callback=lambda _: None)
+            self.sample_clients(1)
+
+    job = make_job(a=always(seconds=5), b=always())
+    job.run(Impatient(fleet=fleet, num_rounds=1, num_clients=1, **FAIR))
+    assert "round 1 is still running" in job.engine.panics[0]
+
+
+# The life of the job and of the fleet
+
+
+def test_a_job_that_is_aborted_leaves_a_round_with_reports_to_the_next_job(make_job: MakeJob, fleet: str) -> None:
+    job = make_job(a=always(seconds=1), b=always(seconds=8))
+    job.after(6, job.abort)
+    job.run(fedavg(fleet, num_rounds=3))
+    with Scheduler.open(fleet, read_only=True) as scheduler:
+        assert scheduler.open_round is not None
+        assert {turn.id: turn.kind for turn in scheduler.turns()} == {"a": "arrived", "b": None}
+    seconds = turns_of(fleet, "a")[0].seconds
+    again = make_job(a=always(seconds=3), b=always(seconds=4))
+    controller = fedavg(fleet, num_rounds=1)
+    again.run(controller)
+    assert controller.saved == [1.0]  # both have trained
+    assert (again.clients["a"].tasks, again.clients["b"].tasks) == (1, 1)
+    assert {turn.kind for turn in turns_in(fleet, 1).values()} == {"arrived"}
+    assert turns_of(fleet, "a")[0].seconds == seconds  # the first report counts
+    assert rounds_of(fleet) == 1
+
+
+def test_a_client_of_an_interrupted_round_that_is_gone_fails(make_job: MakeJob, fleet: str) -> None:
+    job = make_job(a=always(seconds=1), b=always(seconds=8))
+    job.after(6, job.abort)
+    job.run(fedavg(fleet))
+    again = make_job(a=always())
+    again.run(fedavg(fleet))
+    assert turns_of(fleet, "b")[0].why == "was not connected when the job was restarted"
+    assert rounds_of(fleet) == 1
+
+
+def test_a_client_that_has_contributed_to_an_interrupted_round_may_be_gone(make_job: MakeJob, fleet: str) -> None:
+    job = make_job(a=always(seconds=1), b=always(seconds=8))
+    job.after(6, job.abort)
+    job.run(fedavg(fleet))
+    again = make_job(b=always())
+    again.run(fedavg(fleet))
+    assert again.engine.panics == []
+    assert {client: turn.kind for client, turn in turns_in(fleet, 1).items()} == {"a": "arrived", "b": "arrived"}
+
+
+def test_a_client_that_has_failed_in_an_interrupted_round_is_not_asked_again_in_it(
+    make_job: MakeJob, fleet: str
+) -> None:
+    job = make_job(a=always(seconds=1, answer=ReturnCode.EXECUTION_EXCEPTION), b=always(seconds=8))
+    job.after(6, job.abort)
+    job.run(fedavg(fleet))
+    again = make_job(a=always(), b=always())
+    again.run(fedavg(fleet))
+    assert (again.clients["a"].tasks, again.clients["b"].tasks) == (0, 1)
+    assert {client: turn.kind for client, turn in turns_in(fleet, 1).items()} == {"a": "failed", "b": "arrived"}
+
+
+def test_a_job_that_is_aborted_while_it_waits_for_a_task_does_not_make_clients_late(
+    make_job: MakeJob, fleet: str
+) -> None:
+    job = make_job(a=always(seconds=1), b=always(seconds=8))
+    job.after(6, job.abort)
+    job.run(TwoTasks(fleet=fleet, num_rounds=1, num_clients=2, **FAIR))
+    with Scheduler.open(fleet, read_only=True) as scheduler:
+        assert {turn.id: turn.kind for turn in scheduler.turns()} == {"a": "arrived", "b": None}
+
+
+def test_a_job_that_is_aborted_before_any_report_leaves_no_round(make_job: MakeJob, fleet: str) -> None:
+    job = make_job(a=always(seconds=8), b=always(seconds=8))
+    job.after(6, job.abort)
+    controller = fedavg(fleet)
+    job.run(controller)
+    assert set(controller.saved) <= {0.0}  # NVFlare 2.7 saves the unchanged model
+    assert rounds_of(fleet) == 0
+
+
+def test_a_job_that_is_aborted_while_it_waits_for_clients_ends(make_job: MakeJob, fleet: str) -> None:
+    job = make_job(a=always())
+    job.clients["a"].asks = False
+    job.after(50, job.abort)
+    job.run(fedavg(fleet))
+    assert job.clock.now - job.start < 55
+    assert rounds_of(fleet) == 0
+
+
+def test_the_next_job_of_a_fleet_continues_its_books(make_job: MakeJob, fleet: str) -> None:
+    for _ in range(2):
+        make_job(a=always(), b=always(), c=always()).run(fedavg(fleet, num_clients=1, num_rounds=3))
+    with Scheduler.open(fleet, read_only=True) as scheduler:
+        assert scheduler.round == 6
+        assert scheduler.certificate().turns.tolist() == [2, 2, 2]
+        assert scheduler.certificate().status == "kept"
+
+
+def test_a_fleet_in_use_stops_the_job_with_the_reason(make_job: MakeJob, fleet: str) -> None:
+    with Scheduler.open(fleet, settings={"guaranteed_rate": 0.2, "cohort_size": 2}, deadline=10.0):
+        job = make_job(a=always())
+        job.run(fedavg(fleet))
+    assert "fleet.turnout is" in job.engine.panics[0]
+
+
+def test_an_infeasible_guarantee_stops_the_job_with_the_largest_feasible_rate(make_job: MakeJob, fleet: str) -> None:
+    job = make_job(a=always(), b=always(), c=always(), d=always())
+    job.run(fedavg(fleet, num_clients=1, guarantee={"guaranteed_rate": 0.5}))
+    assert "0.25" in job.engine.panics[0]
+
+
+def test_the_cohort_size_is_that_of_the_guarantee_or_what_the_controller_asks_for(
+    make_job: MakeJob, fleet: str, folder: Any
+) -> None:
+    own = str(folder / "own.turnout")
+    work = {client: always() for client in "abcd"}
+    make_job(**work).run(fedavg(fleet, num_clients=3))
+    make_job(**work).run(fedavg(own, num_clients=3, guarantee={"cohort_size": 2, "guaranteed_rate": 0.1}))
+    assert len(turns_in(fleet, 1)) == 3
+    assert len(turns_in(own, 1)) == 2
+
+
+def test_losses_reach_the_policy(make_job: MakeJob, fleet: str) -> None:
+    metrics = {"a": {"train_loss": 0.5}, "b": {"train_loss": float("nan")}}
+    job = make_job(**{client: always(metrics=values) for client, values in metrics.items()})
+    job.run(Averaging(fleet=fleet, num_clients=2, num_rounds=1, deadline=10, options={"policy": "oort"}))
+    assert {client: turn.loss for client, turn in turns_in(fleet, 1).items()} == {"a": 0.5, "b": None}
+
+
+def test_the_log_names_every_cohort_and_every_outcome(
+    make_job: MakeJob, fleet: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="turnout.nvflare")
+    job: Job = make_job(a=always(seconds=1), b=always(answer=ReturnCode.EXECUTION_EXCEPTION))
+    job.run(fedavg(fleet, num_rounds=2))
+    assert "turnout: round 1 asks a (0.00 behind, never timed), b (0.00 behind, never timed)" in caplog.text
+    assert "; failed b: returned EXECUTION_EXCEPTION; promise kept" in caplog.text
+    assert ", expected " in caplog.text
+
+
+def test_settings_are_refused_before_the_job_is_submitted() -> None:
+    with pytest.raises(SettingError, match=r"must be an absolute path on the server, got 'fleet\.turnout'"):
+        fedavg("fleet.turnout")

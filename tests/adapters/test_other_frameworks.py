@@ -1,0 +1,309 @@
+"""The code of docs/adapters.md runs with stand-ins that have the interface of each framework."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from turnout.scheduler import Scheduler, examine
+
+ROOT = Path(__file__).parents[2]
+
+
+def code_of(framework: str) -> str:
+    """Returns the Python block in the section of a framework."""
+    page = (ROOT / "docs/adapters.md").read_text()
+    section = page.partition(f"\n## {framework}\n")[2].partition("\n## ")[0]
+    (code,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    return str(code)
+
+
+def load(framework: str, monkeypatch: pytest.MonkeyPatch, **stand_ins: dict[str, Any]) -> dict[str, Any]:
+    """Executes the block of a framework, with stand-ins for its modules; returns the names that it defines."""
+    for path, names in stand_ins.items():
+        parts = path.split("__")
+        for length in range(1, len(parts) + 1):
+            name = ".".join(parts[:length])
+            if length == len(parts) or name not in sys.modules:
+                module = ModuleType(name)
+                monkeypatch.setitem(sys.modules, name, module)
+        vars(sys.modules[".".join(parts)]).update(names)
+    defined: dict[str, Any] = {"__name__": f"docs_{framework}"}
+    exec(code_of(framework), defined)
+    return defined
+
+
+def check_fleet(fleet: Path, rounds: int, cohort_size: int) -> None:
+    """Asserts that so many complete rounds were closed, and that the promise is not broken."""
+    assert all(finding.sound is not False for finding in examine(fleet))
+    with Scheduler.open(fleet, read_only=True) as scheduler:
+        assert scheduler.open_round is None
+        assert scheduler.round == rounds
+        assert [len(scheduler.turns(number)) for number in range(1, rounds + 1)] == [cohort_size] * rounds
+        assert scheduler.certificate().status in ("kept", "behind")
+
+
+# APPFL
+
+
+class BaseScheduler:
+    """The constructor of APPFL's base class."""
+
+    def __init__(self, scheduler_configs: Any, aggregator: Any, logger: Any) -> None:
+        self.scheduler_configs, self.aggregator, self.logger = scheduler_configs, aggregator, logger
+
+
+def test_appfl_clients_train_when_they_are_selected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler_class = load("APPFL", monkeypatch, appfl__algorithm__scheduler={"BaseScheduler": BaseScheduler})
+    aggregated: list[set[str]] = []
+
+    class Aggregator:
+        def aggregate(self, models: dict[str, float], **details: dict[str, Any]) -> float:
+            assert details["size"].keys() == models.keys()
+            aggregated.append(set(models))
+            return sum(models.values()) / len(models)
+
+    configs = SimpleNamespace(
+        num_clients=6, num_global_epochs=9, fleet=tmp_path / "fleet.turnout", cohort_size=2, guaranteed_rate=0.2
+    )
+    scheduler = scheduler_class["FairScheduler"](configs, Aggregator(), None)
+
+    def client(name: str) -> None:
+        model = 0.0
+        while scheduler.get_num_global_epochs() < 9:
+            model = scheduler.schedule(name, model + 1, size=10).result(timeout=300)
+
+    threads = [threading.Thread(target=client, args=(f"c{number}",)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=300)
+        assert not thread.is_alive()
+    assert [len(models) for models in aggregated] == [6] + [2] * 8
+    scheduler.fleet.close()
+    check_fleet(tmp_path / "fleet.turnout", 8, 2)
+
+
+# Fed-BioMed
+
+
+class DefaultStrategy:
+    """The part of Fed-BioMed's default strategy that stops if a reply is missing or not successful."""
+
+    def __init__(self) -> None:
+        self._sampling_node_history: dict[int, list[str]] = {}
+
+    def refine(self, training_replies: dict[str, Any], round_i: int) -> list[str]:
+        assert set(self._sampling_node_history[round_i]) <= set(training_replies)
+        assert all(reply["success"] for reply in training_replies.values())
+        return sorted(training_replies)
+
+
+def test_fed_biomed_goes_on_without_nodes_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = load(
+        "Fed-BioMed",
+        monkeypatch,
+        fedbiomed__researcher__strategies__default_strategy={"DefaultStrategy": DefaultStrategy},
+    )
+    strategy = names["FairStrategy"](tmp_path / "fleet.turnout", cohort_size=3, guaranteed_rate=0.2)
+    nodes = [f"NODE_{number}" for number in range(5)]
+    good = {"success": True, "timing": {"rtime_total": 2.0}}
+    replies: dict[str, Any]
+    for number in range(4):
+        sampled = strategy.sample_nodes(nodes, number)
+        replies = dict.fromkeys(sampled, good)
+        if number == 1:
+            replies[sampled[0]] = {"success": False, "msg": "no memory"}
+            del replies[sampled[1]]
+        refined = strategy.refine(replies, number)
+        assert len(refined) == (1 if number == 1 else 3)
+    with strategy.scheduler as scheduler:
+        outcomes = sorted((str(turn.kind), str(turn.why)) for turn in scheduler.turns(2))
+        assert outcomes == [("arrived", "None"), ("failed", "did not reply"), ("failed", "no memory")]
+    check_fleet(tmp_path / "fleet.turnout", 4, 3)
+
+
+# pfl-research
+
+
+def test_pfl_samples_cohort_after_cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {f"user-{number}": 10 + number for number in range(12)}
+    sampler = load("pfl-research", monkeypatch)["FairSampler"](tmp_path / "fleet.turnout", sizes, 4)
+    sampled = [sampler() for _ in range(5 * 4)]
+    cohorts = [sampled[start : start + 4] for start in range(0, 20, 4)]
+    assert all(len(set(cohort)) == 4 for cohort in cohorts)
+    assert set(sampled) <= set(sizes)
+    sampler.scheduler.close()
+    check_fleet(tmp_path / "fleet.turnout", 5, 4)
+
+
+# OpenFL
+
+
+class Assigner:
+    """The constructor of OpenFL's assigner."""
+
+    def __init__(self, tasks: Any, authorized_cols: list[str], rounds_to_train: int, **_: Any) -> None:
+        self.tasks, self.authorized_cols, self.rounds = tasks, authorized_cols, rounds_to_train
+        self.all_tasks_in_groups: list[str] = []
+        self.define_task_assignments()
+
+    def define_task_assignments(self) -> None:
+        raise NotImplementedError
+
+
+class Aggregator:
+    """How OpenFL's aggregator asks the assigner, and when it looks whether a round is over."""
+
+    def __init__(self, assigner: Any) -> None:
+        self.assigner, self.round_number = assigner, 0
+        self.collaborators_done: list[str] = []
+        self.ended: list[list[str]] = []
+
+    def get_tasks(self, collaborator: str) -> list[str]:
+        return list(self.assigner.get_tasks_for_collaborator(collaborator, self.round_number))
+
+    def process_task_results(self, collaborator: str) -> None:
+        self._is_collaborator_done(collaborator, self.round_number)
+        self._end_of_round_with_stragglers_check()
+
+    def _is_collaborator_done(self, collaborator_name: str, round_number: int) -> None:
+        assert self.assigner.get_tasks_for_collaborator(collaborator_name, round_number)
+        self.collaborators_done.append(collaborator_name)
+
+    def _end_of_round_with_stragglers_check(self) -> None:
+        raise NotImplementedError
+
+    def _end_of_round_check(self) -> None:
+        asked = self.assigner.get_collaborators_for_task("train", self.round_number)
+        self.ended.append([name for name in asked if name in self.collaborators_done])
+        self.round_number += 1
+        self.collaborators_done = []
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["all answer", "one hangs"])
+def test_openfl_ends_a_round_with_its_cohort_or_at_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    names = load(
+        "OpenFL",
+        monkeypatch,
+        openfl__component__aggregator__aggregator={"Aggregator": Aggregator},
+        openfl__component__assigner__assigner={"Assigner": Assigner},
+    )
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    collaborators = [f"hospital-{number}" for number in range(6)]
+    assigner = names["FairAssigner"](
+        fleet=tmp_path / "fleet.turnout",
+        task_names=["train", "validate"],
+        cohort_size=3,
+        deadline=60.0,
+        tasks={"train": {}, "validate": {}},
+        authorized_cols=collaborators,
+        rounds_to_train=4,
+    )
+    aggregator = names["FairAggregator"](assigner)
+    for number in range(4):
+        asked = [name for name in collaborators if aggregator.get_tasks(name)]
+        assert len(asked) == 3
+        for position, name in enumerate(asked):
+            if hangs and position == 0:
+                continue
+            now += 61.0 if hangs and position == 2 else 1.0
+            aggregator.process_task_results(name)
+        assert aggregator.round_number == number + 1
+    assert [len(done) for done in aggregator.ended] == [2 if hangs else 3] * 4
+    assigner.scheduler.close()
+    assert all(finding.sound is not False for finding in examine(tmp_path / "fleet.turnout"))
+    with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as scheduler:
+        kinds = [turn.kind for turn in scheduler.turns(1)]
+        assert sorted(map(str, kinds)) == (["arrived", "arrived", "late"] if hangs else ["arrived"] * 3)
+
+
+# vantage6
+
+
+class AlgorithmClient:
+    """The four calls of vantage6's algorithm client; organization 3 always fails."""
+
+    def __init__(self) -> None:
+        self.asked: dict[int, list[int]] = {}
+        self.organization = SimpleNamespace(list=lambda: [{"id": number} for number in range(5)])
+        self.task = SimpleNamespace(create=self._create)
+        self.run = SimpleNamespace(from_task=self._runs)
+
+    def _create(self, input_: Any, organizations: list[int], name: str) -> dict[str, int]:
+        assert input_["method"] == name == "train"
+        self.asked[len(self.asked)] = organizations
+        return {"id": len(self.asked) - 1}
+
+    def wait_for_results(self, task_id: int) -> list[dict[str, int] | None]:
+        return [None if number == 3 else {"from": number} for number in self.asked[task_id]]
+
+    def _runs(self, task_id: int) -> list[dict[str, Any]]:
+        assigned, finished = "2026-01-01T10:00:00.000000+00:00", "2026-01-01T10:00:07.500000+00:00"
+        return [
+            {
+                "organization": {"id": number},
+                "status": "failed" if number == 3 else "completed",
+                "assigned_at": assigned,
+                "finished_at": None if number == 3 else finished,
+            }
+            for number in self.asked[task_id]
+        ]
+
+
+def test_vantage6_creates_subtasks_for_the_cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    combined: list[list[Any]] = []
+    client, fleet = AlgorithmClient(), tmp_path / "fleet.turnout"
+    load("vantage6", monkeypatch)["fair_rounds"](
+        client, 6, fleet, 2, lambda: {"method": "train"}, lambda results: combined.append(results)
+    )
+    assert len(combined) == 6
+    assert sum(map(len, combined)) == sum(number != 3 for asked in client.asked.values() for number in asked)
+    with Scheduler.open(fleet, read_only=True) as scheduler:
+        assert {turn.why for turn in scheduler.history("3")} == {"failed"}
+        assert {turn.seconds for turn in scheduler.history("0")} == {7.5}
+    assert rounds_of(fleet) == 6
+
+
+def rounds_of(fleet: Path) -> int:
+    assert all(finding.sound is not False for finding in examine(fleet))
+    with Scheduler.open(fleet, read_only=True) as scheduler:
+        return scheduler.round
+
+
+# Plato
+
+
+class PlatoServer:
+    """Plato's server in synchronous mode."""
+
+    aggregations = 0
+
+    def weights_aggregated(self, updates: list[Any]) -> None:
+        self.aggregations += len(updates)
+
+
+def test_plato_trains_on_as_many_clients_as_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Scheduler.open
+    monkeypatch.setattr(Scheduler, "open", lambda _, **options: original(tmp_path / "fleet.turnout", **options))
+    names = load("Plato", monkeypatch, plato__servers={"fedavg": SimpleNamespace(Server=PlatoServer)})
+    server = names["Server"]()
+    for _ in range(5):
+        chosen = server.choose_clients(list(range(1, 11)), 4)
+        assert len(set(chosen)) == 4
+        report = SimpleNamespace(training_time=3.0, comm_time=0.5)
+        server.weights_aggregated([SimpleNamespace(client_id=client, report=report) for client in chosen])
+    assert server.aggregations == 20
+    server.fleet.close()
+    monkeypatch.undo()
+    check_fleet(tmp_path / "fleet.turnout", 5, 4)
