@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -64,6 +65,7 @@ class Node:
     seconds: float = 0.0
     trouble: str | None = None  # "raises", "silent", "gone", "unsent"
     troubled: tuple[str, ...] = ("train",)
+    described: dict[str, Any] = field(default_factory=dict)  # what the SuperLink knows about it
 
     @property
     def name(self) -> str:
@@ -114,6 +116,10 @@ class InProcessGrid(Grid):
 
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)
+
+    def get_nodes(self) -> Any:
+        unknown = {"name": "", "owner_name": "", "location": "", "public_key": b"", "registered_at": ""}
+        return [SimpleNamespace(node_id=node.node_id, **{**unknown, **node.described}) for node in self.nodes.values()]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         self.before("push")

@@ -41,7 +41,7 @@ def client_record(reply: Message) -> dict[str, Any]:
 
 @pytest.fixture
 def psutil(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A machine with counters of its CPU time, an active interface of 1,000 Mbit/s, and interfaces that must be ignored."""
+    """A machine with CPU counters, an active interface of 1,000 Mbit/s, and interfaces that must be ignored."""
     interfaces = {
         "lo": SimpleNamespace(isup=True, speed=100_000),
         "eth0": SimpleNamespace(isup=True, speed=1_000),
@@ -49,7 +49,8 @@ def psutil(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         "wlan0": SimpleNamespace(isup=True, speed=0),
     }
     times = CpuTimes(user=80.0, system=20.0, idle=900.0, iowait=50.0, guest=30.0)
-    fake = SimpleNamespace(times=times, cpu_times=lambda: fake.times, net_if_stats=lambda: interfaces)
+    fake = SimpleNamespace(times=times, net_if_stats=lambda: interfaces)
+    fake.cpu_times = lambda: fake.times
     monkeypatch.setitem(sys.modules, "psutil", fake)
     monkeypatch.setattr(machine, "_samples", [])
     return fake
@@ -66,11 +67,11 @@ class CpuTimes(NamedTuple):
 
 
 @pytest.fixture
-def used(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+def used(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The CPU seconds that the client itself has used."""
     seconds = [7.0]
     monkeypatch.setattr(os, "times", lambda: (seconds[0], 0.0, 0.0, 0.0, 0.0))
-    yield seconds
+    return seconds
 
 
 # Client ids

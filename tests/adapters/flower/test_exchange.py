@@ -317,6 +317,19 @@ def test_the_grid_stops_waiting_after_the_timeout(clock: Clock) -> None:
     assert clock.now - start == 5.0
 
 
+def test_each_message_has_its_own_limit_and_all_are_sent_at_once(clock: Clock) -> None:
+    inner = InProcessGrid(named_nodes(3))
+    for node in inner.nodes.values():
+        node.trouble, node.troubled = "silent", ("query",)
+    grid, start = TimedGrid(inner, POLL), clock.now
+    inner.client("c2").trouble = None
+    assert [
+        reply.metadata.src_node_id for reply in grid.ask([query(100), query(101), query(102)], [2.0, 6.0, 0.5])
+    ] == [102]
+    assert clock.now - start == 6.0
+    assert [sorted(sent.ttl for sent in push) for push in inner.sent("query.turnout")] == [[5.5, 7.0, 11.0]]
+
+
 def test_a_restricted_grid_lists_fewer_nodes_and_delegates_everything_else() -> None:
     inner = InProcessGrid(named_nodes(3))
     restricted = RestrictedGrid(TimedGrid(inner, POLL), [102, 100])
@@ -341,8 +354,6 @@ def test_restrict_grid_accepts_any_grid() -> None:
 
 def test_a_restricted_grid_also_filters_the_node_descriptions() -> None:
     inner = InProcessGrid(named_nodes(3))
-    if not hasattr(inner, "get_nodes"):
-        pytest.skip("this Flower does not describe nodes")
     assert [node.node_id for node in TimedGrid(inner, POLL).get_nodes()] == [100, 101, 102]
     assert [node.node_id for node in RestrictedGrid(TimedGrid(inner, POLL), [101]).get_nodes()] == [101]
 

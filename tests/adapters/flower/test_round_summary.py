@@ -82,7 +82,7 @@ def test_the_log_states_that_no_client_came_back(open_fleet: OpenFleet, caplog: 
         node.trouble = "gone"
     FairSelection(open_to_all(), open_fleet()).start(grid, model(0.0), num_rounds=1)
     assert (
-        "round 1 took 0.0 s; no client came back; failed c0: node unavailable (code 5), c1: node unavailable"
+        "round 1 took 1.0 s; no client came back; failed c0: node unavailable (code 5), c1: node unavailable"
         in caplog.text
     )
 

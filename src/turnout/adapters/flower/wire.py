@@ -13,6 +13,9 @@ QUERY = f"query.{ACTION}"
 CLIENT_ID = "client-id"
 
 
+LONGEST_ID = 1024  # bytes
+
+
 @dataclass(frozen=True, slots=True)
 class ClientInfo:
     """The id of a client and its current status: one number per feature."""
@@ -33,7 +36,15 @@ def pop_client_info(content: RecordDict) -> ClientInfo | None:
     record = content.pop(RECORD, None)
     if not isinstance(record, ConfigRecord) or not isinstance(client := record.get(CLIENT_ID), str):
         return None
-    if not client or "\0" in client:  # the scheduler does not accept such an id
+    if not is_client_id(client):
         return None
     numbers = {name: value for name, value in record.items() if name != CLIENT_ID and isinstance(value, int | float)}
     return ClientInfo(client, {name: float(value) for name, value in numbers.items()})
+
+
+def is_client_id(text: str) -> bool:
+    """Returns whether the scheduler accepts this id: 1 to 1,024 bytes of valid UTF-8 without null characters."""
+    try:
+        return 0 < len(text.encode()) <= LONGEST_ID and "\0" not in text
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
