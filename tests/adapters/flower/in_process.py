@@ -65,6 +65,7 @@ class Node:
     seconds: float = 0.0
     trouble: str | None = None  # "raises", "silent", "gone", "unsent"
     troubled: tuple[str, ...] = ("train",)
+    error: Error = field(default_factory=lambda: Error(code=5, reason="node unavailable"))  # of a node that is "gone"
     described: dict[str, Any] = field(default_factory=dict)  # what the SuperLink knows about it
 
     @property
@@ -147,7 +148,7 @@ class InProcessGrid(Grid):
         if trouble == "silent":
             return
         if trouble == "gone":
-            reply = Message(Error(code=5, reason="node unavailable"), reply_to=message)
+            reply = Message(node.error, reply_to=message)
             reply.metadata.__dict__["_src_node_id"] = SUPERLINK
         else:
             content = RecordDict(dict(message.content))

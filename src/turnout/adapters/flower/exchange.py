@@ -116,6 +116,7 @@ class Exchange:
             seconds: the seconds until the reply arrived.
         """
         if reply.has_error():
+            reply.error = _plain_error(reply.error)
             current.errors.append(reply)
             self._report_failure(current, client, _reason(reply.error))
             return
@@ -156,7 +157,7 @@ class Exchange:
     def _handle_late_reply(self, client: str, round: int, reply: Message, seconds: float) -> None:
         """Reports the exchange time of a reply that arrived too late to be aggregated."""
         if reply.has_error():
-            why = _reason(reply.error)
+            why = _reason(_plain_error(reply.error))
             log.info("turnout: %s, late in the fleet's round %d, did not come back: %s", client, round, why)
             return
         self._scheduler.report(client, seconds, round=round)
@@ -206,8 +207,11 @@ def _simulated_wait(current: LiveRound, times: Mapping[str, float | None]) -> fl
     return longest if longest is None or deadline is None else min(longest, deadline)
 
 
+def _plain_error(error: Error) -> Error:
+    """Returns the error with a shorter reason if a message expired: Flower's text explains how it stores messages."""
+    return Error(error.code, "no reply before its message expired") if error.code in EXPIRED else error
+
+
 def _reason(error: Error) -> str:
     """Returns the reason of an error reply with its code."""
-    if error.code in EXPIRED:
-        return f"no reply before its message expired (code {error.code})"
     return f"{error.reason or 'no reason given'} (code {error.code})"
