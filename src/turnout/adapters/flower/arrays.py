@@ -4,30 +4,42 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Array
+from flwr.app import Array, ArrayRecord
 
 NUMPY = "numpy.ndarray"  # Flower's name of the format of np.save
 
 
-def array_problem(array: Array) -> str | None:
-    """Returns why an array cannot be aggregated: it cannot be read, or it contains NaN or infinity; None if it can.
+def model_problem(arrays: ArrayRecord, before: Callable[[], Iterable[ArrayRecord]]) -> str | None:
+    """Returns why a model cannot be used: an array cannot be read, or contains NaN or infinity; None if it can.
 
-    Arrays in another format than that of np.save are not checked.
+    Arrays in another format than that of np.save are not checked, and those that were not finite before may stay so:
+    the mask of an attention layer, for example, contains infinity.
+
+    Args:
+        arrays: the model.
+        before: returns the model, in one of several records, before it was trained.
     """
-    if array.stype != NUMPY:
-        return None
-    try:
-        values = _values(array)
-    except Exception as error:  # what is raised depends on the bytes that were sent
-        return f"cannot be read: {error}"
-    if values.dtype.kind in "fc" and not np.isfinite(values).all():
-        return "contains values that are not finite"
+    for name, array in arrays.items():
+        try:
+            is_finite = _is_finite(array)
+        except Exception as error:  # what is raised depends on the bytes that were sent
+            return f"its array {name!r} cannot be read: {error}"
+        if not is_finite and all(name not in record or _is_finite(record[name]) for record in before()):
+            return f"its array {name!r} contains values that are not finite"
     return None
+
+
+def _is_finite(array: Array) -> bool:
+    if array.stype != NUMPY:
+        return True
+    values = _values(array)
+    return values.dtype.kind not in "fc" or bool(np.isfinite(values).all())
 
 
 def _values(array: Array) -> npt.NDArray[Any]:

@@ -60,6 +60,12 @@ def evaluates_on_clients(strategy: Strategy) -> bool:
     return all(getattr(layer, "fraction_evaluate", 1.0) for layer in nested_strategies(strategy))
 
 
+def weight_key(strategy: Strategy) -> str | None:
+    """Returns the metric by which the strategy weights replies; None if it has no such setting."""
+    keys = (getattr(layer, "weighted_by_key", None) for layer in nested_strategies(strategy))
+    return next((key for key in keys if isinstance(key, str)), None)
+
+
 def nested_strategies(strategy: Strategy) -> list[Strategy]:
     """Returns the strategy and those inside it, outermost first: differential privacy wraps another strategy."""
     strategies = [strategy]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
-from turnout.adapters.flower.arrays import array_problem
+from turnout.adapters.flower.arrays import model_problem
 
 BYTES = ("uint8", "int8")  # one-dimensional arrays of these types hold serialized objects, such as trees
 Shapes = tuple[tuple[str, tuple[int, ...] | None], ...]
@@ -19,7 +19,7 @@ Shapes = tuple[tuple[str, tuple[int, ...] | None], ...]
 class Form:
     """What replies must have in common: the shapes of their arrays by record, and the names of their metrics.
 
-    `arrays` is None if there is one record, with the shapes of the message that was sent.
+    `arrays` is None if there is one record, with the shapes of the message that was sent, or if neither has arrays.
     """
 
     arrays: tuple[tuple[str, Shapes], ...] | None
@@ -40,7 +40,8 @@ class ReplyJudge:
 
     A reply is refused if its arrays or its weight are not finite, or if its form differs from that of the others. That
     form is the usual one of earlier rounds as soon as one reply has it; otherwise the form of more than half of the
-    replies that the round needs, or, when no more replies are awaited, the most frequent one.
+    replies that the round needs, or, when no more replies are awaited, the most frequent one. Arrays that differ from
+    the model that was sent are accepted only if several replies have them and no reply ever had those of the model.
 
     Args:
         needed: the number of replies that the round needs.
@@ -55,7 +56,7 @@ class ReplyJudge:
 
     def add(self, client: str, sent: RecordDict, reply: RecordDict) -> str | None:
         """Adds a reply; returns what is wrong with its content, or None."""
-        problem = self._problem(reply)
+        problem = self._problem(sent, reply)
         if problem is None:
             self._undecided[client] = _form(sent, reply)
         return problem
@@ -64,8 +65,11 @@ class ReplyJudge:
         """Returns the clients whose replies are accepted, and why others are refused, since the last call."""
         form = self._expected_form(is_final)
         if form is None:
-            return [], {}
-        self.usual = form
+            if not is_final:
+                return [], {}
+            form = Form(None, max(map(_metrics, self._undecided.values()), key=len, default=()))  # all are refused
+        else:
+            self.usual = form
         accepted = [client for client, other in self._undecided.items() if other == form]
         refused = {client: other.difference(form) for client, other in self._undecided.items() if other != form}
         self._undecided.clear()
@@ -73,21 +77,22 @@ class ReplyJudge:
 
     def _expected_form(self, is_final: bool) -> Form | None:
         counts = Counter(self._undecided.values())
-        if not counts:
-            return None
         if self.usual is not None and self.usual in counts:
             return self.usual
-        form = max(counts, key=lambda form: (counts[form], form.arrays is None, len(_names(form.metrics))))
+        knows_model = (self.usual is not None and self.usual.arrays is None) or any(f.arrays is None for f in counts)
+        eligible = [form for form, count in counts.items() if form.arrays is None or (not knows_model and count > 1)]
+        if not eligible:
+            return None
+        form = max(eligible, key=lambda form: (counts[form], len(_names(form.metrics))))
         return form if is_final or 2 * counts[form] > self.needed else None
 
-    def _problem(self, reply: RecordDict) -> str | None:
+    def _problem(self, sent: RecordDict, reply: RecordDict) -> str | None:
         key, weights = self.weight_key, []
         for record in reply.values():
             if isinstance(record, ArrayRecord):
-                for name, array in record.items():
-                    problem = array_problem(array)
-                    if problem is not None:
-                        return f"its array {name!r} {problem}"
+                problem = model_problem(record, sent.array_records.values)
+                if problem is not None:
+                    return problem
             elif isinstance(record, MetricRecord) and key in record:
                 weights.append(record[str(key)])
         if key is None:
@@ -107,7 +112,7 @@ def _form(sent: RecordDict, reply: RecordDict) -> Form:
         elif isinstance(record, MetricRecord):
             metrics.append((name, tuple(sorted(record))))
     expected = [_record_shapes(record) for record in sent.values() if isinstance(record, ArrayRecord)]
-    is_as_sent = len(arrays) == 1 and arrays[0][1] in expected
+    is_as_sent = arrays[0][1] in expected if len(arrays) == 1 else not arrays and not expected
     return Form(None if is_as_sent else tuple(sorted(arrays)), tuple(sorted(metrics)))
 
 
@@ -119,6 +124,10 @@ def _record_shapes(record: ArrayRecord) -> Shapes:
             for name, array in record.items()
         )
     )
+
+
+def _metrics(form: Form) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return form.metrics
 
 
 def _names(metrics: tuple[tuple[str, tuple[str, ...]], ...]) -> list[str]:

@@ -10,11 +10,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from turnout.adapters.flower.aggregation import Aggregation
 from turnout.adapters.flower.checks import (
     check_recipients,
     check_strategy,
     evaluates_on_clients,
     min_nodes_to_evaluate,
+    weight_key,
 )
 from turnout.adapters.flower.cohort import CohortSelector
 from turnout.adapters.flower.exchange import Exchange
@@ -57,6 +59,10 @@ class FairSelection(Strategy):
         status_timeout: the timeout in seconds for a known client to report a status if it is queried.
         evaluate_deadline: how many seconds the server waits for evaluations; by default as long as for training in the
             same round.
+        check_replies: whether a reply that cannot be aggregated with the others is a failure of its client: arrays that
+            are not finite or have other shapes, missing metrics.
+        max_failed_rounds: after how many rounds in a row, in which the aggregation raised an error or no reply could be
+            used, training ends with an error; None: never.
         poll: seconds between two polls for replies.
     """
 
@@ -74,6 +80,8 @@ class FairSelection(Strategy):
         patience: float = PATIENCE,
         status_timeout: float = STATUS_TIMEOUT,
         evaluate_deadline: float | None = None,
+        check_replies: bool = True,
+        max_failed_rounds: int | None = 5,
         poll: float = POLL,
     ) -> None:
         check_strategy(strategy)
@@ -97,7 +105,15 @@ class FairSelection(Strategy):
             min_nodes=as_count("nodes", nodes, SettingError),
             patience=patience,
         )
-        self._exchange = Exchange(scheduler, self._nodes, self._simulated, loss_key)
+        weighted_by = weight_key(strategy)
+        self._exchange = Exchange(
+            scheduler, self._nodes, self._simulated, loss_key, weight_key=weighted_by, is_checked=check_replies
+        )
+        if max_failed_rounds is not None:
+            as_count("max_failed_rounds", max_failed_rounds, SettingError)
+        self._aggregation = Aggregation(
+            strategy, weight_key=weighted_by, is_checked=check_replies, max_failed_rounds=max_failed_rounds
+        )
         self._run = TrainingRun(strategy, scheduler, self._simulated, resume=resume, is_saved=save)
         self._timeout = 0.0
         self._evaluate_limit = math.inf  # of the current round
@@ -127,6 +143,7 @@ class FairSelection(Strategy):
         self._timeout, self._round, self._evaluate_limit = timeout, None, self._default_evaluate_limit()
         self._selector.start(timeout)
         self._exchange.clear()
+        self._aggregation.start()
         self._run.begin(initial_arrays, num_rounds)
         timed_grid = TimedGrid(grid, self._poll, {"train": self._train, "evaluate": self._evaluate})
         self._complete_evaluation(timed_grid, evaluate_config)
@@ -174,15 +191,22 @@ class FairSelection(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Lets the strategy aggregate the replies, saves the model, then closes the round in the fleet."""
+        """Lets the strategy aggregate the replies, saves the model, then closes the round in the fleet.
+
+        If the aggregation fails, the model stays as it is, and the round is closed as well.
+        """
         number, current, received = server_round + self._run.offset, self._round, list(replies)
         if current is None:
             raise StateError("aggregate_train was called before configure_train: call start of FairSelection")
-        arrays, metrics = self.strategy.aggregate_train(number, received) if received else (None, None)
+        arrays, metrics = None, None
+        if current.nodes:
+            arrays, metrics = self._aggregation.train(number, received, self._run.arrays)
         if arrays is not None:
             self._run.arrays = arrays
         self._round = None
-        return arrays, self._run.end_round(number, current, metrics)
+        all_metrics = self._run.end_round(number, current, metrics)
+        self._aggregation.check_failures()
+        return arrays, all_metrics
 
     # Evaluation
 
@@ -206,9 +230,7 @@ class FairSelection(Strategy):
         for reply in received:
             if reply.has_content():
                 self._nodes.record(reply.metadata.src_node_id, pop_client_info(reply.content))
-        if not received:
-            return None
-        metrics = self.strategy.aggregate_evaluate(number, received)
+        metrics = self._aggregation.evaluate(number, received, self._nodes.client_of)
         if metrics is not None:
             self._run.keep_metrics("evaluate", number, metrics)
         return metrics
