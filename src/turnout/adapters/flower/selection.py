@@ -25,7 +25,7 @@ from turnout.adapters.flower.live_round import LiveRound
 from turnout.adapters.flower.nodes import PATIENCE, STATUS_TIMEOUT, NodeDirectory
 from turnout.adapters.flower.round_summary import describe_selection, join_first
 from turnout.adapters.flower.simulated import SimulatedFleet
-from turnout.adapters.flower.training_run import Evaluate, TrainingRun
+from turnout.adapters.flower.training_run import Evaluate, Load, Save, TrainingRun
 from turnout.adapters.flower.wire import pop_client_info
 from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import as_count, as_number
@@ -54,7 +54,9 @@ class FairSelection(Strategy):
             client "7" (its partition-id) is row 7 of the world.
         loss_key: the metric in a client's reply that holds its training loss, for policies such as Oort.
         resume: whether to resume an unfinished run; False discards it and starts a new one.
-        save: whether to save the run after each round.
+        save: whether to save the run after each round; or a function of the strategy that returns what to save in
+            addition to its attributes, as plain values.
+        load: a function of the strategy, and of what `save` returned, that restores it.
         patience: the timeout in seconds for a client to identify itself.
         status_timeout: the timeout in seconds for a known client to report a status if it is queried.
         evaluate_deadline: how many seconds the server waits for evaluations; by default as long as for training in the
@@ -76,7 +78,8 @@ class FairSelection(Strategy):
         simulated: World | None = None,
         loss_key: str | None = "train_loss",
         resume: bool = True,
-        save: bool = True,
+        save: bool | Save = True,
+        load: Load | None = None,
         patience: float = PATIENCE,
         status_timeout: float = STATUS_TIMEOUT,
         evaluate_deadline: float | None = None,
@@ -114,7 +117,7 @@ class FairSelection(Strategy):
         self._aggregation = Aggregation(
             strategy, weight_key=weighted_by, is_checked=check_replies, max_failed_rounds=max_failed_rounds
         )
-        self._run = TrainingRun(strategy, scheduler, self._simulated, resume=resume, is_saved=save)
+        self._run = TrainingRun(strategy, scheduler, self._simulated, resume=resume, save=save, load=load)
         self._timeout = 0.0
         self._evaluate_limit = math.inf  # of the current round
         self._round: LiveRound | None = None

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result, Strategy
 
 from turnout.adapters.flower.live_round import LiveRound
+from turnout.adapters.flower.packing import unstorable_part
 from turnout.adapters.flower.round_summary import summarize_round
-from turnout.adapters.flower.saved_run import (
-    RunFiles,
-    SavedRun,
-    metrics_of,
-    restore_strategy,
-    shapes_of,
-    strategy_state,
-)
+from turnout.adapters.flower.saved_run import RunFiles, SavedRun, metrics_of, shapes_of
 from turnout.adapters.flower.simulated import SimulatedFleet
-from turnout.errors import StateError
+from turnout.adapters.flower.strategy_state import has_hooks, restore_strategy, strategy_state, unsaved_attributes
+from turnout.errors import SettingError, StateError
 from turnout.log import get_log
 from turnout.scheduler import Scheduler
 from turnout.store.training_log import METRIC_KINDS, Metrics
 
 log = get_log("flwr")
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+Save = Callable[[Strategy], Any]
+Load = Callable[[Strategy, Any], None]
 
 
 class TrainingRun:
@@ -35,7 +33,8 @@ class TrainingRun:
         scheduler: the fleet.
         simulated: the simulated world whose state is saved.
         resume: whether to resume an unfinished run; False discards it.
-        is_saved: whether to save the run after each round.
+        save: whether to save the run after each round, or a function that returns what else to save.
+        load: a function that restores what `save` returned.
     """
 
     def __init__(
@@ -45,10 +44,16 @@ class TrainingRun:
         simulated: SimulatedFleet | None,
         *,
         resume: bool,
-        is_saved: bool,
+        save: bool | Save,
+        load: Load | None,
     ) -> None:
+        if callable(save) != (load is not None):
+            raise SettingError("save and load must both be functions, or load must be None: pass save=…, load=…")
+        has_hooks(strategy)  # raises an error if it has only one of both methods
         self._strategy, self._scheduler, self._simulated = strategy, scheduler, simulated
-        self._resume, self._is_saved = resume, is_saved
+        self._resume, self._is_saved = resume, bool(save)
+        self._save_extra, self._load_extra = (save if callable(save) else None), load
+        self._unsaved: set[str] = set()  # the attributes that were logged because they are not saved
         self._files = RunFiles(scheduler.path)
         self._initial_shapes: dict[str, list[int]] = {}
         self._metrics: dict[str, Metrics] = {}
@@ -66,6 +71,11 @@ class TrainingRun:
         saved = self._files.read() if self._is_saved else None
         if saved is not None:
             self._restore(saved)
+        self._unsaved.clear()
+        if self._is_saved:
+            strategy_state(self._strategy)  # raises an error, before the first round, if a hook returns anything else
+            self._extra()
+            self._warn_of_unsaved()
 
     @property
     def is_evaluated(self) -> bool:
@@ -86,10 +96,12 @@ class TrainingRun:
             self.arrays,
             {} if metrics is None else metrics_of(metrics),
             current.expected,
-            strategy_state(self._strategy),
+            strategy_state(self._strategy) if self._is_saved else {},
             {} if self._simulated is None else self._simulated.state(),
+            self._extra() if self._is_saved else None,
         )
         if self._is_saved:
+            self._warn_of_unsaved()
             self._files.write(run)
         return self._close(run)
 
@@ -133,6 +145,8 @@ class TrainingRun:
                 "new run with resume=False"
             )
         restore_strategy(self._strategy, saved.strategy)
+        if self._load_extra is not None:
+            self._load_extra(self._strategy, saved.extra)
         if self._simulated is not None:
             self._simulated.restore(saved.world)
         self.offset, self.arrays = saved.server_round, saved.arrays
@@ -142,6 +156,33 @@ class TrainingRun:
         log.info(
             "turnout: resuming after round %d of %d (Flower counts from 1 again)", saved.server_round, self._rounds
         )
+
+    def _extra(self) -> Any:
+        """Returns what the app's own function saves."""
+        if self._save_extra is None:
+            return None
+        extra = self._save_extra(self._strategy)
+        problem = unstorable_part(extra)
+        if problem is not None:
+            raise StateError(
+                f"the function save returns what cannot be stored ({problem}): return numbers, strings, bytes, arrays, "
+                "random generators and containers of these"
+            )
+        return extra
+
+    def _warn_of_unsaved(self) -> None:
+        """Logs which attributes of the strategy are not saved, each one once, unless the app saves its own state."""
+        if self._save_extra is not None:
+            return
+        unsaved = {name: why for name, why in unsaved_attributes(self._strategy).items() if name not in self._unsaved}
+        self._unsaved |= set(unsaved)
+        if unsaved:
+            log.warning(
+                "turnout: these attributes of %s are not saved, and a restarted server begins without them: %s. Give "
+                "the strategy state_dict() and load_state_dict(state), or pass save= and load= to FairSelection",
+                type(self._strategy).__name__,
+                "; ".join(f"{name} ({why})" for name, why in unsaved.items()),
+            )
 
     def _close(self, run: SavedRun) -> MetricRecord:
         """Closes the round in the fleet and returns its metrics, including those of the selection."""
