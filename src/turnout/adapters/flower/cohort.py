@@ -101,6 +101,7 @@ class CohortSelector:
             self._scheduler.register(list(connected))
             self._rows = self._scheduler.rows(list(connected))
             self._registered, self._ids = connected, self._scheduler.clients
+            self._nodes.save_keys(self._ids)
         if self._simulated is None:
             return self._scheduler.choose(self._nodes.offer(self._rows))
         return self._scheduler.choose(self._simulated.statuses(number, connected))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from turnout.adapters.flower.grid import POLL, TimedGrid
-from turnout.adapters.flower.identity import UNKNOWN, NodeDescription, describe_nodes
+from turnout.adapters.flower.identity import UNKNOWN, KeyBook, NodeDescription, describe_nodes
 from turnout.adapters.flower.statuses import StatusTable
 from turnout.adapters.flower.wire import QUERY, ClientInfo, pop_client_info
 from turnout.kernel.arrays import IntArray
@@ -19,6 +20,7 @@ log = get_log("flwr")
 APP_ERROR = 2  # Flower's error code for an exception in the client app
 PATIENCE = 30.0  # seconds
 STATUS_TIMEOUT = 10.0  # seconds
+Duplicates = Literal["replace", "refuse"]
 
 
 class NodeDirectory:
@@ -31,10 +33,22 @@ class NodeDirectory:
         features: the features of the fleet.
         patience: the seconds that a node has to tell its client id.
         status_timeout: the seconds that a node has to tell a new status.
+        duplicates: whether another node that claims the id of a client replaces it or is refused.
+        keys: the keys of the SuperNodes that run the clients.
     """
 
-    def __init__(self, features: Features, patience: float = PATIENCE, status_timeout: float = STATUS_TIMEOUT) -> None:
+    def __init__(
+        self,
+        features: Features,
+        patience: float = PATIENCE,
+        status_timeout: float = STATUS_TIMEOUT,
+        *,
+        duplicates: Duplicates = "replace",
+        keys: KeyBook | None = None,
+    ) -> None:
         self._patience, self._status_timeout = patience, status_timeout
+        self._refuses, self._keys = duplicates == "refuse", keys or KeyBook()
+        self._refused: dict[int, str] = {}  # nodes that claim the id of another node's client
         self._statuses = StatusTable(features)
         self._clients: dict[int, str] = {}  # by node, the newest last
         self._descriptions: dict[int, NodeDescription] = {}
@@ -42,6 +56,7 @@ class NodeDirectory:
         self._other_ids: set[int] = set()  # nodes that report another id than their name
         self._invalid: set[str] = set()  # clients whose last status was out of range
         self._unanswered: dict[int, tuple[int, int]] = {}  # by node: failed queries, and the round of the next one
+        self._present: set[int] = set()  # the connected nodes
         self._connected: list[int] = []
         self._by_client: dict[str, int] | None = None  # of these nodes; None after a change
         self._all_known = False
@@ -62,7 +77,11 @@ class NodeDirectory:
         is_same = self._by_client is not None and nodes == self._connected and self._all_known
         if is_same and not self._invalid and not query_all:
             return
-        unknown = [node for node in nodes if node not in self._clients]
+        self._present = set(nodes)
+        for node, client in list(self._refused.items()):
+            if node in self._present and self._claim_problem(node, client) is None:
+                self._assign(node, client)  # the other node has gone
+        unknown = [node for node in nodes if node not in self._clients and node not in self._refused]
         if unknown:
             unknown = self._identify_by_grid(grid, unknown)
         any_known = len(unknown) < len(nodes)
@@ -82,7 +101,7 @@ class NodeDirectory:
             failures = self._unanswered.pop(node, (0, 0))[0]
             if node not in answered:
                 self._unanswered[node] = (failures + 1, round + 2**failures)
-        silent = sum(node not in self._clients for node in due)
+        silent = sum(node not in self._clients and node not in self._refused for node in due)
         if silent:
             log.warning("turnout: %d nodes did not identify themselves within %g s", silent, self._patience)
 
@@ -128,8 +147,9 @@ class NodeDirectory:
         if previous is not None and previous != client:
             log.warning("turnout: node %d was client %r and now reports the id %r", node, previous, client)
             del self._clients[node]
-        if previous != client:
-            self._assign(node, client)
+            self._by_client = None
+        if previous != client and not self._assign(node, client):
+            return
         self._statuses.put(client, info.status)
         self._invalid.discard(client)
 
@@ -157,6 +177,10 @@ class NodeDirectory:
             log.warning("turnout: excluded from this round: %s; its status is asked for again before the next", problem)
         return self._statuses.offer(self._rows[valid], fleet_rows[valid])
 
+    def without_refused(self, nodes: Sequence[int]) -> list[int]:
+        """Returns these nodes without those that claim the id of another node's client."""
+        return [node for node in nodes if node not in self._refused]
+
     def client_of(self, node: int) -> str:
         """Returns the client of a node, or a text that names the node."""
         return self._clients.get(node, f"node {node}")
@@ -170,9 +194,37 @@ class NodeDirectory:
                 self._assign(node, name)
         return [node for node in unknown if node not in self._clients]
 
-    def _assign(self, node: int, client: str) -> None:
+    def _assign(self, node: int, client: str) -> bool:
+        """Maps a node to a client; returns False if the id belongs to another node."""
+        problem = self._claim_problem(node, client)
+        if problem is not None and self._refuses:
+            if self._refused.get(node) != client:
+                log.warning("turnout: node %d is refused: it claims the client id %r, %s", node, client, problem)
+            self._refused[node] = client
+            return False
+        if problem is not None:
+            log.info("turnout: node %d takes over the client id %r, %s", node, client, problem)
+        self._refused.pop(node, None)
         self._clients[node] = client
         self._by_client = None
+        key = self._descriptions.get(node, UNKNOWN).key
+        if key:
+            self._keys.bind(client, key)
+        return True
+
+    def _claim_problem(self, node: int, client: str) -> str | None:
+        """Returns why the client id seems to belong to another node; None if it does not."""
+        key = self._descriptions.get(node, UNKNOWN).key
+        if key:
+            return "which another SuperNode key used before" if self._keys.is_other(client, key) else None
+        for other, name in self._clients.items():
+            if name == client and other != node and other in self._present:
+                return f"which node {other} uses"
+        return None
+
+    def save_keys(self, clients: Sequence[str]) -> None:
+        """Stores which keys run these clients, if any has changed."""
+        self._keys.save(clients)
 
     def _newest_nodes(self, connected: set[int]) -> dict[str, int]:
         """Returns one node of each client: the one that was registered last, or that was identified last."""

@@ -20,9 +20,10 @@ from turnout.adapters.flower.checks import (
 )
 from turnout.adapters.flower.cohort import CohortSelector
 from turnout.adapters.flower.exchange import Exchange
-from turnout.adapters.flower.grid import POLL, RestrictedGrid, TimedGrid, lifetime
+from turnout.adapters.flower.grid import POLL, RestrictedGrid, TimedGrid, lifetime, restrict_grid
+from turnout.adapters.flower.identity import KeyBook
 from turnout.adapters.flower.live_round import LiveRound
-from turnout.adapters.flower.nodes import PATIENCE, STATUS_TIMEOUT, NodeDirectory
+from turnout.adapters.flower.nodes import PATIENCE, STATUS_TIMEOUT, Duplicates, NodeDirectory
 from turnout.adapters.flower.round_summary import describe_selection, join_first
 from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.adapters.flower.training_run import Evaluate, Load, Save, TrainingRun
@@ -50,6 +51,9 @@ class FairSelection(Strategy):
             does not name, and clients whose last status was out of range; "query": all connected nodes are queried
             before each selection.
         nodes: the number of connected nodes to wait for before the first round.
+        duplicates: what happens if another SuperNode claims the id of a client. "replace": messages go to the one that
+            was registered last, which suits restarted SuperNodes without registered keys. "refuse": the id belongs to
+            the public key that used it first, also after a restart of the server.
         simulated: in a simulation, the world that determines which clients are available and how long each takes;
             client "7" (its partition-id) is row 7 of the world.
         loss_key: the metric in a client's reply that holds its training loss, for policies such as Oort.
@@ -75,6 +79,7 @@ class FairSelection(Strategy):
         *,
         context: Literal["reply", "query"] = "reply",
         nodes: int = 1,
+        duplicates: Duplicates = "replace",
         simulated: World | None = None,
         loss_key: str | None = "train_loss",
         resume: bool = True,
@@ -90,6 +95,8 @@ class FairSelection(Strategy):
         check_strategy(strategy)
         if context not in ("reply", "query"):
             raise SettingError(f"context must be 'reply' or 'query', not {context!r}")
+        if duplicates not in ("replace", "refuse"):
+            raise SettingError(f"duplicates must be 'replace' or 'refuse', got {duplicates!r}")
         if evaluate_deadline is not None:
             as_number("evaluate_deadline", evaluate_deadline, SettingError, above=0)
         self.strategy, self.scheduler = strategy, scheduler
@@ -97,8 +104,13 @@ class FairSelection(Strategy):
         self._evaluate_deadline = evaluate_deadline
         self._simulated = None if simulated is None else SimulatedFleet(simulated, scheduler.settings.model_size)
         patience = as_number("patience", patience, SettingError, above=0)
+        path = scheduler.path.with_name(f"{scheduler.path.name}.keys.json") if duplicates == "refuse" else None
         self._nodes = NodeDirectory(
-            scheduler.features, patience, as_number("status_timeout", status_timeout, SettingError, above=0)
+            scheduler.features,
+            patience,
+            as_number("status_timeout", status_timeout, SettingError, above=0),
+            duplicates=duplicates,
+            keys=KeyBook(path),
         )
         self._selector = CohortSelector(
             scheduler,
@@ -217,7 +229,8 @@ class FairSelection(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Delegates to the strategy on all nodes; skips evaluation if the strategy would wait for more nodes."""
-        required, connected = min_nodes_to_evaluate(self.strategy), len(list(grid.get_node_ids()))
+        nodes = self._nodes.without_refused(list(grid.get_node_ids()))
+        required, connected = min_nodes_to_evaluate(self.strategy), len(nodes)
         if connected < required:
             log.warning(
                 "turnout: evaluation is skipped: the strategy needs %d nodes (min_evaluate_nodes), %d are connected",
@@ -225,7 +238,8 @@ class FairSelection(Strategy):
                 connected,
             )
             return []
-        return self.strategy.configure_evaluate(server_round + self._run.offset, arrays, config, grid)
+        view = restrict_grid(grid, nodes)
+        return self.strategy.configure_evaluate(server_round + self._run.offset, arrays, config, view)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Delegates to the strategy, after removing the clients' statuses from the replies."""
