@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from turnout.adapters.flower.machine import bandwidth, free_cpu, start_measuring
-from turnout.adapters.flower.wire import ACTION, CLIENT_ID, QUERY, RECORD, ClientInfo
+from turnout.adapters.flower.wire import ACTION, CLIENT_ID, GROUPS, QUERY, RECORD, ClientInfo
 
 log = logging.getLogger("flwr")
 Status = Callable[[Context], Mapping[str, float]]
@@ -61,20 +61,22 @@ class _AppWithStatus(ClientApp):
         self._app, self._status = app, status
 
     def __call__(self, message: Message, context: Context) -> Message:
+        groups: dict[str, str] = {}
         if message.metadata.message_type == QUERY:
             reply = Message(RecordDict(), reply_to=message)
+            groups = _requested_groups(message, context)
         else:
             reply = self._app(message, context)
         if reply.has_content():
-            reply.content[RECORD] = self._client_record(context)
+            reply.content[RECORD] = self._client_record(context, groups)
         return reply
 
-    def _client_record(self, context: Context) -> ConfigRecord:
+    def _client_record(self, context: Context, groups: Mapping[str, str]) -> ConfigRecord:
         try:
-            return ClientInfo(client_id(context), self._status(context)).to_record()
+            return ClientInfo(client_id(context), self._status(context), groups).to_record()
         except Exception as error:  # a failing status function must not discard the trained model
             log.warning("turnout: the status of this client could not be determined: %r", error)
-            return ClientInfo(client_id(context), {}).to_record()
+            return ClientInfo(client_id(context), {}, groups).to_record()
 
     # Functions registered after wrapping belong to the wrapped app.
 
@@ -91,3 +93,12 @@ class _AppWithStatus(ClientApp):
 
     def lifespan(self) -> Any:
         return self._app.lifespan()
+
+
+def _requested_groups(query: Message, context: Context) -> dict[str, str]:
+    """Returns the entries of the node's configuration that a query asks for; empty for a missing one."""
+    record = query.content.config_records.get(RECORD)
+    names = record.get(GROUPS) if record is not None else None
+    if not isinstance(names, list):
+        return {}
+    return {str(name): str(context.node_config.get(str(name), "")) for name in names}

@@ -117,7 +117,7 @@ class CohortSelector:
                 return by_client
             if time.monotonic() - start > self._timeout:
                 raise SettingError(
-                    f"none of {len(connected)} nodes identified itself within {self._timeout:g} s: check the log of a "
-                    "SuperNode, or increase patience and timeout"
+                    f"none of {len(connected)} nodes identified itself within {self._timeout:g} s, or none is "
+                    "eligible: check the log of a SuperNode and the setting eligible, or increase patience and timeout"
                 )
             time.sleep(grid.poll)

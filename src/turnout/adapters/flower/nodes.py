@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from turnout.adapters.flower.grid import POLL, TimedGrid
+from turnout.adapters.flower.groups import NodeGroups, Rules
 from turnout.adapters.flower.identity import UNKNOWN, KeyBook, NodeDescription, describe_nodes
 from turnout.adapters.flower.statuses import StatusTable
 from turnout.adapters.flower.wire import QUERY, ClientInfo, pop_client_info
@@ -35,6 +36,8 @@ class NodeDirectory:
         status_timeout: the seconds that a node has to tell a new status.
         duplicates: whether another node that claims the id of a client replaces it or is refused.
         keys: the keys of the SuperNodes that run the clients.
+        eligible: the groups whose clients may take part, by the name of the group.
+        group_names: the names of other groups that are needed.
     """
 
     def __init__(
@@ -45,10 +48,14 @@ class NodeDirectory:
         *,
         duplicates: Duplicates = "replace",
         keys: KeyBook | None = None,
+        eligible: Rules | None = None,
+        group_names: Sequence[str] = (),
     ) -> None:
         self._patience, self._status_timeout = patience, status_timeout
         self._refuses, self._keys = duplicates == "refuse", keys or KeyBook()
         self._refused: dict[int, str] = {}  # nodes that claim the id of another node's client
+        self._eligible: Rules = eligible or {}
+        self._groups = NodeGroups([*self._eligible, *group_names])
         self._statuses = StatusTable(features)
         self._clients: dict[int, str] = {}  # by node, the newest last
         self._descriptions: dict[int, NodeDescription] = {}
@@ -85,10 +92,10 @@ class NodeDirectory:
         if unknown:
             unknown = self._identify_by_grid(grid, unknown)
         any_known = len(unknown) < len(nodes)
-        known = [
-            node for node in nodes if node in self._clients and (query_all or self._clients[node] in self._invalid)
-        ]
-        limits = dict.fromkeys(unknown, self._patience) | dict.fromkeys(known, self._status_timeout)
+        identified = [node for node in nodes if node in self._clients]
+        unknown += [node for node in identified if self._groups.must_query(node)]
+        known = [node for node in identified if query_all or self._clients[node] in self._invalid]
+        limits = dict.fromkeys(known, self._status_timeout) | dict.fromkeys(unknown, self._patience)
         due = {
             node: limit
             for node, limit in limits.items()
@@ -107,20 +114,21 @@ class NodeDirectory:
 
     def query(self, grid: TimedGrid, limits: Mapping[int, float]) -> set[int]:
         """Sends a query to each node and waits up to its limit in seconds; returns the nodes that answered."""
-        queries = [Message(RecordDict(), dst_node_id=node, message_type=QUERY) for node in limits]
+        queries = [Message(self._groups.query(), dst_node_id=node, message_type=QUERY) for node in limits]
         replies = grid.ask(queries, list(limits.values()))
         node_of = {message.metadata.message_id: message.metadata.dst_node_id for message in queries}
         answered, anonymous = set(), []
         for reply in replies:
             node = node_of[reply.metadata.reply_to_message_id]
-            if reply.has_content():
-                self.record(node, pop_client_info(reply.content))
-                answered.add(node)
-            elif reply.error.code == APP_ERROR:  # the app does not implement the query
-                answered.add(node)
-                if node not in self._clients:
-                    self.record(node, None)
-                    anonymous.append(node)
+            if reply.has_error() and reply.error.code != APP_ERROR:
+                continue
+            answered.add(node)
+            info = pop_client_info(reply.content) if reply.has_content() else None
+            if reply.has_error() and node not in self._clients:  # the app does not implement the query
+                anonymous.append(node)
+            self.record(node, info)
+            self._groups.record(node, {} if info is None else info.groups)
+            self._by_client = None
         if anonymous:
             log.warning(
                 "turnout: %d clients do not report an id (nodes %s, …) and are identified by their node id, which "
@@ -157,9 +165,10 @@ class NodeDirectory:
         """Returns the node of every known client that is connected; with duplicates the newest node wins."""
         if self._by_client is None or nodes != self._connected:
             self._connected = list(nodes)
-            self._by_client = dict(sorted(self._newest_nodes(set(nodes)).items()))
+            newest = self._newest_nodes(set(nodes))
+            self._by_client = {client: newest[client] for client in sorted(newest) if self._is_eligible(newest[client])}
             self._rows = self._statuses.rows(list(self._by_client))
-            self._all_known = all(node in self._clients for node in nodes)
+            self._all_known = all(node in self._clients and not self._groups.must_query(node) for node in nodes)
         return self._by_client
 
     def offer(self, fleet_rows: IntArray) -> FleetStatus:
@@ -177,9 +186,20 @@ class NodeDirectory:
             log.warning("turnout: excluded from this round: %s; its status is asked for again before the next", problem)
         return self._statuses.offer(self._rows[valid], fleet_rows[valid])
 
-    def without_refused(self, nodes: Sequence[int]) -> list[int]:
-        """Returns these nodes without those that claim the id of another node's client."""
-        return [node for node in nodes if node not in self._refused]
+    def groups_of(self, name: str, nodes: Mapping[str, int]) -> dict[str, str | None]:
+        """Returns the group of each client, whose nodes are given; None where it is not known."""
+        return {
+            client: self._groups.group(name, node, self._descriptions.get(node, UNKNOWN))
+            for client, node in nodes.items()
+        }
+
+    def _is_eligible(self, node: int) -> bool:
+        description = self._descriptions.get(node, UNKNOWN)
+        return all(self._groups.group(name, node, description) in allowed for name, allowed in self._eligible.items())
+
+    def admitted(self, nodes: Sequence[int]) -> list[int]:
+        """Returns those of these nodes that may take part: eligible ones that do not claim the id of another client."""
+        return [node for node in nodes if node not in self._refused and self._is_eligible(node)]
 
     def client_of(self, node: int) -> str:
         """Returns the client of a node, or a text that names the node."""
@@ -260,6 +280,24 @@ def identify_clients(grid: Grid, *, patience: float = PATIENCE) -> dict[str, int
     connected, directory = timed.get_node_ids(), NodeDirectory(PAPER_FEATURES, patience)
     directory.refresh(timed, connected, 1)
     return directory.nodes_by_client(connected)
+
+
+def client_groups(grid: Grid, name: str, *, patience: float = PATIENCE) -> dict[str, str | None]:
+    """Returns the group of each client that is connected, by client id, in the order of the ids.
+
+    Use it before a fleet is created, for policies with groups such as `quota`: their settings list the groups in the
+    order in which clients are registered.
+
+    Args:
+        grid: Flower's grid.
+        name: "owner" or "location", which the SuperLink knows from Flower 1.41 on, or the name of an entry in the
+            configurations of the nodes.
+        patience: the seconds that a node has to answer; the group of a client that does not is None.
+    """
+    timed = grid if isinstance(grid, TimedGrid) else TimedGrid(grid, POLL)
+    connected, directory = timed.get_node_ids(), NodeDirectory(PAPER_FEATURES, patience, group_names=[name])
+    directory.refresh(timed, connected, 1)
+    return directory.groups_of(name, directory.nodes_by_client(connected))
 
 
 #: Former name of `identify_clients`, kept as an alias.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -21,6 +21,7 @@ from turnout.adapters.flower.checks import (
 from turnout.adapters.flower.cohort import CohortSelector
 from turnout.adapters.flower.exchange import Exchange
 from turnout.adapters.flower.grid import POLL, RestrictedGrid, TimedGrid, lifetime, restrict_grid
+from turnout.adapters.flower.groups import as_rules
 from turnout.adapters.flower.identity import KeyBook
 from turnout.adapters.flower.live_round import LiveRound
 from turnout.adapters.flower.nodes import PATIENCE, STATUS_TIMEOUT, Duplicates, NodeDirectory
@@ -54,6 +55,8 @@ class FairSelection(Strategy):
         duplicates: what happens if another SuperNode claims the id of a client. "replace": messages go to the one that
             was registered last, which suits restarted SuperNodes without registered keys. "refuse": the id belongs to
             the public key that used it first, also after a restart of the server.
+        eligible: the groups whose clients may take part: a mapping of "owner", "location" (both known to the SuperLink)
+            or the name of an entry in the nodes' configurations to a list of names. Others are never selected.
         simulated: in a simulation, the world that determines which clients are available and how long each takes;
             client "7" (its partition-id) is row 7 of the world.
         loss_key: the metric in a client's reply that holds its training loss, for policies such as Oort.
@@ -80,6 +83,7 @@ class FairSelection(Strategy):
         context: Literal["reply", "query"] = "reply",
         nodes: int = 1,
         duplicates: Duplicates = "replace",
+        eligible: Mapping[str, Collection[str]] | None = None,
         simulated: World | None = None,
         loss_key: str | None = "train_loss",
         resume: bool = True,
@@ -111,6 +115,7 @@ class FairSelection(Strategy):
             as_number("status_timeout", status_timeout, SettingError, above=0),
             duplicates=duplicates,
             keys=KeyBook(path),
+            eligible=as_rules(eligible),
         )
         self._selector = CohortSelector(
             scheduler,
@@ -229,7 +234,7 @@ class FairSelection(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Delegates to the strategy on all nodes; skips evaluation if the strategy would wait for more nodes."""
-        nodes = self._nodes.without_refused(list(grid.get_node_ids()))
+        nodes = self._nodes.admitted(list(grid.get_node_ids()))
         required, connected = min_nodes_to_evaluate(self.strategy), len(nodes)
         if connected < required:
             log.warning(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flwr.app import ConfigRecord, RecordDict
 
@@ -11,6 +11,8 @@ RECORD = "turnout"  # key of the record in replies to training, evaluation and q
 ACTION = "turnout"  # name of the query
 QUERY = f"query.{ACTION}"
 CLIENT_ID = "client-id"
+GROUPS = "groups"  # in a query: the entries of the node's configuration that the server asks for
+GROUP_PREFIX = "group."  # in a reply: the name of each entry begins with this
 
 
 LONGEST_ID = 1024  # bytes
@@ -18,14 +20,21 @@ LONGEST_ID = 1024  # bytes
 
 @dataclass(frozen=True, slots=True)
 class ClientInfo:
-    """The id of a client and its current status: one number per feature."""
+    """The id of a client, its current status (one number per feature), and its groups if the server asked for them."""
 
     client: str
     status: Mapping[str, float]
+    groups: Mapping[str, str] = field(default_factory=dict)
 
     def to_record(self) -> ConfigRecord:
         """Converts to a ConfigRecord, the one record type that no strategy aggregates."""
-        return ConfigRecord({CLIENT_ID: self.client, **{name: float(value) for name, value in self.status.items()}})
+        return ConfigRecord(
+            {
+                CLIENT_ID: self.client,
+                **{name: float(value) for name, value in self.status.items()},
+                **{f"{GROUP_PREFIX}{name}": group for name, group in self.groups.items()},
+            }
+        )
 
 
 def pop_client_info(content: RecordDict) -> ClientInfo | None:
@@ -39,7 +48,12 @@ def pop_client_info(content: RecordDict) -> ClientInfo | None:
     if not is_client_id(client):
         return None
     numbers = {name: value for name, value in record.items() if name != CLIENT_ID and isinstance(value, int | float)}
-    return ClientInfo(client, {name: float(value) for name, value in numbers.items()})
+    groups = {
+        name.removeprefix(GROUP_PREFIX): value
+        for name, value in record.items()
+        if name.startswith(GROUP_PREFIX) and isinstance(value, str)
+    }
+    return ClientInfo(client, {name: float(value) for name, value in numbers.items()}, groups)
 
 
 def is_client_id(text: str) -> bool:
