@@ -118,7 +118,7 @@ def test_a_strategy_without_these_settings_is_accepted(open_fleet: OpenFleet) ->
 
 def test_a_strategy_of_the_older_interface_is_refused(open_fleet: OpenFleet) -> None:
     older: Any = OlderFedAvg(fraction_fit=1.0, min_fit_clients=1, min_available_clients=1)
-    with pytest.raises(SettingError, match=r"strategy of flwr.serverapp.strategy.*older interface"):
+    with pytest.raises(SettingError, match=r"strategy of flwr.serverapp.strategy.*older interface, and docs/flower.md"):
         FairSelection(older, open_fleet())
 
 

@@ -14,6 +14,7 @@ from flwr.clientapp import ClientApp
 
 from turnout.adapters.flower.machine import bandwidth, free_cpu, start_measuring
 from turnout.adapters.flower.wire import ACTION, CLIENT_ID, GROUPS, QUERY, RECORD, ClientInfo
+from turnout.errors import SettingError
 
 log = logging.getLogger("flwr")
 Status = Callable[[Context], Mapping[str, float]]
@@ -26,6 +27,11 @@ def with_status(app: ClientApp, status: Status | None = None) -> ClientApp:
     changes when a SuperNode restarts). `status` returns one number for each feature of the fleet; the default is
     `machine_status`, which does not wait.
     """
+    if not isinstance(app, ClientApp) or getattr(app, "_call", None) is not None:
+        raise SettingError(
+            f"with_status needs a client app of the Message API, got {app!r}: for a client_fn of Flower's older "
+            "interface write with_status(message_app(client_fn)), with message_app of turnout.adapters.flower.legacy"
+        )
     start_measuring()
     return _AppWithStatus(app, status or machine_status)
 

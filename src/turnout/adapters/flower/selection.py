@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from typing import Literal
+from typing import Literal, NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -12,6 +12,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from turnout.adapters.flower.aggregation import Aggregation
 from turnout.adapters.flower.checks import (
+    LEGACY_ADVICE,
     check_recipients,
     check_strategy,
     evaluates_on_clients,
@@ -256,6 +257,13 @@ class FairSelection(Strategy):
         if metrics is not None:
             self._run.keep_metrics("evaluate", number, metrics)
         return metrics
+
+    def initialize_parameters(self, *_: object, **__: object) -> NoReturn:
+        """Raises SettingError: the server of Flower's older interface calls this method of its strategy."""
+        raise SettingError(
+            "FairSelection cannot be the strategy of ServerAppComponents, which belongs to Flower's older interface: "
+            f"call its start in a function with @app.main(), {LEGACY_ADVICE}"
+        )
 
     # Messages
 
