@@ -36,7 +36,10 @@ def message(kind: str) -> Message:
 
 
 def client_record(reply: Message) -> dict[str, Any]:
-    return dict(reply.content.config_records["turnout"])
+    """Returns the client id and the status in a reply."""
+    info = pop_client_info(reply.content)
+    assert info is not None
+    return {"client-id": info.client, **info.status}
 
 
 @pytest.fixture
@@ -252,13 +255,35 @@ def test_the_reserved_query_cannot_be_registered() -> None:
 # The client record
 
 
-def test_an_invalid_client_record_is_ignored() -> None:
+@pytest.mark.parametrize(
+    "record",
+    [
+        model(1.0),
+        ConfigRecord({"client-id": "c1"}),
+        ConfigRecord({"info": 5}),
+        *(
+            ConfigRecord({"info": text})
+            for text in (
+                "",
+                "{",
+                "[1]",
+                "null",
+                "{}",
+                '{"client-id": 5}',
+                '{"client-id": ""}',
+                '{"client-id": "a\\u0000b"}',
+                '{"client-id": "\\ud800"}',
+                "[" * 100_000,
+            )
+        ),
+    ],
+)
+def test_an_invalid_client_record_is_ignored(record: Any) -> None:
+    assert pop_client_info(RecordDict({"turnout": record})) is None
+
+
+def test_a_reply_without_a_client_record_has_no_client_info() -> None:
     assert pop_client_info(RecordDict()) is None
-    assert pop_client_info(RecordDict({"turnout": model(1.0)})) is None
-    assert pop_client_info(RecordDict({"turnout": ConfigRecord({"free_cpu": 1.0})})) is None
-    assert pop_client_info(RecordDict({"turnout": ConfigRecord({"client-id": 5})})) is None
-    assert pop_client_info(RecordDict({"turnout": ConfigRecord({"client-id": ""})})) is None
-    assert pop_client_info(RecordDict({"turnout": ConfigRecord({"client-id": "a\0b"})})) is None
 
 
 def test_the_client_record_is_removed_even_if_it_is_invalid() -> None:
@@ -268,5 +293,16 @@ def test_the_client_record_is_removed_even_if_it_is_invalid() -> None:
 
 
 def test_only_numeric_status_values_are_read() -> None:
-    record = ConfigRecord({"client-id": "c1", "free_cpu": 2, "mood": "good", "bandwidth": 1.5, "all": [1.0, 2.0]})
-    assert pop_client_info(RecordDict({"turnout": record})) == ClientInfo("c1", {"free_cpu": 2.0, "bandwidth": 1.5})
+    text = (
+        '{"client-id": "c1", "status": {"free_cpu": 2.0, "mood": "good", "on": true, "all": [1.0]}, "groups": {"a": 1}}'
+    )
+    assert pop_client_info(RecordDict({"turnout": ConfigRecord({"info": text})})) == ClientInfo("c1", {"free_cpu": 2.0})
+    for status in ("[1]", "null", "5"):
+        record = ConfigRecord({"info": f'{{"client-id": "c1", "status": {status}, "groups": {status}}}'})
+        assert pop_client_info(RecordDict({"turnout": record})) == ClientInfo("c1", {})
+
+
+def test_a_client_record_is_read_as_it_was_written() -> None:
+    info = ClientInfo("ω\n7", {"free_cpu": 2, "inf": float("inf")}, {"ward": "icu"})
+    assert pop_client_info(RecordDict({"turnout": info.to_record()})) == info
+    assert list(info.to_record()) == ["info"]

@@ -12,6 +12,7 @@ from adapters.flower.in_process import model, weights
 from turnout.adapters.flower.client import with_status
 from turnout.adapters.flower.overhead import OverheadFigures, RoundTimes, measure_overhead, trivial_app
 from turnout.adapters.flower.virtual import VirtualGrid
+from turnout.adapters.flower.wire import pop_client_info
 
 TIMES = RoundTimes(plain=0.5, fair=0.75, first=2.0, query=4.0)
 
@@ -39,7 +40,8 @@ def test_a_virtual_node_gets_a_copy_of_the_model_and_replies_at_once() -> None:
     assert weights(first.content.array_records["arrays"]) == [2.0, 3.0]
     assert weights(arrays) == [1.0, 2.0]
     assert [reply.metadata.src_node_id for reply in (first, second)] == [nodes[0], nodes[2]]
-    assert [reply.content.config_records["turnout"]["client-id"] for reply in (first, second)] == ["0", "2"]
+    infos = [pop_client_info(reply.content) for reply in (first, second)]
+    assert [info.client for info in infos if info is not None] == ["0", "2"]
 
 
 def test_virtual_nodes_are_named_as_registered_supernodes_are() -> None:

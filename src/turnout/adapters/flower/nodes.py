@@ -58,6 +58,7 @@ class NodeDirectory:
         self._groups = NodeGroups([*self._eligible, *group_names])
         self._statuses = StatusTable(features)
         self._clients: dict[int, str] = {}  # by node, the newest last
+        self._nodes_of: dict[str, set[int]] = {}  # by client
         self._descriptions: dict[int, NodeDescription] = {}
         self._duplicates: set[str] = set()
         self._other_ids: set[int] = set()  # nodes that report another id than their name
@@ -155,6 +156,7 @@ class NodeDirectory:
         if previous is not None and previous != client:
             log.warning("turnout: node %d was client %r and now reports the id %r", node, previous, client)
             del self._clients[node]
+            self._nodes_of[previous].discard(node)
             self._by_client = None
         if previous != client and not self._assign(node, client):
             return
@@ -226,6 +228,7 @@ class NodeDirectory:
             log.info("turnout: node %d takes over the client id %r, %s", node, client, problem)
         self._refused.pop(node, None)
         self._clients[node] = client
+        self._nodes_of.setdefault(client, set()).add(node)
         self._by_client = None
         key = self._descriptions.get(node, UNKNOWN).key
         if key:
@@ -237,10 +240,8 @@ class NodeDirectory:
         key = self._descriptions.get(node, UNKNOWN).key
         if key:
             return "which another SuperNode key used before" if self._keys.is_other(client, key) else None
-        for other, name in self._clients.items():
-            if name == client and other != node and other in self._present:
-                return f"which node {other} uses"
-        return None
+        others = (other for other in self._nodes_of.get(client, ()) if other != node and other in self._present)
+        return next((f"which node {other} uses" for other in others), None)
 
     def save_keys(self, clients: Sequence[str]) -> None:
         """Stores which keys run these clients, if any has changed."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
 
@@ -11,10 +13,8 @@ RECORD = "turnout"  # key of the record in replies to training, evaluation and q
 ACTION = "turnout"  # name of the query
 QUERY = f"query.{ACTION}"
 CLIENT_ID = "client-id"
+INFO = "info"  # the one entry of the record in a reply, as JSON: Flower takes much longer to send several entries
 GROUPS = "groups"  # in a query: the entries of the node's configuration that the server asks for
-GROUP_PREFIX = "group."  # in a reply: the name of each entry begins with this
-
-
 LONGEST_ID = 1024  # bytes
 
 
@@ -28,13 +28,12 @@ class ClientInfo:
 
     def to_record(self) -> ConfigRecord:
         """Converts to a ConfigRecord, the one record type that no strategy aggregates."""
-        return ConfigRecord(
-            {
-                CLIENT_ID: self.client,
-                **{name: float(value) for name, value in self.status.items()},
-                **{f"{GROUP_PREFIX}{name}": group for name, group in self.groups.items()},
-            }
-        )
+        content: dict[str, Any] = {CLIENT_ID: self.client, "status": dict(self.status)}
+        if any(type(value) is not float for value in self.status.values()):
+            content["status"] = {name: float(value) for name, value in self.status.items()}
+        if self.groups:
+            content[GROUPS] = dict(self.groups)
+        return ConfigRecord({INFO: json.dumps(content)})
 
 
 def pop_client_info(content: RecordDict) -> ClientInfo | None:
@@ -43,17 +42,29 @@ def pop_client_info(content: RecordDict) -> ClientInfo | None:
     Returns None if the record is missing or has no valid client id.
     """
     record = content.pop(RECORD, None)
-    if not isinstance(record, ConfigRecord) or not isinstance(client := record.get(CLIENT_ID), str):
+    text = record.get(INFO) if isinstance(record, ConfigRecord) else None
+    if not isinstance(text, str):
         return None
-    if not is_client_id(client):
+    try:
+        info = json.loads(text)
+    except (ValueError, RecursionError):
         return None
-    numbers = {name: value for name, value in record.items() if name != CLIENT_ID and isinstance(value, int | float)}
-    groups = {
-        name.removeprefix(GROUP_PREFIX): value
-        for name, value in record.items()
-        if name.startswith(GROUP_PREFIX) and isinstance(value, str)
-    }
-    return ClientInfo(client, {name: float(value) for name, value in numbers.items()}, groups)
+    client = info.get(CLIENT_ID) if isinstance(info, dict) else None
+    if not isinstance(client, str) or not is_client_id(client):
+        return None
+    return ClientInfo(client, _numbers(info.get("status")), _texts(info.get(GROUPS)))
+
+
+def _numbers(status: Any) -> dict[str, float]:
+    if not isinstance(status, dict):
+        return {}
+    return {name: value for name, value in status.items() if type(value) is float}
+
+
+def _texts(groups: Any) -> dict[str, str]:
+    if not isinstance(groups, dict):
+        return {}
+    return {name: value for name, value in groups.items() if isinstance(value, str)}
 
 
 def is_client_id(text: str) -> bool:
