@@ -51,9 +51,8 @@ def test_the_line_for_clients_of_the_older_interface_wraps_a_client_fn() -> None
 
 
 def test_the_code_for_groups_reserves_a_place_for_each(tmp_path: Path) -> None:
-    nodes = [Node(100 + n, with_status(plain_app()), {"client-id": f"c{n}"}) for n in range(9)]
-    for number, node in enumerate(nodes):
-        node.described = {"location": f"city {number % 3}"}
+    app = with_status(plain_app())
+    nodes = [Node(100 + n, app, {"client-id": f"c{n}", "city": f"city {n % 3}"}) for n in range(9)]
     names: dict[str, Any] = {"Scheduler": Scheduler, "grid": InProcessGrid(nodes)}
     exec(block_with("client_groups(").replace("/srv/", f"{tmp_path}/"), names)
     with Scheduler.open(tmp_path / "sites.turnout") as scheduler:
