@@ -187,7 +187,7 @@ def test_bench_prints_the_same_figures_as_json() -> None:
     assert all(target["met"] == (target["figure"] <= target["most"]) for target in figures["targets"])
 
 
-@pytest.mark.parametrize("name", ["choose", "live", "year", "sweep", "training", "oort", "dashboard"])
+@pytest.mark.parametrize("name", ["choose", "live", "year", "sweep", "training", "oort", "dashboard", "flower"])
 def test_every_benchmark_has_help_with_an_example(name: str) -> None:
     done = run_here("bench", name, "--help")
     assert done.returncode == 0

@@ -278,7 +278,7 @@ def test_a_policy_without_a_guarantee_has_no_certificate(tmp_path: Path) -> None
         scheduler.close_round()
     assert "guarantees nothing" in error_of("certificate", path)
     assert json_of("history", path, "a")["owed"] is None
-    assert "1 turns, reliability 0.67\n" in output_of("history", path, "a")
+    assert "selected 1 times, of which 1 count as turns, reliability 0.67\n" in output_of("history", path, "a")
 
 
 # history
@@ -289,6 +289,25 @@ def test_a_history_shows_outcomes_reasons_and_late_times(file: Path) -> None:
     text = output_of("history", file, "phone-05")
     for expected in ("late", "30.00", "42.50", "reliability", "promised", "behind"):
         assert expected in text
+
+
+@pytest.mark.parametrize(("paid", "counted"), [("contributed", 2), ("chosen", 4)])
+def test_a_history_counts_the_same_turns_as_the_certificate(tmp_path: Path, paid: str, counted: int) -> None:
+    path = tmp_path / "fleet.turnout"
+    settings = {"cohort_size": 1, "guaranteed_rate": 0.5, "paid": paid}
+    with Scheduler.open(path, policy="rbcsf", settings=settings, deadline=9.0) as scheduler:
+        for outcome in ("arrived", "failed", "arrived", "late", "pending"):
+            scheduler.choose({"a": status_of(1)})
+            if outcome == "arrived":
+                scheduler.report("a", 2.0)
+            if outcome == "failed":
+                scheduler.report_failure("a", "battery empty")
+            if outcome != "pending":
+                scheduler.close_round()
+        assert scheduler.certificate().turns.tolist() == [counted]
+    assert f"selected 5 times, of which {counted} count as turns" in output_of("history", path, "a")
+    assert f"got {counted}," in output_of("history", path, "a")
+    assert json_of("history", path, "a")["counted"] == counted
 
 
 def test_a_history_as_json_has_every_turn(file: Path) -> None:

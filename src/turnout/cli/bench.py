@@ -351,6 +351,49 @@ def dashboard(
     )
 
 
+@bench.command()
+def flower(
+    nodes: Annotated[int, typer.Option(min=2, help="Number of virtual nodes.")] = 2000,
+    cohort: CohortOption = 20,
+    repeats: RepeatsOption = 3,
+    json: JsonOption = False,
+) -> None:
+    """Measure a Flower round with fair selection against one of plain FedAvg, with virtual nodes in this process.
+
+    The client only adds 1 to a small model, and all nodes evaluate it, which is Flower's default.
+
+    Example: turnout bench flower --nodes 500
+    """
+    try:
+        from turnout.adapters.flower.overhead import MOST_FIRST, MOST_ROUND, measure_overhead
+    except ImportError as error:
+        raise SettingError(str(error)) from error
+    if cohort > nodes:
+        raise SettingError(f"cohort must be at most the number of nodes, {nodes}, got {cohort}")
+    with progress_bar() as progress:
+        task = progress.add_task("", total=None)
+        figures = measure_overhead(
+            nodes=nodes, cohort=cohort, repeats=repeats, watch=lambda step: progress.update(task, description=step)
+        )
+    results = [
+        Verdict("later round / round of plain FedAvg", figures.ratio, MOST_ROUND),
+        Verdict("first round / round of plain FedAvg", figures.first_ratio, MOST_FIRST),
+    ]
+    if json:
+        targets = [{**asdict(verdict), "met": verdict.met} for verdict in results]
+        print_json({**asdict(figures), "ratio": figures.ratio, "first_ratio": figures.first_ratio, "targets": targets})
+        return
+    table = Table(title=f"A Flower round, {nodes:,} virtual nodes, {cohort} selected, CPU time")
+    for heading in ("round", "plain FedAvg", "fair, later", "fair, first", "fair, first, ids queried"):
+        table.add_column(heading, justify="left" if heading == "round" else "right")
+    for name, times in (("all nodes evaluate", figures.default), ("without evaluation", figures.train_only)):
+        seconds = (times.plain, times.fair, times.first, times.query)
+        table.add_row(name, *(f"{value * 1e3:,.1f} ms" for value in seconds))
+    console = Console()
+    console.print(table)
+    console.print(_verdicts_table(results))
+
+
 def _print(text: str) -> None:
     Console(highlight=False, soft_wrap=True, markup=False).print(text)
 

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -64,6 +65,8 @@ class Node:
     seconds: float = 0.0
     trouble: str | None = None  # "raises", "silent", "gone", "unsent"
     troubled: tuple[str, ...] = ("train",)
+    error: Error = field(default_factory=lambda: Error(code=5, reason="node unavailable"))  # of a node that is "gone"
+    described: dict[str, Any] = field(default_factory=dict)  # what the SuperLink knows about it
 
     @property
     def name(self) -> str:
@@ -115,6 +118,10 @@ class InProcessGrid(Grid):
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)
 
+    def get_nodes(self) -> Any:
+        unknown = {"name": "", "owner_name": "", "location": "", "public_key": b"", "registered_at": ""}
+        return [SimpleNamespace(node_id=node.node_id, **{**unknown, **node.described}) for node in self.nodes.values()]
+
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         self.before("push")
         ids: list[Any] = []
@@ -141,7 +148,7 @@ class InProcessGrid(Grid):
         if trouble == "silent":
             return
         if trouble == "gone":
-            reply = Message(Error(code=5, reason="node unavailable"), reply_to=message)
+            reply = Message(node.error, reply_to=message)
             reply.metadata.__dict__["_src_node_id"] = SUPERLINK
         else:
             content = RecordDict(dict(message.content))

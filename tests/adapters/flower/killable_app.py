@@ -121,7 +121,7 @@ class Checkpoints:
         with pytest.MonkeyPatch.context() as patch:
             for kind, names in (
                 (RunFiles, ("write", "write_metrics", "finish")),
-                (Scheduler, ("register", "choose", "report", "failed", "close_round")),
+                (Scheduler, ("register", "choose", "report", "report_many", "report_failure", "close_round")),
             ):
                 for name in names:
                     patch.setattr(kind, name, self._wrap(getattr(kind, name)))

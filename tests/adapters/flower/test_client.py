@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from adapters.flower.in_process import model, plain_app
+from adapters.flower.in_process import Clock, model, plain_app
+from turnout.adapters.flower import machine
 from turnout.adapters.flower.client import client_id, machine_status, with_status
 from turnout.adapters.flower.wire import ClientInfo, pop_client_info
 
@@ -34,21 +36,45 @@ def message(kind: str) -> Message:
 
 
 def client_record(reply: Message) -> dict[str, Any]:
-    return dict(reply.content.config_records["turnout"])
+    """Returns the client id and the status in a reply."""
+    info = pop_client_info(reply.content)
+    assert info is not None
+    return {"client-id": info.client, **info.status}
 
 
 @pytest.fixture
 def psutil(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A machine with 25 % CPU load, an active interface of 1,000 Mbit/s, and interfaces that must be ignored."""
+    """A machine with CPU counters, an active interface of 1,000 Mbit/s, and interfaces that must be ignored."""
     interfaces = {
         "lo": SimpleNamespace(isup=True, speed=100_000),
         "eth0": SimpleNamespace(isup=True, speed=1_000),
         "eth1": SimpleNamespace(isup=False, speed=10_000),
         "wlan0": SimpleNamespace(isup=True, speed=0),
     }
-    fake = SimpleNamespace(cpu_percent=lambda interval: 25.0 if interval else 0.0, net_if_stats=lambda: interfaces)
+    times = CpuTimes(user=80.0, system=20.0, idle=900.0, iowait=50.0, guest=30.0)
+    fake = SimpleNamespace(times=times, net_if_stats=lambda: interfaces)
+    fake.cpu_times = lambda: fake.times
     monkeypatch.setitem(sys.modules, "psutil", fake)
+    monkeypatch.setattr(machine, "_samples", [])
     return fake
+
+
+class CpuTimes(NamedTuple):
+    """The CPU seconds of a machine since it was started, as psutil counts them on Linux."""
+
+    user: float
+    system: float
+    idle: float
+    iowait: float
+    guest: float  # is part of user
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The CPU seconds that the client itself has used."""
+    seconds = [7.0]
+    monkeypatch.setattr(os, "times", lambda: (seconds[0], 0.0, 0.0, 0.0, 0.0))
+    return seconds
 
 
 # Client ids
@@ -65,10 +91,51 @@ def test_the_configuration_determines_the_client_id() -> None:
 # Statuses
 
 
-def test_free_cores_and_bandwidth_are_measured(monkeypatch: pytest.MonkeyPatch, psutil: SimpleNamespace) -> None:
-    assert psutil
+def test_free_cores_are_those_that_other_programs_left_free_since_the_last_status(
+    monkeypatch: pytest.MonkeyPatch, psutil: SimpleNamespace, clock: Clock, used: list[float]
+) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    assert machine_status(context()) == {"free_cpu": 6.0, "bandwidth": 1000.0}
+    app = with_status(plain_app())  # the first sample
+    clock.sleep(10.0)
+    psutil.times = CpuTimes(user=90.0, system=30.0, idle=930.0, iowait=55.0, guest=60.0)  # 20 s of CPU time
+    used[0] += 5.0  # of which the client used 5 s to train
+    assert client_record(app(message("query.turnout"), context()))["free_cpu"] == 8 - 1.5
+    clock.sleep(4.0)
+    assert machine_status(context()) == {"free_cpu": 8.0, "bandwidth": 1000.0}
+
+
+def test_a_status_does_not_wait(monkeypatch: pytest.MonkeyPatch, psutil: SimpleNamespace) -> None:
+    assert psutil
+    monkeypatch.setattr(time, "sleep", pytest.fail)
+    app = with_status(plain_app())
+    for _ in range(3):
+        assert client_record(app(message("query.turnout"), context()))["free_cpu"] > 0
+
+
+@pytest.mark.parametrize("measured_before", [True, False])
+def test_a_status_right_after_the_first_sample_uses_the_load_average(
+    monkeypatch: pytest.MonkeyPatch, psutil: SimpleNamespace, clock: Clock, measured_before: bool
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "getloadavg", lambda: (2.5, 0.0, 0.0), raising=False)
+    if measured_before:
+        machine.start_measuring()
+        clock.sleep(0.0625)
+    assert machine_status(context())["free_cpu"] == 5.5
+    clock.sleep(0.25)
+    psutil.times = psutil.times._replace(user=81.0)
+    assert machine_status(context())["free_cpu"] == pytest.approx(8 - 1 / (0.3125 if measured_before else 0.25))
+
+
+def test_a_client_that_used_all_cpu_time_itself_leaves_all_cores_free(
+    monkeypatch: pytest.MonkeyPatch, psutil: SimpleNamespace, clock: Clock, used: list[float]
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    machine.start_measuring()
+    clock.sleep(1.0)
+    psutil.times = psutil.times._replace(user=82.0)
+    used[0] += 2.25  # the counters are not read at the same moment
+    assert machine_status(context())["free_cpu"] == 2.0
 
 
 def test_without_psutil_the_load_tells_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +166,7 @@ def test_bandwidth_is_unknown_without_an_active_network_interface(
 def test_the_node_configuration_overrides_measured_values(
     monkeypatch: pytest.MonkeyPatch, psutil: SimpleNamespace
 ) -> None:
-    monkeypatch.setattr(psutil, "cpu_percent", pytest.fail)
+    monkeypatch.setattr(psutil, "cpu_times", pytest.fail)
     assert machine_status(configured(free_cpu=0.5, bandwidth=3)) == {"free_cpu": 0.5, "bandwidth": 3.0}
     monkeypatch.setattr(psutil, "net_if_stats", pytest.fail)
     assert machine_status(configured(free_cpu=2, bandwidth=8.5)) == {"free_cpu": 2.0, "bandwidth": 8.5}
@@ -188,13 +255,35 @@ def test_the_reserved_query_cannot_be_registered() -> None:
 # The client record
 
 
-def test_an_invalid_client_record_is_ignored() -> None:
+@pytest.mark.parametrize(
+    "record",
+    [
+        model(1.0),
+        ConfigRecord({"client-id": "c1"}),
+        ConfigRecord({"info": 5}),
+        *(
+            ConfigRecord({"info": text})
+            for text in (
+                "",
+                "{",
+                "[1]",
+                "null",
+                "{}",
+                '{"client-id": 5}',
+                '{"client-id": ""}',
+                '{"client-id": "a\\u0000b"}',
+                '{"client-id": "\\ud800"}',
+                "[" * 100_000,
+            )
+        ),
+    ],
+)
+def test_an_invalid_client_record_is_ignored(record: Any) -> None:
+    assert pop_client_info(RecordDict({"turnout": record})) is None
+
+
+def test_a_reply_without_a_client_record_has_no_client_info() -> None:
     assert pop_client_info(RecordDict()) is None
-    assert pop_client_info(RecordDict({"turnout": model(1.0)})) is None
-    assert pop_client_info(RecordDict({"turnout": ConfigRecord({"free_cpu": 1.0})})) is None
-    assert pop_client_info(RecordDict({"turnout": ConfigRecord({"client-id": 5})})) is None
-    assert pop_client_info(RecordDict({"turnout": ConfigRecord({"client-id": ""})})) is None
-    assert pop_client_info(RecordDict({"turnout": ConfigRecord({"client-id": "a\0b"})})) is None
 
 
 def test_the_client_record_is_removed_even_if_it_is_invalid() -> None:
@@ -204,5 +293,16 @@ def test_the_client_record_is_removed_even_if_it_is_invalid() -> None:
 
 
 def test_only_numeric_status_values_are_read() -> None:
-    record = ConfigRecord({"client-id": "c1", "free_cpu": 2, "mood": "good", "bandwidth": 1.5, "all": [1.0, 2.0]})
-    assert pop_client_info(RecordDict({"turnout": record})) == ClientInfo("c1", {"free_cpu": 2.0, "bandwidth": 1.5})
+    text = (
+        '{"client-id": "c1", "status": {"free_cpu": 2.0, "mood": "good", "on": true, "all": [1.0]}, "groups": {"a": 1}}'
+    )
+    assert pop_client_info(RecordDict({"turnout": ConfigRecord({"info": text})})) == ClientInfo("c1", {"free_cpu": 2.0})
+    for status in ("[1]", "null", "5"):
+        record = ConfigRecord({"info": f'{{"client-id": "c1", "status": {status}, "groups": {status}}}'})
+        assert pop_client_info(RecordDict({"turnout": record})) == ClientInfo("c1", {})
+
+
+def test_a_client_record_is_read_as_it_was_written() -> None:
+    info = ClientInfo("ω\n7", {"free_cpu": 2, "inf": float("inf")}, {"ward": "icu"})
+    assert pop_client_info(RecordDict({"turnout": info.to_record()})) == info
+    assert list(info.to_record()) == ["info"]

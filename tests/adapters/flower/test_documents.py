@@ -10,12 +10,16 @@ import pytest
 from flwr.serverapp.strategy import FedAvg
 
 from adapters.flower.in_process import InProcessGrid, Node, model, plain_app, weights
+from adapters.flower.test_client import context, message
+from adapters.flower.test_legacy import Adder
 from turnout.adapters.flower import identify_clients
 from turnout.adapters.flower.client import with_status
+from turnout.scheduler import Scheduler
 
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("document", ["README.md", "docs/flower.md"])
 def test_the_code_in_the_documentation_trains_fairly(
     document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -24,7 +28,8 @@ def test_the_code_in_the_documentation_trains_fairly(
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), flags=re.DOTALL)
     (code,) = [block for block in blocks if "FairSelection(" in block]
     assert len([line for line in code.splitlines() if line]) == 6
-    grid = InProcessGrid([Node(100 + n, with_status(plain_app()), {"client-id": f"c{n}"}) for n in range(12)])
+    app = with_status(plain_app(), lambda _: {"free_cpu": 1.0, "bandwidth": 1.0})
+    grid = InProcessGrid([Node(100 + n, app, {"client-id": f"c{n}"}, 1.0 + n / 4) for n in range(12)])
     names: dict[str, Any] = {"FedAvg": FedAvg, "grid": grid, "arrays": model(0.0)}
     exec(code.replace("/srv/", ""), names)
     assert sorted(names["result"].train_metrics_clientapp) == list(range(1, 101))
@@ -32,14 +37,38 @@ def test_the_code_in_the_documentation_trains_fairly(
     cohorts = grid.asked("train")
     assert [len(cohort) for cohort in cohorts] == [8] * 100
     turns = [sum(f"c{n}" in cohort for cohort in cohorts) for n in range(12)]
-    assert min(turns) >= 10
+    assert min(turns) >= 0.1 * 100 - 1
     with names["fair"].scheduler as scheduler:
         assert scheduler.certificate().status == "kept"
 
 
-def test_the_line_for_clients_wraps_an_app() -> None:
+def test_the_line_for_clients_of_the_older_interface_wraps_a_client_fn() -> None:
+    sent = message("train")
+    sent.content.config_records["config"]["step"] = 1.0
+    names: dict[str, Any] = {"client_fn": lambda _: Adder()}
+    exec(block_with("message_app(client_fn)"), names)
+    assert names["app"](sent, context()).content.metric_records["metrics"]["num-examples"] == 10
+
+
+def test_the_code_for_groups_reserves_a_place_for_each(tmp_path: Path) -> None:
+    app = with_status(plain_app())
+    nodes = [Node(100 + n, app, {"client-id": f"c{n}", "city": f"city {n % 3}"}) for n in range(9)]
+    names: dict[str, Any] = {"Scheduler": Scheduler, "grid": InProcessGrid(nodes)}
+    exec(block_with("client_groups(").replace("/srv/", f"{tmp_path}/"), names)
+    with Scheduler.open(tmp_path / "sites.turnout") as scheduler:
+        assert scheduler.clients == [f"c{n}" for n in range(9)]
+        assert scheduler.settings.settings["groups"] == [f"city {n % 3}" for n in range(9)]
+
+
+def block_with(text: str) -> str:
+    """Returns the block of the documentation that contains a text."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/flower.md").read_text(), flags=re.DOTALL)
-    (code,) = [block for block in blocks if "with_status(app)" in block]
+    (code,) = [block for block in blocks if text in block]
+    return str(code)
+
+
+def test_the_line_for_clients_wraps_an_app() -> None:
+    code = block_with("with_status(app)")
     app = plain_app()
     names: dict[str, Any] = {"app": app}
     exec(code, names)

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 
 from adapters.flower.conftest import OpenFleet
 from adapters.flower.in_process import (
@@ -97,6 +97,22 @@ def test_error_replies_reach_the_strategy_and_its_log(open_fleet: OpenFleet, cap
     FairSelection(open_to_all(), open_fleet(**ALL)).start(grid, model(0.0), num_rounds=1)
     assert "aggregate_train: Received 3 results and 1 failures" in caplog.text
     assert "Received error in reply from node 102: out of memory" in caplog.text
+
+
+@pytest.mark.parametrize("code", [3, 4])
+def test_a_message_that_expired_is_a_failure_without_a_word_about_lifetimes(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    scheduler, grid = open_fleet(**ALL), InProcessGrid(named_nodes(4, [1.0, 1.0, 1.0, 12.0]))
+    for name in ("c1", "c3"):
+        grid.client(name).trouble, grid.client(name).error = (
+            "gone",
+            Error(code, "Unavailable - It may have expired (TTL)"),
+        )
+    FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=2)
+    assert scheduler.history("c1")[0].why == f"no reply before its message expired (code {code})"
+    assert "c3, late in the fleet's round 1, did not come back: no reply before its message expired" in caplog.text
+    assert "ttl" not in caplog.text.lower()
 
 
 def test_a_silent_node_is_late_after_the_deadline_and_the_next_rounds_run(open_fleet: OpenFleet, clock: Clock) -> None:
@@ -317,6 +333,19 @@ def test_the_grid_stops_waiting_after_the_timeout(clock: Clock) -> None:
     assert clock.now - start == 5.0
 
 
+def test_each_message_has_its_own_limit_and_all_are_sent_at_once(clock: Clock) -> None:
+    inner = InProcessGrid(named_nodes(3))
+    for node in inner.nodes.values():
+        node.trouble, node.troubled = "silent", ("query",)
+    grid, start = TimedGrid(inner, POLL), clock.now
+    inner.client("c2").trouble = None
+    assert [
+        reply.metadata.src_node_id for reply in grid.ask([query(100), query(101), query(102)], [2.0, 6.0, 0.5])
+    ] == [102]
+    assert clock.now - start == 6.0
+    assert [sorted(sent.ttl for sent in push) for push in inner.sent("query.turnout")] == [[5.5, 7.0, 11.0]]
+
+
 def test_a_restricted_grid_lists_fewer_nodes_and_delegates_everything_else() -> None:
     inner = InProcessGrid(named_nodes(3))
     restricted = RestrictedGrid(TimedGrid(inner, POLL), [102, 100])
@@ -341,8 +370,6 @@ def test_restrict_grid_accepts_any_grid() -> None:
 
 def test_a_restricted_grid_also_filters_the_node_descriptions() -> None:
     inner = InProcessGrid(named_nodes(3))
-    if not hasattr(inner, "get_nodes"):
-        pytest.skip("this Flower does not describe nodes")
     assert [node.node_id for node in TimedGrid(inner, POLL).get_nodes()] == [100, 101, 102]
     assert [node.node_id for node in RestrictedGrid(TimedGrid(inner, POLL), [101]).get_nodes()] == [101]
 

@@ -95,11 +95,86 @@ def test_a_changed_client_id_is_accepted_with_a_warning(
     assert turns_of(scheduler) == {"c0": 4, "c1": 2, "c9": 2}
 
 
-@pytest.mark.parametrize("name", ["", "a\0b"])
+@pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "x" * 1025])
 def test_an_invalid_client_id_is_replaced_by_the_node_id(open_fleet: OpenFleet, name: str) -> None:
     scheduler, grid = open_fleet(), InProcessGrid([named_node("c0", 100), named_node(name, 555)])
     FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=2)
     assert turns_of(scheduler) == {"555": 2, "c0": 2}
+
+
+def test_an_id_cannot_forge_lines_of_the_log(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
+    forged = "c1\nturnout: round 7 closed\x1b[2J"
+    grid = InProcessGrid([named_node("c0", 100), named_node(forged, 101)])
+    grid.nodes[101].trouble = "raises"
+    FairSelection(open_to_all(), open_fleet()).start(grid, model(0.0), num_rounds=2)
+    ours = [record.getMessage() for record in caplog.records if record.getMessage().startswith("turnout: ")]
+    assert any(r"c1\nturnout: round 7 closed\x1b[2J" in line for line in ours)
+    assert all(line.isprintable() for line in ours)
+
+
+def test_a_client_that_is_forgotten_while_it_is_connected_joins_as_a_new_one(open_fleet: OpenFleet) -> None:
+    scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
+    forget = after(2, lambda: scheduler.forget("c1"))
+    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=4, evaluate_fn=forget)
+    assert scheduler.clients == ["c0", "forgotten-1", "c2", "c1"]
+    assert turns_of(scheduler)["c1"] == 2
+
+
+# Nodes that the grid knows
+
+
+def registered(count: int, **described: Any) -> list[Node]:
+    """Returns nodes that are registered at the SuperLink as h0, h1, …, and whose clients call themselves c0, c1, …."""
+    nodes = named_nodes(count)
+    for row, node in enumerate(nodes):
+        node.described = {"name": f"h{row}", **described}
+    return nodes
+
+
+def test_nodes_that_the_grid_names_are_not_queried(open_fleet: OpenFleet) -> None:
+    scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(registered(3))
+    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3)
+    assert grid.sent(QUERY) == []
+    assert turns_of(scheduler) == {"h0": 3, "h1": 3, "h2": 3}
+
+
+def test_only_nodes_without_a_name_are_queried(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 4})
+    grid = InProcessGrid([*registered(3), named_node("c9", 900)])
+    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=2)
+    assert grid.asked(QUERY) == [["c9"]]
+    assert turns_of(scheduler) == {"c9": 2, "h0": 2, "h1": 2, "h2": 2}
+
+
+def test_the_registered_name_takes_precedence_over_the_id_that_a_client_reports(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler, grid = open_fleet(), InProcessGrid(registered(2))
+    caplog.set_level("INFO", "flwr")
+    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3)
+    assert scheduler.clients == ["h0", "h1"]
+    assert caplog.text.count("node 101 is registered as 'h1', which is its client id; it reports 'c1'") == 1
+
+
+def test_the_status_of_a_registered_node_is_used_as_soon_as_it_replies(open_fleet: OpenFleet) -> None:
+    scheduler, grid = open_fleet(settings={"cohort_size": 2}), InProcessGrid(registered(2))
+    for node in grid.nodes.values():
+        node.config["free_cpu"] = 4.0
+    spy = ContextSpy(scheduler)
+    FairSelection(spy, scheduler).start(grid, model(0.0), num_rounds=2)
+    assert [contexts["h0"][0] for contexts in spy.contexts] == [1.0, 0.25]
+
+
+def test_of_two_nodes_with_the_same_name_the_one_registered_later_is_selected(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = registered(2, name="h0")
+    nodes[0].described["registered_at"] = "2026-03-02T00:00:00+00:00"
+    nodes[1].described["registered_at"] = "2026-03-01T00:00:00+00:00"
+    scheduler, grid = open_fleet(), InProcessGrid(nodes)
+    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=2)
+    assert [[sent.node_id for sent in push] for push in grid.sent("train")] == [[100], [100]]
+    assert "nodes 100 and 101 both report the client id 'h0'; messages go to the newer one, 100" in caplog.text
 
 
 # Clients that join and leave
@@ -204,6 +279,32 @@ def test_a_client_whose_status_is_valid_again_is_selected_again(open_fleet: Open
     recover = after(1, lambda: cpu.__setitem__(0, 1.0))  # reported with the evaluation reply of the next round
     FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3, evaluate_fn=recover)
     assert grid.asked("train") == [["c1", "c2"], ["c1", "c2"], ["c0", "c1", "c2"]]
+
+
+def test_a_client_with_a_bad_status_is_asked_again_before_the_next_selection(open_fleet: OpenFleet) -> None:
+    """Without evaluation, only a query can bring the status of a client that is not selected."""
+    cpu = [-1.0]
+    grid = InProcessGrid(nodes_with_status(lambda _: {"free_cpu": cpu[0], "bandwidth": 2.0}))
+    scheduler = open_fleet(settings={"cohort_size": 3})
+    FairSelection(open_to_all(fraction_evaluate=0.0), scheduler).start(
+        grid, model(0.0), num_rounds=5, evaluate_fn=after(2, lambda: cpu.__setitem__(0, 1.0))
+    )
+    assert grid.asked("train") == [["c1", "c2"], ["c1", "c2"], *[["c0", "c1", "c2"]] * 3]
+    assert grid.asked(QUERY) == [["c0", "c1", "c2"], ["c0"], ["c0"]]  # as long as it was out of range
+
+
+def test_a_client_with_a_bad_status_that_does_not_answer_is_asked_less_and_less_often(
+    open_fleet: OpenFleet, clock: Clock
+) -> None:
+    grid = InProcessGrid(nodes_with_status(lambda _: {"free_cpu": -1.0, "bandwidth": 2.0}))
+    fall_silent = after(1, lambda: setattr(grid.client("c0"), "trouble", "silent"))
+    grid.client("c0").troubled = ("query",)
+    start = clock.now
+    FairSelection(open_to_all(fraction_evaluate=0.0), open_fleet(), status_timeout=4.0, poll=0.25).start(
+        grid, model(0.0), num_rounds=8, evaluate_fn=fall_silent
+    )
+    assert grid.asked(QUERY)[1:] == [["c0"]] * 3  # before rounds 2, 3 and 5
+    assert clock.now - start == 8 * 1 + 3 * 4
 
 
 def test_a_failing_status_function_loses_neither_the_client_nor_its_model(
@@ -320,6 +421,33 @@ def test_a_node_that_does_not_identify_itself_is_queried_again_after_1_2_and_4_r
     assert caplog.text.count("1 nodes did not identify themselves within 7 s") == 4
     assert clock.now - start == 4 * 7 + 10 * 1
     assert scheduler.clients == ["c0", "c1"]
+
+
+def test_a_status_query_has_a_time_limit_of_its_own(open_fleet: OpenFleet, clock: Clock) -> None:
+    scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
+    grid.client("c1").troubled = ("query",)
+    start = clock.now
+    FairSelection(open_to_all(), scheduler, context="query", status_timeout=2.0, patience=50, poll=0.25).start(
+        grid, model(0.0), num_rounds=3, evaluate_fn=after(1, lambda: setattr(grid.client("c1"), "trouble", "silent"))
+    )
+    assert clock.now - start == 3 * 1 + 2 * 2.0
+    assert turns_of(scheduler) == {"c0": 3, "c1": 3, "c2": 3}  # its last status is used
+
+
+def test_new_nodes_and_statuses_are_queried_at_the_same_time(open_fleet: OpenFleet, clock: Clock) -> None:
+    scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
+
+    def fall_silent() -> None:
+        grid.add(named_node("c3", 900))
+        for name in ("c1", "c3"):
+            grid.client(name).trouble, grid.client(name).troubled = "silent", ("query", "evaluate")
+
+    start = clock.now
+    FairSelection(
+        open_to_all(fraction_evaluate=0.0), scheduler, context="query", status_timeout=2.0, patience=5, poll=0.25
+    ).start(grid, model(0.0), num_rounds=2, evaluate_fn=after(1, fall_silent))
+    assert grid.asked(QUERY) == [["c0", "c1", "c2"], ["c0", "c1", "c2", "c3"]]
+    assert clock.now - start == 2 * 1 + 5
 
 
 def test_a_node_that_ignored_the_query_is_identified_by_its_first_reply(open_fleet: OpenFleet) -> None:

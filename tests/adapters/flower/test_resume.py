@@ -121,7 +121,7 @@ def test_an_interrupted_run_with_measured_times_gives_the_same_result(folder: Pa
 def test_a_server_interrupted_many_times_gives_the_same_result(folder: Path) -> None:
     reference, path, rng = folder / "reference.turnout", folder / "fleet.turnout", random.Random(5)
     expected = outcome_of(reference, as_dict(play(reference, STRATEGIES["FedAvgM"](), rounds=12)))
-    moments = [rng.randint(1, 50) for _ in range(8)]
+    moments = [rng.randint(1, 40) for _ in range(8)]
     assert [interrupt_at(path, moment, "FedAvgM", rounds=12) for moment in moments] == moments  # all before the end
     assert_same(path, as_dict(play(path, STRATEGIES["FedAvgM"](), rounds=12)), expected)
 

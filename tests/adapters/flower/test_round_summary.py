@@ -82,9 +82,23 @@ def test_the_log_states_that_no_client_came_back(open_fleet: OpenFleet, caplog: 
         node.trouble = "gone"
     FairSelection(open_to_all(), open_fleet()).start(grid, model(0.0), num_rounds=1)
     assert (
-        "round 1 took 0.0 s; no client came back; failed c0: node unavailable (code 5), c1: node unavailable"
+        "round 1 took 1.0 s; no client came back; failed c0: node unavailable (code 5), c1: node unavailable"
         in caplog.text
     )
+
+
+def test_the_time_of_a_round_includes_waiting_for_a_failure(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Flower reports a killed SuperNode only when its heartbeat expires."""
+    scheduler, grid = (
+        open_fleet(settings={"cohort_size": 3}, deadline=60.0),
+        InProcessGrid(named_nodes(3, [1.0, 44.0, 2.0])),
+    )
+    grid.client("c1").trouble = "gone"
+    result = FairSelection(open_to_all(), scheduler, poll=0.25).start(grid, model(0.0), num_rounds=1)
+    assert "round 1 took 44.0 s; the last one back was c2 after 2.0 s; failed c1" in caplog.text
+    assert result.train_metrics_clientapp[1]["turnout-round-seconds"] == 44.0
 
 
 def test_the_log_names_at_most_ten_clients(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:

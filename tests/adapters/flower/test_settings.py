@@ -26,9 +26,10 @@ from flwr.serverapp.strategy import (
 
 import turnout
 from adapters.flower.conftest import OpenFleet
-from adapters.flower.in_process import Clock, InProcessGrid, Spy, model, named_nodes, open_to_all, weights
+from adapters.flower.in_process import Clock, InProcessGrid, Spy, model, named_nodes, open_to_all, partitions, weights
 from turnout.adapters.flower import FairSelection, requirement
 from turnout.errors import SettingError
+from turnout.simulator import PaperWorld
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -117,7 +118,7 @@ def test_a_strategy_without_these_settings_is_accepted(open_fleet: OpenFleet) ->
 
 def test_a_strategy_of_the_older_interface_is_refused(open_fleet: OpenFleet) -> None:
     older: Any = OlderFedAvg(fraction_fit=1.0, min_fit_clients=1, min_available_clients=1)
-    with pytest.raises(SettingError, match=r"strategy of flwr.serverapp.strategy.*older interface"):
+    with pytest.raises(SettingError, match=r"strategy of flwr.serverapp.strategy.*older interface, and docs/flower.md"):
         FairSelection(older, open_fleet())
 
 
@@ -128,6 +129,8 @@ def test_a_strategy_of_the_older_interface_is_refused(open_fleet: OpenFleet) -> 
         ({"nodes": 0}, "nodes"),
         ({"poll": 0.0}, "poll"),
         ({"patience": float("nan")}, "patience"),
+        ({"status_timeout": 0}, "status_timeout"),
+        ({"evaluate_deadline": -1.0}, "evaluate_deadline"),
     ],
 )
 def test_invalid_arguments_are_refused(open_fleet: OpenFleet, settings: dict[str, Any], problem: str) -> None:
@@ -156,14 +159,37 @@ def test_no_evaluation_messages_are_sent_if_the_strategy_does_not_evaluate(open_
     assert grid.sent("evaluate") == []
 
 
-def test_a_silent_node_delays_evaluation_by_at_most_the_timeout(open_fleet: OpenFleet, clock: Clock) -> None:
+@pytest.mark.parametrize(
+    ("deadline", "evaluate_deadline", "timeout", "waited"),
+    [(10.0, None, 3600, 10), (10.0, 25.0, 3600, 25), (None, None, 60, 60), (None, 5.0, 60, 5), (90.0, None, 60, 60)],
+)
+def test_a_silent_node_delays_evaluation_by_at_most_its_deadline(
+    open_fleet: OpenFleet,
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+    deadline: float | None,
+    evaluate_deadline: float | None,
+    timeout: float,
+    waited: float,
+) -> None:
     grid = InProcessGrid(named_nodes(3))
     grid.client("c1").trouble, grid.client("c1").troubled = "silent", ("evaluate",)
+    fair = FairSelection(open_to_all(), open_fleet(deadline=deadline), poll=0.25, evaluate_deadline=evaluate_deadline)
     start = clock.now
-    result = FairSelection(open_to_all(), open_fleet(), poll=0.25).start(grid, model(0.0), num_rounds=1, timeout=60)
+    result = fair.start(grid, model(0.0), num_rounds=1, timeout=timeout)
     assert list(result.evaluate_metrics_clientapp) == [1]
-    assert clock.now - start == 61
-    assert {sent.ttl for sent in grid.sent("evaluate")[0]} == {60}
+    assert clock.now - start == 1 + waited
+    assert f"no evaluation from c1 within {waited:g} s" in caplog.text
+    assert {sent.ttl for sent in grid.sent("evaluate")[0]} == {waited + max(5, waited / 10)}
+
+
+def test_in_a_simulation_the_deadline_does_not_apply_to_evaluation(open_fleet: OpenFleet, clock: Clock) -> None:
+    grid = InProcessGrid(partitions(3))
+    grid.client("1").trouble, grid.client("1").troubled = "silent", ("evaluate",)
+    fair = FairSelection(open_to_all(), open_fleet(), poll=0.25, simulated=PaperWorld(clients=3))
+    start = clock.now
+    fair.start(grid, model(0.0), num_rounds=1, timeout=60)
+    assert clock.now - start == 60
 
 
 # Nodes
@@ -213,7 +239,7 @@ def test_nodes_that_never_identify_themselves_are_a_separate_error(open_fleet: O
     for node in grid.nodes.values():
         node.trouble, node.troubled = "silent", ("query",)
     with pytest.raises(
-        SettingError, match="none of 2 nodes identified itself within 100 s: check the log of a SuperNode"
+        SettingError, match=r"none of 2 nodes identified itself within 100 s, .*check the log of a SuperNode"
     ):
         FairSelection(open_to_all(), open_fleet(), patience=30).start(grid, model(0.0), timeout=100)
     assert len(grid.sent("query.turnout")) == 4  # all nodes are queried repeatedly

@@ -188,6 +188,17 @@ def test_a_killed_writer_is_named_and_the_file_is_intact(path: Path) -> None:
     assert "was killed or crashed" in findings_by_part(path)["writer"].message
 
 
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only /proc shows who holds a lock")
+def test_an_ended_writer_is_not_taken_for_a_holder_if_its_number_is_in_use_again(path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        play_rounds_and_die(path)
+    assert os.waitpid(child, 0)[1] == 9
+    lock = path.with_name(f"{path.name}.lock")
+    lock.write_bytes(lock.read_bytes().replace(f"process {child} ".encode(), f"process {os.getpid()} ".encode()))
+    assert "was killed or crashed" in findings_by_part(path)["writer"].message
+
+
 def play_rounds_and_die(path: Path) -> None:
     try:
         scheduler = Scheduler.open(path)

@@ -14,6 +14,7 @@ from hypothesis import strategies as some
 
 from turnout.store.files.acknowledged import lock_path
 from turnout.store.files.lock import Writer, WriterLock, lock_line
+from waiting import wait_until
 
 
 @given(some.integers(0, 2**31), some.text(some.characters(categories=["L", "N"], include_characters="-. "), min_size=1))
@@ -44,3 +45,22 @@ def test_only_an_ended_process_of_this_host_is_dead() -> None:
     assert Writer(10**30, socket.gethostname()).is_dead
     assert not Writer.current().is_dead
     assert not Writer(ended.pid, "another-host").is_dead
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only /proc shows the state of a process")
+def test_an_ended_process_is_dead_before_its_parent_has_noticed() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as ended:
+        assert ended.stdout is not None
+        ended.stdout.read()  # until it ends
+        writer = Writer(ended.pid, socket.gethostname())
+        wait_until(lambda: writer.is_dead)  # it is not reaped before the end of this block
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only /proc shows who holds a lock")
+def test_a_process_that_got_the_number_of_an_ended_writer_is_not_taken_for_it(folder: Path) -> None:
+    store = folder / "runs.turnout"
+    lock = WriterLock(store)
+    assert not Writer.current().has_ended(store)
+    lock.release()
+    assert Writer.current().has_ended(store)  # this process runs, but does not hold the lock
+    assert not Writer(os.getpid(), "another-host").has_ended(store)

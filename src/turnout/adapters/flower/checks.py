@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import Strategy
 
 from turnout.errors import SettingError
 
+LEGACY_ADVICE = "and docs/flower.md lists the lines to change under 'Apps of the older interface'"
 REQUIRED: Mapping[str, float] = {"fraction_train": 1.0, "min_train_nodes": 1, "min_available_nodes": 1}
 
 
@@ -19,7 +20,7 @@ def check_strategy(strategy: Strategy) -> None:
     if not isinstance(strategy, Strategy):
         raise SettingError(
             f"FairSelection wraps a strategy of flwr.serverapp.strategy, got {strategy!r}: strategies of flwr.server "
-            "belong to Flower's older interface"
+            f"belong to Flower's older interface, {LEGACY_ADVICE}"
         )
     for layer in nested_strategies(strategy):
         for name, required in REQUIRED.items():
@@ -58,6 +59,12 @@ def min_nodes_to_evaluate(strategy: Strategy) -> int:
 def evaluates_on_clients(strategy: Strategy) -> bool:
     """Returns whether the strategy sends evaluation messages to clients."""
     return all(getattr(layer, "fraction_evaluate", 1.0) for layer in nested_strategies(strategy))
+
+
+def weight_key(strategy: Strategy) -> str | None:
+    """Returns the metric by which the strategy weights replies; None if it has no such setting."""
+    keys = (getattr(layer, "weighted_by_key", None) for layer in nested_strategies(strategy))
+    return next((key for key in keys if isinstance(key, str)), None)
 
 
 def nested_strategies(strategy: Strategy) -> list[Strategy]:

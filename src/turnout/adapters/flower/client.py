@@ -6,19 +6,18 @@ app = with_status(app)
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from turnout.adapters.flower.wire import ACTION, CLIENT_ID, QUERY, RECORD, ClientInfo
+from turnout.adapters.flower.machine import bandwidth, free_cpu, start_measuring
+from turnout.adapters.flower.wire import ACTION, CLIENT_ID, GROUPS, QUERY, RECORD, ClientInfo
+from turnout.errors import SettingError
 
 log = logging.getLogger("flwr")
 Status = Callable[[Context], Mapping[str, float]]
-LEAST_CPU = 0.05  # in cores: a fully loaded machine is slow, but still available
-UNKNOWN_BANDWIDTH = 1.0
 
 
 def with_status(app: ClientApp, status: Status | None = None) -> ClientApp:
@@ -26,8 +25,14 @@ def with_status(app: ClientApp, status: Status | None = None) -> ClientApp:
 
     The id is `client-id` of the node's configuration; if that is missing, its `partition-id`, else the node id (which
     changes when a SuperNode restarts). `status` returns one number for each feature of the fleet; the default is
-    `machine_status`.
+    `machine_status`, which does not wait.
     """
+    if not isinstance(app, ClientApp) or getattr(app, "_call", None) is not None:
+        raise SettingError(
+            f"with_status needs a client app of the Message API, got {app!r}: for a client_fn of Flower's older "
+            "interface write with_status(message_app(client_fn)), with message_app of turnout.adapters.flower.legacy"
+        )
+    start_measuring()
     return _AppWithStatus(app, status or machine_status)
 
 
@@ -42,14 +47,15 @@ def client_id(context: Context) -> str:
 def machine_status(context: Context) -> dict[str, float]:
     """Returns free cores and bandwidth: from the node's configuration (`free_cpu`, `bandwidth`), else measured.
 
-    Free cores are the cores that were idle just now (with psutil) or over the last minute (load average). Bandwidth is
-    the speed of the fastest network interface in Mbit/s (with psutil), or 1 if it is unknown: the `model_size` of the
-    fleet must then be in megabits. The actual throughput to the server cannot be measured here.
+    Free cores are those that other programs did not use since the last status (with psutil), or all cores less the load
+    average of the last minute. Bandwidth is the speed of the fastest network interface in Mbit/s (with psutil), or 1 if
+    it is unknown: the `model_size` of the fleet must then be in megabits. The actual throughput to the server cannot be
+    measured here.
     """
     configured = context.node_config
     return {
-        "free_cpu": float(configured.get("free_cpu", 0) or _free_cpu()),
-        "bandwidth": float(configured.get("bandwidth", 0) or _bandwidth()),
+        "free_cpu": float(configured.get("free_cpu", 0) or free_cpu()),
+        "bandwidth": float(configured.get("bandwidth", 0) or bandwidth()),
     }
 
 
@@ -61,20 +67,22 @@ class _AppWithStatus(ClientApp):
         self._app, self._status = app, status
 
     def __call__(self, message: Message, context: Context) -> Message:
+        groups: dict[str, str] = {}
         if message.metadata.message_type == QUERY:
             reply = Message(RecordDict(), reply_to=message)
+            groups = _requested_groups(message, context)
         else:
             reply = self._app(message, context)
         if reply.has_content():
-            reply.content[RECORD] = self._client_record(context)
+            reply.content[RECORD] = self._client_record(context, groups)
         return reply
 
-    def _client_record(self, context: Context) -> ConfigRecord:
+    def _client_record(self, context: Context, groups: Mapping[str, str]) -> ConfigRecord:
         try:
-            return ClientInfo(client_id(context), self._status(context)).to_record()
+            return ClientInfo(client_id(context), self._status(context), groups).to_record()
         except Exception as error:  # a failing status function must not discard the trained model
             log.warning("turnout: the status of this client could not be determined: %r", error)
-            return ClientInfo(client_id(context), {}).to_record()
+            return ClientInfo(client_id(context), {}, groups).to_record()
 
     # Functions registered after wrapping belong to the wrapped app.
 
@@ -93,22 +101,10 @@ class _AppWithStatus(ClientApp):
         return self._app.lifespan()
 
 
-def _free_cpu() -> float:
-    cores = float(os.cpu_count() or 1)
-    try:
-        import psutil  # type: ignore[import-untyped,unused-ignore]
-    except ModuleNotFoundError:
-        busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    else:
-        busy = cores * psutil.cpu_percent(interval=0.1) / 100
-    return max(cores - busy, LEAST_CPU)
-
-
-def _bandwidth() -> float:
-    try:
-        import psutil
-    except ModuleNotFoundError:
-        return UNKNOWN_BANDWIDTH
-    interfaces = psutil.net_if_stats().items()
-    speeds = [stats.speed for name, stats in interfaces if stats.isup and not name.startswith("lo")]
-    return float(max(speeds, default=0) or UNKNOWN_BANDWIDTH)
+def _requested_groups(query: Message, context: Context) -> dict[str, str]:
+    """Returns the entries of the node's configuration that a query asks for; empty for a missing one."""
+    record = query.content.config_records.get(RECORD)
+    names = record.get(GROUPS) if record is not None else None
+    if not isinstance(names, list):
+        return {}
+    return {str(name): str(context.node_config.get(str(name), "")) for name in names}

@@ -2,65 +2,59 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
-from flwr.app import Message
+from flwr.app import Error, Message, MetricRecord
 
 from turnout.adapters.flower.grid import TimedGrid
+from turnout.adapters.flower.live_round import LiveRound
 from turnout.adapters.flower.nodes import NodeDirectory
+from turnout.adapters.flower.replies import Form, ReplyJudge
 from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.adapters.flower.wire import pop_client_info
+from turnout.log import get_log
 from turnout.scheduler import OpenRound, Scheduler
 
-log = logging.getLogger("flwr")
-
-
-@dataclass(slots=True)
-class LiveRound:
-    """A round between the selection of its cohort and its close.
-
-    `nodes` maps each connected client of the cohort to its node. `recorded` holds the clients whose outcome was
-    recorded before a restart of the server.
-    """
-
-    opened: OpenRound
-    nodes: dict[str, int]
-    recorded: set[str] = field(default_factory=set)
-    arrived: dict[str, tuple[float, Message]] = field(default_factory=dict)
-    errors: list[Message] = field(default_factory=list)
-    waited: float = 0.0
-
-    @property
-    def enough(self) -> bool:
-        """Whether the target number of replies has arrived."""
-        return len(self.arrived) >= self.opened.wanted
-
-    def replies_to_aggregate(self) -> list[Message]:
-        """Returns the earliest replies up to the target number, ties by row, followed by all error replies."""
-        order = {client: index for index, client in enumerate(self.nodes)}
-        earliest = sorted(self.arrived, key=lambda client: (self.arrived[client][0], order[client]))
-        return [self.arrived[client][1] for client in earliest[: self.opened.wanted]] + self.errors
+log = get_log("flwr")
+EXPIRED = (3, 4)  # Flower's error codes for a message, or a reply, that is no longer stored
+SHORTEST = 1e-6  # seconds: a round takes some time, even if all replies arrive at once
 
 
 class Exchange:
     """Runs the message exchange of each round and reports each reply to the scheduler as soon as it arrives.
 
     Late replies are reported during later rounds.
+
+    Args:
+        scheduler: records all outcomes.
+        nodes: learns the statuses of the clients.
+        simulated: determines the exchange times, in a simulation.
+        loss_key: the metric with the training loss.
+        weight_key: the metric by which the strategy weights replies.
+        is_checked: whether replies that cannot be aggregated are failures of their clients.
     """
 
     def __init__(
-        self, scheduler: Scheduler, nodes: NodeDirectory, simulated: SimulatedFleet | None, loss_key: str | None
+        self,
+        scheduler: Scheduler,
+        nodes: NodeDirectory,
+        simulated: SimulatedFleet | None,
+        loss_key: str | None,
+        *,
+        weight_key: str | None = None,
+        is_checked: bool = True,
     ) -> None:
         self._scheduler, self._nodes, self._simulated, self._loss_key = scheduler, nodes, simulated, loss_key
+        self._weight_key, self._is_checked = weight_key, is_checked
         self._late: dict[str, tuple[str, int]] = {}  # message id -> client and round
+        self._usual_form: Form | None = None
 
     def clear(self) -> None:
         """Forgets all pending messages: those of an earlier Flower run cannot be answered any more."""
         self._late.clear()
+        self._usual_form = None
 
     def run(
         self, grid: TimedGrid, current: LiveRound, messages: Sequence[Message], timeout: float | None
@@ -69,28 +63,32 @@ class Exchange:
         self._drop_expired(grid, current.opened.round - 1)
         start, limit = time.monotonic(), self.limit(current.opened, timeout)
         clients = {node: client for client, node in current.nodes.items()}
-        pending: dict[str, str] = {}
+        judge = ReplyJudge(current.opened.wanted, self._weight_key, self._usual_form)
+        pending: dict[str, tuple[str, Message]] = {}
         for message, message_id in zip(messages, grid.push(messages), strict=True):
             client = clients[message.metadata.dst_node_id]
             if message_id is None:
                 self._report_failure(current, client, "the message could not be sent")
             else:
-                pending[message_id] = client
+                pending[message_id] = (client, message)
         while pending:
             for message_id, reply, seconds in grid.pull([*pending, *self._late]):
                 if message_id in pending:
-                    self._handle_reply(current, pending.pop(message_id), reply, seconds)
+                    self._handle_reply(current, judge, *pending.pop(message_id), reply, seconds)
                 else:
                     self._handle_late_reply(*self._late.pop(message_id), reply, seconds)
+            self._settle(current, judge, is_final=False)
             if not pending or (current.enough and not self._simulated) or time.monotonic() - start >= limit:
                 break
             time.sleep(grid.poll)
-        current.waited = time.monotonic() - start
+        self._settle(current, judge, is_final=True)
+        self._usual_form = judge.usual
+        current.waited = max(time.monotonic() - start, SHORTEST)
         if self._simulated is not None:
             grid.forget(pending)
             self._apply_simulated_times(current, self._simulated)
         else:
-            unrecorded = {sent: client for sent, client in pending.items() if client not in current.recorded}
+            unrecorded = {sent: client for sent, (client, _) in pending.items() if client not in current.recorded}
             self._late |= {sent: (client, current.opened.round) for sent, client in unrecorded.items()}
         return current.replies_to_aggregate()
 
@@ -104,21 +102,62 @@ class Exchange:
         limits = (timeout, None if self._simulated else opened.deadline)
         return min((limit for limit in limits if limit is not None), default=float("inf"))
 
-    def _handle_reply(self, current: LiveRound, client: str, reply: Message, seconds: float) -> None:
+    def _handle_reply(
+        self, current: LiveRound, judge: ReplyJudge, client: str, sent: Message, reply: Message, seconds: float
+    ) -> None:
+        """Handles a reply that arrived in time.
+
+        Args:
+            current: the round.
+            judge: judges its replies.
+            client: the client that was asked.
+            sent: the message to the client.
+            reply: its reply.
+            seconds: the seconds until the reply arrived.
+        """
         if reply.has_error():
+            reply.error = _plain_error(reply.error)
             current.errors.append(reply)
-            reason = reply.error.reason or "no reason given"
-            self._report_failure(current, client, f"{reason} (code {reply.error.code})")
+            self._report_failure(current, client, _reason(reply.error))
             return
         self._nodes.record(current.nodes[client], pop_client_info(reply.content))
-        current.arrived[client] = (seconds, reply)
-        if self._simulated is None and client not in current.recorded:
-            self._scheduler.report(client, seconds, round=current.opened.round, loss=self._loss(reply))
+        current.received[client] = (seconds, reply)
+        problem = judge.add(client, sent.content, reply.content)
+        if problem is not None and self._is_checked:
+            self._refuse(current, client, problem)
+
+    def _settle(self, current: LiveRound, judge: ReplyJudge, *, is_final: bool) -> None:
+        """Reports the replies that are judged now."""
+        accepted, refused = judge.settle(is_final=is_final)
+        if not self._is_checked:
+            accepted, refused = list(current.received), {}
+        for client, problem in refused.items():
+            self._refuse(current, client, problem)
+        for client in accepted:
+            current.arrived[client] = current.received.pop(client)
+        if self._simulated is None:
+            self._report({client: current.arrived[client] for client in accepted}, current)
+
+    def _report(self, replies: Mapping[str, tuple[float, Message]], current: LiveRound) -> None:
+        """Reports replies in one transaction, unless their clients have reported before a restart."""
+        new = {client: reply for client, reply in replies.items() if client not in current.recorded}
+        losses = {client: self._loss(reply) for client, (_, reply) in new.items()}
+        if new:
+            self._scheduler.report_many(
+                {client: seconds for client, (seconds, _) in new.items()},
+                losses={client: loss for client, loss in losses.items() if loss is not None},
+                round=current.opened.round,
+            )
+
+    def _refuse(self, current: LiveRound, client: str, problem: str) -> None:
+        current.received.pop(client)
+        log.warning("turnout: the reply of %s is not used: %s", client, problem)
+        self._report_failure(current, client, f"its reply cannot be used: {problem}")
 
     def _handle_late_reply(self, client: str, round: int, reply: Message, seconds: float) -> None:
         """Reports the exchange time of a reply that arrived too late to be aggregated."""
         if reply.has_error():
-            why = (reply.error.reason or "no reason given").partition(" - ")[0]
+            why = _reason(_plain_error(reply.error))
             log.info("turnout: %s, late in the fleet's round %d, did not come back: %s", client, round, why)
             return
         self._scheduler.report(client, seconds, round=round)
@@ -126,8 +165,8 @@ class Exchange:
 
     def _loss(self, reply: Message) -> float | None:
         """Returns the training loss in a reply, for policies that use it; None if it is missing or not finite."""
-        for record in reply.content.metric_records.values():
-            loss = record.get(self._loss_key) if self._loss_key is not None else None
+        for record in reply.content.values():
+            loss = record.get(self._loss_key) if isinstance(record, MetricRecord) and self._loss_key else None
             if isinstance(loss, int | float) and math.isfinite(loss):
                 return float(loss)
         return None
@@ -146,9 +185,8 @@ class Exchange:
                 self._report_failure(current, client, "failed in the simulated world")
             elif deadline is None or seconds <= deadline:
                 current.arrived[client] = (seconds, reply)
-                if client not in current.recorded:
-                    self._scheduler.report(client, seconds, round=fleet_round, loss=self._loss(reply))
-        current.waited = max(_finished(times), default=current.waited)
+        self._report(current.arrived, current)
+        current.waited = _simulated_wait(current, times) or current.waited
 
     def _drop_expired(self, grid: TimedGrid, closed: int) -> None:
         """Forgets late messages whose round is `late_window` or more rounds before the last closed round."""
@@ -159,5 +197,21 @@ class Exchange:
             del self._late[message_id]
 
 
-def _finished(times: Mapping[str, float | None]) -> list[float]:
-    return [seconds for seconds in times.values() if seconds is not None]
+def _simulated_wait(current: LiveRound, times: Mapping[str, float | None]) -> float | None:
+    """Returns how long a server would have waited in the simulated world; None if no client has a time there."""
+    arrived = sorted(seconds for seconds, _ in current.arrived.values())
+    if arrived and current.enough:
+        return arrived[current.opened.wanted - 1]
+    longest = max((seconds for seconds in times.values() if seconds is not None), default=None)
+    deadline = current.opened.deadline
+    return longest if longest is None or deadline is None else min(longest, deadline)
+
+
+def _plain_error(error: Error) -> Error:
+    """Returns the error with a shorter reason if a message expired: Flower's text explains how it stores messages."""
+    return Error(error.code, "no reply before its message expired") if error.code in EXPIRED else error
+
+
+def _reason(error: Error) -> str:
+    """Returns the reason of an error reply with its code."""
+    return f"{error.reason or 'no reason given'} (code {error.code})"

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-Train = Callable[["TimedGrid", list[Message], float | None], list[Message]]
+#: Sends messages and returns the replies to them; the number is the timeout in seconds.
+Handler = Callable[["TimedGrid", list[Message], float | None], list[Message]]
 POLL = 0.2  # seconds between two polls for replies
 SHORTEST = 1e-6  # seconds: an exchange time must be positive, even below the resolution of the clock
+
+
+def lifetime(limit: float) -> float:
+    """Returns the lifetime in seconds of a message whose reply is awaited for `limit` seconds.
+
+    It is longer than the limit: Flower logs an error for a reply to a message that has expired, and a reply just in
+    time must not be lost.
+    """
+    return limit + max(5.0, limit / 10)
 
 
 class TimedGrid(Grid):
     """A grid that measures exchange times and polls every `poll` seconds; Flower's own grid polls every 3 s.
 
-    `train` handles messages that ask for training; None treats them like all others.
+    `handlers` send the messages of some types, such as "train", in place of this grid.
     """
 
-    def __init__(self, grid: Grid, poll: float, train: Train | None = None) -> None:
-        self.inner, self.poll, self._train = grid, poll, train
+    def __init__(self, grid: Grid, poll: float, handlers: Mapping[str, Handler] | None = None) -> None:
+        self.inner, self.poll, self._handlers = grid, poll, handlers or {}
         self._sent_at: dict[str, float] = {}
 
     def push(self, messages: Sequence[Message]) -> list[str | None]:
@@ -60,22 +71,32 @@ class TimedGrid(Grid):
         sent = list(messages)
         if not sent:
             return []
-        if self._train is not None and sent[0].metadata.message_type.split(".")[0] == MessageType.TRAIN:
-            return self._train(self, sent, timeout)
-        end = None if timeout is None else time.monotonic() + timeout
-        if timeout is not None:
-            for message in sent:
-                message.metadata.ttl = timeout
-        pending = {message_id for message_id in self.push(sent) if message_id is not None}
+        handler = self._handlers.get(sent[0].metadata.message_type.split(".")[0])
+        if handler is not None:
+            return handler(self, sent, timeout)
+        return self.ask(sent, [math.inf if timeout is None else timeout] * len(sent))
+
+    def ask(self, messages: Sequence[Message], limits: Sequence[float]) -> list[Message]:
+        """Sends all messages at once and waits for each reply up to its own limit in seconds."""
+        start, pending = time.monotonic(), dict[str, float]()
+        for message, limit in zip(messages, limits, strict=True):
+            if math.isfinite(limit):
+                message.metadata.ttl = lifetime(limit)
+        for message_id, limit in zip(self.push(messages), limits, strict=True):
+            if message_id is not None:
+                pending[message_id] = limit
         replies: list[Message] = []
         while pending:
             for message_id, reply, _ in self.pull(pending):
-                pending.discard(message_id)
+                del pending[message_id]
                 replies.append(reply)
-            if not pending or (end is not None and time.monotonic() >= end):
-                break
-            time.sleep(self.poll)
-        self.forget(pending)
+            elapsed = time.monotonic() - start
+            expired = [message_id for message_id, limit in pending.items() if elapsed >= limit]
+            self.forget(expired)
+            for message_id in expired:
+                del pending[message_id]
+            if pending:
+                time.sleep(self.poll)
         return replies
 
     def get_node_ids(self) -> list[int]:

@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable, Iterable
-from typing import Literal
+import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import Literal, NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from turnout.adapters.flower.aggregation import Aggregation
 from turnout.adapters.flower.checks import (
+    LEGACY_ADVICE,
     check_recipients,
     check_strategy,
     evaluates_on_clients,
     min_nodes_to_evaluate,
+    weight_key,
 )
-from turnout.adapters.flower.exchange import Exchange, LiveRound
-from turnout.adapters.flower.grid import POLL, RestrictedGrid, TimedGrid
-from turnout.adapters.flower.nodes import NodeDirectory
-from turnout.adapters.flower.round_summary import describe_outcome, describe_selection, round_metrics
-from turnout.adapters.flower.saved_run import (
-    RunFiles,
-    SavedRun,
-    metrics_of,
-    restore_strategy,
-    shapes_of,
-    strategy_state,
-)
+from turnout.adapters.flower.cohort import CohortSelector
+from turnout.adapters.flower.exchange import Exchange
+from turnout.adapters.flower.grid import POLL, RestrictedGrid, TimedGrid, lifetime, restrict_grid
+from turnout.adapters.flower.groups import as_rules
+from turnout.adapters.flower.identity import KeyBook
+from turnout.adapters.flower.live_round import LiveRound
+from turnout.adapters.flower.nodes import PATIENCE, STATUS_TIMEOUT, Duplicates, NodeDirectory
+from turnout.adapters.flower.round_summary import describe_selection, join_first
 from turnout.adapters.flower.simulated import SimulatedFleet
+from turnout.adapters.flower.training_run import Evaluate, Load, Save, TrainingRun
 from turnout.adapters.flower.wire import pop_client_info
 from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import as_count, as_number
+from turnout.log import get_log
 from turnout.scheduler import Scheduler
 from turnout.simulator.world import World
-from turnout.store.training_log import METRIC_KINDS, Metrics
 
-log = logging.getLogger("flwr")
-CONNECTION_POLL = 1.0  # seconds between two checks of the connected nodes, at most
-PROGRESS_INTERVAL = 10  # seconds between two log lines while waiting for nodes
-Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+log = get_log("flwr")
 
 
 class FairSelection(Strategy):
@@ -53,15 +49,30 @@ class FairSelection(Strategy):
     Args:
         strategy: any strategy of `flwr.serverapp.strategy` that trains on all visible nodes.
         scheduler: selects the cohorts and records all outcomes.
-        context: how clients report their status. "reply": with each reply, so that only new nodes are queried;
-            "query": all connected nodes are queried before each selection.
+        context: how clients report their status. "reply": with each reply, so that only nodes are queried that the grid
+            does not name, and clients whose last status was out of range; "query": all connected nodes are queried
+            before each selection.
         nodes: the number of connected nodes to wait for before the first round.
+        duplicates: what happens if another SuperNode claims the id of a client. "replace": messages go to the one that
+            was registered last, which suits restarted SuperNodes without registered keys. "refuse": the id belongs to
+            the public key that used it first, also after a restart of the server.
+        eligible: the groups whose clients may take part: a mapping of "owner", "location" (both known to the SuperLink)
+            or the name of an entry in the nodes' configurations to a list of names. Others are never selected.
         simulated: in a simulation, the world that determines which clients are available and how long each takes;
             client "7" (its partition-id) is row 7 of the world.
         loss_key: the metric in a client's reply that holds its training loss, for policies such as Oort.
         resume: whether to resume an unfinished run; False discards it and starts a new one.
-        save: whether to save the run after each round.
+        save: whether to save the run after each round; or a function of the strategy that returns what to save in
+            addition to its attributes, as plain values.
+        load: a function of the strategy, and of what `save` returned, that restores it.
         patience: the timeout in seconds for a client to identify itself.
+        status_timeout: the timeout in seconds for a known client to report a status if it is queried.
+        evaluate_deadline: how many seconds the server waits for evaluations; by default as long as for training in the
+            same round.
+        check_replies: whether a reply that cannot be aggregated with the others is a failure of its client: arrays that
+            are not finite or have other shapes, missing metrics.
+        max_failed_rounds: after how many rounds in a row, in which the aggregation raised an error or no reply could be
+            used, training ends with an error; None: never.
         poll: seconds between two polls for replies.
     """
 
@@ -72,29 +83,61 @@ class FairSelection(Strategy):
         *,
         context: Literal["reply", "query"] = "reply",
         nodes: int = 1,
+        duplicates: Duplicates = "replace",
+        eligible: Mapping[str, Collection[str]] | None = None,
         simulated: World | None = None,
         loss_key: str | None = "train_loss",
         resume: bool = True,
-        save: bool = True,
-        patience: float = 30.0,
+        save: bool | Save = True,
+        load: Load | None = None,
+        patience: float = PATIENCE,
+        status_timeout: float = STATUS_TIMEOUT,
+        evaluate_deadline: float | None = None,
+        check_replies: bool = True,
+        max_failed_rounds: int | None = 5,
         poll: float = POLL,
     ) -> None:
         check_strategy(strategy)
         if context not in ("reply", "query"):
             raise SettingError(f"context must be 'reply' or 'query', not {context!r}")
+        if duplicates not in ("replace", "refuse"):
+            raise SettingError(f"duplicates must be 'replace' or 'refuse', got {duplicates!r}")
+        if evaluate_deadline is not None:
+            as_number("evaluate_deadline", evaluate_deadline, SettingError, above=0)
         self.strategy, self.scheduler = strategy, scheduler
-        self._context, self._min_nodes = context, as_count("nodes", nodes, SettingError)
-        self._simulated = None if simulated is None else SimulatedFleet(simulated, scheduler.settings.model_size)
-        self._resume, self._save = resume, save
         self._poll = as_number("poll", poll, SettingError, above=0)
-        self._patience = as_number("patience", patience, SettingError, above=0)
-        self._nodes = NodeDirectory(scheduler.features, self._patience)
-        self._files = RunFiles(scheduler.path)
-        self._metrics: dict[str, Metrics] = {}
-        self._exchange = Exchange(scheduler, self._nodes, self._simulated, loss_key)
-        self._offset, self._rounds, self._timeout = 0, 0, 0.0
-        self._gathered = False  # whether `nodes` nodes have been connected since the start
-        self._arrays, self._initial_shapes = ArrayRecord(), dict[str, list[int]]()
+        self._evaluate_deadline = evaluate_deadline
+        self._simulated = None if simulated is None else SimulatedFleet(simulated, scheduler.settings.model_size)
+        patience = as_number("patience", patience, SettingError, above=0)
+        path = scheduler.path.with_name(f"{scheduler.path.name}.keys.json") if duplicates == "refuse" else None
+        self._nodes = NodeDirectory(
+            scheduler.features,
+            patience,
+            as_number("status_timeout", status_timeout, SettingError, above=0),
+            duplicates=duplicates,
+            keys=KeyBook(path),
+            eligible=as_rules(eligible),
+        )
+        self._selector = CohortSelector(
+            scheduler,
+            self._nodes,
+            self._simulated,
+            query_all=context == "query",
+            min_nodes=as_count("nodes", nodes, SettingError),
+            patience=patience,
+        )
+        weighted_by = weight_key(strategy)
+        self._exchange = Exchange(
+            scheduler, self._nodes, self._simulated, loss_key, weight_key=weighted_by, is_checked=check_replies
+        )
+        if max_failed_rounds is not None:
+            as_count("max_failed_rounds", max_failed_rounds, SettingError)
+        self._aggregation = Aggregation(
+            strategy, weight_key=weighted_by, is_checked=check_replies, max_failed_rounds=max_failed_rounds
+        )
+        self._run = TrainingRun(strategy, scheduler, self._simulated, resume=resume, save=save, load=load)
+        self._timeout = 0.0
+        self._evaluate_limit = math.inf  # of the current round
         self._round: LiveRound | None = None
 
     def start(
@@ -118,27 +161,19 @@ class FairSelection(Strategy):
             evaluate_config: settings that are sent with each evaluation message.
             evaluate_fn: evaluates the model on the server after each round.
         """
-        self._rounds, self._timeout, self._arrays = num_rounds, timeout, initial_arrays
-        self._initial_shapes = shapes_of(initial_arrays)
-        self._metrics = {kind: {} for kind in METRIC_KINDS}
-        self._offset, self._round, self._gathered = 0, None, False
+        self._timeout, self._round, self._evaluate_limit = timeout, None, self._default_evaluate_limit()
+        self._selector.start(timeout)
         self._exchange.clear()
-        self._load_saved_run()
-        timed_grid = TimedGrid(grid, self._poll, self._train)
+        self._aggregation.start()
+        self._run.begin(initial_arrays, num_rounds)
+        timed_grid = TimedGrid(grid, self._poll, {"train": self._train, "evaluate": self._evaluate})
         self._complete_evaluation(timed_grid, evaluate_config)
-        evaluate = None if evaluate_fn is None else self._with_true_round(evaluate_fn)
-        remaining = max(num_rounds - self._offset, 0)
-        result = super().start(timed_grid, self._arrays, remaining, timeout, train_config, evaluate_config, evaluate)
-        result.arrays = self._arrays
-        for kind, by_round in (
-            ("train", result.train_metrics_clientapp),
-            ("evaluate", result.evaluate_metrics_clientapp),
-            ("server", result.evaluate_metrics_serverapp),
-        ):
-            by_round.clear()  # Flower numbers the rounds since the restart
-            by_round.update({number: MetricRecord(metrics) for number, metrics in self._metrics[kind].items()})
-        if self._save and self._rounds:
-            self._files.finish()
+        evaluate = None if evaluate_fn is None else self._run.with_true_round(evaluate_fn)
+        remaining = max(num_rounds - self._run.offset, 0)
+        result = super().start(
+            timed_grid, self._run.arrays, remaining, timeout, train_config, evaluate_config, evaluate
+        )
+        self._run.finish(result)
         return result
 
     def summary(self) -> None:
@@ -159,35 +194,40 @@ class FairSelection(Strategy):
                 "FairSelection must be the outermost strategy, and its own start must be called: write "
                 "FairSelection(Other(FedAvg(…)), scheduler).start(…)"
             )
-        number = server_round + self._offset
-        current = self._round = self._select(grid)
-        log.info("turnout: round %d asks %s", number, describe_selection(self.scheduler, current.nodes))
+        number = server_round + self._run.offset
+        current = self._round = self._selector.select(grid)
+        limit = self._exchange.limit(current.opened, self._timeout)
+        self._evaluate_limit = self._evaluate_deadline or limit
+        log.info("turnout: round %d asks %s", number, describe_selection(self.scheduler, current))
         if not current.nodes:
             self._exchange.skip(current)
             return []
         view = RestrictedGrid(grid, current.nodes.values())
         messages = list(self.strategy.configure_train(number, arrays, config, view))
         check_recipients(self.strategy, messages, current.nodes)
-        limit = self._exchange.limit(current.opened, self._timeout)
         for message in messages:
-            message.metadata.ttl = limit + max(5.0, limit / 10)
+            message.metadata.ttl = lifetime(limit)
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Lets the strategy aggregate the replies, saves the model, then closes the round in the fleet."""
-        number, current, received = server_round + self._offset, self._round, list(replies)
+        """Lets the strategy aggregate the replies, saves the model, then closes the round in the fleet.
+
+        If the aggregation fails, the model stays as it is, and the round is closed as well.
+        """
+        number, current, received = server_round + self._run.offset, self._round, list(replies)
         if current is None:
             raise StateError("aggregate_train was called before configure_train: call start of FairSelection")
-        arrays, metrics = self.strategy.aggregate_train(number, received) if received else (None, None)
+        arrays, metrics = None, None
+        if current.nodes:
+            arrays, metrics = self._aggregation.train(number, received, self._run.arrays)
         if arrays is not None:
-            self._arrays = arrays
-        run = self._snapshot(number, current, metrics)
-        if self._save:
-            self._files.write(run)  # before the round is closed: a crash in between loses neither model nor round
+            self._run.arrays = arrays
         self._round = None
-        return arrays, self._close(run)
+        all_metrics = self._run.end_round(number, current, metrics)
+        self._aggregation.check_failures()
+        return arrays, all_metrics
 
     # Evaluation
 
@@ -195,7 +235,8 @@ class FairSelection(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Delegates to the strategy on all nodes; skips evaluation if the strategy would wait for more nodes."""
-        required, connected = min_nodes_to_evaluate(self.strategy), len(list(grid.get_node_ids()))
+        nodes = self._nodes.admitted(list(grid.get_node_ids()))
+        required, connected = min_nodes_to_evaluate(self.strategy), len(nodes)
         if connected < required:
             log.warning(
                 "turnout: evaluation is skipped: the strategy needs %d nodes (min_evaluate_nodes), %d are connected",
@@ -203,168 +244,57 @@ class FairSelection(Strategy):
                 connected,
             )
             return []
-        return self.strategy.configure_evaluate(server_round + self._offset, arrays, config, grid)
+        view = restrict_grid(grid, nodes)
+        return self.strategy.configure_evaluate(server_round + self._run.offset, arrays, config, view)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Delegates to the strategy, after removing the clients' statuses from the replies."""
-        received = list(replies)
+        number, received = server_round + self._run.offset, list(replies)
         for reply in received:
             if reply.has_content():
                 self._nodes.record(reply.metadata.src_node_id, pop_client_info(reply.content))
-        if not received:
-            return None
-        metrics = self.strategy.aggregate_evaluate(server_round + self._offset, received)
+        metrics = self._aggregation.evaluate(number, received, self._nodes.client_of)
         if metrics is not None:
-            self._keep_metrics("evaluate", server_round + self._offset, metrics)
+            self._run.keep_metrics("evaluate", number, metrics)
         return metrics
 
-    # Selection
+    def initialize_parameters(self, *_: object, **__: object) -> NoReturn:
+        """Raises SettingError: the server of Flower's older interface calls this method of its strategy."""
+        raise SettingError(
+            "FairSelection cannot be the strategy of ServerAppComponents, which belongs to Flower's older interface: "
+            f"call its start in a function with @app.main(), {LEGACY_ADVICE}"
+        )
 
-    def _select(self, grid: TimedGrid) -> LiveRound:
-        """Selects a cohort, or takes over the round that an earlier server left open."""
-        number = self.scheduler.round + (self.scheduler.open_round is None)
-        connected, recorded, failed = self._connected_clients(grid, number), set[str](), set[str]()
-        if self.scheduler.open_round is None:
-            self.scheduler.register(list(connected))
-            if self._simulated is None:
-                cohort = self.scheduler.choose(self._nodes.statuses(connected))
-            else:
-                cohort = self.scheduler.choose(self._simulated.statuses(number, connected))
-        else:
-            cohort = self.scheduler.choose({})
-            recorded = {turn.id for turn in self.scheduler.turns() if turn.kind is not None}
-            failed = {turn.id for turn in self.scheduler.turns() if turn.kind == "failed"}
-            for client in cohort:
-                if client not in connected and client not in recorded:
-                    self.scheduler.report_failure(client, "was not connected when the server restarted")
-        opened = self.scheduler.open_round
-        if opened is None:
-            raise StateError("the scheduler has no open round after a selection: another process closed it")
-        nodes = {client: connected[client] for client in cohort if client in connected and client not in failed}
-        return LiveRound(opened, nodes, recorded)
-
-    def _connected_clients(self, grid: TimedGrid, number: int) -> dict[str, int]:
-        """Returns the node of each connected client; waits up to the timeout for the first one."""
-        start = time.monotonic()
-        while True:
-            connected = self._connected_nodes(grid)
-            if self._context == "query":
-                self._nodes.query(grid, connected)
-            else:
-                self._nodes.query_unknown(grid, connected, number)
-            by_client = self._nodes.nodes_by_client(connected)
-            if by_client:
-                return by_client
-            if time.monotonic() - start > self._timeout:
-                raise SettingError(
-                    f"none of {len(connected)} nodes identified itself within {self._timeout:g} s: check the log of a "
-                    "SuperNode, or increase patience and timeout"
-                )
-            time.sleep(self._poll)
-
-    def _connected_nodes(self, grid: TimedGrid) -> list[int]:
-        """Returns the connected nodes; before the first round, waits up to the timeout for `nodes` of them.
-
-        In a fleet that has trained before, some nodes may be gone for good: there it waits at most `patience` seconds.
-        """
-        start = logged = time.monotonic()
-        required = 1 if self._gathered else self._min_nodes
-        while len(nodes := grid.get_node_ids()) < required:
-            waited = time.monotonic() - start
-            if nodes and self.scheduler.round and waited > self._patience:
-                log.warning("turnout: continuing with %d of %d nodes", len(nodes), required)
-                break
-            if waited > self._timeout:
-                raise SettingError(
-                    f"{len(nodes)} of {required} nodes were connected after {self._timeout:g} s: start more "
-                    "SuperNodes, or increase timeout"
-                )
-            if time.monotonic() - logged >= PROGRESS_INTERVAL or logged == start:
-                log.info("turnout: waiting for nodes: %d of %d are connected", len(nodes), required)
-                logged = time.monotonic()
-            time.sleep(min(CONNECTION_POLL, self._poll))
-        self._gathered = True
-        return nodes
+    # Messages
 
     def _train(self, grid: TimedGrid, messages: list[Message], timeout: float | None) -> list[Message]:
         if self._round is None:
             raise StateError("training messages were sent without a selection: call start of FairSelection")
         return self._exchange.run(grid, self._round, messages, timeout)
 
-    # Saving and resuming
-
-    def _load_saved_run(self) -> None:
-        """Restores an unfinished run, if there is one."""
-        if not self._resume:
-            self._files.remove()
-        saved = self._files.read() if self._save else None
-        if saved is None:
-            return
-        if saved.begun_with != self._initial_shapes:
-            raise StateError(
-                f"{self._files.model} holds an unfinished run of another model: finish it with that model, or start a "
-                "new run with resume=False"
-            )
-        restore_strategy(self.strategy, saved.strategy)
-        if self._simulated is not None:
-            self._simulated.restore(saved.world)
-        self._offset, self._arrays = saved.server_round, saved.arrays
-        self._metrics |= self._files.read_metrics(saved.server_round)
-        if saved.server_round not in self._metrics["train"]:
-            self._close(saved)  # the server stopped after saving the model, before closing the round
-        log.info(
-            "turnout: resuming after round %d of %d (Flower counts from 1 again)", saved.server_round, self._rounds
-        )
+    def _evaluate(self, grid: TimedGrid, messages: list[Message], timeout: float | None) -> list[Message]:
+        """Waits for evaluations up to their deadline, and logs who did not reply."""
+        limit = min(self._evaluate_limit, math.inf if timeout is None else timeout)
+        replies = grid.ask(messages, [limit] * len(messages))
+        answered = {reply.metadata.reply_to_message_id for reply in replies}
+        missing = [
+            self._nodes.client_of(message.metadata.dst_node_id)
+            for message in messages
+            if message.metadata.message_id not in answered
+        ]
+        if missing:
+            log.warning("turnout: no evaluation from %s within %g s", join_first(missing), limit)
+        return replies
 
     def _complete_evaluation(self, grid: TimedGrid, config: ConfigRecord | None) -> None:
         """Evaluates the restored model on the clients if the interrupted server had not done so."""
-        if not self._offset or self._offset in self._metrics["evaluate"] or not evaluates_on_clients(self.strategy):
+        if self._run.is_evaluated or not evaluates_on_clients(self.strategy):
             return
-        self._connected_nodes(grid)
-        messages = self.configure_evaluate(0, self._arrays, ConfigRecord() if config is None else config, grid)
+        self._selector.connected_nodes(grid)
+        messages = self.configure_evaluate(0, self._run.arrays, ConfigRecord() if config is None else config, grid)
         self.aggregate_evaluate(0, grid.send_and_receive(messages, timeout=self._timeout))
 
-    def _snapshot(self, number: int, current: LiveRound, metrics: MetricRecord | None) -> SavedRun:
-        """Returns everything that is needed to resume after this round."""
-        return SavedRun(
-            number,
-            current.opened.round,
-            self._rounds,
-            current.waited,
-            self._initial_shapes,
-            self._arrays,
-            {} if metrics is None else metrics_of(metrics),
-            self.scheduler.predicted(),
-            strategy_state(self.strategy),
-            {} if self._simulated is None else self._simulated.state(),
-        )
-
-    def _close(self, run: SavedRun) -> MetricRecord:
-        """Closes the round in the fleet and returns its metrics, including those of the selection."""
-        opened = self.scheduler.open_round
-        if opened is not None and opened.round == run.fleet_round:
-            self.scheduler.close_round(after=run.waited or None)
-        outcome = describe_outcome(self.scheduler, run.fleet_round, run.expected)
-        log.info("turnout: round %d %s", run.server_round, outcome)
-        metrics = MetricRecord({**run.metrics, **round_metrics(self.scheduler, run.fleet_round, run.expected)})
-        self._keep_metrics("train", run.server_round, metrics)
-        return metrics
-
-    def _keep_metrics(self, kind: str, number: int, metrics: MetricRecord) -> None:
-        self._metrics[kind][number] = metrics_of(metrics)
-        if self._save:
-            self._files.write_metrics(self._metrics)
-
-    def _with_true_round(self, evaluate: Evaluate) -> Evaluate:
-        """Wraps the server's evaluation so that it receives the round number counted from the start of the run."""
-
-        def evaluate_true_round(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            number = server_round + self._offset
-            if number in self._metrics["server"]:
-                return None  # evaluated before the interruption
-            metrics = evaluate(number, arrays)
-            if metrics is not None:
-                self._keep_metrics("server", number, metrics)
-            return metrics
-
-        return evaluate_true_round
+    def _default_evaluate_limit(self) -> float:
+        """Returns the limit of an evaluation before the first round of this start."""
+        deadline = None if self._simulated else self.scheduler.settings.deadline
+        return self._evaluate_deadline or (deadline if isinstance(deadline, int | float) else math.inf)

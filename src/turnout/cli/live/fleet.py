@@ -108,15 +108,19 @@ def history(
         turns, reliability = scheduler.history(client), scheduler.reliability(client)
         row = scheduler.rows([client])[0]
         promise = scheduler.certificate() if scheduler.has_guarantee else None
+        guarantee = scheduler.policy.guarantee
+    is_chosen = guarantee is not None and guarantee.paid == "chosen"
+    counted = sum(turn.kind == "arrived" or (is_chosen and turn.kind is not None) for turn in turns)
     behind, owed = (None, None) if promise is None else (float(promise.behind[row]), float(promise.owed[row]))
     if json:
         rows = [_turn_dict(turn) for turn in turns]
-        known = {"client": client, "reliability": reliability, "behind": behind, "owed": owed}
+        known = {"client": client, "reliability": reliability, "counted": counted, "behind": behind, "owed": owed}
         print_json({**known, "turns": rows})
         return
     suffix = "" if promise is None else f"; {_standing(promise, int(row))}"
     Console().print(_turns_table(turns, client))
-    Console(highlight=False, soft_wrap=True).print(f"{len(turns)} turns, reliability {reliability:.2f}{suffix}")
+    selections = f"selected {len(turns):,} times, of which {counted:,} count as turns"
+    Console(highlight=False, soft_wrap=True).print(f"{selections}, reliability {reliability:.2f}{suffix}")
 
 
 @fleet.command()

@@ -52,7 +52,34 @@ class Writer:
             return False
         except (ProcessLookupError, OverflowError):  # no system has process numbers that overflow
             return True
+        return _is_zombie(self.process)
+
+    def has_ended(self, store: Path) -> bool:
+        """Whether the process has ended that the lock file of a store names.
+
+        Unlike `is_dead`, it does not take another process for the writer that got the same number later: that one does
+        not hold the lock.
+        """
+        return self.is_dead or (self.host == socket.gethostname() and _is_locked(lock_path(store)) is False)
+
+
+def _is_zombie(process: int) -> bool:
+    """Returns whether a process has ended and its parent has not noticed yet; False where /proc does not tell."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
         return False
+    return state[:1] in (["Z"], ["X"])
+
+
+def _is_locked(path: Path) -> bool | None:
+    """Returns whether a process of this system holds a lock on a file; None where /proc does not tell."""
+    try:
+        inode, lines = path.stat().st_ino, Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return None
+    held = {field.rpartition(":")[2] for line in lines for field in line.split() if field.count(":") == 2}
+    return str(inode) in held
 
 
 def lock_line(store: Path) -> str:

@@ -174,7 +174,7 @@ def _describe_writer(db: sqlite3.Connection, path: Path) -> CheckResult:
     if not holder:
         return CheckResult(f"{last}; no process holds the file now")
     writer = Writer.parse(holder)
-    if writer is not None and writer.is_dead:
+    if writer is not None and writer.has_ended(path):
         return CheckResult(
             f"{last}; {holder} was killed or crashed: open the file again to continue, no committed data is lost"
         )

@@ -1,0 +1,117 @@
+"""Lets the strategy aggregate replies, and survives an aggregation that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Strategy
+
+from turnout.adapters.flower.arrays import model_problem
+from turnout.adapters.flower.checks import nested_strategies
+from turnout.adapters.flower.replies import ReplyJudge
+from turnout.errors import TrainingError
+from turnout.log import get_log
+
+log = get_log("flwr")
+
+
+class Aggregation:
+    """Calls the strategy; if it raises an error, the model and the strategy's attributes stay as they were.
+
+    Args:
+        strategy: the strategy.
+        weight_key: the metric by which it weights replies.
+        is_checked: whether replies and models that cannot be used are refused.
+        max_failed_rounds: the number of failed rounds in a row after which training ends; None: never.
+    """
+
+    def __init__(
+        self, strategy: Strategy, *, weight_key: str | None, is_checked: bool, max_failed_rounds: int | None
+    ) -> None:
+        self._strategy, self._weight_key, self._is_checked = strategy, weight_key, is_checked
+        self._max_failed, self._failed, self._problem = max_failed_rounds, 0, ""
+
+    def start(self) -> None:
+        """Starts to count failed rounds again."""
+        self._failed = 0
+
+    def train(
+        self, number: int, replies: Sequence[Message], before: ArrayRecord
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregates the replies to training messages; returns no model if no reply has one, or if that fails."""
+        if not any(reply.has_content() for reply in replies):
+            self._count_failure("no reply could be used")
+        if not replies:
+            return None, None
+        try:
+            with _undone_on_error(self._strategy):
+                arrays, metrics = self._strategy.aggregate_train(number, replies)
+                problem = None if arrays is None else model_problem(arrays, lambda: [before])
+                if problem is not None and self._is_checked:
+                    raise ValueError(f"the aggregated model cannot be used: {problem}")
+        except Exception as error:  # of the strategy, or of a function of the app
+            log.exception("turnout: the aggregation of round %d failed, and the model is unchanged: %r", number, error)
+            self._count_failure(f"the aggregation raised {error!r}")
+            return None, None
+        if arrays is not None:
+            self._failed = 0
+        return arrays, metrics
+
+    def evaluate(self, number: int, replies: Sequence[Message], client_of: Callable[[int], str]) -> MetricRecord | None:
+        """Aggregates evaluations; returns None if there is none, or if that fails.
+
+        Args:
+            number: the round.
+            replies: the replies of the clients.
+            client_of: returns the client of a node, for the log.
+        """
+        usable = self._usable(replies, client_of) if self._is_checked else list(replies)
+        if not usable:
+            return None
+        try:
+            with _undone_on_error(self._strategy):
+                return self._strategy.aggregate_evaluate(number, usable)
+        except Exception as error:  # of the strategy, or of a function of the app
+            log.exception("turnout: the aggregation of the evaluations of round %d failed: %r", number, error)
+            return None
+
+    def check_failures(self) -> None:
+        """Raises TrainingError if too many rounds in a row have failed."""
+        if self._max_failed is not None and self._failed >= self._max_failed:
+            raise TrainingError(
+                f"{self._failed} rounds in a row have failed, the last one because {self._problem}: correct the app "
+                "and start it again, which resumes after the last round, or change max_failed_rounds"
+            )
+
+    def _count_failure(self, problem: str) -> None:
+        self._failed, self._problem = self._failed + 1, problem
+
+    def _usable(self, replies: Sequence[Message], client_of: Callable[[int], str]) -> list[Message]:
+        """Returns the replies that can be aggregated together, and error replies; logs the others."""
+        judge, problems = ReplyJudge(len(replies), self._weight_key), dict[str, str]()
+        by_id = {reply.metadata.reply_to_message_id: reply for reply in replies}
+        for message_id, reply in by_id.items():
+            if reply.has_content():
+                problem = judge.add(message_id, RecordDict(), reply.content)
+                if problem is not None:
+                    problems[message_id] = problem
+        problems |= judge.settle(is_final=True)[1]
+        for message_id, problem in problems.items():
+            client = client_of(by_id[message_id].metadata.src_node_id)
+            log.warning("turnout: the evaluation of %s is not used: %s", client, problem)
+        return [reply for message_id, reply in by_id.items() if message_id not in problems]
+
+
+@contextmanager
+def _undone_on_error(strategy: Strategy) -> Iterator[None]:
+    """Sets all attributes of the strategy back if an error is raised: some are changed before others."""
+    before = [(layer, dict(vars(layer))) for layer in nested_strategies(strategy)]
+    try:
+        yield
+    except Exception:
+        for layer, attributes in before:
+            vars(layer).clear()
+            vars(layer).update(attributes)
+        raise

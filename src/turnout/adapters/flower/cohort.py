@@ -1,0 +1,123 @@
+"""Waits for nodes and lets the scheduler select a cohort among their clients."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from turnout.adapters.flower.grid import TimedGrid
+from turnout.adapters.flower.live_round import LiveRound
+from turnout.adapters.flower.nodes import NodeDirectory
+from turnout.adapters.flower.simulated import SimulatedFleet
+from turnout.errors import SettingError, StateError
+from turnout.log import get_log
+from turnout.scheduler import Scheduler
+
+log = get_log("flwr")
+CONNECTION_POLL = 1.0  # seconds between two checks of the connected nodes, at most
+PROGRESS_INTERVAL = 10  # seconds between two log lines while waiting for nodes
+
+
+class CohortSelector:
+    """Selects the cohort of each round among the clients that are connected.
+
+    Args:
+        scheduler: selects the cohort.
+        nodes: knows which client runs on which node.
+        simulated: determines which clients are available, in a simulation.
+        query_all: whether all nodes are asked for their status before each selection.
+        min_nodes: the number of connected nodes to wait for before the first round.
+        patience: how many seconds a fleet that has trained before waits for them.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        nodes: NodeDirectory,
+        simulated: SimulatedFleet | None,
+        *,
+        query_all: bool,
+        min_nodes: int,
+        patience: float,
+    ) -> None:
+        self._scheduler, self._nodes, self._simulated = scheduler, nodes, simulated
+        self._query_all, self._min_nodes, self._patience = query_all, min_nodes, patience
+        self._timeout = 0.0
+        self._has_gathered = False  # whether `min_nodes` nodes have been connected since the start
+        self._registered: dict[str, int] | None = None  # the clients whose rows are in `_rows`
+        self._rows = np.zeros(0, dtype=np.int64)
+        self._ids: list[str] = []  # all clients of the fleet at that time, by row
+
+    def start(self, timeout: float) -> None:
+        """Starts a run, which waits up to `timeout` seconds for nodes."""
+        self._timeout, self._has_gathered = timeout, False
+
+    def select(self, grid: TimedGrid) -> LiveRound:
+        """Selects a cohort, or takes over the round that an earlier server left open."""
+        number = self._scheduler.round + (self._scheduler.open_round is None)
+        connected, recorded, failed = self._connected_clients(grid, number), set[str](), set[str]()
+        if self._scheduler.open_round is None:
+            cohort = self._choose(connected, number)
+        else:
+            cohort = self._scheduler.choose({})
+            recorded = {turn.id for turn in self._scheduler.turns() if turn.kind is not None}
+            failed = {turn.id for turn in self._scheduler.turns() if turn.kind == "failed"}
+            for client in cohort:
+                if client not in connected and client not in recorded:
+                    self._scheduler.report_failure(client, "was not connected when the server restarted")
+        opened = self._scheduler.open_round
+        if opened is None:
+            raise StateError("the scheduler has no open round after a selection: another process closed it")
+        nodes = {client: connected[client] for client in cohort if client in connected and client not in failed}
+        return LiveRound(opened, nodes, self._scheduler.predicted_seconds(), recorded)
+
+    def connected_nodes(self, grid: TimedGrid) -> list[int]:
+        """Returns the connected nodes; before the first round, waits up to the timeout for `min_nodes` of them.
+
+        In a fleet that has trained before, some nodes may be gone for good: there it waits at most `patience` seconds.
+        """
+        start = logged = time.monotonic()
+        required = 1 if self._has_gathered else self._min_nodes
+        while len(nodes := grid.get_node_ids()) < required:
+            waited = time.monotonic() - start
+            if nodes and self._scheduler.round and waited > self._patience:
+                log.warning("turnout: continuing with %d of %d nodes", len(nodes), required)
+                break
+            if waited > self._timeout:
+                raise SettingError(
+                    f"{len(nodes)} of {required} nodes were connected after {self._timeout:g} s: start more "
+                    "SuperNodes, or increase timeout"
+                )
+            if time.monotonic() - logged >= PROGRESS_INTERVAL or logged == start:
+                log.info("turnout: waiting for nodes: %d of %d are connected", len(nodes), required)
+                logged = time.monotonic()
+            time.sleep(min(CONNECTION_POLL, grid.poll))
+        self._has_gathered = True
+        return nodes
+
+    def _choose(self, connected: dict[str, int], number: int) -> list[str]:
+        if connected is not self._registered or self._scheduler.clients != self._ids:  # a client may be forgotten
+            self._scheduler.register(list(connected))
+            self._rows = self._scheduler.rows(list(connected))
+            self._registered, self._ids = connected, self._scheduler.clients
+            self._nodes.save_keys(self._ids)
+        if self._simulated is None:
+            return self._scheduler.choose(self._nodes.offer(self._rows))
+        return self._scheduler.choose(self._simulated.statuses(number, connected))
+
+    def _connected_clients(self, grid: TimedGrid, number: int) -> dict[str, int]:
+        """Returns the node of each connected client; waits up to the timeout for the first one."""
+        start = time.monotonic()
+        while True:
+            connected = self.connected_nodes(grid)
+            self._nodes.refresh(grid, connected, number, query_all=self._query_all)
+            by_client = self._nodes.nodes_by_client(connected)
+            if by_client:
+                return by_client
+            if time.monotonic() - start > self._timeout:
+                raise SettingError(
+                    f"none of {len(connected)} nodes identified itself within {self._timeout:g} s, or none is "
+                    "eligible: check the log of a SuperNode and the setting eligible, or increase patience and timeout"
+                )
+            time.sleep(grid.poll)

@@ -1,0 +1,140 @@
+"""Decides which replies of a round can be aggregated together; every other reply is a failure of its client."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
+
+from turnout.adapters.flower.arrays import model_problem
+
+BYTES = ("uint8", "int8")  # one-dimensional arrays of these types hold serialized objects, such as trees
+Shapes = tuple[tuple[str, tuple[int, ...] | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What replies must have in common: the shapes of their arrays by record, and the names of their metrics.
+
+    `arrays` is None if there is one record, with the shapes of the message that was sent, or if neither has arrays.
+    """
+
+    arrays: tuple[tuple[str, Shapes], ...] | None
+    metrics: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def difference(self, other: Form) -> str:
+        """Returns in what a reply of this form differs from the form that was expected."""
+        if self.metrics != other.metrics:
+            return f"its metrics are {_names(self.metrics)}, those of the other replies {_names(other.metrics)}"
+        if other.arrays is None:
+            return f"its arrays are {_shapes(self.arrays)}, which are not those of the model that was sent"
+        return f"its arrays are {_shapes(self.arrays)}, those of the other replies {_shapes(other.arrays)}"
+
+
+@dataclass(slots=True)
+class ReplyJudge:
+    """Judges the replies of one round as they arrive.
+
+    A reply is refused if its arrays or its weight are not finite, or if its form differs from that of the others. That
+    form is the usual one of earlier rounds as soon as one reply has it; otherwise the form of more than half of the
+    replies that the round needs, or, when no more replies are awaited, the most frequent one. Arrays that differ from
+    the model that was sent are accepted only if several replies have them and no reply ever had those of the model.
+
+    Args:
+        needed: the number of replies that the round needs.
+        weight_key: the metric by which the strategy weights replies; None if it does not.
+        usual: the form of the replies of earlier rounds.
+    """
+
+    needed: int
+    weight_key: str | None
+    usual: Form | None = None
+    _undecided: dict[str, Form] = field(default_factory=dict)
+
+    def add(self, client: str, sent: RecordDict, reply: RecordDict) -> str | None:
+        """Adds a reply; returns what is wrong with its content, or None."""
+        problem = self._problem(sent, reply)
+        if problem is None:
+            self._undecided[client] = _form(sent, reply)
+        return problem
+
+    def settle(self, *, is_final: bool) -> tuple[list[str], dict[str, str]]:
+        """Returns the clients whose replies are accepted, and why others are refused, since the last call."""
+        form = self._expected_form(is_final)
+        if form is None:
+            if not is_final:
+                return [], {}
+            form = Form(None, max(map(_metrics, self._undecided.values()), key=len, default=()))  # all are refused
+        else:
+            self.usual = form
+        accepted = [client for client, other in self._undecided.items() if other == form]
+        refused = {client: other.difference(form) for client, other in self._undecided.items() if other != form}
+        self._undecided.clear()
+        return accepted, refused
+
+    def _expected_form(self, is_final: bool) -> Form | None:
+        counts = Counter(self._undecided.values())
+        if self.usual is not None and self.usual in counts:
+            return self.usual
+        knows_model = (self.usual is not None and self.usual.arrays is None) or any(f.arrays is None for f in counts)
+        eligible = [form for form, count in counts.items() if form.arrays is None or (not knows_model and count > 1)]
+        if not eligible:
+            return None
+        form = max(eligible, key=lambda form: (counts[form], len(_names(form.metrics))))
+        return form if is_final or 2 * counts[form] > self.needed else None
+
+    def _problem(self, sent: RecordDict, reply: RecordDict) -> str | None:
+        key, weights = self.weight_key, []
+        for record in reply.values():
+            if isinstance(record, ArrayRecord):
+                problem = model_problem(record, sent.array_records.values)
+                if problem is not None:
+                    return problem
+            elif isinstance(record, MetricRecord) and key in record:
+                weights.append(record[str(key)])
+        if key is None:
+            return None
+        if len(weights) != 1:
+            return f"its metrics have no {key!r}" if not weights else f"it has several metrics {key!r}"
+        if isinstance(weights[0], list) or not math.isfinite(weights[0]) or weights[0] < 0:
+            return f"its metric {key!r} must be a number that is not negative, got {weights[0]!r}"
+        return None
+
+
+def _form(sent: RecordDict, reply: RecordDict) -> Form:
+    arrays, metrics = [], []
+    for name, record in reply.items():
+        if isinstance(record, ArrayRecord):
+            arrays.append((name, _record_shapes(record)))
+        elif isinstance(record, MetricRecord):
+            metrics.append((name, tuple(sorted(record))))
+    expected = [_record_shapes(record) for record in sent.values() if isinstance(record, ArrayRecord)]
+    is_as_sent = arrays[0][1] in expected if len(arrays) == 1 else not arrays and not expected
+    return Form(None if is_as_sent else tuple(sorted(arrays)), tuple(sorted(metrics)))
+
+
+def _record_shapes(record: ArrayRecord) -> Shapes:
+    """Returns the shape of each array; None for serialized objects, whose length differs."""
+    return tuple(
+        sorted(
+            (name, None if array.dtype in BYTES and len(array.shape) == 1 else tuple(array.shape))
+            for name, array in record.items()
+        )
+    )
+
+
+def _metrics(form: Form) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return form.metrics
+
+
+def _names(metrics: tuple[tuple[str, tuple[str, ...]], ...]) -> list[str]:
+    return [name for _, names in metrics for name in names]
+
+
+def _shapes(arrays: tuple[tuple[str, Shapes], ...] | None) -> Mapping[str, object] | str:
+    if arrays is None:
+        return "those of the model that was sent"
+    return {name: "bytes" if shape is None else shape for _, shapes in arrays for name, shape in shapes}

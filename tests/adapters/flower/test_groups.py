@@ -1,0 +1,134 @@
+"""Groups come from the SuperLink or from the configurations of the nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from adapters.flower.conftest import OpenFleet
+from adapters.flower.in_process import (
+    Clock,
+    InProcessGrid,
+    Node,
+    after,
+    model,
+    named_nodes,
+    open_to_all,
+    plain_app,
+    turns_of,
+)
+from turnout.adapters.flower import FairSelection, client_groups
+from turnout.errors import SettingError
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+QUERY = "query.turnout"
+CITIES = ("berlin", "paris", "berlin", "rome", "")
+WARDS = ("icu", "icu", "lab", "lab", None)
+
+
+def nodes() -> list[Node]:
+    found = named_nodes(5)
+    for node, city, ward in zip(found, CITIES, WARDS, strict=True):
+        node.described = {"location": city, "owner_name": f"owner of {city}"}
+        if ward is not None:
+            node.config["ward"] = ward
+    return found
+
+
+@pytest.mark.parametrize(
+    ("eligible", "clients"),
+    [
+        ({"location": ["berlin"]}, ["c0", "c2"]),
+        ({"location": ("berlin", "rome")}, ["c0", "c2", "c3"]),
+        ({"owner": {"owner of paris"}}, ["c1"]),
+        ({"ward": ["lab"]}, ["c2", "c3"]),
+        ({"ward": ["lab", "icu"], "location": ["berlin"]}, ["c0", "c2"]),
+        ({"ward": ["icu"], "location": ["berlin"]}, ["c0"]),
+    ],
+)
+def test_only_clients_of_eligible_groups_take_part(
+    open_fleet: OpenFleet, eligible: dict[str, Any], clients: list[str]
+) -> None:
+    scheduler, grid = open_fleet(settings={"cohort_size": 5}), InProcessGrid(nodes())
+    fair = FairSelection(open_to_all(), scheduler, eligible=eligible)
+    fair.start(grid, model(0.0), num_rounds=2)
+    assert grid.asked("train") == [clients, clients]
+    assert scheduler.clients == clients  # the others are not promised anything
+    assert len(grid.sent(QUERY)) == 1
+    assert grid.asked("evaluate") == ([clients, clients] if len(clients) > 1 else [])
+
+
+def test_a_client_that_does_not_tell_its_group_is_not_eligible_and_is_queried_once(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 5})
+    grid = InProcessGrid([*nodes(), Node(777, plain_app(), {"ward": "icu"}, 1.0)])
+    fair = FairSelection(open_to_all(), scheduler, eligible={"ward": ["icu"]})
+    fair.start(grid, model(0.0), num_rounds=3)
+    assert scheduler.clients == ["c0", "c1"]
+    assert len(grid.sent(QUERY)) == 1
+
+
+def test_a_registered_node_is_queried_only_if_its_configuration_is_needed(open_fleet: OpenFleet) -> None:
+    for eligible, queries in (({"location": ["berlin"]}, 0), ({"ward": ["icu"]}, 1)):
+        found = nodes()
+        for row, node in enumerate(found):
+            node.described["name"] = f"h{row}"
+        grid = InProcessGrid(found)
+        name = f"{queries}.turnout"
+        FairSelection(open_to_all(), open_fleet(name), eligible=eligible).start(grid, model(0.0), num_rounds=2)
+        assert len(grid.sent(QUERY)) == queries
+        assert grid.asked("train")[0] == (["c0", "c1"] if queries else ["c0", "c2"])
+
+
+def test_a_client_that_joins_is_judged_by_its_group(open_fleet: OpenFleet) -> None:
+    *first, last, other = nodes()
+    other.config["ward"] = "icu"
+    scheduler, grid = open_fleet(settings={"cohort_size": 5}), InProcessGrid(first)
+    join = after(1, lambda: grid.add(last, other))
+    FairSelection(open_to_all(), scheduler, eligible={"ward": ["icu"]}).start(
+        grid, model(0.0), num_rounds=3, evaluate_fn=join
+    )
+    assert turns_of(scheduler) == {"c0": 3, "c1": 3, "c4": 2}
+
+
+def test_if_nobody_is_eligible_the_error_says_so(open_fleet: OpenFleet, clock: Clock) -> None:
+    start = clock.now
+    fair = FairSelection(open_to_all(), open_fleet(), eligible={"location": ["madrid"]})
+    with pytest.raises(SettingError, match=r"none of 5 nodes.* or none is eligible: .*the setting eligible"):
+        fair.start(InProcessGrid(nodes()), model(0.0), timeout=20)
+    assert clock.now - start <= 21
+
+
+@pytest.mark.parametrize("eligible", ["berlin", {"location": "berlin"}, {"location": []}, {"location": 5}])
+def test_invalid_groups_are_refused(open_fleet: OpenFleet, eligible: Any) -> None:
+    with pytest.raises(SettingError, match="eligible"):
+        FairSelection(open_to_all(), open_fleet(), eligible=eligible)
+
+
+# Policies with groups
+
+
+def test_the_groups_of_all_clients_can_be_read_before_a_fleet_is_created() -> None:
+    grid = InProcessGrid(nodes())
+    assert client_groups(grid, "location") == {"c0": "berlin", "c1": "paris", "c2": "berlin", "c3": "rome", "c4": None}
+    assert client_groups(grid, "ward") == {"c0": "icu", "c1": "icu", "c2": "lab", "c3": "lab", "c4": ""}
+    assert client_groups(grid, "owner")["c1"] == "owner of paris"
+
+
+def test_a_quota_reserves_places_for_groups_of_the_superlink(open_fleet: OpenFleet) -> None:
+    found = nodes()
+    for node in found:
+        node.seconds = 9.0 if node.name in ("c1", "c3") else 1.0
+    grid = InProcessGrid(found)
+    groups = client_groups(grid, "location")
+    settings = {
+        "policy": "fair-pace",
+        "settings": {"cohort_size": 3, "guaranteed_rate": 0.05},
+        "groups": list(groups.values()),
+        "least": {"paris": 1, "rome": 1},
+    }
+    scheduler = open_fleet(policy="quota", settings=settings)
+    scheduler.register(list(groups))
+    FairSelection(open_to_all(fraction_evaluate=0.0), scheduler).start(grid, model(0.0), num_rounds=6)
+    assert all({"c1", "c3"} <= set(cohort) for cohort in grid.asked("train"))

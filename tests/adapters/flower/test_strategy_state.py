@@ -1,0 +1,265 @@
+"""What a strategy keeps between rounds survives a restart, and what does not is named before the first round."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter, deque
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
+
+from adapters.flower.in_process import InProcessGrid, after, model, named_nodes, open_to_all, weights
+from adapters.flower.killable_app import Killed
+from turnout.adapters.flower import FairSelection
+from turnout.errors import SettingError, StateError
+from turnout.scheduler import Scheduler
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+ROUNDS = 6
+FLEET: dict[str, Any] = {"settings": {"cohort_size": 2, "guaranteed_rate": 0.2}, "deadline": 60.0}
+
+
+def play(path: Path, strategy: Strategy, *, stop_after: int | None = None, **settings: Any) -> list[float]:
+    """Plays or resumes a run, which is interrupted at the end of a round; returns the weights."""
+
+    def stop() -> None:
+        raise Killed
+
+    with Scheduler.open(path, **FLEET) as scheduler:
+        fair = FairSelection(strategy, scheduler, **settings)
+        evaluate = None if stop_after is None else after(stop_after, stop)
+        result = fair.start(InProcessGrid(named_nodes(4)), model(1.0), num_rounds=ROUNDS, evaluate_fn=evaluate)
+        return weights(result.arrays)
+
+
+def interrupt(path: Path, strategy: Strategy, stop_after: int = 3, **settings: Any) -> None:
+    with pytest.raises(Killed):
+        play(path, strategy, stop_after=stop_after, **settings)
+
+
+class Tracker:
+    """An object of the app without any method to save it."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng, self.seen, self.best = rng, deque[float](maxlen=3), {"round": 0}
+
+    def add(self, number: int) -> float:
+        self.seen.append(float(self.rng.random()))
+        self.best["round"] = number
+        return sum(self.seen)
+
+
+class Rich(FedAvg):
+    """Adds a number to the model that depends on everything that it keeps."""
+
+    def __init__(self) -> None:
+        super().__init__(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1)
+        self.by_round: dict[int, Any] = {}
+        self.clients: set[str] = set()
+        self.window: deque[float] = deque(maxlen=2)
+        self.counts: Counter[str] = Counter()
+        self.raw = b""
+        self.rng = np.random.default_rng(3)
+        self.random = random.Random(4)
+        self.old_rng = np.random.RandomState(5)
+        self.tracker = Tracker(self.rng)  # shares the generator
+        self.function = partial(max, 1)
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        received = list(replies)
+        arrays, metrics = super().aggregate_train(server_round, received)
+        self.by_round[server_round] = {"replies": len(received), "nested": [{server_round: (1.5, None)}]}
+        self.clients |= {str(reply.metadata.src_node_id) for reply in received}
+        self.window.append(self.random.random())
+        self.counts.update(self.clients)
+        self.raw += bytes([server_round])
+        self.history = [*getattr(self, "history", []), server_round]  # appears in the first round
+        draws = float(self.rng.random()) + float(self.old_rng.rand()) + self.tracker.add(server_round)
+        kept = len(self.by_round) + len(self.clients) + sum(self.counts.values()) + sum(self.raw) + len(self.history)
+        assert arrays is not None
+        return model(weights(arrays)[0] + draws + sum(self.window) + kept), metrics
+
+
+def kept_by(strategy: Rich) -> dict[str, Any]:
+    names = ("by_round", "clients", "window", "counts", "raw", "history")
+    tracker = (list(strategy.tracker.seen), strategy.tracker.best)
+    return {name: getattr(strategy, name) for name in names} | {"tracker": tracker}
+
+
+@pytest.mark.parametrize("stop_after", [1, 4])
+def test_everything_that_a_strategy_keeps_survives_a_restart(folder: Path, stop_after: int) -> None:
+    whole, resumed = Rich(), Rich()
+    expected = play(folder / "whole.turnout", whole)
+    interrupt(folder / "fleet.turnout", Rich(), stop_after)
+    assert play(folder / "fleet.turnout", resumed) == expected
+    assert kept_by(resumed) == kept_by(whole)
+    assert resumed.window.maxlen == 2
+    assert resumed.tracker.rng is resumed.rng  # generators that are shared stay shared
+    assert resumed.rng.random() == whole.rng.random()
+
+
+def test_nothing_is_logged_about_a_strategy_that_is_saved_completely(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    play(folder / "fleet.turnout", Rich())
+    assert "not saved" not in caplog.text
+
+
+# What is not saved
+
+
+class Careless(FedAvg):
+    """Keeps what cannot be stored, from the start and from the third round on."""
+
+    def __init__(self) -> None:
+        super().__init__(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1)
+        self.lock = threading.Lock()
+        self.trackers = [Tracker(np.random.default_rng(1))]
+        self.kept = 5
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        if server_round == 3:
+            self.event = threading.Event()
+        return super().aggregate_train(server_round, replies)
+
+
+def test_attributes_that_are_not_saved_are_named_before_the_first_round(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    play(folder / "fleet.turnout", Careless())
+    lines = [record.getMessage() for record in caplog.records]
+    named = [index for index, line in enumerate(lines) if "are not saved" in line]
+    first_round = next(index for index, line in enumerate(lines) if line.startswith("[ROUND 1"))
+    assert named[0] < first_round
+    assert "these attributes of Careless are not saved" in lines[named[0]]
+    assert "lock (it is a _thread.lock)" in lines[named[0]]
+    assert "trackers ([0] is a " in lines[named[0]]
+    assert "save= and load=" in lines[named[0]]
+    assert "kept" not in lines[named[0]]
+    assert [("event" in lines[index], "lock" in lines[index]) for index in named] == [(False, True), (True, False)]
+
+
+def test_attributes_of_a_strategy_inside_another_are_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    play(folder / "fleet.turnout", DifferentialPrivacyServerSideFixedClipping(Careless(), 0.0, 9.0, 2))
+    assert "strategy.lock (it is a _thread.lock)" in caplog.text
+
+
+def test_without_saving_nothing_is_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    play(folder / "fleet.turnout", Careless(), save=False)
+    assert "not saved" not in caplog.text
+
+
+# Hooks
+
+
+class Hooked(FedAvg):
+    """Saves and restores itself."""
+
+    def __init__(self) -> None:
+        super().__init__(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1)
+        self.lock, self.rounds, self.setting = threading.Lock(), list[int](), "of this start"
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        self.rounds.append(server_round)
+        return super().aggregate_train(server_round, replies)
+
+    def state_dict(self) -> dict[Any, Any]:
+        return {"rounds": list(self.rounds), 7: b"a number as a key"}
+
+    def load_state_dict(self, state: dict[Any, Any]) -> None:
+        assert state[7] == b"a number as a key"
+        self.rounds = list(state["rounds"])
+
+
+def test_a_strategy_with_state_dict_saves_and_restores_itself(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    interrupt(folder / "fleet.turnout", Hooked())
+    resumed = Hooked()
+    resumed.setting = "of the second start"
+    play(folder / "fleet.turnout", resumed)
+    assert resumed.rounds == [1, 2, 3, 4, 5, 6]
+    assert resumed.setting == "of the second start"  # only state_dict counts
+    assert "not saved" not in caplog.text
+
+
+def test_the_state_dict_of_a_strategy_inside_another_is_used(folder: Path) -> None:
+    def wrap(inner: Hooked) -> Strategy:
+        return DifferentialPrivacyServerSideFixedClipping(inner, 0.0, 9.0, 2)
+
+    interrupt(folder / "fleet.turnout", wrap(Hooked()))
+    resumed = Hooked()
+    play(folder / "fleet.turnout", wrap(resumed))
+    assert resumed.rounds == [1, 2, 3, 4, 5, 6]
+
+
+def test_functions_save_and_load_what_attributes_cannot(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def save(strategy: Strategy) -> Any:
+        assert isinstance(strategy, Careless)
+        return {"seen": list(strategy.trackers[0].seen), "round": {1: strategy.kept}}
+
+    def load(strategy: Strategy, saved: Any) -> None:
+        assert isinstance(strategy, Careless)
+        strategy.trackers[0].seen.extend(saved["seen"])
+        assert saved["round"] == {1: 9}
+
+    first, second = Careless(), Careless()
+    first.trackers[0].seen.extend([0.25, 0.5])
+    first.kept = 9
+    interrupt(folder / "fleet.turnout", first, save=save, load=load)
+    play(folder / "fleet.turnout", second, save=save, load=load)
+    assert list(second.trackers[0].seen) == [0.25, 0.5]
+    assert second.kept == 9  # attributes are saved as well
+    assert "not saved" not in caplog.text
+
+
+def test_a_state_that_cannot_be_stored_is_refused_before_the_first_round(folder: Path) -> None:
+    class Wrong(Hooked):
+        def state_dict(self) -> dict[Any, Any]:
+            return {"locks": [self.lock]}
+
+    with pytest.raises(StateError, match=r"state_dict\(\) of Wrong returns what.*\['locks'\]\[0\] is a _thread.lock"):
+        play(folder / "fleet.turnout", Wrong())
+    with pytest.raises(StateError, match="the function save returns what cannot be stored"):
+        play(folder / "fleet.turnout", open_to_all(), save=lambda _: threading.Lock(), load=lambda *_: None)
+    with Scheduler.open(folder / "fleet.turnout") as scheduler:
+        assert scheduler.round == 0
+
+
+@pytest.mark.parametrize("settings", [{"save": lambda _: 1}, {"load": lambda *_: None}, {"save": False, "load": print}])
+def test_save_and_load_must_both_be_functions(folder: Path, settings: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match="save and load must both be functions"):
+        play(folder / "fleet.turnout", open_to_all(), **settings)
+
+
+def test_a_strategy_must_have_both_hooks_or_neither(folder: Path) -> None:
+    class Half(FedAvg):
+        def state_dict(self) -> dict[str, Any]:
+            raise AssertionError("is not called")
+
+    with pytest.raises(SettingError, match=r"Half must have both state_dict.*got only state_dict"):
+        play(folder / "fleet.turnout", open_to_all(Half))
+
+
+@pytest.mark.parametrize("kinds", [(Hooked, open_to_all), (open_to_all, Hooked)])
+def test_a_run_with_hooks_is_not_resumed_without_them(folder: Path, kinds: tuple[Any, Any]) -> None:
+    before, now = kinds
+    interrupt(folder / "fleet.turnout", before())
+    with pytest.raises(StateError, match=r"state_dict.*construct the strategy as before, or start a new run"):
+        play(folder / "fleet.turnout", now())
+
+
+def test_an_attribute_that_appeared_later_is_not_added_to_another_class(folder: Path) -> None:
+    interrupt(folder / "fleet.turnout", Rich())
+
+    class Other(Rich):
+        """Has all attributes with which Rich starts."""
+
+    with pytest.raises(StateError, match="the strategy of the saved run has 'history', this Other has not"):
+        play(folder / "fleet.turnout", Other())
