@@ -42,8 +42,8 @@ WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 check: setup  ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark -m 'not framework'
 
-test-frameworks: setup oldest nvflare-oldest  ## run complete applications of Flower and NVFlare, and the adapters with the oldest supported versions (11 min)
-	$(BIN)/python -m pytest -q -p no:benchmark -m framework tests/test_flower_examples.py tests/test_nvflare_examples.py
+test-frameworks: setup oldest nvflare-oldest  ## run complete applications of Flower and NVFlare, and the adapters with the oldest supported versions (15 min)
+	$(BIN)/python -m pytest -q -p no:benchmark -m framework tests
 
 torture: setup  ## kill the scheduler many more times than the tests do, and try other examples of every property (20 min)
 	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark tests/scheduler/test_found_faults.py tests/scheduler/test_interruptions.py tests/scheduler/test_faults.py tests/store/test_kills.py

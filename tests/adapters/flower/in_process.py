@@ -63,6 +63,7 @@ class Node:
     app: ClientApp
     config: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    query_seconds: float = 0.0
     trouble: str | None = None  # "raises", "silent", "gone", "unsent"
     troubled: tuple[str, ...] = ("train",)
     error: Error = field(default_factory=lambda: Error(code=5, reason="node unavailable"))  # of a node that is "gone"
@@ -163,7 +164,7 @@ class InProcessGrid(Grid):
                 reply = Message(Error(code=2, reason=str(error)), reply_to=received)
             reply.metadata.__dict__["_src_node_id"] = node.node_id
         reply.metadata.__dict__["_reply_to_message_id"] = message.metadata.message_id
-        due = time.monotonic() + (node.seconds if kind == "train" else 0.0)
+        due = time.monotonic() + {"train": node.seconds, "query": node.query_seconds}.get(kind, 0.0)
         self._due[message.metadata.message_id] = (due, reply)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:

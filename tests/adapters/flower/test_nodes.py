@@ -423,6 +423,18 @@ def test_a_node_that_does_not_identify_itself_is_queried_again_after_1_2_and_4_r
     assert scheduler.clients == ["c0", "c1"]
 
 
+def test_nodes_that_answer_one_after_the_other_are_all_identified(open_fleet: OpenFleet, clock: Clock) -> None:
+    """Thousands of virtual nodes share a few cores."""
+    found = named_nodes(12)
+    for row, node in enumerate(found):
+        node.query_seconds = 3.0 * row
+    scheduler, grid, start = open_fleet(settings={"cohort_size": 12}), InProcessGrid(found), clock.now
+    FairSelection(open_to_all(), scheduler, patience=5, poll=0.25).start(grid, model(0.0), num_rounds=1)
+    assert len(grid.asked("train")[0]) == 12
+    assert clock.now - start == 33 + 1
+    assert {sent.ttl > 33 for sent in grid.sent(QUERY)[0]} == {True}
+
+
 def test_a_status_query_has_a_time_limit_of_its_own(open_fleet: OpenFleet, clock: Clock) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
     grid.client("c1").troubled = ("query",)

@@ -76,22 +76,29 @@ class TimedGrid(Grid):
             return handler(self, sent, timeout)
         return self.ask(sent, [math.inf if timeout is None else timeout] * len(sent))
 
-    def ask(self, messages: Sequence[Message], limits: Sequence[float]) -> list[Message]:
-        """Sends all messages at once and waits for each reply up to its own limit in seconds."""
-        start, pending = time.monotonic(), dict[str, float]()
+    def ask(self, messages: Sequence[Message], limits: Sequence[float], idle: float = math.inf) -> list[Message]:
+        """Sends all messages at once and waits for each reply up to its own limit in seconds.
+
+        Args:
+            messages: the messages.
+            limits: the limit of each message.
+            idle: the waiting ends for all if no reply has arrived for so many seconds.
+        """
+        start = last = time.monotonic()
         for message, limit in zip(messages, limits, strict=True):
             if math.isfinite(limit):
                 message.metadata.ttl = lifetime(limit)
-        for message_id, limit in zip(self.push(messages), limits, strict=True):
-            if message_id is not None:
-                pending[message_id] = limit
+        sent = zip(self.push(messages), limits, strict=True)
+        pending = {message_id: limit for message_id, limit in sent if message_id is not None}
         replies: list[Message] = []
         while pending:
             for message_id, reply, _ in self.pull(pending):
                 del pending[message_id]
                 replies.append(reply)
-            elapsed = time.monotonic() - start
-            expired = [message_id for message_id, limit in pending.items() if elapsed >= limit]
+                last = time.monotonic()
+            now = time.monotonic()
+            is_idle = now - last >= idle
+            expired = [message_id for message_id, limit in pending.items() if is_idle or now - start >= limit]
             self.forget(expired)
             for message_id in expired:
                 del pending[message_id]

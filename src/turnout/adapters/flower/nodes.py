@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -21,6 +22,7 @@ log = get_log("flwr")
 APP_ERROR = 2  # Flower's error code for an exception in the client app
 PATIENCE = 30.0  # seconds
 STATUS_TIMEOUT = 10.0  # seconds
+LONGEST_WAVE = 3600.0  # seconds for all nodes to tell their ids
 Duplicates = Literal["replace", "refuse"]
 
 
@@ -32,7 +34,7 @@ class NodeDirectory:
 
     Args:
         features: the features of the fleet.
-        patience: the seconds that a node has to tell its client id.
+        patience: how long to wait for a client id after the last node has told its own, in seconds.
         status_timeout: the seconds that a node has to tell a new status.
         duplicates: whether another node that claims the id of a client replaces it or is refused.
         keys: the keys of the SuperNodes that run the clients.
@@ -96,7 +98,9 @@ class NodeDirectory:
         identified = [node for node in nodes if node in self._clients]
         unknown += [node for node in identified if self._groups.must_query(node)]
         known = [node for node in identified if query_all or self._clients[node] in self._invalid]
-        limits = dict.fromkeys(known, self._status_timeout) | dict.fromkeys(unknown, self._patience)
+        # Many virtual nodes share a machine and answer one after the other: as long as they do, none of them is silent.
+        longest = max(self._patience, min(self._patience * len(unknown), LONGEST_WAVE))
+        limits = dict.fromkeys(known, self._status_timeout) | dict.fromkeys(unknown, longest)
         due = {
             node: limit
             for node, limit in limits.items()
@@ -114,9 +118,13 @@ class NodeDirectory:
             log.warning("turnout: %d nodes did not identify themselves within %g s", silent, self._patience)
 
     def query(self, grid: TimedGrid, limits: Mapping[int, float]) -> set[int]:
-        """Sends a query to each node and waits up to its limit in seconds; returns the nodes that answered."""
+        """Sends a query to each node and waits up to its limit in seconds; returns the nodes that answered.
+
+        If new nodes are among them and no answer arrives for `patience` seconds, the waiting ends for all.
+        """
         queries = [Message(self._groups.query(), dst_node_id=node, message_type=QUERY) for node in limits]
-        replies = grid.ask(queries, list(limits.values()))
+        has_new = any(node not in self._clients or self._groups.must_query(node) for node in limits)
+        replies = grid.ask(queries, list(limits.values()), idle=self._patience if has_new else math.inf)
         node_of = {message.metadata.message_id: message.metadata.dst_node_id for message in queries}
         answered, anonymous = set(), []
         for reply in replies:

@@ -65,7 +65,8 @@ class FairSelection(Strategy):
         save: whether to save the run after each round; or a function of the strategy that returns what to save in
             addition to its attributes, as plain values.
         load: a function of the strategy, and of what `save` returned, that restores it.
-        patience: the timeout in seconds for a client to identify itself.
+        patience: how many seconds after the last answer the server waits for clients that have not identified
+            themselves.
         status_timeout: the timeout in seconds for a known client to report a status if it is queried.
         evaluate_deadline: how many seconds the server waits for evaluations; by default as long as for training in the
             same round.
