@@ -15,7 +15,7 @@ pytest.importorskip("flwr")
 from fractions import Fraction
 
 from adapters.flower.in_process import model
-from turnout.adapters.flower.saved_run import RunFiles, SavedRun
+from turnout.adapters.flower.resume.saved_run import RunFiles, SavedRun
 from turnout.store.training_log import Metrics
 
 ROUNDS_BEFORE = 4  # rounds of the fleet before this run

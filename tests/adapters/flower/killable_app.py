@@ -26,7 +26,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from adapters.flower.in_process import InProcessGrid, model, named_nodes, open_to_all, partitions, weights
 from turnout.adapters.flower import FairSelection
-from turnout.adapters.flower.saved_run import RunFiles
+from turnout.adapters.flower.resume.saved_run import RunFiles
 from turnout.scheduler import Scheduler
 from turnout.simulator import PaperWorld
 

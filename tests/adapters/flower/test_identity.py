@@ -16,7 +16,7 @@ from adapters.flower.in_process import (
     turns_of,
 )
 from turnout.adapters.flower import FairSelection
-from turnout.adapters.flower.identity import KeyBook
+from turnout.adapters.flower.discovery.identity import KeyBook
 from turnout.errors import SettingError, StateError
 
 pytestmark = pytest.mark.usefixtures("clock")

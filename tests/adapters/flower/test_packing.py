@@ -15,7 +15,7 @@ import pytest
 from flwr.app import Array, ConfigRecord, MetricRecord, RecordDict
 
 from adapters.flower.in_process import model, weights
-from turnout.adapters.flower.packing import BIT_GENERATORS, Packer, copy_generator, unstorable_part
+from turnout.adapters.flower.resume.packing import BIT_GENERATORS, Packer, copy_generator, unstorable_part
 
 STORABLE: dict[str, Any] = {
     "a dict with numbers as keys": {1: "a", -7: {2.5: [1, 2]}, False: None},

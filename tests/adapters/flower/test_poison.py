@@ -27,7 +27,7 @@ from adapters.flower.in_process import (
 )
 from turnout.adapters.flower import FairSelection
 from turnout.adapters.flower.client import with_status
-from turnout.adapters.flower.saved_run import RunFiles
+from turnout.adapters.flower.resume.saved_run import RunFiles
 from turnout.errors import SettingError, TrainingError
 
 pytestmark = pytest.mark.usefixtures("clock")

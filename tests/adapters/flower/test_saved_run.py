@@ -15,9 +15,9 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping, FedAdam
 
 from adapters.flower.in_process import model, open_to_all, weights
-from turnout.adapters.flower.packing import Packer
-from turnout.adapters.flower.saved_run import RunFiles, SavedRun, metrics_of
-from turnout.adapters.flower.strategy_state import restore_strategy, strategy_state
+from turnout.adapters.flower.resume.packing import Packer
+from turnout.adapters.flower.resume.saved_run import RunFiles, SavedRun, metrics_of
+from turnout.adapters.flower.resume.strategy_state import restore_strategy, strategy_state
 from turnout.errors import SettingError, StateError
 from turnout.store.training_log import Metrics
 
@@ -172,7 +172,7 @@ def test_a_truncated_file_is_refused(folder: Path) -> None:
 def test_a_newer_format_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = RunFiles(folder / "fleet.turnout")
     with monkeypatch.context() as later:
-        later.setattr("turnout.adapters.flower.saved_run.FORMAT", 99)
+        later.setattr("turnout.adapters.flower.resume.saved_run.FORMAT", 99)
         files.write(run_with())
     with pytest.raises(StateError, match="its format is 99, this version reads 1 and 2"):
         files.read()

@@ -10,7 +10,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from turnout.adapters.flower.aggregation import Aggregation
 from turnout.adapters.flower.checks import (
     LEGACY_ADVICE,
     check_recipients,
@@ -19,16 +18,17 @@ from turnout.adapters.flower.checks import (
     min_nodes_to_evaluate,
     weight_key,
 )
-from turnout.adapters.flower.cohort import CohortSelector
-from turnout.adapters.flower.exchange import Exchange
+from turnout.adapters.flower.discovery.groups import as_rules
+from turnout.adapters.flower.discovery.identity import KeyBook
+from turnout.adapters.flower.discovery.nodes import PATIENCE, STATUS_TIMEOUT, Duplicates, NodeDirectory
 from turnout.adapters.flower.grid import POLL, RestrictedGrid, TimedGrid, lifetime, restrict_grid
-from turnout.adapters.flower.groups import as_rules
-from turnout.adapters.flower.identity import KeyBook
-from turnout.adapters.flower.live_round import LiveRound
-from turnout.adapters.flower.nodes import PATIENCE, STATUS_TIMEOUT, Duplicates, NodeDirectory
-from turnout.adapters.flower.round_summary import describe_selection, join_first
+from turnout.adapters.flower.resume.training_run import Evaluate, Load, Save, TrainingRun
+from turnout.adapters.flower.rounds.aggregation import Aggregation
+from turnout.adapters.flower.rounds.cohort import CohortSelector
+from turnout.adapters.flower.rounds.exchange import Exchange
+from turnout.adapters.flower.rounds.live_round import LiveRound
+from turnout.adapters.flower.rounds.round_summary import describe_selection, join_first
 from turnout.adapters.flower.simulated import SimulatedFleet
-from turnout.adapters.flower.training_run import Evaluate, Load, Save, TrainingRun
 from turnout.adapters.flower.wire import pop_client_info
 from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import as_count, as_number

@@ -9,10 +9,10 @@ from typing import Literal
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from turnout.adapters.flower.discovery.groups import NodeGroups, Rules
+from turnout.adapters.flower.discovery.identity import UNKNOWN, KeyBook, NodeDescription, describe_nodes
+from turnout.adapters.flower.discovery.statuses import StatusTable
 from turnout.adapters.flower.grid import POLL, TimedGrid
-from turnout.adapters.flower.groups import NodeGroups, Rules
-from turnout.adapters.flower.identity import UNKNOWN, KeyBook, NodeDescription, describe_nodes
-from turnout.adapters.flower.statuses import StatusTable
 from turnout.adapters.flower.wire import QUERY, ClientInfo, pop_client_info
 from turnout.kernel.arrays import IntArray
 from turnout.log import get_log

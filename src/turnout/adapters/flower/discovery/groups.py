@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from flwr.app import ConfigRecord, RecordDict
 
-from turnout.adapters.flower.identity import NodeDescription
+from turnout.adapters.flower.discovery.identity import NodeDescription
 from turnout.adapters.flower.wire import GROUPS, RECORD
 from turnout.errors import SettingError
 

@@ -8,12 +8,17 @@ from typing import Any
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result, Strategy
 
-from turnout.adapters.flower.live_round import LiveRound
-from turnout.adapters.flower.packing import unstorable_part
-from turnout.adapters.flower.round_summary import summarize_round
-from turnout.adapters.flower.saved_run import RunFiles, SavedRun, metrics_of, shapes_of
+from turnout.adapters.flower.resume.packing import unstorable_part
+from turnout.adapters.flower.resume.saved_run import RunFiles, SavedRun, metrics_of, shapes_of
+from turnout.adapters.flower.resume.strategy_state import (
+    has_hooks,
+    restore_strategy,
+    strategy_state,
+    unsaved_attributes,
+)
+from turnout.adapters.flower.rounds.live_round import LiveRound
+from turnout.adapters.flower.rounds.round_summary import summarize_round
 from turnout.adapters.flower.simulated import SimulatedFleet
-from turnout.adapters.flower.strategy_state import has_hooks, restore_strategy, strategy_state, unsaved_attributes
 from turnout.errors import SettingError, StateError
 from turnout.log import get_log
 from turnout.scheduler import Scheduler

@@ -10,7 +10,7 @@ from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
-from turnout.adapters.flower.packing import copy_generator, unstorable_part
+from turnout.adapters.flower.resume.packing import copy_generator, unstorable_part
 from turnout.errors import SettingError, StateError
 
 #: Code, not state: attributes of these types are set when the strategy is constructed.

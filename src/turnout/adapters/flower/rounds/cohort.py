@@ -6,9 +6,9 @@ import time
 
 import numpy as np
 
+from turnout.adapters.flower.discovery.nodes import NodeDirectory
 from turnout.adapters.flower.grid import TimedGrid
-from turnout.adapters.flower.live_round import LiveRound
-from turnout.adapters.flower.nodes import NodeDirectory
+from turnout.adapters.flower.rounds.live_round import LiveRound
 from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.errors import SettingError, StateError
 from turnout.log import get_log

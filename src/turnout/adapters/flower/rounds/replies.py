@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
-from turnout.adapters.flower.arrays import model_problem
+from turnout.adapters.flower.rounds.arrays import model_problem
 
 BYTES = ("uint8", "int8")  # one-dimensional arrays of these types hold serialized objects, such as trees
 Shapes = tuple[tuple[str, tuple[int, ...] | None], ...]

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from turnout.adapters.flower.arrays import model_problem
 from turnout.adapters.flower.checks import nested_strategies
-from turnout.adapters.flower.replies import ReplyJudge
+from turnout.adapters.flower.rounds.arrays import model_problem
+from turnout.adapters.flower.rounds.replies import ReplyJudge
 from turnout.errors import TrainingError
 from turnout.log import get_log
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from flwr.app import Error, Message, MetricRecord
 
+from turnout.adapters.flower.discovery.nodes import NodeDirectory
 from turnout.adapters.flower.grid import TimedGrid
-from turnout.adapters.flower.live_round import LiveRound
-from turnout.adapters.flower.nodes import NodeDirectory
-from turnout.adapters.flower.replies import Form, ReplyJudge
+from turnout.adapters.flower.rounds.live_round import LiveRound
+from turnout.adapters.flower.rounds.replies import Form, ReplyJudge
 from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.adapters.flower.wire import pop_client_info
 from turnout.log import get_log

@@ -12,7 +12,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 
-from turnout.adapters.flower.packing import Packer
+from turnout.adapters.flower.resume.packing import Packer
 from turnout.errors import StateError
 from turnout.store.training_log import Metrics, TrainingLog, read_metrics, read_model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from turnout.adapters.flower.live_round import LiveRound
+from turnout.adapters.flower.rounds.live_round import LiveRound
 from turnout.kernel.certificate import Certificate
 from turnout.scheduler import KINDS, SURPLUS, Scheduler, Turn
 from turnout.store.training_log import OWN_PREFIX
