@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from policies.examples import NEEDS_SIZE, WRAP, offer_of, same_state
 from turnout import POLICIES, RoundReport, Selection, SelectionPolicy, make_policy
 from turnout.errors import StateError
+from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.policies import RBCSF, CoolDown, FedCS, RoundRobin, UniformRandom, WithGuarantee
 from turnout.policies.registry import setting_names
 from turnout.policies.small_fleet import SmallFleet
@@ -235,3 +236,13 @@ def test_rbcsf_declares_what_its_settings_say() -> None:
     assert (problem.size, problem.speed_weight, problem.values_are_debts) == (2, 20.0, False)
     policy.tell(RoundReport(1, np.array([0]), np.ones((1, 3)), np.ones(1)))
     assert policy.debts.owed[1] == pytest.approx(0.15)
+
+
+def test_features_of_a_policy_that_does_not_say_how_cannot_be_amended() -> None:
+    policy = RoundRobin(4, cohort_size=2)
+    state = {"turns": np.arange(4)}
+    assert policy.amended_state(state, keep_times=False) == state
+    policy.time_model = ExchangeTimeModel(4)
+    assert policy.amended_state(state, keep_times=True) == state
+    with pytest.raises(StateError, match="round-robin learns times but has no amended_state"):
+        policy.amended_state(state, keep_times=False)

@@ -119,6 +119,8 @@ def test_a_report_about_other_clients_than_the_selected_is_refused() -> None:
     for clients in ([6], [5, 6]):
         with pytest.raises(StoreError, match="the clients in the report of round 3 are not the selected clients"):
             columns_of([RoundRecord(make_selection(*clients, round_=3), make_report(5, round_=3))])
+    with pytest.raises(StoreError, match="the clients in the report of round 3 are not the selected clients"):
+        columns_of([RoundRecord(make_selection(5, 6, round_=3), make_report(7, 5, round_=3))])
 
 
 def test_a_reason_of_another_shape_is_refused() -> None:

@@ -390,6 +390,9 @@ def test_a_period_in_days_is_judged_by_the_clock_and_keeps_some_rounds_in_any_ca
     assert not period.is_over(1, None, 10**6, at)
     assert period.has_quarter_passed(1, old, 2, at)
     assert not period.has_quarter_passed(1, young, 2, young)
+    quarter, less = ((now - timedelta(days=days)).isoformat(timespec="milliseconds") for days in (7.5, 7.5 - 1e-8 * 2))
+    assert period.has_quarter_passed(1, quarter, 2, at)
+    assert not period.has_quarter_passed(1, less, 2, at)
     assert Retention(rounds=10).is_over(5, None, 15, at)
     assert not Retention(rounds=10).is_over(6, None, 15, at)
 
