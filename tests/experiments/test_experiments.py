@@ -85,6 +85,8 @@ def test_random_is_slowest_and_fedcs_fastest_in_a_short_run(results: list[Result
     table = result_of(results, "training-time").findings.tables["training-time-totals"]
     minutes = dict(zip(np.asarray(table["contender"]), np.asarray(table["minutes"]), strict=True))
     assert minutes["FedCS(3)"] < minutes[weight_label(20)] < minutes["random"]
+    saved = dict(zip(np.asarray(table["contender"]), np.asarray(table["time_saved"]), strict=True))
+    assert saved["FedCS(3)"] > saved[weight_label(20)] > saved["random"] == 0
 
 
 def test_a_second_reproduction_plays_nothing(store: RunStore, results: list[Result]) -> None:

@@ -51,3 +51,8 @@ def test_fair_pace_keeps_the_tolerance_and_the_figure_shows_every_contender(resu
     left, right = drawn.axes
     assert len(right.lines) == len(LABELS) + 1  # and the tolerance
     assert left.get_xscale() == "log"
+    shortfall = np.asarray(result.findings.tables["promise"]["largest_shortfall"])
+    shown = left.get_xticks()
+    assert len(shown) >= 3
+    assert shortfall.min() / 2 < min(shown)
+    assert max(shown) < shortfall.max() * 2

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
@@ -35,6 +35,7 @@ from turnout.errors import OfferError, ReportError, SettingError, StateError, St
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.rounds import RoundReport
 from turnout.scheduler import ClientStatus, FleetStatus, Scheduler
+from turnout.scheduler import scheduler as scheduler_module
 from turnout.scheduler.records import digest_of
 from turnout.scheduler.rounds.reliability import probability_at_least
 
@@ -195,6 +196,37 @@ def test_an_update_after_the_deadline_counts_while_the_round_is_open(open_fleet:
     report = scheduler.close_round().report
     assert report.exchange_times.tolist() == [8.0, 8.0, 8.0]  # the others had not arrived after 8 seconds
     assert outcomes_of(report) == ["arrived", "late", "late"]
+
+
+def test_times_are_predicted_from_the_first_turn_on(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2})
+    scheduler.choose(offered("a", "b"))
+    assert scheduler.predicted_seconds() == {}
+    scheduler.report("a", 3.0)
+    scheduler.report_failure("b", "battery")
+    scheduler.close_round()
+    scheduler.choose(offered("a", "b"))
+    assert scheduler.predicted_seconds().keys() == {"a"}
+
+
+def test_forgetting_leaves_others_as_much_time_as_it_takes_itself(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2})
+    play_round(scheduler, offered("a", "b"))
+    durations, paused, clock = iter([0.004, 3.0]), list[float](), [0.0]
+
+    def steps(_: str) -> Iterator[None]:
+        for seconds in durations:
+            clock[0] += seconds
+            yield
+
+    monkeypatch.setattr(scheduler, "forget_in_steps", steps)
+    monkeypatch.setattr(scheduler_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(scheduler_module.time, "sleep", paused.append)
+    scheduler.forget("a")
+    monkeypatch.undo()
+    assert paused == pytest.approx([0.004, scheduler_module.LONGEST_PAUSE])
 
 
 @pytest.mark.parametrize(

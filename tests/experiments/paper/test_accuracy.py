@@ -335,6 +335,10 @@ def test_tables_contain_every_contender_of_every_panel() -> None:
     last = table["minutes"][~np.isnan(fedcs)].max()
     assert last == 200 * 2 // 15 * 0.25
     summary = summary_table(curves, "random")
+    for name in ("final_accuracy", "final_accuracy_band", "rounds_to_low_band"):
+        values = np.asarray(summary[name])
+        assert (values == values.round(6)).all(), "CSV files have six digits"
+    assert (np.asarray(summary["final_accuracy_band"]) > 0).all()
     assert np.asarray(summary["contender"]).tolist() == [*CONTENDERS] * 6
     assert np.asarray(summary["gamma"]).tolist()[::6] == ["1", "10", "iid"] * 2
     np.testing.assert_allclose(
