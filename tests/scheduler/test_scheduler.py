@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from fractions import Fraction
@@ -222,8 +223,8 @@ def test_forgetting_leaves_others_as_much_time_as_it_takes_itself(
             yield
 
     monkeypatch.setattr(scheduler, "forget_in_steps", steps)
-    monkeypatch.setattr(scheduler_module.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(scheduler_module.time, "sleep", paused.append)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", paused.append)
     scheduler.forget("a")
     monkeypatch.undo()
     assert paused == pytest.approx([0.004, scheduler_module.LONGEST_PAUSE])

@@ -375,9 +375,12 @@ def flower(
         figures = measure_overhead(
             nodes=nodes, cohort=cohort, repeats=repeats, watch=lambda step: progress.update(task, description=step)
         )
+    train_only = figures.train_only
     results = [
         Verdict("later round / round of plain FedAvg", figures.ratio, MOST_ROUND),
         Verdict("first round / round of plain FedAvg", figures.first_ratio, MOST_FIRST),
+        Verdict("later round, without evaluation", train_only.fair / train_only.plain, MOST_ROUND),
+        Verdict("first round, without evaluation", train_only.first / train_only.plain, MOST_FIRST),
     ]
     if json:
         targets = [{**asdict(verdict), "met": verdict.met} for verdict in results]
