@@ -20,6 +20,7 @@ from scheduler.serving import Server
 from turnout.errors import ReportError, SettingError, StoreError
 from turnout.scheduler import FleetReader, Scheduler, StaleError, certify, examine, verifier
 from turnout.scheduler.journal import summary as summary_module
+from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.retention import LEAST_ROUNDS, Retention
 
 KEPT = {**restless_server.SETTINGS, "keep_rounds": 8, "keep_offers": 5}
@@ -76,6 +77,20 @@ def test_state_certificate_and_choices_are_those_of_a_fleet_that_keeps_everythin
     )
     assert rows_of(kept, recent) == rows_of(whole, recent) != []
     assert problems(kept) == []
+
+
+def test_the_summary_is_the_oldest_state_from_which_rounds_are_replayed(kept: Path) -> None:
+    with closing(sqlite3.connect(kept)) as db, db:
+        db.execute("DELETE FROM snapshot")
+    with closing(Journal(kept, read_only=True)) as journal:
+        first = journal.first_state()
+        assert first is not None
+        begin = int(first.state["round"])
+        for before in (None, begin + 1):
+            found = journal.snapshot(before)
+            assert found is not None
+            assert found.event == first.event
+        assert journal.snapshot(begin) is None
 
 
 def test_nothing_before_the_summary_stays_in_the_file_for_long(kept: Path) -> None:
