@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from adapters.flower.in_process import Clock, model, plain_app
-from turnout.adapters.flower import machine
+from turnout.adapters.common import machine
 from turnout.adapters.flower.client import client_id, machine_status, with_status
 from turnout.adapters.flower.wire import ClientInfo, pop_client_info
 

@@ -147,7 +147,7 @@ class Job:
         self.at.append((self.start + seconds, action))
 
     def kill(self, name: str) -> None:
-        """Ends a client: it never asks or answers again, and NVFlare is told that its job is dead."""
+        """Ends a client: it never asks or answers again, and NVFlare learns that its job is dead."""
         client = self.clients[name]
         client.asks, client.busy_with = False, None
         with self.engine.new_context() as fl_ctx:

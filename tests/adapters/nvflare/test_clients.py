@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext
@@ -16,8 +14,9 @@ from nvflare.apis.fl_context import FLContext
 from adapters.nvflare.conftest import MakeJob
 from adapters.nvflare.controllers import Averaging
 from adapters.nvflare.in_process import Job, always
+from turnout.adapters.common import machine
 from turnout.adapters.nvflare.groups import HAS_SITE_CONFIG
-from turnout.adapters.nvflare.status import LEAST_CPU, STATUS, StatusReporter, read_status
+from turnout.adapters.nvflare.status import STATUS, StatusReporter, read_status
 from turnout.errors import SettingError
 from turnout.scheduler import Feature, Features, FleetReader, Scheduler
 
@@ -158,37 +157,22 @@ def report_with(reporter: StatusReporter) -> dict[str, Any] | None:
     return read_status(sent)
 
 
-def test_the_reporter_sends_idle_cores_and_the_fastest_interface(monkeypatch: pytest.MonkeyPatch) -> None:
-    interfaces = {
-        "lo": SimpleNamespace(isup=True, speed=9999),
-        "eth0": SimpleNamespace(isup=True, speed=1000),
-        "eth1": SimpleNamespace(isup=False, speed=4000),
-    }
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
-    monkeypatch.setattr(psutil, "cpu_percent", lambda **_: 25.0)
-    monkeypatch.setattr(psutil, "net_if_stats", lambda: interfaces)
+def test_the_reporter_sends_what_it_measures_or_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "free_cpu", lambda: 6.0)
+    monkeypatch.setattr(machine, "bandwidth", lambda: 1000.0)
     assert report_with(StatusReporter()) == {"free_cpu": 6.0, "bandwidth": 1000.0}
     assert report_with(StatusReporter(free_cpu=2, bandwidth=50)) == {"free_cpu": 2.0, "bandwidth": 50.0}
 
 
-def test_a_fully_loaded_client_without_a_known_link_is_still_available(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psutil, "cpu_percent", lambda **_: 100.0)
-    monkeypatch.setattr(psutil, "net_if_stats", dict)
-    assert report_with(StatusReporter()) == {"free_cpu": LEAST_CPU, "bandwidth": 1.0}
-
-
-def test_the_reporter_never_waits_for_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    intervals: list[float | None] = []
-
-    def cpu_percent(interval: float | None) -> float:
-        intervals.append(interval)
-        return 0.0
-
-    monkeypatch.setattr(psutil, "cpu_percent", cpu_percent)
+def test_the_reporter_measures_from_the_start_of_the_job_and_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_samples", [])
+    monkeypatch.setattr("time.sleep", pytest.fail)
     reporter = StatusReporter()
     reporter.handle_event(EventType.START_RUN, FLContext())
-    assert report_with(reporter)
-    assert intervals == [None, None]
+    assert len(machine._samples) == 1
+    status = report_with(reporter)
+    assert status is not None
+    assert status["free_cpu"] >= machine.LEAST_CPU
 
 
 def test_a_failing_status_does_not_keep_the_client_from_working(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from turnout.adapters.flower.machine import bandwidth, free_cpu, start_measuring
+from turnout.adapters.common.machine import bandwidth, free_cpu, start_measuring
 from turnout.adapters.flower.wire import ACTION, CLIENT_ID, GROUPS, QUERY, RECORD, ClientInfo
 from turnout.errors import SettingError
 

@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from turnout.adapters.common.round_texts import describe_selection, join_first
 from turnout.adapters.flower.checks import (
     LEGACY_ADVICE,
     check_recipients,
@@ -27,7 +28,6 @@ from turnout.adapters.flower.rounds.aggregation import Aggregation
 from turnout.adapters.flower.rounds.cohort import CohortSelector
 from turnout.adapters.flower.rounds.exchange import Exchange
 from turnout.adapters.flower.rounds.live_round import LiveRound
-from turnout.adapters.flower.rounds.round_summary import describe_selection, join_first
 from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.adapters.flower.wire import pop_client_info
 from turnout.errors import SettingError, StateError
@@ -199,7 +199,7 @@ class FairSelection(Strategy):
         current = self._round = self._selector.select(grid)
         limit = self._exchange.limit(current.opened, self._timeout)
         self._evaluate_limit = self._evaluate_deadline or limit
-        log.info("turnout: round %d asks %s", number, describe_selection(self.scheduler, current))
+        log.info("turnout: round %d asks %s", number, self._describe_selection(current))
         if not current.nodes:
             self._exchange.skip(current)
             return []
@@ -267,6 +267,12 @@ class FairSelection(Strategy):
         )
 
     # Messages
+
+    def _describe_selection(self, current: LiveRound) -> str:
+        if not current.nodes:
+            return "no clients: none is available"
+        ids = self.scheduler.clients
+        return describe_selection(self.scheduler, [ids[row] for row in current.opened.rows.tolist()], current.expected)
 
     def _train(self, grid: TimedGrid, messages: list[Message], timeout: float | None) -> list[Message]:
         if self._round is None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from turnout.adapters.common.round_texts import certificate_of, describe_closed_round, describe_selection
 from turnout.adapters.nvflare.clients import ClientDirectory, LateTurn
-from turnout.adapters.nvflare.round_summary import describe_outcome, describe_selection
 from turnout.errors import ReportError, StateError
 from turnout.log import EscapingLog
 from turnout.scheduler import OpenRound, Scheduler
@@ -118,7 +118,11 @@ class FleetRounds:
             if not cohort:
                 self._close(self._round)
                 return []
-            log.info("turnout: round %d asks %s", opened.round, describe_selection(self.scheduler, cohort))
+            log.info(
+                "turnout: round %d asks %s",
+                opened.round,
+                describe_selection(self.scheduler, cohort, self.scheduler.predicted_seconds()),
+            )
             return cohort
 
     def begin(self, targets: Collection[str] | None) -> tuple[RoundTask, float | None] | None:
@@ -245,4 +249,6 @@ class FleetRounds:
         expected = self.scheduler.predicted_seconds()
         self._round = None
         self.scheduler.close_round(after=waited or None)
-        log.info("turnout: %s", describe_outcome(self.scheduler, current.opened.round, expected))
+        number, certificate = current.opened.round, certificate_of(self.scheduler)
+        text = describe_closed_round(self.scheduler, self.scheduler.turns(number), certificate, expected, waited or 0.0)
+        log.info("turnout: round %d %s", number, text)

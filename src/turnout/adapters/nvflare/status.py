@@ -5,18 +5,16 @@ The training script does not change. `select_fairly` adds the widget to the clie
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
-import psutil
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext
 from nvflare.widgets.widget import Widget
 
+from turnout.adapters.common import machine
+
 STATUS = "turnout_status"  # the public property of the client's context that holds its status
-LEAST_CPU = 0.05  # in cores: a fully loaded machine is slow, but still available
-UNKNOWN_BANDWIDTH = 1.0
 
 
 class StatusReporter(Widget):
@@ -25,7 +23,8 @@ class StatusReporter(Widget):
     To report something else, write a subclass with its own `status`.
 
     Args:
-        free_cpu: The number of free cores; None to measure the idle cores between two requests for work.
+        free_cpu: The number of free cores; None for the cores that other programs left free
+            between two requests for work.
         bandwidth: The bandwidth in the unit of the fleet's `model_size` per second; None for the speed of the fastest
             network interface in Mbit/s, or 1 if it is unknown. The throughput to the server cannot be measured here.
     """
@@ -38,7 +37,7 @@ class StatusReporter(Widget):
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Adds the status to the context that is sent with a request for work."""
         if event_type == EventType.START_RUN:
-            psutil.cpu_percent(interval=None)  # later calls measure since this one
+            machine.start_measuring()
         elif event_type == EventType.BEFORE_PULL_TASK:
             fl_ctx.set_prop(STATUS, self._checked_status(fl_ctx), private=False, sticky=False)
 
@@ -46,8 +45,8 @@ class StatusReporter(Widget):
         """Returns the status of this client: one number for each feature of the fleet."""
         del fl_ctx
         return {
-            "free_cpu": _free_cpu() if self.free_cpu is None else self.free_cpu,
-            "bandwidth": _bandwidth() if self.bandwidth is None else self.bandwidth,
+            "free_cpu": machine.free_cpu() if self.free_cpu is None else self.free_cpu,
+            "bandwidth": machine.bandwidth() if self.bandwidth is None else self.bandwidth,
         }
 
     def _checked_status(self, fl_ctx: FLContext) -> dict[str, float]:
@@ -62,14 +61,3 @@ def read_status(peer: FLContext) -> dict[str, Any] | None:
     """Returns what a client reported with its request; None if it has no StatusReporter."""
     status = peer.get_prop(STATUS)
     return dict(status) if isinstance(status, Mapping) and status else None
-
-
-def _free_cpu() -> float:
-    cores = float(os.cpu_count() or 1)
-    return max(cores * (1 - float(psutil.cpu_percent(interval=None)) / 100), LEAST_CPU)
-
-
-def _bandwidth() -> float:
-    interfaces = psutil.net_if_stats().items()
-    speeds = [stats.speed for name, stats in interfaces if stats.isup and not name.startswith("lo")]
-    return float(max(speeds, default=0) or UNKNOWN_BANDWIDTH)

@@ -29,12 +29,12 @@ Duplicates = Literal["replace", "refuse"]
 class NodeDirectory:
     """Learns from the grid and from every reply which client runs on which node, and queries nodes if it must.
 
-    A node is queried if neither the grid nor the node has told the id of its client, and if the last status of its
+    A node is queried if neither the grid nor the node has given the id of its client, and if the last status of its
     client was out of range.
 
     Args:
         features: the features of the fleet.
-        patience: how long to wait for a client id after the last node has told its own, in seconds.
+        patience: how long to wait for a client id after the last node has given its own, in seconds.
         status_timeout: the seconds that a node has to tell a new status.
         duplicates: whether another node that claims the id of a client replaces it or is refused.
         keys: the keys of the SuperNodes that run the clients.

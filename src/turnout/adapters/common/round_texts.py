@@ -1,0 +1,73 @@
+"""Sentences about a round, for the log of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from turnout.kernel.certificate import Certificate
+from turnout.scheduler import ARRIVED, KINDS, SURPLUS, Scheduler, Turn
+
+MAX_LISTED = 10  # clients named in one log line
+
+
+def describe_selection(scheduler: Scheduler, cohort: Sequence[str], expected: Mapping[str, float]) -> str:
+    """Returns a text with the selected clients, how far each is behind its promise, and its expected exchange time.
+
+    Args:
+        scheduler: The fleet.
+        cohort: The selected clients.
+        expected: The predicted seconds of those whose times were learned.
+    """
+    certificate, clients = certificate_of(scheduler), []
+    shown = cohort[:MAX_LISTED]
+    for client, row in zip(shown, scheduler.rows(shown).tolist(), strict=True):
+        reasons = [f"expected {expected[client]:.1f} s" if client in expected else "never timed"]
+        if certificate is not None:
+            behind = float(certificate.behind[row])
+            reasons.insert(0, f"{behind:.2f} behind" if behind >= 0 else f"{-behind:.2f} ahead")
+        clients.append(f"{client} ({', '.join(reasons)})")
+    return join_first(clients, len(cohort))
+
+
+def describe_closed_round(
+    scheduler: Scheduler,
+    turns: Sequence[Turn],
+    certificate: Certificate | None,
+    expected: Mapping[str, float],
+    waited: float,
+) -> str:
+    """Returns a text with the round's duration, its slowest client, missing clients, and the status of the promise.
+
+    Args:
+        scheduler: The fleet.
+        turns: The turns of the round.
+        certificate: What every client was promised and got, if anything was.
+        expected: The predicted seconds of the clients whose times were learned before.
+        waited: The seconds that the server waited, for replies and for failures.
+    """
+    times = {turn.id: turn.seconds for turn in turns if turn.kind == KINDS[ARRIVED] and turn.seconds is not None}
+    parts = [f"took {waited:.1f} s" if turns else "had no participants"]
+    if times:
+        slowest = max(times, key=lambda client: times[client])
+        prediction = f", expected {expected[slowest]:.1f} s" if slowest in expected else ""
+        parts.append(f"the last one back was {slowest} after {times[slowest]:.1f} s{prediction}")
+    elif turns:
+        parts.append("no client came back")
+    for kind in reversed(KINDS[SURPLUS:]):
+        clients = [f"{turn.id}: {turn.why}" if turn.why else turn.id for turn in turns if turn.kind == kind]
+        if clients:
+            parts.append(f"{kind} {join_first(clients)}")
+    if certificate is not None:
+        parts.append(f"promise {certificate.summary().sentence(scheduler.clients.__getitem__)}")
+    return "; ".join(parts)
+
+
+def certificate_of(scheduler: Scheduler) -> Certificate | None:
+    """Returns what every client was promised and got; None if nothing is guaranteed."""
+    return scheduler.certificate() if scheduler.has_guarantee else None
+
+
+def join_first(items: Sequence[str], count: int | None = None) -> str:
+    """Returns the first ten items in one line, and the number of the others; `count` is that of all items."""
+    others = (len(items) if count is None else count) - MAX_LISTED
+    return ", ".join(items[:MAX_LISTED]) + (f" and {others:,} more" if others > 0 else "")
