@@ -103,8 +103,8 @@ print(*sys.modules)
 def test_a_mistyped_command_is_corrected() -> None:
     done = run_here("fleeet")
     assert done.returncode == 2
-    assert "No such command 'fleeet' (did you mean 'fleet'?)" in done.stderr
-    assert "did you mean" not in run_here("xyz").stderr
+    assert "No such command 'fleeet'. Did you mean 'fleet'?" in done.stderr
+    assert "Did you mean" not in run_here("xyz").stderr
 
 
 def test_an_invalid_setting_prints_one_line_and_exits_with_code_two() -> None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Annotated, Any
 
-import click
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
 from turnout.cli.advice import describe
 from turnout.cli.interruption import Interrupted
-from turnout.errors import TurnoutError, suggestion
+from turnout.errors import TurnoutError
 from turnout.kernel.backend import kernel_name
 from turnout.version import __version__
 
@@ -48,43 +46,39 @@ STYLE: Mapping[str, Any] = {
 }
 
 
+class LazyCommands(Mapping[str, Any]):
+    """The commands by name. The module of a command is imported when it is looked up, so that each starts fast."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Imports a command and returns it as typer represents it."""
+        found = getattr(import_module(f"turnout.cli.{MODULES[name]}"), name)
+        parent = typer.Typer(**STYLE)
+        parent.callback()(lambda: None)
+        if isinstance(found, typer.Typer):
+            parent.add_typer(found, name=name)
+        else:
+            parent.command(name)(found)
+        return typer.main.get_group(parent).commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterates over the names."""
+        return iter(MODULES)
+
+    def __len__(self) -> int:
+        """Returns the number of commands."""
+        return len(MODULES)
+
+
 class LazyGroup(TyperGroup):
-    """The commands of turnout. The module of a command is imported when it is used, so that every command starts fast.
+    """The group of all commands. Only its help, which shows a line about each of them, imports all."""
 
-    The help of turnout itself imports all of them.
-    """
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = LazyCommands()  # type: ignore[assignment]  # nothing is ever added to it
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """Returns the names of the commands."""
-        return list(MODULES)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Returns a command, or None if there is no such command."""
-        return load_command(cmd_name) if cmd_name in MODULES else None
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds the command that the arguments name; the error for an unknown command suggests similar ones."""
-        try:
-            return click.Group.resolve_command(self, ctx, args)
-        except click.UsageError as error:
-            error.message = error.message.rstrip(".") + suggestion(args[0], MODULES)
-            raise
-
-
-@cache
-def load_command(name: str) -> click.Command:
-    """Imports a command and returns it as an object of click."""
-    found = getattr(import_module(f"turnout.cli.{MODULES[name]}"), name)
-    parent = typer.Typer(**STYLE)
-    parent.callback()(lambda: None)
-    if isinstance(found, typer.Typer):
-        parent.add_typer(found, name=name)
-    else:
-        parent.command(name)(found)
-    group = typer.main.get_group(parent)
-    return group.commands[name]
+        return list(self.commands)
 
 
 app = typer.Typer(
