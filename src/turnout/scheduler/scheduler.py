@@ -33,7 +33,7 @@ from turnout.scheduler.journal.events import decode_event, event_to_dict
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.reader import StaleError
 from turnout.scheduler.journal.replay import FleetState, amend_fleet, live_policy, load, resolve_features
-from turnout.scheduler.operation.amending import OF_POLICY, Amendments, actual_changes, amended_settings
+from turnout.scheduler.operation.amending import OF_POLICY, Amendments, actual_changes, amended_settings, groups_by_row
 from turnout.scheduler.operation.fleet_warnings import FleetWarnings
 from turnout.scheduler.operation.metrics import SchedulerMetrics, metrics_of, writer_figures
 from turnout.scheduler.operation.notices import UNCLEAN_NOTICE, UNKNOWN_ELAPSED, notices_of
@@ -248,7 +248,8 @@ class Scheduler:
             features: The new features of the clients.
             changes: `deadline`, `overcommit`, `allow_infeasible`, `keep_rounds`, `keep_offers` and `persist_statuses`,
                 which `SchedulerSettings` documents; and `cohort_size`, `guaranteed_rate`, `tolerance` and
-                `speed_weight` of the policy. In a wrapper, they belong to the policy inside that has them.
+                `speed_weight` of the policy. In a wrapper, they belong to the policy inside that has them. With the
+                policy `quota`, `groups` is a mapping from client ids to groups; other clients keep theirs.
 
         Raises:
             ReportError: If a round is open.
@@ -259,6 +260,9 @@ class Scheduler:
         with self._mutex:
             self._refuse_while_open("amend the settings")
             new_features = self._features if features is None else features
+            if "groups" in changes:
+                by_row: Any = groups_by_row(self._settings, changes["groups"], self._fleet.rows)
+                changes["groups"] = by_row
             settings = amended_settings(self._settings, changes)
             live_policy(settings, new_features.outputs, 1)
             differing = actual_changes(self._settings, settings, changes)
@@ -786,5 +790,5 @@ def _rounds_of_amendments(amended: Sequence[Amendment]) -> dict[str, int]:
     rounds: dict[str, int] = {}
     for amendment in amended:
         for name in amendment.changes:
-            rounds["settings" if name in OF_POLICY else name] = amendment.round
+            rounds["settings" if name in OF_POLICY else name] = rounds[name] = amendment.round
     return rounds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -179,7 +179,9 @@ class SchedulerSettings:
         """
         stored = asdict(self)
         for name, value in _present_names(options, self.policy, self.settings).items():
-            if _comparable(name, stored[name]) == _comparable(name, value):
+            # Groups that were amended are facts about clients, which a server need not know when it opens the fleet.
+            ignored = ("groups",) if name == "settings" and "groups" in amended else ()
+            if _comparable(name, stored[name], ignored) == _comparable(name, value, ignored):
                 continue
             if name in amended:
                 raise SettingError(
@@ -233,12 +235,18 @@ def _policies(policy: Any, settings: Any) -> Iterable[str]:
     return [name for name, _ in nested_settings(policy, settings)]
 
 
-def _comparable(name: str, value: Any) -> Any:
-    """Returns the value of a setting in a form in which equal settings are equal: a file stores a tuple as a list."""
+def _comparable(name: str, value: Any, ignored: Sequence[str] = ()) -> Any:
+    """Returns the value of a setting in a form in which equal settings are equal: a file stores a tuple as a list.
+
+    Args:
+        name: The name of the setting.
+        value: Its value.
+        ignored: The keys that are left out of mappings.
+    """
     if name in ("keep_rounds", "keep_offers") and value is not None:
         return Retention.parse(name, value).stored
     if isinstance(value, Mapping):
-        return {key: _comparable(key, entry) for key, entry in value.items()}
+        return {key: _comparable(key, entry, ignored) for key, entry in value.items() if key not in ignored}
     if isinstance(value, list | tuple):
         return [_comparable(name, entry) for entry in value]
     return exact_rate(value) if name == "guaranteed_rate" else value

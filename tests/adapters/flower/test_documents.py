@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from adapters.flower.in_process import InProcessGrid, Node, model, plain_app, weights
+from adapters.flower.in_process import InProcessGrid, Node, model, open_to_all, plain_app, weights
 from adapters.flower.test_client import context, message
 from adapters.flower.test_legacy import Adder
-from turnout.adapters.flower import identify_clients
+from turnout.adapters.flower import FairSelection, identify_clients
 from turnout.adapters.flower.client import with_status
 from turnout.scheduler import Scheduler
 
@@ -26,7 +26,7 @@ def test_the_code_in_the_documentation_trains_fairly(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), flags=re.DOTALL)
-    (code,) = [block for block in blocks if "FairSelection(" in block]
+    (code,) = [block for block in blocks if "fair.start(" in block]
     assert len([line for line in code.splitlines() if line]) == 6
     app = with_status(plain_app(), lambda _: {"free_cpu": 1.0, "bandwidth": 1.0})
     grid = InProcessGrid([Node(100 + n, app, {"client-id": f"c{n}"}, 1.0 + n / 4) for n in range(12)])
@@ -50,14 +50,18 @@ def test_the_line_for_clients_of_the_older_interface_wraps_a_client_fn() -> None
     assert names["app"](sent, context()).content.metric_records["metrics"]["num-examples"] == 10
 
 
-def test_the_code_for_groups_reserves_a_place_for_each(tmp_path: Path) -> None:
+def test_the_code_for_groups_reserves_places_also_for_clients_that_join_later(tmp_path: Path) -> None:
     app = with_status(plain_app())
-    nodes = [Node(100 + n, app, {"client-id": f"c{n}", "city": f"city {n % 3}"}) for n in range(9)]
-    names: dict[str, Any] = {"Scheduler": Scheduler, "grid": InProcessGrid(nodes)}
-    exec(block_with("client_groups(").replace("/srv/", f"{tmp_path}/"), names)
-    with Scheduler.open(tmp_path / "sites.turnout") as scheduler:
-        assert scheduler.clients == [f"c{n}" for n in range(9)]
-        assert scheduler.settings.settings["groups"] == [f"city {n % 3}" for n in range(9)]
+    cities = ("berlin", "paris", "rome")
+    nodes = [Node(100 + n, app, {"client-id": f"c{n}", "city": cities[n % 3]}) for n in range(12)]
+    names: dict[str, Any] = {"Scheduler": Scheduler, "FairSelection": FairSelection, "strategy": open_to_all()}
+    exec(block_with('groups="city"').replace("/srv/", f"{tmp_path}/"), names)
+    with names["scheduler"] as scheduler:
+        names["fair"].start(InProcessGrid(nodes[:9]), model(0.0), num_rounds=1)
+        assert scheduler.settings.settings["groups"] == [cities[n % 3] for n in range(9)]
+        names["fair"].start(InProcessGrid(nodes), model(0.0), num_rounds=1)
+        assert scheduler.clients[9:] == ["c10", "c11", "c9"]
+        assert scheduler.settings.settings["groups"][9:] == ["paris", "rome", "berlin"]
 
 
 def block_with(text: str) -> str:

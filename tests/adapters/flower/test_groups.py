@@ -132,3 +132,36 @@ def test_a_quota_reserves_places_for_groups_of_the_superlink(open_fleet: OpenFle
     scheduler.register(list(groups))
     FairSelection(open_to_all(fraction_evaluate=0.0), scheduler).start(grid, model(0.0), num_rounds=6)
     assert all({"c1", "c3"} <= set(cohort) for cohort in grid.asked("train"))
+
+
+def test_clients_that_join_are_entered_into_their_groups_before_the_next_round(open_fleet: OpenFleet) -> None:
+    found = nodes()
+    for node in found:
+        node.seconds = 9.0 if node.name in ("c1", "c3") else 1.0
+    settings = {
+        "policy": "fair-pace",
+        "settings": {"cohort_size": 2, "guaranteed_rate": 0.05},
+        "groups": [],
+        "least": {"paris": 1, "rome": 1},
+    }
+    scheduler = open_fleet(policy="quota", settings=settings)
+    assert any("places are reserved for 'paris', 'rome', but no client is in" in text for text in scheduler.notices())
+    grid = InProcessGrid([found[0], found[1], found[2], found[4]])
+    fair = FairSelection(open_to_all(fraction_evaluate=0.0), scheduler, groups="location")
+
+    def join_after_three(number: int, _: object) -> None:
+        if number == 3:
+            grid.add(found[3])
+
+    fair.start(grid, model(0.0), num_rounds=6, evaluate_fn=join_after_three)
+    asked = grid.asked("train")
+    assert all("c1" in cohort for cohort in asked)
+    assert [sorted(cohort) == ["c1", "c3"] for cohort in asked] == [False] * 3 + [True] * 3
+    assert scheduler.settings.settings["groups"] == ["berlin", "paris", "berlin", None, "rome"]
+    assert [amendment.round for amendment in scheduler.amendments] == [0, 3]
+    assert not any("places are reserved" in text for text in scheduler.notices())
+
+
+def test_groups_need_a_fleet_with_a_quota(open_fleet: OpenFleet) -> None:
+    with pytest.raises(SettingError, match=r"groups needs a fleet with the policy 'quota', and .* has fair-pace"):
+        FairSelection(open_to_all(), open_fleet(policy="fair-pace"), groups="location")

@@ -133,6 +133,15 @@ def test_a_quota_reserves_places_in_every_round_also_in_the_next_job(
         assert reader.settings.settings["groups"] == ["north", "north", "south"]
 
 
+def test_a_client_that_joins_in_a_later_job_is_entered_into_its_group(make_job: MakeJob, fleet: str) -> None:
+    make_job(a=always(), b=always(), c=always()).run(fedavg(fleet, groups=REGIONS, quota={"east": 1}, num_rounds=5))
+    job = make_job(a=always(), b=always(), c=always(), d=always(seconds=5))
+    job.run(fedavg(fleet, groups={**REGIONS, "d": "east"}, quota={"east": 1}, num_rounds=5))
+    assert turns(fleet)["d"] == 5
+    with FleetReader(Path(fleet)) as reader:
+        assert reader.settings.settings["groups"] == ["north", "north", "south", "east"]
+
+
 def test_groups_without_a_source_are_refused(fleet: str) -> None:
     for settings in ({"eligible": ["north"]}, {"quota": {"north": 1}}):
         with pytest.raises(SettingError, match="eligible and quota need groups"):

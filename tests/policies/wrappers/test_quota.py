@@ -72,13 +72,20 @@ def test_one_quota_can_hold_for_all_groups_and_groups_can_be_listed_in_advance()
     assert policy.ask(offer_of(1, [True] * 4, [1, 2, 9, 3])).clients.tolist() == [0, 2]
 
 
+def test_a_quota_of_a_group_whose_clients_join_later_reserves_nothing_until_then() -> None:
+    policy = Quota(Fastest(3, cohort_size=2), {"b": 1}, ["a", None, None, "b"])
+    assert policy.ask(offer_of(1, [True] * 3, [1, 2, 3])).clients.tolist() == [0, 1]
+    policy.add(1)
+    assert policy.ask(offer_of(1, [True] * 4, [1, 2, 3, 9])).clients.tolist() == [0, 3]
+    assert Quota(UniformRandom(9), {"b": 1}, []).least == {"b": 1}
+
+
 @pytest.mark.parametrize(
     ("build", "complaint"),
     [
         (lambda: Quota(FedCS(9), 1, ["a"]), "quota needs a policy with a cohort_size, and fedcs has none"),
         (lambda: Quota(UniformRandom(9), 1, "ab"), "groups must be a list of names, got 'ab'"),
         (lambda: Quota(UniformRandom(9), 1, [None]), "least has no group"),
-        (lambda: Quota(UniformRandom(9), {"b": 1}, ["a"]), "least has the unknown group 'b'; groups has a"),
         (lambda: Quota(UniformRandom(9), {"a": -1}, ["a"]), "least of a must be at least 0, not -1"),
         (lambda: Quota(UniformRandom(9), 5, ["a", "b"]), "least reserves 10 places, but cohort_size is 8"),
     ],

@@ -329,6 +329,74 @@ def test_a_wrapper_that_repeats_the_cohort_size_goes_on_agreeing_with_it(open_fl
     assert len(scheduler.choose(offered(*named(8)))) == 4
 
 
+QUOTA = {
+    "policy": "fair-pace",
+    "settings": {"cohort_size": 2, "guaranteed_rate": 0.05},
+    "groups": [],
+    "least": {"north": 1},
+}
+
+
+def test_the_groups_of_a_quota_follow_the_clients_that_join(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(policy="quota", settings=QUOTA)
+    seconds = {"c0": 9.0, "c1": 1.0, "c2": 1.0, "c3": 1.0, "c4": 30.0}
+    for _ in range(3):
+        play_round(scheduler, offered(*named(4)), seconds)
+    assert scheduler.amend(groups={"c0": "north", "c3": "south"}) == ["groups"]
+    assert scheduler.amend(groups={"c0": "north", "c2": None}) == []
+    cohorts = [play_round(scheduler, offered(*named(4)), seconds) for _ in range(6)]
+    assert all("c0" in cohort for cohort in cohorts)
+    scheduler.register(["c4"])
+    assert scheduler.amend(groups={"c4": "north", "c0": None}) == ["groups"]
+    assert scheduler.settings.settings["groups"] == [None, None, None, "south", "north"]
+    sentence = (
+        "amended after round 9: groups from those of 2 clients (north, south) to those of 2 clients (north, south)"
+    )
+    assert scheduler.amendments[-1].sentence() == sentence
+    state = packed(scheduler)
+    scheduler.close()
+    # A server that does not know the groups opens the fleet with the settings with which it was created.
+    with Scheduler.open(scheduler.path, policy="quota", settings=QUOTA) as reopened:
+        assert packed(reopened) == state
+        cohorts = [play_round(reopened, offered(*named(5)), seconds) for _ in range(6)]
+        assert all("c4" in cohort for cohort in cohorts)
+        assert "c0" not in cohorts[0]
+    with pytest.raises(SettingError, match="was amended in round 9 and has settings="):
+        Scheduler.open(scheduler.path, settings={**QUOTA, "least": {"north": 2}})
+
+
+def test_groups_that_were_never_amended_are_compared(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(policy="quota", settings={**QUOTA, "groups": ["north"]})
+    scheduler.close()
+    with pytest.raises(SettingError, match="was created with settings="):
+        Scheduler.open(scheduler.path, settings=QUOTA)
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({"c9": "north"}, "groups has the unknown client 'c9': register it first"),
+        ({"c1": 4}, "the group of 'c1' must be a string or None, got 4"),
+        (["north"], "groups must be a mapping from client ids to groups, got .'north'."),
+    ],
+)
+def test_invalid_groups_are_refused(open_fleet: OpenFleet, groups: Any, message: str) -> None:
+    scheduler = open_fleet(policy="quota", settings=QUOTA)
+    scheduler.register(named(3))
+    with pytest.raises(SettingError, match=message):
+        scheduler.amend(groups=groups)
+    assert scheduler.amendments == []
+
+
+def test_groups_for_which_places_are_reserved_but_that_are_empty_are_named(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(policy="quota", settings={**QUOTA, "least": {"north": 1, "south": 0, "west": 1}})
+    scheduler.register(named(3))
+    (notice,) = [text for text in scheduler.notices() if "reserved" in text]
+    assert notice == "places are reserved for 'north', 'west', but no client is in this group: amend the groups"
+    scheduler.amend(groups={"c0": "north", "c1": "west"})
+    assert not any("reserved" in text for text in scheduler.notices())
+
+
 def test_an_amendment_before_the_first_client_counts(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     scheduler.amend(guaranteed_rate="1/4", cohort_size=3)
@@ -373,6 +441,7 @@ def test_an_open_round_must_be_closed_first(open_fleet: OpenFleet) -> None:
         ({"tolerance": 0.0}, "tolerance must be"),
         ({"tolerance": 0.1}, "tolerance must exceed the guaranteed rate"),
         ({"speed_weight": 1.0}, "the policy fair-pace has no setting 'speed_weight'"),
+        ({"groups": {"c0": "north"}}, "the policy fair-pace has no setting 'groups'"),
     ],
 )
 def test_what_cannot_be_amended_is_refused_and_changes_nothing(

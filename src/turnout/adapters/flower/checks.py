@@ -10,6 +10,8 @@ from flwr.app import Message
 from flwr.serverapp.strategy import Strategy
 
 from turnout.errors import SettingError
+from turnout.policies.registry import nested_settings
+from turnout.scheduler import Scheduler
 
 LEGACY_ADVICE = "and docs/flower.md lists the lines to change under 'Apps of the older interface'"
 REQUIRED: Mapping[str, float] = {"fraction_train": 1.0, "min_train_nodes": 1, "min_available_nodes": 1}
@@ -79,3 +81,13 @@ def _accepts(strategy: Strategy, name: str) -> bool:
     """Returns whether the constructor of the strategy has an argument of this name."""
     parameters = inspect.signature(type(strategy)).parameters.values()
     return any(parameter.name == name or parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def check_quota(scheduler: Scheduler) -> None:
+    """Raises SettingError unless the policy of the fleet reserves places for groups."""
+    names = [name for name, _ in nested_settings(scheduler.settings.policy, scheduler.settings.settings)]
+    if "quota" not in names:
+        raise SettingError(
+            f"groups needs a fleet with the policy 'quota', and {scheduler.path} has {' around '.join(names)}: leave "
+            "out groups, or create a fleet with places for groups"
+        )

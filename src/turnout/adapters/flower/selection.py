@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from turnout.adapters.common.round_texts import describe_selection, join_first
 from turnout.adapters.flower.checks import (
     LEGACY_ADVICE,
+    check_quota,
     check_recipients,
     check_strategy,
     evaluates_on_clients,
@@ -58,6 +59,8 @@ class FairSelection(Strategy):
             the public key that used it first, also after a restart of the server.
         eligible: the groups whose clients may take part: a mapping of "owner", "location" (both known to the SuperLink)
             or the name of an entry in the nodes' configurations to a list of names. Others are never selected.
+        groups: for a fleet with the policy `quota`: "owner", "location" or the name of such an entry, which is the
+            group of each client. The groups of clients that join are entered into the fleet before the next round.
         simulated: in a simulation, the world that determines which clients are available and how long each takes;
             client "7" (its partition-id) is row 7 of the world.
         loss_key: the metric in a client's reply that holds its training loss, for policies such as Oort.
@@ -86,6 +89,7 @@ class FairSelection(Strategy):
         nodes: int = 1,
         duplicates: Duplicates = "replace",
         eligible: Mapping[str, Collection[str]] | None = None,
+        groups: str | None = None,
         simulated: World | None = None,
         loss_key: str | None = "train_loss",
         resume: bool = True,
@@ -105,6 +109,8 @@ class FairSelection(Strategy):
             raise SettingError(f"duplicates must be 'replace' or 'refuse', got {duplicates!r}")
         if evaluate_deadline is not None:
             as_number("evaluate_deadline", evaluate_deadline, SettingError, above=0)
+        if groups is not None:
+            check_quota(scheduler)
         self.strategy, self.scheduler = strategy, scheduler
         self._poll = as_number("poll", poll, SettingError, above=0)
         self._evaluate_deadline = evaluate_deadline
@@ -118,6 +124,7 @@ class FairSelection(Strategy):
             duplicates=duplicates,
             keys=KeyBook(path),
             eligible=as_rules(eligible),
+            group_names=() if groups is None else [groups],
         )
         self._selector = CohortSelector(
             scheduler,
@@ -126,6 +133,7 @@ class FairSelection(Strategy):
             query_all=context == "query",
             min_nodes=as_count("nodes", nodes, SettingError),
             patience=patience,
+            groups=groups,
         )
         weighted_by = weight_key(strategy)
         self._exchange = Exchange(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
-from turnout.scheduler import Features, FleetReader, Scheduler, SchedulerSettings, live_policy
+from turnout.scheduler import Features, Scheduler, SchedulerSettings, live_policy
 from turnout.scheduler import SchedulerOptions as SchedulerOptions
 
 #: Options of `Scheduler.open` that have an argument of their own.
@@ -73,10 +73,12 @@ class FleetPlan:
             guarantee.setdefault("cohort_size", cohort_size)
         options = self._options(guarantee)
         if self.quota:
-            options = self._with_quota(options, self._groups_by_row(clients, groups))
+            options = self._with_quota(options)
         scheduler = Scheduler.open(self.path, features=features, **options)
         if scheduler.open_round is None:
             scheduler.register(clients)
+            if self.quota:
+                scheduler.amend(groups={client: groups.get(client) for client in clients})
         return scheduler
 
     def _options(self, guarantee: Mapping[str, Any]) -> SchedulerOptions:
@@ -84,18 +86,7 @@ class FleetPlan:
         checked: SchedulerOptions = options
         return checked
 
-    def _with_quota(self, options: SchedulerOptions, groups: Sequence[str | None]) -> SchedulerOptions:
-        """Returns the options with the policy inside a `Quota`."""
+    def _with_quota(self, options: SchedulerOptions) -> SchedulerOptions:
+        """Returns the options with the policy inside a `Quota`; its groups are amended when clients are known."""
         inner = {"policy": options.get("policy", SchedulerSettings().policy), "settings": options["settings"]}
-        return {**options, "policy": "quota", "settings": {**inner, "least": dict(self.quota), "groups": list(groups)}}
-
-    def _groups_by_row(self, clients: Sequence[str], groups: Mapping[str, str]) -> Sequence[str | None]:
-        """Returns the groups of all clients in the order in which they are registered.
-
-        An existing fleet keeps its groups: a client that joined later is in no group.
-        """
-        if not Path(self.path).exists():
-            return [groups.get(client) for client in clients]
-        with FleetReader(self.path) as reader:
-            stored: Sequence[str | None] = reader.settings.settings.get("groups", [])
-            return stored
+        return {**options, "policy": "quota", "settings": {**inner, "least": dict(self.quota), "groups": []}}

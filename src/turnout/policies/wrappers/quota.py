@@ -31,7 +31,8 @@ class Quota(Wrapper):
 
     Args:
         policy: The policy inside.
-        least: The number of places of each group: one number for all groups, or a mapping.
+        least: The number of places of each group: one number for all groups, or a mapping, which may contain groups of
+            clients that join later.
         groups: The name of each client's group, None for no group. Clients that join later may be listed in advance.
     """
 
@@ -92,6 +93,4 @@ def _as_quotas(least: int | Mapping[str, int], names: Sequence[str | None]) -> d
         raise SettingError("least has no group: pass a number for all groups, or a mapping from groups to numbers")
     for group, number in quotas.items():
         as_count(f"least of {group}", number, SettingError, least=0)
-        if group not in known:
-            raise SettingError(f"least has the unknown group {group!r}; groups has {', '.join(known) or 'none'}")
     return quotas

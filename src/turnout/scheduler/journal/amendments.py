@@ -104,6 +104,9 @@ def _sentence(name: str, before: Any, after: Any) -> str:
 
 
 def _shown(name: str, value: Any) -> str:
+    if name == "groups":
+        named = [group for group in value or () if group is not None]
+        return f"those of {len(named):,} clients ({', '.join(sorted(set(named)))})" if named else "none"
     if value is None:
         return {"deadline": "none", "keep_rounds": "all", "keep_offers": "all"}.get(name, "the default")
     return str(value)

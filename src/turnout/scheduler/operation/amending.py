@@ -17,7 +17,9 @@ from turnout.scheduler.settings import SchedulerSettings
 
 #: The settings of the scheduler, and those of its policy, that can be amended.
 OF_SCHEDULER = ("deadline", "overcommit", "allow_infeasible", "keep_rounds", "keep_offers", "persist_statuses")
-OF_POLICY = ("cohort_size", "guaranteed_rate", "tolerance", "speed_weight")
+OF_POLICY = ("cohort_size", "guaranteed_rate", "tolerance", "speed_weight", "groups")
+#: The only policy whose groups can be amended: those of others are parts of a guarantee.
+GROUPED = "quota"
 
 
 class Amendments(TypedDict, total=False):
@@ -29,6 +31,7 @@ class Amendments(TypedDict, total=False):
     tolerance: float
     guaranteed_rate: Rate
     speed_weight: float
+    groups: Mapping[str, str | None]
     allow_infeasible: bool
     keep_rounds: int | str | timedelta | None
     keep_offers: int | str | timedelta | None
@@ -47,7 +50,7 @@ def amended_settings(settings: SchedulerSettings, changes: Mapping[str, Any]) ->
         if name in OF_SCHEDULER:
             own[name] = value
         elif name in OF_POLICY:
-            if np.ndim(value):
+            if name != "groups" and np.ndim(value):
                 raise SettingError(f"{name} must be one value for all clients, got {value!r}: clients may join later")
             stored = str(value) if isinstance(value, Fraction) else value
             of_policy = _with_policy_setting(settings.policy, of_policy, name, stored)
@@ -57,6 +60,34 @@ def amended_settings(settings: SchedulerSettings, changes: Mapping[str, Any]) ->
                 f"{name!r} cannot be amended{suggestion(name, known)}; what can be amended is {', '.join(known)}"
             )
     return replace(settings, settings=of_policy, **own)
+
+
+def groups_by_row(
+    settings: SchedulerSettings, groups: Mapping[str, str | None], rows: Mapping[str, int]
+) -> list[str | None]:
+    """Returns the groups of clients by row, up to the last that has one: the new ones, and the present ones of others.
+
+    Args:
+        settings: The present settings.
+        groups: The new groups, by client id; None for no group.
+        rows: The row of each client.
+
+    Raises:
+        SettingError: If a client is unknown, or a name is not a string.
+    """
+    if not isinstance(groups, Mapping):
+        raise SettingError(f"groups must be a mapping from client ids to groups, got {groups!r}")
+    by_row: list[str | None] = list(_value_of(settings, "groups") or ())[: len(rows)]
+    by_row += [None] * (len(rows) - len(by_row))
+    for client, group in groups.items():
+        if client not in rows:
+            raise SettingError(f"groups has the unknown client {client!r}: register it first")
+        if not isinstance(group, str | None):
+            raise SettingError(f"the group of {client!r} must be a string or None, got {group!r}")
+        by_row[rows[client]] = group
+    while by_row and by_row[-1] is None:
+        by_row.pop()
+    return by_row
 
 
 def actual_changes(
@@ -85,7 +116,11 @@ def _owner(policy: str, settings: Mapping[str, Any], name: str) -> int:
     policy, which selects; wrappers derive theirs from it.
     """
     names = [inner for inner, _ in nested_settings(policy, settings)]
-    owners = [depth for depth, inner in enumerate(names) if name in setting_names(inner)]
+    owners = [
+        depth
+        for depth, inner in enumerate(names)
+        if name in setting_names(inner) and (name != "groups" or inner == GROUPED)
+    ]
     if not owners:
         raise SettingError(f"the policy {' around '.join(names)} has no setting {name!r}: it cannot be amended")
     return owners[-1] if name == "cohort_size" else owners[0]

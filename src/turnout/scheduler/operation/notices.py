@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from turnout.kernel.arrays import BoolArray
 from turnout.kernel.feasibility import least_tolerances
 from turnout.log import printable
 from turnout.policies.registry import nested_settings, setting_default, setting_names
+from turnout.scheduler.operation.amending import GROUPED
 from turnout.scheduler.records import OpenRound
 from turnout.scheduler.rounds.feasibility import infeasibility, rounded_down
 from turnout.scheduler.rounds.state import Fleet
@@ -55,6 +56,17 @@ def notices_of(fleet: Fleet, settings: SchedulerSettings, opened: OpenRound | No
     if opened is not None and math.isnan(opened.elapsed):
         notices.append(f"{UNKNOWN_ELAPSED}: close round {opened.round}")
     return notices
+
+
+def empty_groups_notice(settings: SchedulerSettings) -> str:
+    """Returns for which groups places are reserved although no client is in them; "" if there are none."""
+    empty: list[str] = []
+    for name, own in nested_settings(settings.policy, settings.settings):
+        if name == GROUPED and isinstance(own["least"], Mapping):
+            empty += [repr(group) for group, least in own["least"].items() if least and group not in own["groups"]]
+    if not empty:
+        return ""
+    return f"places are reserved for {', '.join(empty)}, but no client is in this group: amend the groups"
 
 
 def promise_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
@@ -156,6 +168,7 @@ def _notices(fleet: Fleet, settings: SchedulerSettings) -> Iterator[str]:
             f"the features were amended: the times of {_some(fleet, unlearned)} are learned again, debts and turns "
             "continue"
         )
+    yield empty_groups_notice(settings)
     forfeited = 0 if fleet.queues is None else int((fleet.queues.forfeited >= 1).sum())
     if forfeited:
         lower = "" if speed_weight_of(settings) is None else " or lower speed_weight"

@@ -294,8 +294,8 @@ def identify_clients(grid: Grid, *, patience: float = PATIENCE) -> dict[str, int
 def client_groups(grid: Grid, name: str, *, patience: float = PATIENCE) -> dict[str, str | None]:
     """Returns the group of each client that is connected, by client id, in the order of the ids.
 
-    Use it before a fleet is created, for policies with groups such as `quota`: their settings list the groups in the
-    order in which clients are registered.
+    `Scheduler.amend(groups=…)` accepts the result, after the clients have been registered; `FairSelection(groups=…)`
+    does the same before each round.
 
     Args:
         grid: Flower's grid.

@@ -29,6 +29,7 @@ class CohortSelector:
         query_all: whether all nodes are asked for their status before each selection.
         min_nodes: the number of connected nodes to wait for before the first round.
         patience: how many seconds a fleet that has trained before waits for them.
+        groups: the name of the groups that the fleet has quotas for; None if it has none.
     """
 
     def __init__(
@@ -40,10 +41,11 @@ class CohortSelector:
         query_all: bool,
         min_nodes: int,
         patience: float,
+        groups: str | None = None,
     ) -> None:
         self._scheduler, self._nodes, self._simulated = scheduler, nodes, simulated
         self._query_all, self._min_nodes, self._patience = query_all, min_nodes, patience
-        self._timeout = 0.0
+        self._groups, self._timeout = groups, 0.0
         self._has_gathered = False  # whether `min_nodes` nodes have been connected since the start
         self._registered: dict[str, int] | None = None  # the clients whose rows are in `_rows`
         self._rows = np.zeros(0, dtype=np.int64)
@@ -102,6 +104,9 @@ class CohortSelector:
             self._rows = self._scheduler.rows(list(connected))
             self._registered, self._ids = connected, self._scheduler.clients
             self._nodes.save_keys(self._ids)
+            if self._groups is not None:
+                groups = self._nodes.groups_of(self._groups, connected)
+                self._scheduler.amend(groups={client: group for client, group in groups.items() if group})
         if self._simulated is None:
             return self._scheduler.choose(self._nodes.offer(self._rows))
         return self._scheduler.choose(self._simulated.statuses(number, connected))
