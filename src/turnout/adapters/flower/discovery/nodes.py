@@ -209,6 +209,8 @@ class NodeDirectory:
 
     def admitted(self, nodes: Sequence[int]) -> list[int]:
         """Returns those of these nodes that may take part: eligible ones that do not claim the id of another client."""
+        if not self._refused and not self._eligible:
+            return list(nodes)
         return [node for node in nodes if node not in self._refused and self._is_eligible(node)]
 
     def client_of(self, node: int) -> str:

@@ -90,7 +90,7 @@ class ReplyJudge:
         key, weights = self.weight_key, []
         for record in reply.values():
             if isinstance(record, ArrayRecord):
-                problem = model_problem(record, sent.array_records.values)
+                problem = model_problem(record, lambda: sent.array_records.values())
                 if problem is not None:
                     return problem
             elif isinstance(record, MetricRecord) and key in record:
