@@ -63,7 +63,7 @@ class LiteralFairPace:
         left = min(places - len(urgent), len(others))
         prices = {
             row: Fraction(self.usual(row, offer))
-            / (Fraction(4, 5) * places)
+            / max(Fraction(4, 5) * places, Fraction(1))
             * max(allowed[row], self.tolerance / 2)
             / (allowed[row] - behind[row])
             for row in others
@@ -81,7 +81,7 @@ class LiteralFairPace:
         """Returns how many turns a client may be behind."""
         if self.accrual == "available":
             return self.tolerance - self.rates[row]
-        probability = (self.present[row] + 1 + 1) / (self.rounds + 1 + 2)  # this round included
+        probability = (self.present[row] + 1 + 1) / (self.earned[row] + 1 + 2)  # this round included
         gap = math.log(0.001) / math.log(1 - probability)
         return self.tolerance - self.rates[row] * (1 + Fraction(gap))
 

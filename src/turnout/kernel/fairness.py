@@ -37,6 +37,8 @@ DEFAULT_RATE = 0.15
 #: The key of the balances in the state of amended queues. It differs from that of other queues, so that versions that
 #: do not know amendments refuse the state instead of ignoring its `base`.
 AMENDED_BALANCE = "amended_balance"
+#: With how many decisions a client without a guaranteed rate earns a turn: it never does.
+UNLIMITED = 2**62
 
 
 class OwedTurns(NamedTuple):
@@ -169,7 +171,35 @@ class FairnessQueues:
 
     def advance_rows(self, rows: IntArray, available: npt.ArrayLike | None = None) -> None:
         """Does the same as `advance`, for rows that are known to be distinct clients of these queues."""
-        accruing = self._accruing(rows, available)
+        self._advance(rows, self._accruing(rows, available))
+
+    def advance_decision(self, rows: IntArray, present: BoolArray, capped: IntArray) -> None:
+        """Does the same as `advance_rows` for a decision about one slot.
+
+        Args:
+            rows: The client that gets its turn now; empty if a turn counts only when the client comes back.
+            present: One boolean per client: whether it is available or training.
+            capped: The training clients that earn nothing with this decision.
+        """
+        accruing = self._accruing(rows, present)
+        if len(capped):
+            accruing = np.ones(self._clients, dtype=np.bool_) if accruing is None else accruing.copy()
+            accruing[capped] = False
+        self._advance(rows, accruing)
+
+    def pay(self, rows: IntArray) -> None:
+        """Subtracts one turn from what these clients are owed; nobody accrues."""
+        owed = np.maximum(self._settle(rows) - self.units_per_turn, 0)
+        self._balance[rows] = owed - self._credit_of(rows)
+
+    def decisions_per_turn(self) -> int | IntArray:
+        """Returns with how many decisions a client earns at most one turn: one number, or one per client."""
+        if isinstance(self._rates, int):
+            return self.units_per_turn // self._rates if self._rates else UNLIMITED
+        limits = np.full(self._clients, UNLIMITED, dtype=np.int64)
+        return np.floor_divide(self.units_per_turn, self._rates, out=limits, where=self._rates > 0)
+
+    def _advance(self, rows: IntArray, accruing: BoolArray | None) -> None:
         before = self._settle(rows)
         if accruing is None:
             self._rounds = self._rounds + 1

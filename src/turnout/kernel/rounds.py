@@ -51,7 +51,7 @@ def round_seconds(exchange_times: FloatArray, waited_for: BoolArray | None = Non
     return float(times.max(initial=0.0))
 
 
-class _Value:
+class Value:
     """Base class of frozen values that are equal if all fields are equal; arrays are compared by their contents."""
 
     __slots__ = ()
@@ -82,7 +82,7 @@ class _Value:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RoundOffer(_Value):
+class RoundOffer(Value):
     """The available clients of a round, and what is known about each client before the selection.
 
     The arrays are not copied: do not write to them while the offer is in use.
@@ -162,7 +162,7 @@ class RoundOffer(_Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Selection(_Value):
+class Selection(Value):
     """The clients that train in this round.
 
     Attributes:
@@ -193,7 +193,7 @@ class Selection(_Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LateArrivals(_Value):
+class LateArrivals(Value):
     """The true exchange times of clients that earlier reports counted as late; one entry per late arrival.
 
     Attributes:
@@ -248,7 +248,7 @@ class LateArrivals(_Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RoundReport(_Value):
+class RoundReport(Value):
     """The result of a round, with one row of each array per selected client.
 
     Attributes:
@@ -377,7 +377,7 @@ class RoundRecord:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ContextRange(_Value):
+class ContextRange(Value):
     """The lowest and highest plausible value of each feature, declared once and checked every round.
 
     An implausible context widens the confidence band and makes its client look attractive, so it must be refused

@@ -17,6 +17,7 @@ from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.groups import GroupQueues
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.kernel.turns import StartedTurn
 
 
 class SelectionPolicy(ABC):
@@ -37,6 +38,8 @@ class SelectionPolicy(ABC):
     features: int | None = None
     #: Whether it selects `cohort_size` clients whenever that many are available.
     fills_cohort: bool = True
+    #: Whether it can give turns one at a time, whenever a slot is free, while other clients are training.
+    fills_slots: bool = False
     #: Whether it needs the true expected times, which only simulated worlds know.
     requires_expected_times: bool = False
     #: What it guarantees to every client; None if it guarantees nothing.
@@ -62,6 +65,26 @@ class SelectionPolicy(ABC):
     @abstractmethod
     def tell(self, report: RoundReport) -> None:
         """Learns from the outcome of a round."""
+
+    def tell_started(self, turn: StartedTurn) -> None:
+        """Counts a turn that was given for a free slot, and whose result is not known yet.
+
+        A policy with a guarantee, or whose selections depend on earlier ones, extends this method.
+        """
+        self._check_slots()
+        if len(turn.present) != self.clients:
+            raise ReportError(f"present has {len(turn.present)} clients, this policy was built for {self.clients}")
+
+    def tell_finished(self, report: RoundReport) -> None:
+        """Learns from the result of a turn that `tell_started` counted.
+
+        By default a policy learns from it as from a round with one client.
+
+        Args:
+            report: The result; its `round` is the number of the decision that gave the turn.
+        """
+        self._check_slots()
+        self.tell(report)
 
     def add(self, count: int) -> None:
         """Appends `count` clients without history. A policy with per-client state extends this method."""
@@ -165,6 +188,12 @@ class SelectionPolicy(ABC):
                 "learns times, such as rbcsf"
             )
         return offer.expected_times
+
+    def _check_slots(self) -> None:
+        if not self.fills_slots:
+            raise SettingError(
+                f"{self.name} cannot give turns one at a time: use rounds, or another policy, such as fair-pace"
+            )
 
     def _repr_parts(self) -> list[str]:
         parts = [f"clients={vars(self).get('clients')}"]  # None while the policy is being built

@@ -7,7 +7,7 @@ behind; s_i: its usual time; m: the number of places):
    faster, then the lower row.
 2. The places that are left minimise max(time over the whole cohort) − Σ price, exactly, where
 
-       price_i = s_i / (0.8 · m) · max(a_i, tolerance/2) / (a_i − b_i)     seconds that a turn of the client is worth.
+       price_i = s_i / max(0.8 · m, 1) · max(a_i, tolerance/2) / (a_i − b_i)     seconds that a turn is worth.
 
 A slow client makes the round longer, but several slow clients can share one slow round; hence the share. The second
 factor is a barrier: it grows without limit as the client approaches the tolerance, and falls for a client with a
@@ -34,6 +34,10 @@ of them are in S, these were at least B(j) + 1 − rate behind, which is at leas
 N · rate ≤ m. Both contradict what held before the round. The bound is B(1). The proof uses neither which of the other
 clients are selected, nor that debts are not negative.
 
+*Slots.* If clients are given turns one at a time, whenever a slot is free, the rule is the same with m = 1: decisions
+take the place of rounds. A client that is training earns as well, but at most one turn while its turn lasts. The bound
+is not proved then.
+
 Elsewhere (accrual="always", paid="contributed", different rates) the tolerance is a target, and the certificate says
 whether it was kept: a client that is absent for a long time, or whose turns fail, falls behind under any rule.
 """
@@ -54,9 +58,10 @@ from turnout.kernel.cohort_problem import CohortProblem, PriceTerms
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.pace.presence import Presence
-from turnout.kernel.pace.prices import SHARING, Pace, PaceOutlook, exact_prices, most_urgent, price_order
+from turnout.kernel.pace.prices import Pace, PaceOutlook, exact_prices, most_urgent, price_order, sharers
 from turnout.kernel.pace.usual import UsualContexts
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.kernel.turns import StartedTurn
 from turnout.policies.base import prefixed, replaced, subset
 from turnout.policies.guaranteed import GuaranteedPolicy
 from turnout.policies.pace_times import ExpectedTimes, LearnedTimes, PaceTimes
@@ -97,6 +102,7 @@ class FairPace(GuaranteedPolicy):
     """
 
     name = "fair-pace"
+    fills_slots = True
 
     def __init__(
         self,
@@ -165,6 +171,17 @@ class FairPace(GuaranteedPolicy):
         super().tell(report)
         if self._presence is not None:
             self._presence.count(report.available)
+        self._times.learn_from(report)
+
+    def tell_started(self, turn: StartedTurn) -> None:
+        """Updates turns and debts."""
+        super().tell_started(turn)
+        if self._presence is not None:
+            self._presence.count(turn.earning())  # the same decisions as in the debts
+
+    def tell_finished(self, report: RoundReport) -> None:
+        """Learns the exchange time."""
+        super().tell_finished(report)
         self._times.learn_from(report)
 
     def add(self, count: int) -> None:
@@ -239,7 +256,7 @@ class FairPace(GuaranteedPolicy):
                 behind=pace.behind(rows) / pace.units_per_turn,
                 allowed=np.array(np.broadcast_to(pace.allowed, self.clients)) / pace.units_per_turn,
                 least_allowed=pace.least_allowed / pace.units_per_turn,
-                sharers=SHARING * places,
+                sharers=sharers(places),
                 outlook=PaceOutlook(pace.copy(), weighted, weights, places, self._presence_now()),
             ),
         )

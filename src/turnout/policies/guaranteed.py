@@ -16,6 +16,7 @@ from turnout.kernel.cohort import Cohort
 from turnout.kernel.fairness import FairnessQueues, OwedTurns
 from turnout.kernel.guarantee import Guarantee, GuaranteeSettings, Paid
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.kernel.turns import StartedTurn
 from turnout.policies.base import SelectionPolicy, prefixed, replaced, subset
 
 
@@ -64,6 +65,22 @@ class GuaranteedPolicy(SelectionPolicy):
         paid = report.clients if self.paid == "chosen" else report.clients[report.with_outcome("arrived")]
         self.debts.advance_rows(paid, report.available)
         self.turns[paid] += 1
+
+    def tell_started(self, turn: StartedTurn) -> None:
+        """Adds the accrual of this decision, and subtracts a turn unless it counts only when the client comes back."""
+        super().tell_started(turn)
+        paid = turn.rows if self.paid == "chosen" else turn.rows[:0]
+        self.debts.advance_decision(paid, turn.present, turn.capped)
+        self.turns[paid] += 1
+
+    def tell_finished(self, report: RoundReport) -> None:
+        """Subtracts a turn if it counts only when the client comes back."""
+        self._check_slots()
+        self.check_report(report)
+        if self.paid == "contributed":
+            paid = report.clients[report.with_outcome("arrived")]
+            self.debts.pay(paid)
+            self.turns[paid] += 1
 
     def add(self, count: int) -> None:
         """Appends clients that are owed nothing; their rate is the common one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
@@ -35,3 +35,15 @@ class World(Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores the state that `state` returned."""
+
+
+@runtime_checkable
+class ClockedWorld(World, Protocol):
+    """A world whose offers depend on the time, and whose clock can be set: necessary for turns without rounds."""
+
+    @property
+    def idle_seconds(self) -> float:
+        """The seconds after which a server looks again if no client is available."""
+
+    def set_clock(self, seconds: float) -> None:
+        """Sets the time of the next offer, in seconds since the start of the run."""

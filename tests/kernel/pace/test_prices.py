@@ -60,7 +60,12 @@ def test_prices_equal_the_formula(
     if behind >= allowed:
         assert price == -1.0
     else:
-        expected = Fraction(usual) / (Fraction(4, 5) * places) * max(allowed, tolerance / 2) / (allowed - behind)
+        expected = (
+            Fraction(usual)
+            / max(Fraction(4, 5) * places, Fraction(1))
+            * max(allowed, tolerance / 2)
+            / (allowed - behind)
+        )
         assert price == pytest.approx(float(expected), rel=1e-9)
 
 

@@ -307,9 +307,14 @@ def test_a_client_that_should_be_ahead_is_explained() -> None:
     assert result.sentence.endswith(" turns ahead, because it is often absent.")
 
 
-@pytest.mark.parametrize(
-    ("places", "share"), [(1, "420/0.8 = 525 s"), (2, "420/1.6 = 262.5 s"), (10, "420/8 = 52.5 s")]
-)
+def test_a_single_client_bears_the_whole_time() -> None:
+    policy, offer = slow_client(3)
+    result = explained(policy, replace(offer, places=1), 11)
+    assert "it usually takes 420 s; it is " in result.sentence
+    assert "so a turn is worth 420 · " in result.sentence
+
+
+@pytest.mark.parametrize(("places", "share"), [(2, "420/1.6 = 262.5 s"), (10, "420/8 = 52.5 s")])
 def test_the_share_of_a_round_is_named(places: int, share: str) -> None:
     policy, offer = slow_client(3)
     result = explained(policy, replace(offer, places=places), 11)

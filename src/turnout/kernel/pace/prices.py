@@ -79,7 +79,7 @@ class Pace(NamedTuple):
         slack = self.slack(rows)
         allowed = np.maximum(_at(self.allowed, rows), self.least_allowed)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            prices: FloatArray = usual * allowed / (weights * (SHARING * places) * slack)
+            prices: FloatArray = usual * allowed / (weights * sharers(places) * slack)
         prices = np.where(prices < LARGEST_PRICE, prices, LARGEST_PRICE)
         return np.where(slack > 0, prices, -1.0)
 
@@ -92,7 +92,7 @@ class Pace(NamedTuple):
         if not isinstance(self.base, int) or self.base:
             promised = self.base + self.rates * (self.rounds + 1)
             terms = self._replace(rates=1, rounds=promised - 1)
-        return (*terms[:-1], SHARING * places)
+        return (*terms[:-1], sharers(places))
 
     def copy(self) -> Pace:
         """Returns a copy that later rounds do not change."""
@@ -198,6 +198,11 @@ def paced_cohort_of_times(
         times, usual_times, pace.kernel_terms(places), available.view(np.uint8), size
     )
     return PacedCohort(Cohort(*cohort), urgent)
+
+
+def sharers(places: int) -> float:
+    """Returns among how many clients the cost of a slow round is divided; a single client bears all of it."""
+    return max(SHARING * places, 1.0)
 
 
 def exact_prices(prices: FloatArray, size: int) -> OwedTurns:

@@ -28,6 +28,7 @@ class DataSize(SizedPolicy):
     """
 
     name = "data-size"
+    fills_slots = True
 
     def __init__(
         self,

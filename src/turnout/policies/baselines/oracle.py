@@ -21,6 +21,7 @@ class Fastest(SelectionPolicy):
     """Selects the available clients with the shortest expected times, without regard to fairness."""
 
     name = "fastest"
+    fills_slots = True
     requires_expected_times = True
 
     def __init__(self, clients: int, *, cohort_size: int = 8) -> None:
@@ -48,6 +49,7 @@ class FairOracle(WeightedPolicy):
     """
 
     name = "fair-oracle"
+    fills_slots = True
     requires_expected_times = True
 
     def __init__(

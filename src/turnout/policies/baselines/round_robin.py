@@ -11,6 +11,7 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count, load_array, smallest
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.kernel.turns import StartedTurn
 from turnout.policies.base import SelectionPolicy
 
 
@@ -18,6 +19,7 @@ class RoundRobin(SelectionPolicy):
     """Selects the clients with the fewest turns; among equals, the lower rows."""
 
     name = "round-robin"
+    fills_slots = True
 
     def __init__(self, clients: int, *, cohort_size: int = 8) -> None:
         super().__init__(clients)
@@ -35,6 +37,15 @@ class RoundRobin(SelectionPolicy):
         """Counts the turns."""
         self.check_report(report)
         self.turns[report.clients] += 1
+
+    def tell_started(self, turn: StartedTurn) -> None:
+        """Counts the turn."""
+        super().tell_started(turn)
+        self.turns[turn.client] += 1
+
+    def tell_finished(self, report: RoundReport) -> None:
+        """Checks the report; the turn was counted when it was given."""
+        self.check_report(report)
 
     def add(self, count: int) -> None:
         """Appends clients without turns, which are therefore selected first."""

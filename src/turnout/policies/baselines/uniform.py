@@ -15,6 +15,7 @@ class UniformRandom(SelectionPolicy):
     """Selects every available client with equal probability, as most servers do."""
 
     name = "random"
+    fills_slots = True
 
     def __init__(self, clients: int, *, cohort_size: int = 8, seed: int = 0) -> None:
         super().__init__(clients)
@@ -44,6 +45,7 @@ class SkewedRandom(SelectionPolicy):
     """
 
     name = "skewed"
+    fills_slots = True
 
     def __init__(self, clients: int, *, cohort_size: int = 8, concentration: float = 1.0, seed: int = 0) -> None:
         super().__init__(clients)

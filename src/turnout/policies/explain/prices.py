@@ -46,11 +46,10 @@ class PriceSentences(NamedTuple):
         factor = max(allowed, self.terms.least_allowed)
         share, slack = usual / sharers, allowed - behind
         number = format_number
+        part = f", and its share of such a round is {number(usual)}/{number(sharers)} = {number(share)} s"
         return (
-            f"it usually takes {number(usual)} s, and its share of such a round is {number(usual)}/{number(sharers)} = "
-            f"{number(share)} s; "
-            f"{self._behind()}, so a turn is worth {number(share)} · {number(factor)}/{number(slack)} = "
-            f"{number(share * factor / slack)} s"
+            f"it usually takes {number(usual)} s{part if sharers > 1 else ''}; {self._behind()}, so a turn is worth "
+            f"{number(share)} · {number(factor)}/{number(slack)} = {number(share * factor / slack)} s"
         )
 
     def chosen(self, margin: SelectionMargin) -> str:

@@ -37,6 +37,7 @@ class ActiveFL(LossBasedPolicy):
     """
 
     name = "active-fl"
+    fills_slots = True
 
     def __init__(
         self,

@@ -70,6 +70,7 @@ class Oort(SizedPolicy):
     """
 
     name = "oort"
+    fills_slots = True
 
     def __init__(
         self,

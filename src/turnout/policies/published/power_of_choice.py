@@ -35,6 +35,7 @@ class PowerOfChoice(LossBasedPolicy):
     """
 
     name = "power-of-choice"
+    fills_slots = True
 
     def __init__(
         self,

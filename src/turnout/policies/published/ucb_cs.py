@@ -43,6 +43,7 @@ class UCBCS(SizedPolicy):
     """
 
     name = "ucb-cs"
+    fills_slots = True
 
     def __init__(
         self,

@@ -99,6 +99,8 @@ class RBCSF(WeightedPolicy):
             self.context_range = ContextRange(np.array(lowest), np.array(highest))
         self.horizon = None if horizon is None else Horizon(clients, horizon, self.speed_weight)
         self.groups = self._build_groups(groups, group_rates)
+        # The plan of a horizon, and the queues of groups, count rounds.
+        self.fills_slots = self.horizon is None and self.groups is None
         self.changes = None if change_threshold is None else ChangeDetector(clients, change_threshold)
 
     @property
@@ -133,6 +135,13 @@ class RBCSF(WeightedPolicy):
             self.horizon.advance(report.round, paid, self._earned(report), report.duration)
         if self.groups is not None:
             self.groups.advance(paid)
+        if self.changes is not None:
+            self._reset_changed(report, self.changes)
+        self.time_model.learn_from(report)
+
+    def tell_finished(self, report: RoundReport) -> None:
+        """Learns the exchange time."""
+        super().tell_finished(report)
         if self.changes is not None:
             self._reset_changed(report, self.changes)
         self.time_model.learn_from(report)

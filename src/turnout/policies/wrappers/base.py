@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from turnout.kernel.arrays import BoolArray
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.kernel.turns import StartedTurn
 from turnout.policies.base import SelectionPolicy, prefixed, replaced, subset
 from turnout.policies.signatures import setting_names
 
@@ -26,6 +27,9 @@ class Wrapper(SelectionPolicy):
     Every capability of the policy inside is delegated explicitly.
     """
 
+    #: Whether its rule makes sense if turns are given one at a time.
+    works_with_slots: ClassVar[bool] = True
+
     def __init__(self, policy: SelectionPolicy) -> None:
         if not isinstance(policy, SelectionPolicy):
             raise SettingError(f"{self.name} needs a policy, such as make_policy('rbcsf', 40), got {policy!r}")
@@ -34,6 +38,7 @@ class Wrapper(SelectionPolicy):
         self.cohort_size = policy.cohort_size
         self.features = policy.features
         self.fills_cohort = policy.fills_cohort
+        self.fills_slots = policy.fills_slots if self.works_with_slots else False
         self.requires_expected_times = policy.requires_expected_times
         self.guarantee = policy.guarantee
         self.debts = policy.debts
@@ -90,6 +95,16 @@ class Wrapper(SelectionPolicy):
         """Passes the report on."""
         self.check_report(report)
         self.policy.tell(report)
+
+    def tell_started(self, turn: StartedTurn) -> None:
+        """Passes the decision on."""
+        super().tell_started(turn)
+        self.policy.tell_started(turn)
+
+    def tell_finished(self, report: RoundReport) -> None:
+        """Passes the result of a turn on."""
+        self.check_report(report)
+        self.policy.tell_finished(report)
 
     def check_offer(self, offer: RoundOffer) -> None:
         """Raises what the policy inside raises."""

@@ -24,6 +24,7 @@ class ExcludeBusy(Wrapper):
     """
 
     name = "exclude-busy"
+    works_with_slots = False
 
     def __init__(self, policy: SelectionPolicy, rounds: int = 10) -> None:
         super().__init__(policy)

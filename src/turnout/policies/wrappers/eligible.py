@@ -11,6 +11,7 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, as_mask, as_rows
 from turnout.kernel.rounds import RoundOffer, RoundReport
+from turnout.kernel.turns import StartedTurn
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.wrappers.base import Wrapper, as_list, resize, restrict_report
 
@@ -55,6 +56,13 @@ class Eligible(Wrapper):
         """Passes the report on, with only the allowed clients as available."""
         self.check_report(report)
         self.policy.tell(restrict_report(report, self.allowed))
+
+    def tell_started(self, turn: StartedTurn) -> None:
+        """Passes the decision on, with only the allowed clients as present."""
+        self._check_slots()
+        allowed = turn.present & self.allowed
+        capped = turn.capped[self.allowed[turn.capped]]
+        self.policy.tell_started(StartedTurn(turn.decision, turn.client, allowed, capped))
 
 
 def _as_allowed(allowed: npt.ArrayLike | Mapping[str, Any]) -> BoolArray:

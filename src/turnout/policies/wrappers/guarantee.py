@@ -40,6 +40,7 @@ from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.fairness import DEFAULT_RATE, FairnessQueues, OwedTurns, Rate
 from turnout.kernel.guarantee import AccountingSettings, Guarantee, GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.kernel.turns import StartedTurn
 from turnout.policies.base import SelectionPolicy, prefixed, replaced, subset
 from turnout.policies.guaranteed import WeightedPolicy
 from turnout.policies.wrappers.base import Wrapper, ask_for_some, merge_selections
@@ -52,6 +53,7 @@ class MostOwed(WeightedPolicy):
     """Selects the clients that are owed most, among equals the lower rows; times do not count."""
 
     name = "most-owed"
+    fills_slots = True
 
     def __init__(self, clients: int, *, cohort_size: int = 8, **settings: Unpack[GuaranteeSettings]) -> None:
         super().__init__(clients, cohort_size=cohort_size, speed_weight=0.0, **settings)
@@ -186,6 +188,17 @@ class WithGuarantee(Wrapper):
         self.check_report(report)
         self.policy.tell(report)
         self._most_owed.tell(report)
+
+    def tell_started(self, turn: StartedTurn) -> None:
+        """Updates the debts, and passes the decision on."""
+        super().tell_started(turn)
+        self._most_owed.tell_started(turn)
+
+    def tell_finished(self, report: RoundReport) -> None:
+        """Updates the debts if a turn counts only when the client comes back, and passes the result on."""
+        super().check_report(report)
+        self.policy.tell_finished(report)
+        self._most_owed.tell_finished(report)
 
     def check_report(self, report: RoundReport) -> None:
         """Also raises ReportError for a report without `available` if accrual depends on it."""

@@ -26,6 +26,7 @@ class Overcommit(Wrapper):
     """
 
     name = "overcommit"
+    works_with_slots = False
 
     def __init__(self, policy: SelectionPolicy, factor: float = 1.3) -> None:
         super().__init__(policy)

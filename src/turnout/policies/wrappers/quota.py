@@ -37,6 +37,7 @@ class Quota(Wrapper):
     """
 
     name = "quota"
+    works_with_slots = False
 
     def __init__(
         self, policy: SelectionPolicy, least: int | Mapping[str, int], groups: Sequence[str | None] | npt.ArrayLike

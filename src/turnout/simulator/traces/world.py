@@ -219,6 +219,18 @@ class TraceWorld:
             self._now = start + (report.duration or self._period)
         return report
 
+    @property
+    def idle_seconds(self) -> float:
+        """The seconds after which a server looks again if no client is available: the setting `period`."""
+        return self._period
+
+    def set_clock(self, seconds: float) -> None:
+        """Sets the time of the next offer, in seconds since the start; for turns without rounds.
+
+        From then on, the settings `clock` and `period` determine no times any more.
+        """
+        self._clock_follows_rounds, self._now = True, self._start + seconds
+
     def state(self) -> dict[str, Any]:
         """Returns which clients trained in the last round, the clock, and the fingerprint of the traces."""
         return {"trained": self._trained.copy(), "now": self._now, "traces": self.fingerprint}

@@ -1,0 +1,153 @@
+"""Turns without rounds: whenever a slot is free, one client is given a turn, while others are still training.
+
+The clock is the decision. A client earns its guaranteed rate with every decision, as it does with every round, also
+while it is training; but during one turn it earns at most one turn. Without this limit, a client whose turn lasts very
+long would earn more than it can be given afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from turnout.errors import ReportError, StateError
+from turnout.kernel.arrays import BoolArray, IntArray, as_count, as_mask, as_rows, load_array, refuse_where
+from turnout.kernel.rounds import Value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StartedTurn(Value):
+    """A decision: one client was given a turn, whose result is not known yet.
+
+    Attributes:
+        decision: The number of the decision, from 1.
+        client: The row of the client.
+        present: One boolean per client: whether it was available, or was training already.
+        capped: The rows of the clients that have earned a whole turn since their present turn began. They earn nothing
+            with this decision.
+    """
+
+    decision: int
+    client: int
+    present: BoolArray
+    capped: IntArray
+
+    def __post_init__(self) -> None:
+        present = as_mask("present", self.present, ReportError)
+        capped = as_rows("capped", self.capped, ReportError, clients=len(present))
+        client = as_count("client", self.client, ReportError, least=0)
+        if client >= len(present) or not present[client]:
+            raise ReportError(f"client {client} was given a turn, but was not available")
+        if client in capped:
+            raise ReportError(f"client {client} was given a turn, but is in capped: it was training already")
+        self._set(
+            decision=as_count("decision", self.decision, ReportError), client=client, present=present, capped=capped
+        )
+
+    @classmethod
+    def trusted(cls, decision: int, client: int, present: BoolArray, capped: IntArray) -> StartedTurn:
+        """Creates a value without validation, from arrays that were created for it."""
+        return cls._trusted(decision=decision, client=client, present=present, capped=capped)
+
+    @property
+    def rows(self) -> IntArray:
+        """The row of the client, as an array."""
+        return np.array([self.client], dtype=np.int64)
+
+    def earning(self) -> BoolArray:
+        """Returns which clients earn if clients earn while they are available."""
+        if not len(self.capped):
+            return self.present
+        earning = self.present.copy()
+        earning[self.capped] = False
+        return earning
+
+
+class InFlight:
+    """Which clients are training, since which decision, and how much they have earned meanwhile.
+
+    Args:
+        clients: The number of clients.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self._started: IntArray = np.zeros(clients, dtype=np.int64)  # the decision of the present turn; 0 if idle
+        self._unearned: IntArray = np.zeros(clients, dtype=np.int64)
+        self._training: dict[int, int] = {}  # the same for the clients that train, by row
+
+    def __len__(self) -> int:
+        return len(self._training)
+
+    @property
+    def idle(self) -> BoolArray:
+        """The clients that are not training."""
+        idle: BoolArray = self._started == 0
+        return idle
+
+    @property
+    def rows(self) -> IntArray:
+        """The clients that are training, in the order in which they were given their turns."""
+        return np.array(list(self._training), dtype=np.int64)
+
+    @property
+    def unearned(self) -> IntArray:
+        """The number of decisions with which each client earned nothing, because its turn lasted too long."""
+        return self._unearned.copy()
+
+    def capped(self, decision: int, limits: int | IntArray) -> IntArray:
+        """Returns the clients that earn nothing with this decision.
+
+        Args:
+            decision: The number of the decision.
+            limits: With how many decisions a client earns one turn: one number, or one per client.
+        """
+        over = [
+            row
+            for row, started in self._training.items()
+            if decision - started > (limits if isinstance(limits, int) else limits[row])
+        ]
+        return np.array(over, dtype=np.int64)
+
+    def start(self, turn: StartedTurn) -> None:
+        """Counts a decision.
+
+        Raises:
+            ReportError: If the client is training already.
+        """
+        if self._started[turn.client]:
+            raise ReportError(f"client {turn.client} is training since decision {self._started[turn.client]}")
+        self._unearned[turn.capped] += 1
+        self._started[turn.client] = self._training[turn.client] = turn.decision
+
+    def finish(self, row: int) -> int:
+        """Ends the turn of a client, and returns the number of the decision that gave it.
+
+        Raises:
+            ReportError: If the client is not training.
+        """
+        started = self._training.pop(row, None)
+        if started is None:
+            raise ReportError(f"client {row} is not training")
+        self._started[row] = 0
+        return started
+
+    def add(self, count: int) -> None:
+        """Appends clients that are idle."""
+        self._started = np.concatenate([self._started, np.zeros(count, dtype=np.int64)])
+        self._unearned = np.concatenate([self._unearned, np.zeros(count, dtype=np.int64)])
+
+    def state(self) -> dict[str, Any]:
+        """Returns the turns under way, as plain arrays."""
+        return {"started": self._started.copy(), "unearned": self._unearned.copy()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores what `state` returned."""
+        started, unearned = load_array(state, "started", self._started), load_array(state, "unearned", self._unearned)
+        refuse_where(started < 0, "started", started, "must not be negative", StateError)
+        self._started, self._unearned = started, unearned
+        rows = np.flatnonzero(started)
+        in_order = rows[np.argsort(started[rows], kind="stable")]
+        self._training = {row: int(started[row]) for row in in_order.tolist()}

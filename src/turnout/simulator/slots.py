@@ -1,0 +1,187 @@
+"""The loop that plays a policy in a world without rounds: K slots, and a new turn whenever one of them is free."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.errors import SettingError, StateError
+from turnout.kernel.arrays import BoolArray, as_count, as_number, saved_value
+from turnout.kernel.rounds import RoundOffer, RoundRecord
+from turnout.kernel.turns import InFlight, StartedTurn
+from turnout.policies.base import SelectionPolicy, prefixed, subset
+from turnout.simulator.world import ClockedWorld, World
+from turnout.store import RoundColumns
+
+#: The metrics of a record: when the turn began and ended, in seconds since the start of the run.
+STARTED, FINISHED = "started", "finished"
+#: The number of world rounds in which nobody is available and nobody trains, after which the run ends with an error.
+MOST_EMPTY = 10_000
+COUNTS = ("decisions", "next", "world_round")
+
+
+class _Flight(NamedTuple):
+    """A turn under way; the first two fields determine the order in which turns end."""
+
+    end: float
+    decision: int
+    record: RoundRecord
+
+
+class SlotRun:
+    """Plays a policy in a world with `concurrency` slots; whenever one is free, a client is given a turn.
+
+    A decision is what a round is elsewhere: the world offers its clients anew for each, and the policy selects one of
+    those that are available and not training. The record of a turn has the number of its decision as its round, one
+    client, the clients that earn with the decision as available, and the metrics `started` and `finished`, in seconds.
+
+    Args:
+        policy: A policy with `fills_slots`.
+        world: The world. If it has a clock, that follows the turns.
+        concurrency: The number of slots.
+
+    >>> from turnout import make_policy
+    >>> from turnout.simulator import PaperWorld
+    >>> run = SlotRun(make_policy("fair-pace", 40, guaranteed_rate=0.01), PaperWorld(), concurrency=8)
+    >>> [len(record.selection.clients) for record in run.play(3)]
+    [1, 1, 1]
+    """
+
+    def __init__(self, policy: SelectionPolicy, world: World, concurrency: int) -> None:
+        self.concurrency = as_count("concurrency", concurrency, SettingError)
+        if policy.clients != world.clients:
+            raise SettingError(
+                f"the policy has {policy.clients} clients, but the world has {world.clients}: both need the same number"
+            )
+        if not policy.fills_slots:
+            raise SettingError(
+                f"{policy.name} cannot give turns one at a time: play it in rounds, or use another policy, such as "
+                "fair-pace"
+            )
+        self.policy, self.world = policy, world
+        self.in_flight = InFlight(policy.clients)
+        self.decisions = 0
+        self.now = 0.0
+        self._world_round = 0
+        self._flights: list[_Flight] = []  # a heap
+        self._done: dict[int, RoundRecord] = {}  # finished turns that wait for earlier ones
+        self._next = 1  # the decision whose record is yielded next
+
+    def play(self, decisions: int, *, stop: int | None = None) -> Iterator[RoundRecord]:
+        """Yields the records of the turns in the order of their decisions, each as soon as it and all before it ended.
+
+        Args:
+            decisions: The number of turns to give in the whole run. Those under way at the end are awaited.
+            stop: The last turn to yield now, by default the last of the run. The run can be continued after it.
+        """
+        decisions = as_count("decisions", decisions, SettingError, least=0)
+        last = decisions if stop is None else min(as_count("stop", stop, SettingError, least=0), decisions)
+        while self._next <= last:
+            if self._next in self._done:
+                self._next += 1
+                yield self._done.pop(self._next - 1)
+            elif self.decisions < decisions:
+                self.decide()
+            else:
+                self._finish_one()
+
+    def state(self) -> dict[str, Any]:
+        """Returns everything that the next decision depends on, as plain arrays and numbers."""
+        return {
+            **prefixed("policy", self.policy.state()),
+            **prefixed("world", self.world.state()),
+            **prefixed("in_flight", self.in_flight.state()),
+            "flights": self._packed(flight.record for flight in self._flights),
+            "done": self._packed(self._done.values()),
+            "decisions": self.decisions,
+            "next": self._next,
+            "now": self.now,
+            "world_round": self._world_round,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores what `state` returned, in a run that was built with the same settings."""
+        flights, done = (self._unpacked(saved_value(state, key)) for key in ("flights", "done"))
+        counts = {key: as_count(key, int(saved_value(state, key)), StateError, least=0) for key in COUNTS}
+        now = as_number("now", saved_value(state, "now"), StateError, least=0)
+        self.policy.restore(subset(state, "policy"))
+        self.world.restore(subset(state, "world"))
+        self.in_flight.restore(subset(state, "in_flight"))
+        self._flights = [_Flight(record.report.metrics[FINISHED], record.round, record) for record in flights]
+        heapq.heapify(self._flights)
+        self._done = {record.round: record for record in done}
+        self.decisions, self._next, self._world_round = counts["decisions"], counts["next"], counts["world_round"]
+        self.now = now
+
+    def decide(self) -> None:
+        """Ends turns until a slot is free and a client is available, and gives one turn."""
+        while len(self._flights) >= self.concurrency:
+            self._finish_one()
+        empty = 0
+        while True:
+            offer = self._offer()
+            idle = offer.available & self.in_flight.idle
+            if idle.any():
+                break
+            if self._flights:
+                self._finish_one()
+                continue
+            empty += 1
+            if empty > MOST_EMPTY:
+                raise StateError(f"no client was available in {MOST_EMPTY:,} offers in a row: the run cannot go on")
+            self._pass_time()
+        self._give(offer, idle)
+
+    def _give(self, offer: RoundOffer, idle: BoolArray) -> None:
+        decision = self.decisions + 1
+        visible = offer.restricted(idle, 1)
+        known = visible if self.policy.requires_expected_times else visible.without_truth()
+        selection = self.policy.ask(replace(known, round=decision))
+        if len(selection.clients) != 1:
+            raise SettingError(
+                f"{self.policy.name} selected {len(selection.clients)} clients for one slot: it cannot fill slots"
+            )
+        played = self.world.play(visible, replace(selection, round=offer.round))
+        present = offer.available.copy()
+        present[self.in_flight.rows] = True
+        limits = None if self.policy.debts is None else self.policy.debts.decisions_per_turn()
+        capped = np.empty(0, dtype=np.int64) if limits is None else self.in_flight.capped(decision, limits)
+        turn = StartedTurn.trusted(decision, int(selection.clients[0]), present, capped)
+        self.policy.tell_started(turn)
+        self.in_flight.start(turn)
+        self.decisions = decision
+        end = self.now + float(played.exchange_times[0])
+        metrics = {**played.metrics, STARTED: self.now, FINISHED: end}
+        report = replace(played, round=decision, available=turn.earning(), metrics=metrics)
+        heapq.heappush(self._flights, _Flight(end, decision, RoundRecord(selection, report)))
+
+    def _finish_one(self) -> None:
+        """Ends the turn that ends next."""
+        self.now, decision, record = heapq.heappop(self._flights)
+        self.in_flight.finish(int(record.report.clients[0]))
+        self.policy.tell_finished(record.report)
+        self._done[decision] = record
+
+    def _offer(self) -> RoundOffer:
+        self._world_round += 1
+        if isinstance(self.world, ClockedWorld):
+            self.world.set_clock(self.now)
+        return self.world.offer(self._world_round)
+
+    def _pass_time(self) -> None:
+        """Lets time pass while nobody is available and nobody trains."""
+        if isinstance(self.world, ClockedWorld):
+            self.now += self.world.idle_seconds
+
+    def _packed(self, records: Iterable[RoundRecord]) -> npt.NDArray[np.uint8]:
+        in_order = sorted(records, key=lambda record: record.round)
+        return np.frombuffer(RoundColumns.from_records(in_order, clients=self.policy.clients).to_bytes(), np.uint8)
+
+    def _unpacked(self, packed: npt.ArrayLike) -> list[RoundRecord]:
+        columns = RoundColumns.from_bytes(np.asarray(packed, dtype=np.uint8).tobytes())
+        return list(columns.records())

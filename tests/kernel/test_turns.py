@@ -1,0 +1,146 @@
+"""Turns without rounds: who earns with a decision, and who trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnout.errors import ReportError, StateError
+from turnout.kernel.fairness import FairnessQueues
+from turnout.kernel.turns import InFlight, StartedTurn
+
+NOBODY = np.empty(0, dtype=np.int64)
+
+
+def turn(decision: int, client: int, present: list[bool], capped: list[int] | None = None) -> StartedTurn:
+    return StartedTurn(decision, client, np.array(present), np.array(capped or [], dtype=np.int64))
+
+
+def test_those_that_are_present_earn_unless_they_earned_a_turn_since_theirs_began() -> None:
+    started = turn(3, 0, [True, True, False, True], [3])
+    assert started.earning().tolist() == [True, True, False, False]
+    assert started.present.tolist() == [True, True, False, True]
+    assert turn(3, 0, [True, False]).earning().tolist() == [True, False]
+    assert started.rows.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: turn(0, 0, [True]), "decision must be at least 1"),
+        (lambda: turn(1, 1, [True, False]), "client 1 was given a turn, but was not available"),
+        (lambda: turn(1, 2, [True, False]), "client 2 was given a turn, but was not available"),
+        (lambda: turn(1, 0, [True, True], [0]), "client 0 was given a turn, but is in capped"),
+        (lambda: turn(1, 0, [True, True], [2]), "capped"),
+        (lambda: turn(1, -1, [True]), "client must be at least 0"),
+    ],
+)
+def test_an_impossible_decision_is_refused(build: Callable[[], object], message: str) -> None:
+    with pytest.raises(ReportError, match=message):
+        build()
+
+
+def test_clients_in_flight_are_known_in_the_order_of_their_turns_and_restored() -> None:
+    flights = InFlight(4)
+    for decision, client in ((1, 2), (2, 0), (5, 3)):
+        flights.start(turn(decision, client, [True] * 4))
+    assert flights.rows.tolist() == [2, 0, 3]
+    assert flights.idle.tolist() == [False, True, False, False]
+    assert flights.finish(0) == 2
+    assert len(flights) == 2
+    again = InFlight(4)
+    again.restore(flights.state())
+    assert again.rows.tolist() == [2, 3]
+    assert again.finish(3) == 5
+    flights.add(2)
+    assert flights.idle.tolist() == [True, True, False, False, True, True]
+    with pytest.raises(ReportError, match="client 0 is not training"):
+        flights.finish(0)
+    with pytest.raises(ReportError, match="client 2 is training since decision 1"):
+        flights.start(turn(6, 2, [True] * 6))
+    with pytest.raises(StateError, match="must not be negative"):
+        again.restore({"started": np.full(4, -1), "unearned": np.zeros(4, dtype=np.int64)})
+
+
+@pytest.mark.parametrize("limits", [3, np.array([3, 9, 9])])
+def test_a_client_is_capped_after_the_decisions_with_which_it_earns_a_turn(limits: int | np.ndarray) -> None:
+    flights = InFlight(3)
+    flights.start(turn(4, 0, [True] * 3))
+    assert [flights.capped(decision, limits).tolist() for decision in (5, 6, 7, 8)] == [[], [], [], [0]]
+    flights.start(turn(8, 1, [True] * 3, [0]))
+    flights.start(turn(9, 2, [True] * 3, [0]))
+    assert flights.unearned.tolist() == [2, 0, 0]
+
+
+@given(
+    accrual=st.sampled_from(["available", "always"]),
+    rates=st.one_of(
+        st.fractions(0, Fraction(1, 2), max_denominator=20),
+        st.lists(st.fractions(0, Fraction(1, 2), max_denominator=12), min_size=4, max_size=4),
+    ),
+    decisions=st.lists(
+        st.tuples(st.integers(0, 3), st.lists(st.booleans(), min_size=4, max_size=4), st.booleans()), max_size=30
+    ),
+)
+def test_debts_of_decisions_equal_a_count_in_fractions(
+    accrual: str, rates: Fraction | list[Fraction], decisions: list[tuple[int, list[bool], bool]]
+) -> None:
+    each = rates if isinstance(rates, list) else [rates] * 4
+    queues = FairnessQueues(4, np.array(each, dtype=object) if isinstance(rates, list) else rates, accrual=accrual)  # type: ignore[arg-type]
+    flights, owed, earned, promised = InFlight(4), [Fraction(0)] * 4, [Fraction(0)] * 4, [Fraction(0)] * 4
+    number = 0
+    for client, present, ends in decisions:
+        if ends and len(flights):
+            flights.finish(int(flights.rows[0]))
+        if not flights.idle[client]:
+            continue
+        number += 1
+        mask = np.array(present) | ~flights.idle
+        mask[client] = True
+        capped = flights.capped(number, queues.decisions_per_turn())
+        for row in range(4):
+            is_training = not flights.idle[row]
+            earns = mask[row] or accrual == "always"
+            # While its turn lasts, a client earns at most one turn.
+            if is_training and earned[row] + each[row] > 1:
+                assert row in capped
+                earns = False
+            else:
+                assert row not in capped
+            if earns or is_training:
+                earned[row] += each[row] if is_training else 0
+            gain = each[row] if earns else Fraction(0)
+            promised[row] += gain
+            owed[row] = max(owed[row] + gain - (row == client), Fraction(0))
+        queues.advance_decision(np.array([client]), mask, capped)
+        flights.start(StartedTurn(number, client, mask, capped))
+        earned[client] = Fraction(0)
+    assert [Fraction(value).limit_denominator(10**6) for value in queues.owed.tolist()] == owed
+    certificate = queues.certificate(np.zeros(4, dtype=np.int64))
+    assert [Fraction(value).limit_denominator(10**6) for value in certificate.promised.tolist()] == promised
+
+
+def test_a_turn_that_counts_when_the_client_is_back_is_paid_then() -> None:
+    queues = FairnessQueues(2, "1/2", accrual="available")
+    for _ in range(3):
+        queues.advance_decision(NOBODY, np.array([True, True]), NOBODY)
+    assert queues.owed.tolist() == [1.5, 1.5]
+    queues.pay(np.array([0]))
+    assert queues.owed.tolist() == [0.5, 1.5]
+    queues.pay(np.array([0]))
+    assert queues.owed.tolist() == [0.0, 1.5]
+    assert queues.certificate([0, 0]).promised.tolist() == [1.5, 1.5]
+
+
+def test_a_turn_is_earned_with_as_many_decisions_as_the_rate_says() -> None:
+    assert FairnessQueues(2, "2/7").decisions_per_turn() == 3
+    assert FairnessQueues(2, 0).decisions_per_turn() > 10**15
+    limits = FairnessQueues(3, np.array([0.5, 0.0, 0.1])).decisions_per_turn()
+    assert isinstance(limits, np.ndarray)
+    assert limits[[0, 2]].tolist() == [2, 10]
+    assert limits[1] > 10**15
