@@ -12,6 +12,7 @@ import pytest
 from turnout.scheduler import Scheduler, examine
 
 ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples" / "other_frameworks"
 PYTHON = ROOT / ".venv-frameworks" / "bin" / "python"
 pytestmark = [
     pytest.mark.framework,
@@ -19,17 +20,25 @@ pytestmark = [
 ]
 
 
+#: The example for OpenFL, with a collaborator that has tasks in some rounds but never runs them.
+HANGING = """
+import sys
+from pathlib import Path
+
+import openfl_collaborators as example
+
+example.ROUNDS = 15
+loaders = example.make_loaders()
+aggregator = example.build_aggregator(list(loaders), Path(sys.argv[1]), deadline=0.5)
+collaborators = example.build_collaborators(loaders, aggregator)
+example.run([collaborator for collaborator in collaborators if collaborator.collaborator_name != "hospital-2"])
+aggregator.assigner.scheduler.close()
+"""
+
+
 def run(name: str, folder: Path) -> Scheduler:
     """Runs an example, checks that the model was trained and the promise was not broken, and returns the fleet."""
-    done = subprocess.run(
-        [PYTHON, ROOT / "examples/other_frameworks" / name, "--out", folder],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = execute(EXAMPLES / name, "--out", folder)
     accuracies = {
         int(number): float(accuracy)
         for number, accuracy in re.findall(r"^round (\d+): accuracy (0\.\d+)", done.stdout, re.MULTILINE)
@@ -44,6 +53,20 @@ def run(name: str, folder: Path) -> Scheduler:
     assert certificate.behind.max() <= certificate.tolerance
     assert certificate.promised.min() > certificate.tolerance  # so that it could have been broken
     return fleet
+
+
+def execute(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Runs Python in the environment of the frameworks."""
+    done = subprocess.run(
+        [PYTHON, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{EXAMPLES}"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
 
 
 def test_pfl_trains_on_the_users_that_are_selected(tmp_path: Path) -> None:
@@ -73,3 +96,12 @@ def test_openfl_trains_on_the_collaborators_that_are_selected(tmp_path: Path) ->
         for number in range(1, fleet.round + 1):
             assert [turn.kind for turn in fleet.turns(number)] == ["arrived"] * 3
     assert (tmp_path / "last.pbuf").exists()  # OpenFL's own file of the model
+
+
+def test_openfl_goes_on_without_a_collaborator_that_hangs(tmp_path: Path) -> None:
+    execute("-c", HANGING, tmp_path)
+    with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as fleet:
+        assert fleet.round == 15
+        assert {turn.kind for turn in fleet.history("hospital-2")} == {"late"}
+        for number in range(1, 16):
+            assert "arrived" in [turn.kind for turn in fleet.turns(number)]

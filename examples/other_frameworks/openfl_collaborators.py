@@ -2,8 +2,8 @@
 
     python examples/other_frameworks/openfl_collaborators.py [--out FOLDER]
 
-The aggregator, the assigner and the collaborators are OpenFL's own, built by OpenFL's plan. They talk to each other
-by function calls instead of gRPC, and the collaborators run one after the other.
+OpenFL's plan builds its aggregator and assigner with fair selection, and the collaborators are OpenFL's own. They talk
+to each other by function calls instead of gRPC, and the collaborators run one after the other.
 """
 
 import numpy as np
@@ -89,7 +89,7 @@ class DirectClient(AggregatorClientInterface):
         raise NotImplementedError
 
 
-def build_aggregator(names, out):
+def build_aggregator(names, out, deadline=600):
     """Returns an aggregator with fair selection, as a plan describes it."""
     assigner = Plan.build(
         template="fair_aggregator.FairAssigner",
@@ -98,7 +98,7 @@ def build_aggregator(names, out):
             "task_names": list(TASKS),
             "cohort_size": COHORT_SIZE,
             "guaranteed_rate": 0.2,
-            "deadline": 600,
+            "deadline": deadline,
             "authorized_cols": names,
             "rounds_to_train": ROUNDS,
             "tasks": TASKS,
@@ -121,18 +121,9 @@ def build_aggregator(names, out):
     )
 
 
-def accuracy(weights, loaders):
-    """Returns the share of all records for which the model predicts the label."""
-    return np.mean(np.concatenate([(loader.inputs @ weights > 0) == loader.labels for loader in loaders]))
-
-
-def main(out):
-    """Trains, and prints the accuracy and the certificate."""
-    rng = np.random.default_rng(0)
-    rule = rng.normal(scale=2, size=FEATURES)
-    loaders = {f"hospital-{number}": Records(rng, rule) for number in range(COLLABORATORS)}
-    aggregator = build_aggregator(list(loaders), out)
-    collaborators = [
+def build_collaborators(loaders, aggregator):
+    """Returns a collaborator for each set of records."""
+    return [
         Collaborator(
             collaborator_name=name,
             aggregator_uuid="aggregator",
@@ -143,15 +134,41 @@ def main(out):
         )
         for name, loader in loaders.items()
     ]
-    print(f"round 0: accuracy {accuracy(np.zeros(FEATURES), loaders.values()):.3f}")
-    while not aggregator.all_quit_jobs_sent():
-        for collaborator in collaborators:  # what Collaborator.run does, without its sleep of ten seconds
-            tasks, number, _, _ = collaborator.client.get_tasks()
+
+
+def run(collaborators):
+    """Does what each collaborator's own `run` does, one after the other and without its sleep of ten seconds."""
+    running = list(collaborators)
+    while running:
+        for collaborator in list(running):
+            tasks, number, _, is_over = collaborator.client.get_tasks()
             for task in tasks or []:
                 collaborator.do_task(task, number)
+            if is_over:
+                running.remove(collaborator)
+
+
+def make_loaders():
+    """Returns the records of all collaborators."""
+    rng = np.random.default_rng(0)
+    rule = rng.normal(scale=2, size=FEATURES)
+    return {f"hospital-{number}": Records(rng, rule) for number in range(COLLABORATORS)}
+
+
+def accuracy(weights, loaders):
+    """Returns the share of all records for which the model predicts the label."""
+    return np.mean(np.concatenate([(loader.inputs @ weights > 0) == loader.labels for loader in loaders.values()]))
+
+
+def main(out):
+    """Trains, and prints the accuracy and the certificate."""
+    loaders = make_loaders()
+    print(f"round 0: accuracy {accuracy(np.zeros(FEATURES), loaders):.3f}")
+    aggregator = build_aggregator(list(loaders), out)
+    run(build_collaborators(loaders, aggregator))
     aggregator.assigner.scheduler.close()
     trained = aggregator.tensor_db.get_tensor_from_cache(TensorKey("weights", "aggregator", ROUNDS, False, ("model",)))
-    print(f"round {ROUNDS}: accuracy {accuracy(trained, loaders.values()):.3f}")
+    print(f"round {ROUNDS}: accuracy {accuracy(trained, loaders):.3f}")
     print_fleet(out / "fleet.turnout")
 
 
