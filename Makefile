@@ -1,13 +1,14 @@
 # Start with `make demo` or `make test`: both create .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+FRAMEWORKS := .venv-frameworks
 LIGHT := .venv/.light
 STAMP := .venv/.installed
 BUILT_FROM := pyproject.toml setup.py constraints.txt \
 	$(wildcard src/turnout/kernel/_fast.pyx src/turnout/kernel/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check test-frameworks torture oldest bench results pictures mutants clean flower-simulation flower-deployment flower-existing-app nvflare-oldest nvflare-simulation nvflare-poc
+.PHONY: help setup demo test lint check test-frameworks torture oldest bench results pictures mutants clean flower-simulation flower-deployment flower-existing-app nvflare-oldest nvflare-simulation nvflare-poc other-frameworks
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -42,7 +43,7 @@ WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 check: setup  ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark -m 'not framework'
 
-test-frameworks: setup oldest nvflare-oldest  ## run complete applications of Flower and NVFlare, and the adapters with the oldest supported versions (15 min)
+test-frameworks: setup oldest nvflare-oldest $(FRAMEWORKS)/.installed  ## run complete applications of all frameworks, and the adapters with the oldest supported versions (15 min)
 	$(BIN)/python -m pytest -q -p no:benchmark -m framework tests
 
 torture: setup  ## kill the scheduler many more times than the tests do, and try other examples of every property (20 min)
@@ -67,6 +68,19 @@ $(NVFLARE_OLDEST)/.installed: tests/adapters/nvflare/oldest.txt
 
 nvflare-oldest: setup $(NVFLARE_OLDEST)/.installed  ## test the NVFlare adapter with the oldest supported NVFlare, also in its simulator
 	PYTHONPATH=$(CURDIR)/src $(NVFLARE_OLDEST)/bin/python -m pytest -q tests/adapters/nvflare -p no:cacheprovider
+
+# In an environment of their own: vantage6 needs an older click, OpenFL an older NumPy than .venv has.
+$(FRAMEWORKS)/.installed: examples/other_frameworks/requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 13))' || \
+		{ echo "pfl and OpenFL need Python 3.11 or 3.12; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+other-frameworks: setup $(FRAMEWORKS)/.installed  ## run fair selection in pfl-research, vantage6 and OpenFL (1 min)
+	PYTHONPATH=src $(FRAMEWORKS)/bin/python examples/other_frameworks/pfl_users.py
+	PYTHONPATH=src $(FRAMEWORKS)/bin/python examples/other_frameworks/vantage6_organizations.py
+	PYTHONPATH=src $(FRAMEWORKS)/bin/python examples/other_frameworks/openfl_collaborators.py
 
 flower-simulation: setup  ## compare fair selection with Flower's random selection on 40 simulated phones (2 min)
 	$(BIN)/python examples/run_flower.py simulation --rounds 45
@@ -101,6 +115,6 @@ pictures: setup  ## take the screenshots of the dashboard in docs/ (needs chromi
 	PYTHONPATH=. $(BIN)/python tests/dashboard/pictures.py docs/pictures
 
 clean:  ## remove all build results
-	rm -rf .venv .venv-flower-* .venv-nvflare-* build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so
+	rm -rf .venv .venv-flower-* .venv-nvflare-* $(FRAMEWORKS) build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

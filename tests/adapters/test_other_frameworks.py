@@ -40,6 +40,17 @@ def load(framework: str, monkeypatch: pytest.MonkeyPatch, **stand_ins: dict[str,
     return defined
 
 
+@pytest.mark.parametrize(
+    ("framework", "module"),
+    [("pfl-research", "fair_sampler"), ("OpenFL", "fair_aggregator"), ("vantage6", "fair_rounds")],
+)
+def test_the_examples_use_the_code_of_the_page(framework: str, module: str) -> None:
+    text = (ROOT / f"examples/other_frameworks/{module}.py").read_text()
+    docstring, _, code = text.partition("\n\n")
+    assert re.fullmatch(r'""".+ docs/adapters\.md\."""', docstring)
+    assert code == code_of(framework)
+
+
 def check_fleet(fleet: Path, rounds: int, cohort_size: int) -> None:
     """Asserts that so many complete rounds were closed, and that the promise is not broken."""
     assert all(finding.sound is not False for finding in examine(fleet))
@@ -164,68 +175,138 @@ class Aggregator:
 
     def __init__(self, assigner: Any) -> None:
         self.assigner, self.round_number = assigner, 0
+        self.results: set[tuple[str, str]] = set()
         self.collaborators_done: list[str] = []
         self.ended: list[list[str]] = []
 
-    def get_tasks(self, collaborator: str) -> list[str]:
-        return list(self.assigner.get_tasks_for_collaborator(collaborator, self.round_number))
+    def get_tasks(self, collaborator_name: str) -> list[str]:
+        return list(self.assigner.get_tasks_for_collaborator(collaborator_name, self.round_number))
 
-    def process_task_results(self, collaborator: str) -> None:
-        self._is_collaborator_done(collaborator, self.round_number)
+    def process_task_results(self, collaborator_name: str, round_number: int, task_name: str) -> None:
+        assert round_number == self.round_number
+        self.results.add((collaborator_name, task_name))
+        self._is_collaborator_done(collaborator_name, round_number)
         self._end_of_round_with_stragglers_check()
 
     def _is_collaborator_done(self, collaborator_name: str, round_number: int) -> None:
-        assert self.assigner.get_tasks_for_collaborator(collaborator_name, round_number)
-        self.collaborators_done.append(collaborator_name)
+        tasks = self.assigner.get_tasks_for_collaborator(collaborator_name, round_number)
+        if all((collaborator_name, task) in self.results for task in tasks):
+            self.collaborators_done.append(collaborator_name)
 
     def _end_of_round_with_stragglers_check(self) -> None:
         raise NotImplementedError
 
     def _end_of_round_check(self) -> None:
         asked = self.assigner.get_collaborators_for_task("train", self.round_number)
-        self.ended.append([name for name in asked if name in self.collaborators_done])
+        done = [name for name in asked if name in self.collaborators_done]
+        assert done  # OpenFL cannot aggregate nothing
+        self.ended.append(done)
         self.round_number += 1
-        self.collaborators_done = []
+        self.results, self.collaborators_done = set(), []
 
 
-@pytest.mark.parametrize("hangs", [False, True], ids=["all answer", "one hangs"])
-def test_openfl_ends_a_round_with_its_cohort_or_at_the_deadline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool
-) -> None:
-    names = load(
-        "OpenFL",
-        monkeypatch,
-        openfl__component__aggregator__aggregator={"Aggregator": Aggregator},
-        openfl__component__assigner__assigner={"Assigner": Assigner},
-    )
-    now = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    collaborators = [f"hospital-{number}" for number in range(6)]
-    assigner = names["FairAssigner"](
-        fleet=tmp_path / "fleet.turnout",
-        task_names=["train", "validate"],
-        cohort_size=3,
-        deadline=60.0,
-        tasks={"train": {}, "validate": {}},
-        authorized_cols=collaborators,
-        rounds_to_train=4,
-    )
-    aggregator = names["FairAggregator"](assigner)
+class Federation:
+    """Six collaborators of OpenFL, of which three are selected in each round; the deadline is 60 s."""
+
+    def __init__(self, fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        names = load(
+            "OpenFL",
+            monkeypatch,
+            openfl__component__aggregator__aggregator={"Aggregator": Aggregator},
+            openfl__component__assigner__assigner={"Assigner": Assigner},
+        )
+        self.fleet, self.now = fleet, 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        self.collaborators = [f"hospital-{number}" for number in range(6)]
+        assigner = names["FairAssigner"](
+            fleet=fleet,
+            task_names=["train", "validate"],
+            cohort_size=3,
+            deadline=60.0,
+            tasks={"train": {}, "validate": {}},
+            authorized_cols=self.collaborators,
+            rounds_to_train=4,
+        )
+        self.aggregator = names["FairAggregator"](assigner=assigner)
+
+    def cohort(self) -> list[str]:
+        """Returns the collaborators that have tasks."""
+        return [name for name in self.collaborators if self.aggregator.get_tasks(name)]
+
+    def send(self, collaborator: str, *tasks: str) -> None:
+        """Sends the results of tasks in this round, after a second."""
+        self.now += 1.0
+        number = self.aggregator.round_number
+        for task in tasks:
+            self.aggregator.process_task_results(collaborator, number, task)
+
+    def turns(self, number: int) -> list[str]:
+        """Closes the fleet and returns the outcomes of the turns of a round."""
+        self.aggregator.assigner.scheduler.close()
+        assert all(finding.sound is not False for finding in examine(self.fleet))
+        with Scheduler.open(self.fleet, read_only=True) as scheduler:
+            return sorted(str(turn.kind) for turn in scheduler.turns(number))
+
+
+def test_openfl_ends_a_round_when_its_cohort_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = Federation(tmp_path / "fleet.turnout", monkeypatch)
     for number in range(4):
-        asked = [name for name in collaborators if aggregator.get_tasks(name)]
-        assert len(asked) == 3
-        for position, name in enumerate(asked):
-            if hangs and position == 0:
-                continue
-            now += 61.0 if hangs and position == 2 else 1.0
-            aggregator.process_task_results(name)
-        assert aggregator.round_number == number + 1
-    assert [len(done) for done in aggregator.ended] == [2 if hangs else 3] * 4
-    assigner.scheduler.close()
-    assert all(finding.sound is not False for finding in examine(tmp_path / "fleet.turnout"))
-    with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as scheduler:
-        kinds = [turn.kind for turn in scheduler.turns(1)]
-        assert sorted(map(str, kinds)) == (["arrived", "arrived", "late"] if hangs else ["arrived"] * 3)
+        cohort = federation.cohort()
+        assert len(cohort) == 3
+        for name in cohort:
+            assert federation.aggregator.round_number == number
+            federation.send(name, "train", "validate")
+    assert [len(done) for done in federation.aggregator.ended] == [3] * 4
+    assert federation.turns(1) == ["arrived"] * 3
+    with Scheduler.open(federation.fleet, read_only=True) as scheduler:
+        assert [turn.seconds for turn in scheduler.turns(1)] == [1.0, 2.0, 3.0]
+
+
+def test_openfl_ends_a_round_at_the_deadline_if_a_collaborator_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = Federation(tmp_path / "fleet.turnout", monkeypatch)
+    first, second, _ = federation.cohort()
+    federation.send(first, "train", "validate")
+    federation.send(second, "train", "validate")
+    federation.now += 57.0
+    federation.aggregator.get_tasks(first)
+    assert federation.aggregator.round_number == 0
+    federation.now += 2.0
+    federation.aggregator.get_tasks(first)  # nobody sends results any more, but the others ask for tasks
+    assert federation.aggregator.ended == [[first, second]]
+    assert federation.turns(1) == ["arrived", "arrived", "late"]
+
+
+def test_openfl_waits_for_the_first_collaborator_after_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = Federation(tmp_path / "fleet.turnout", monkeypatch)
+    first, _, _ = federation.cohort()
+    federation.now += 61.0
+    federation.send(first, "train")
+    assert federation.aggregator.round_number == 0  # there is nothing to aggregate
+    federation.send(first, "validate")
+    assert federation.aggregator.ended == [[first]]
+
+
+def test_openfl_handles_one_result_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = Federation(tmp_path / "fleet.turnout", monkeypatch)
+    held: list[bool] = []
+    lock, end_round = federation.aggregator.one_at_a_time, federation.aggregator._end_of_round_check
+
+    def end_round_and_look() -> None:
+        held.append(lock.locked())
+        end_round()
+
+    monkeypatch.setattr(federation.aggregator, "_end_of_round_check", end_round_and_look)
+    for name in federation.cohort():
+        federation.send(name, "train", "validate")
+    federation.send(federation.cohort()[0], "train", "validate")
+    federation.now += 61.0
+    federation.cohort()
+    assert held == [True, True]  # by the last result, and by a request for tasks
+    assert not lock.locked()
 
 
 # vantage6
