@@ -406,3 +406,57 @@ def _finished(out: Path) -> int:
         return 0
     with RunStore(out / "runs.turnout", read_only=True) as store:
         return sum(one.finished for one in store.runs())
+
+
+# Without rounds
+
+
+def test_a_simulation_without_rounds_shows_updates_per_second_and_staleness() -> None:
+    shown = run("simulate", "--concurrency", "4", "--rounds", "200").stdout
+    for text in ("200 turns, 4 slots, seed 0; promised 0.01875 of its decisions", "updates/s", "staleness", "random"):
+        assert text in shown
+    result = json.loads(run("simulate", "--concurrency", "4", "--rounds", "200", "--json").stdout)
+    fair, chance = result
+    assert (fair["policy"], chance["policy"]) == ("fair-pace", "random")
+    assert fair["updates_per_second"] == pytest.approx(fair["updates"] / fair["seconds"])
+    assert fair["updates_per_second"] > chance["updates_per_second"]
+    assert fair["mean_staleness"] == pytest.approx(3, rel=0.1)
+    assert fair["largest_shortfall"] < 1
+    assert fair["status"] == "kept"
+
+
+def test_a_simulation_without_rounds_goes_on_after_an_interruption(tmp_path: Path) -> None:
+    options = ("--concurrency", "4", "--rounds", "150", "--json", "--save", "runs.turnout")
+    first = run("simulate", *options, cwd=tmp_path).stdout
+    assert run("simulate", *options, cwd=tmp_path).stdout == first
+    assert run("simulate", *options[:-2], cwd=tmp_path).stdout == first
+    with RunStore(tmp_path / "runs.turnout") as store:
+        assert [info.plan["concurrency"] for info in store.runs()] == [4, 4]
+
+
+def test_policies_without_rounds_are_compared_seed_by_seed() -> None:
+    arguments = ("compare", "--concurrency", "4", "--rounds", "150", "--seeds", "2", "--workers", "1")
+    shown = run(*arguments).stdout
+    for text in ("150 turns, 4 slots, 2 seeds", "× random", "fair-pace"):
+        assert text in shown
+    result = json.loads(run(*arguments, "--json").stdout)
+    fair, chance = result["policies"]
+    assert (result["baseline"], result["concurrency"]) == ("random", 4)
+    assert chance["speedup"] == {"mean": 1.0, "half_width": 0.0}
+    assert fair["speedup"]["mean"] > 1
+    ratio = fair["updates_per_second"]["mean"] / chance["updates_per_second"]["mean"]
+    assert fair["speedup"]["mean"] == pytest.approx(ratio, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("simulate", "fedcs"), "fedcs cannot give turns one at a time"),
+        (("simulate", "--set", "cohort_size=3"), "cohort_size of fair-pace cannot be used with concurrency"),
+        (("simulate", "--set", "guaranteed_rate=0.15"), "the largest feasible rate is 0.025"),
+        (("simulate", "--figure", "x.svg"), "--figure cannot be used with --concurrency: omit it"),
+        (("compare", "--suite", "numerical"), "--concurrency cannot be used with --suite"),
+    ],
+)
+def test_what_needs_rounds_is_refused_without_them(arguments: tuple[str, ...], message: str) -> None:
+    assert message in error_of(*arguments, "--concurrency", "4", "--rounds", "5")

@@ -83,13 +83,13 @@ def test_a_run_that_was_interrupted_goes_on_like_one_that_was_not() -> None:
     state = first.state()
     list(first.play(300))  # what the first run does later does not change the state
     second = SlotRun(fair_pace(), PaperWorld(5), SLOTS)
-    second.restore(state)
+    second.restore(state, 120)
     records += list(second.play(300))
     assert len(records) == 300
     for before, after in zip(whole, records, strict=True):
         assert before == after
     with pytest.raises(StateError):
-        SlotRun(fair_pace(), PaperWorld(5), SLOTS).restore({**state, "next": -1})
+        SlotRun(fair_pace(), PaperWorld(5), SLOTS).restore({**state, "next": -1}, 120)
 
 
 def test_in_known_constant_times_updates_come_nearly_as_fast_as_they_can() -> None:

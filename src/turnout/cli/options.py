@@ -54,6 +54,14 @@ WorldOption = Annotated[
         help="A setting of the world, such as clients=100 or availability=0.5. Repeatable.",
     ),
 ]
+ConcurrencyOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Number of slots: instead of rounds, one client is given a turn whenever a slot is free. --rounds is the "
+        "number of turns.",
+    ),
+]
 RoundsOption = Annotated[int | None, typer.Option(min=1, help="Number of rounds; by default 500.")]
 
 
@@ -85,6 +93,7 @@ def contenders(
     world: Sequence[str] | None,
     rounds: int | None,
     otherwise: Sequence[str],
+    concurrency: int | None = None,
 ) -> list[RunPlan]:
     """Returns one plan per policy, from the command line and a TOML file; the command line takes precedence.
 
@@ -95,6 +104,7 @@ def contenders(
         world: Values of --world.
         rounds: Value of --rounds.
         otherwise: Names of policies if neither the command line nor the file has any.
+        concurrency: Value of --concurrency.
     """
     file = {} if config is None else read_config(config)
     tables: list[dict[str, Any]] = [{"name": name} for name in policies or []] or file.get("policy", [])
@@ -109,10 +119,11 @@ def contenders(
         plans.append(
             RunPlan(
                 name,
-                rounds or file.get("rounds", 500),
+                rounds or file.get("rounds", 500 if concurrency is None else 4000),
                 settings=policy_settings,
                 world=world_name,
                 world_settings=world_settings,
+                concurrency=concurrency,
                 label=label,
             )
         )

@@ -6,8 +6,20 @@ Everything in `__all__` is public; the modules of this package are private.
 from turnout.simulator.paper import PaperWorld
 from turnout.simulator.plans import RunPlan, make_world
 from turnout.simulator.play import play
+from turnout.simulator.slots import SlotRun
 from turnout.simulator.sweep import play_into, play_plan, sweep
 from turnout.simulator.traces.world import TraceWorld
 from turnout.simulator.world import World
 
-__all__ = ["PaperWorld", "RunPlan", "TraceWorld", "World", "make_world", "play", "play_into", "play_plan", "sweep"]
+__all__ = [
+    "PaperWorld",
+    "RunPlan",
+    "SlotRun",
+    "TraceWorld",
+    "World",
+    "make_world",
+    "play",
+    "play_into",
+    "play_plan",
+    "sweep",
+]

@@ -14,8 +14,10 @@ from typing import Any, Literal
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.registry import make_policy, refuse_functions, with_defaults
+from turnout.policies.registry import make_policy, nested_settings, refuse_functions, with_defaults
 from turnout.simulator.paper import PaperWorld
+from turnout.simulator.play import RoundRun, Run
+from turnout.simulator.slots import SlotRun
 from turnout.simulator.traces.world import TraceWorld
 from turnout.simulator.world import World
 
@@ -54,7 +56,9 @@ class RunPlan:
     """A policy, a world, a seed and a number of rounds.
 
     `keep`: "all" stores every round completely; "choices" stores only the selected clients and their times, for very
-    long runs. `label` is the name that tables show; it does not affect the run or its key.
+    long runs. `concurrency`: the number of slots if there are no rounds; `rounds` is the number of turns then, which
+    are given one at a time, and by default every client is guaranteed three quarters of an equal share of them. `label`
+    is the name that tables show; it does not affect the run or its key.
     """
 
     policy: str
@@ -64,6 +68,7 @@ class RunPlan:
     world: str = "paper"
     world_settings: Mapping[str, Any] = field(default_factory=dict)
     keep: Literal["all", "choices"] = "all"
+    concurrency: int | None = None
     label: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -75,6 +80,14 @@ class RunPlan:
             object.__setattr__(self, name, dict(getattr(self, name)))
         if self.keep not in ("all", "choices"):
             raise SettingError(f"keep must be 'all' or 'choices', not {self.keep!r}")
+        if self.concurrency is not None:
+            object.__setattr__(self, "concurrency", as_count("concurrency", self.concurrency, SettingError))
+            for name, settings in nested_settings(self.policy, self.settings):
+                if settings.get("cohort_size", 1) != 1:
+                    raise SettingError(
+                        f"cohort_size of {name} cannot be used with concurrency, because turns are given one at a "
+                        "time: remove it"
+                    )
 
     @property
     def name(self) -> str:
@@ -95,8 +108,11 @@ class RunPlan:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the plan as plain values for JSON."""
-        return asdict(self)
+        """Returns the plan as plain values for JSON; without `concurrency` for a plan with rounds."""
+        data = asdict(self)
+        if self.concurrency is None:
+            del data["concurrency"]
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunPlan:
@@ -115,8 +131,16 @@ class RunPlan:
                 raise SettingError(
                     f"{self.policy} has no setting {reserved!r}: the plan and its world determine it; remove it"
                 )
-        settings = with_defaults(self.policy, settings, {"seed": self.seed, "availability": world.availability})
+        defaults = {"seed": self.seed, "availability": world.availability}
+        if self.concurrency is not None:
+            defaults |= {"cohort_size": 1, "guaranteed_rate": f"3/{4 * world.clients}"}
+        settings = with_defaults(self.policy, settings, defaults)
         return make_policy(self.policy, world.clients, **settings), world
+
+    def start(self) -> Run:
+        """Builds a new policy and a new world, and returns a run that can be played, saved and restored."""
+        policy, world = self.build()
+        return RoundRun(policy, world) if self.concurrency is None else SlotRun(policy, world, self.concurrency)
 
 
 def _canonical(value: Any) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.kernel.rounds import RoundRecord
-from turnout.policies.base import SelectionPolicy
+from turnout.policies.base import SelectionPolicy, prefixed, subset
 from turnout.simulator.world import World
 
 
@@ -32,3 +33,44 @@ def play(policy: SelectionPolicy, world: World, rounds: int, *, first: int = 1) 
         report = world.play(offer, selection)
         policy.tell(report)
         yield RoundRecord(selection, report)
+
+
+class Run(Protocol):
+    """A policy in a world, which can be played in parts, saved and restored."""
+
+    policy: SelectionPolicy
+    world: World
+
+    def play(self, total: int, *, stop: int | None = None) -> Iterator[RoundRecord]:
+        """Yields the next records of a run with `total` records, up to the record `stop`."""
+
+    def state(self) -> dict[str, Any]:
+        """Returns everything that the next record depends on, as plain arrays and numbers."""
+
+    def restore(self, state: Mapping[str, Any], done: int) -> None:
+        """Restores what `state` returned after `done` records, in a run that was built with the same settings."""
+
+
+class RoundRun:
+    """A run in rounds."""
+
+    def __init__(self, policy: SelectionPolicy, world: World) -> None:
+        self.policy, self.world = policy, world
+        self._done = 0
+
+    def play(self, total: int, *, stop: int | None = None) -> Iterator[RoundRecord]:
+        """Yields the records of the next rounds."""
+        last = total if stop is None else min(stop, total)
+        for record in play(self.policy, self.world, last, first=self._done + 1):
+            self._done = record.round
+            yield record
+
+    def state(self) -> dict[str, Any]:
+        """Returns the states of the policy and the world."""
+        return {**prefixed("policy", self.policy.state()), **prefixed("world", self.world.state())}
+
+    def restore(self, state: Mapping[str, Any], done: int) -> None:
+        """Restores the states of the policy and the world."""
+        self.policy.restore(subset(state, "policy"))
+        self.world.restore(subset(state, "world"))
+        self._done = done

@@ -69,23 +69,23 @@ class SlotRun:
         self.now = 0.0
         self._world_round = 0
         self._flights: list[_Flight] = []  # a heap
-        self._done: dict[int, RoundRecord] = {}  # finished turns that wait for earlier ones
+        self._waiting: dict[int, RoundRecord] = {}  # finished turns that wait for earlier ones
         self._next = 1  # the decision whose record is yielded next
 
-    def play(self, decisions: int, *, stop: int | None = None) -> Iterator[RoundRecord]:
+    def play(self, total: int, *, stop: int | None = None) -> Iterator[RoundRecord]:
         """Yields the records of the turns in the order of their decisions, each as soon as it and all before it ended.
 
         Args:
-            decisions: The number of turns to give in the whole run. Those under way at the end are awaited.
+            total: The number of turns to give in the whole run. Those under way at the end are awaited.
             stop: The last turn to yield now, by default the last of the run. The run can be continued after it.
         """
-        decisions = as_count("decisions", decisions, SettingError, least=0)
-        last = decisions if stop is None else min(as_count("stop", stop, SettingError, least=0), decisions)
+        total = as_count("total", total, SettingError, least=0)
+        last = total if stop is None else min(as_count("stop", stop, SettingError, least=0), total)
         while self._next <= last:
-            if self._next in self._done:
+            if self._next in self._waiting:
                 self._next += 1
-                yield self._done.pop(self._next - 1)
-            elif self.decisions < decisions:
+                yield self._waiting.pop(self._next - 1)
+            elif self.decisions < total:
                 self.decide()
             else:
                 self._finish_one()
@@ -97,24 +97,26 @@ class SlotRun:
             **prefixed("world", self.world.state()),
             **prefixed("in_flight", self.in_flight.state()),
             "flights": self._packed(flight.record for flight in self._flights),
-            "done": self._packed(self._done.values()),
+            "waiting": self._packed(self._waiting.values()),
             "decisions": self.decisions,
             "next": self._next,
             "now": self.now,
             "world_round": self._world_round,
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores what `state` returned, in a run that was built with the same settings."""
-        flights, done = (self._unpacked(saved_value(state, key)) for key in ("flights", "done"))
+    def restore(self, state: Mapping[str, Any], done: int) -> None:
+        """Restores what `state` returned after `done` records, in a run that was built with the same settings."""
+        flights, waiting = (self._unpacked(saved_value(state, key)) for key in ("flights", "waiting"))
         counts = {key: as_count(key, int(saved_value(state, key)), StateError, least=0) for key in COUNTS}
         now = as_number("now", saved_value(state, "now"), StateError, least=0)
+        if counts["next"] != done + 1:
+            raise StateError(f"the saved state follows {counts['next'] - 1:,} records, but there are {done:,}")
         self.policy.restore(subset(state, "policy"))
         self.world.restore(subset(state, "world"))
         self.in_flight.restore(subset(state, "in_flight"))
         self._flights = [_Flight(record.report.metrics[FINISHED], record.round, record) for record in flights]
         heapq.heapify(self._flights)
-        self._done = {record.round: record for record in done}
+        self._waiting = {record.round: record for record in waiting}
         self.decisions, self._next, self._world_round = counts["decisions"], counts["next"], counts["world_round"]
         self.now = now
 
@@ -165,7 +167,7 @@ class SlotRun:
         self.now, decision, record = heapq.heappop(self._flights)
         self.in_flight.finish(int(record.report.clients[0]))
         self.policy.tell_finished(record.report)
-        self._done[decision] = record
+        self._waiting[decision] = record
 
     def _offer(self) -> RoundOffer:
         self._world_round += 1

@@ -15,9 +15,7 @@ import numpy as np
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
-from turnout.policies.base import prefixed, subset
 from turnout.simulator.plans import RunPlan
-from turnout.simulator.play import play
 from turnout.store import RoundColumns, RunStore
 from turnout.version import __version__
 
@@ -60,8 +58,8 @@ def missing_plans(plans: Iterable[RunPlan], store: RunStore) -> list[RunPlan]:
 
 def play_plan(plan: RunPlan) -> RoundColumns:
     """Plays a whole run in memory."""
-    policy, world = plan.build()
-    return columns_to_store(plan, RoundColumns.from_records(play(policy, world, plan.rounds), clients=world.clients))
+    run = plan.start()
+    return columns_to_store(plan, RoundColumns.from_records(run.play(plan.rounds), clients=run.world.clients))
 
 
 def play_into(store: RunStore, plan: RunPlan, *, every: int = 500, watch: Callable[[int], None] | None = None) -> int:
@@ -76,23 +74,22 @@ def play_into(store: RunStore, plan: RunPlan, *, every: int = 500, watch: Callab
         watch: A callback that receives the number of rounds played so far, after each transaction.
     """
     every = as_count("every", every, SettingError)
-    policy, world = plan.build()
+    playing = plan.start()
+    clients = playing.world.clients
     info = store.find(plan.key)
     if info is not None and info.finished:
         return info.id
-    run = store.begin(plan.key, stored_plan(store, plan), clients=world.clients, code_version=__version__)
+    run = store.begin(plan.key, stored_plan(store, plan), clients=clients, code_version=__version__)
     saved = store.snapshot(run)
     done = 0
     if saved is not None:
         done, state = saved
-        policy.restore(subset(state, "policy"))
-        world.restore(subset(state, "world"))
+        playing.restore(state, done)
     while done < plan.rounds:
         stop = min(done + every, plan.rounds)
-        records = list(play(policy, world, stop, first=done + 1))
-        columns = columns_to_store(plan, RoundColumns.from_records(records, clients=world.clients))
-        state = {**prefixed("policy", policy.state()), **prefixed("world", world.state())}
-        store.append(run, columns, snapshot=state)
+        records = list(playing.play(plan.rounds, stop=stop))
+        columns = columns_to_store(plan, RoundColumns.from_records(records, clients=clients))
+        store.append(run, columns, snapshot=playing.state())
         done = stop
         if watch is not None:
             watch(done)

@@ -63,8 +63,8 @@ def explain_certificate(found: Certificate, rows: Sequence[int], ids: Sequence[s
     forfeited = float(found.forfeited.sum())
     if (found.owed_units > np.maximum(found.behind_units, 0))[rows].any():
         yield (
-            "owed: the queue by which rbcsf selects; it never falls below 0, so a client that once had a surplus can "
-            "be owed more than it is behind."
+            "owed: the queue of the paper's policy, rbcsf; it never falls below 0, so a client that once had a surplus "
+            "can be owed more than it is behind."
         )
     if forfeited:
         yield (

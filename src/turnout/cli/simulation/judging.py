@@ -12,10 +12,12 @@ import typer
 
 from turnout.analysis.metrics import Summary, shortfalls, summarise
 from turnout.analysis.promise import SHARE_OF, Shortfall
+from turnout.analysis.slots import SlotFigures, slot_figures
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, STATUSES, PromiseStatus, Tolerance
 from turnout.kernel.fairness import DEFAULT_RATE, Accrual, Rate, exact_rates
 from turnout.kernel.guarantee import Guarantee, Paid
 from turnout.policies.base import SelectionPolicy
+from turnout.simulator.slots import STARTED
 from turnout.store import RoundColumns
 
 PromiseOption = Annotated[
@@ -35,11 +37,12 @@ ToleranceOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The figures of a run, and the status of its promise at its worst moment."""
+    """The figures of a run, and the status of its promise at its worst moment; `slots` if the run has no rounds."""
 
     summary: Summary
     status: PromiseStatus
     tolerance: float
+    slots: SlotFigures | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,8 @@ class JudgedPromise:
     def judge(self, columns: RoundColumns, tolerance: Tolerance) -> Judged:
         """Returns the figures of a run."""
         found = shortfalls(columns, self.rate, accrual=self.accrual, paid=self.paid, tolerance=tolerance)
-        return Judged(self.summarise(columns), worst_status(found), float(tolerance))
+        slots = slot_figures(columns) if STARTED in columns.metrics else None
+        return Judged(self.summarise(columns), worst_status(found), float(tolerance), slots)
 
 
 #: The promise of the paper, by which policies without a promise are judged.

@@ -19,6 +19,7 @@ from rich.table import Table
 from turnout.analysis.statistics import UNIT_RANGE, format_interval, mean_confidence_interval
 from turnout.cli.interruption import resumable
 from turnout.cli.options import (
+    ConcurrencyOption,
     ConfigOption,
     JsonOption,
     PoliciesArgument,
@@ -42,6 +43,7 @@ from turnout.cli.simulation.judging import (
     tolerance_of,
     worst_of,
 )
+from turnout.cli.simulation.slots import compare_slots, show_slots
 from turnout.cli.studies.leaderboard import show_leaderboard
 from turnout.errors import SettingError, suggestion
 from turnout.experiments.framework.drawing import save_as
@@ -49,7 +51,6 @@ from turnout.experiments.leaderboard.suites import SUITES
 from turnout.experiments.paper.comparison import draw_overview, overview_tables
 from turnout.kernel.certificate import Tolerance
 from turnout.simulator.plans import RunPlan
-from turnout.simulator.play import play
 from turnout.simulator.sweep import missing_plans, play_into, sweep
 from turnout.store import RoundColumns, RunStore
 
@@ -76,20 +77,29 @@ def simulate(
     seed: SeedOption = 0,
     promise: PromiseOption = None,
     tolerance: ToleranceOption = None,
+    concurrency: ConcurrencyOption = None,
     save: SaveOption = None,
     figure: Annotated[Path | None, typer.Option(help="File for a figure (.svg or .png).")] = None,
     json: JsonOption = False,
 ) -> None:
     """Simulate policies in the same world and summarise their rounds (by default fair-pace and random).
 
+    With --concurrency there are no rounds: a client is given a turn whenever a slot is free (docs/asynchronous.md).
+
     Example: turnout simulate fair-pace random --rounds 200 --set cohort_size=5 --world clients=50
     """
-    plans = [replace(plan, seed=seed) for plan in contenders(policies, config, settings, world, rounds, SIMULATED)]
-    built = [plan.build()[0] for plan in plans]  # reports invalid settings before the first round
+    if concurrency is not None:
+        _reject_options("--concurrency", {"--figure": figure})
+    found = contenders(policies, config, settings, world, rounds, SIMULATED, concurrency)
+    plans = [replace(plan, seed=seed) for plan in found]
+    built = [plan.start().policy for plan in plans]  # reports invalid settings before the first round
     judged_by = promise_of(built, promise)
     tolerances = [tolerance_of(policy, tolerance) for policy in built]
     runs = _simulate(plans, save)
     judged = [judged_by.judge(columns, allowed) for columns, allowed in zip(runs, tolerances, strict=True)]
+    if concurrency is not None:
+        show_slots(plans, judged, judged_by, json=json)
+        return
     if figure is not None:
         names = [plan.name for plan in plans]
         tables = overview_tables({name: [columns] for name, columns in zip(names, runs, strict=True)})
@@ -122,6 +132,7 @@ def compare(
     ] = None,
     promise: PromiseOption = None,
     tolerance: ToleranceOption = None,
+    concurrency: ConcurrencyOption = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the figures and data of a suite, and for its store unless --store is given."),
@@ -139,16 +150,17 @@ def compare(
     """
     if suite is not None:
         fixed = {"policies": policies, "--config": config, "--set": settings, "--world": world}
-        judging = {"--baseline": baseline, "--promise": promise, "--tolerance": tolerance}
+        judging = {"--baseline": baseline, "--promise": promise, "--tolerance": tolerance, "--concurrency": concurrency}
         _reject_options("--suite, which defines it", {**fixed, **judging})
         show_leaderboard(
             suite, traces=traces, seeds=seeds, rounds=rounds, out=out, store=save, workers=workers, json=json
         )
         return
     _reject_options("a comparison without --suite", {"--traces": traces, "--out": out})
-    plans = contenders(policies, config, settings, world, rounds, COMPARED)
+    usual = COMPARED if concurrency is None else SIMULATED
+    plans = contenders(policies, config, settings, world, rounds, usual, concurrency)
     count = seeds or (read_config(config).get("seeds", 10) if config is not None else 10)
-    built = [plan.build()[0] for plan in plans]  # reports invalid settings before the first run
+    built = [plan.start().policy for plan in plans]  # reports invalid settings before the first run
     names = [plan.name for plan in plans]
     if baseline is not None and baseline not in names:
         raise SettingError(
@@ -158,6 +170,9 @@ def compare(
     by_seed = [[replace(plan, seed=seed) for seed in range(count)] for plan in plans]
     judged_by = promise_of(built, promise)
     figures = _sweep(by_seed, judged_by, [tolerance_of(policy, tolerance) for policy in built], save, workers)
+    if concurrency is not None:
+        compare_slots(plans, figures, reference, judged_by, count, json=json)
+        return
     rows = [_compare(plan, judged, figures[reference]) for plan, judged in zip(plans, figures, strict=True)]
     if json:
         known = {"guaranteed_rate": judged_by.number, "accrual": judged_by.accrual}
@@ -192,9 +207,9 @@ def _simulate(plans: Sequence[RunPlan], save: Path | None) -> list[RoundColumns]
 
 
 def _simulate_in_memory(plan: RunPlan, progress: Progress) -> RoundColumns:
-    policy, world = plan.build()
-    records = progress.track(play(policy, world, plan.rounds), total=plan.rounds, description=f"Simulating {plan.name}")
-    return RoundColumns.from_records(records, clients=world.clients)
+    run = plan.start()
+    records = progress.track(run.play(plan.rounds), total=plan.rounds, description=f"Simulating {plan.name}")
+    return RoundColumns.from_records(records, clients=run.world.clients)
 
 
 def _sweep(
