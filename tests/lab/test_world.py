@@ -124,7 +124,9 @@ def test_a_round_without_arrivals_leaves_the_model_unchanged() -> None:
 
 def test_a_batched_round_equals_separate_rounds() -> None:
     with LearnerCache():
-        batched, alone = ([training_world(seed, items=50, evaluate_every=2) for seed in range(3)] for _ in range(2))
+        worlds = [training_world(seed, items=50, evaluate_every=2) for seed in (0, 1, 2) * 2]
+    of_rounds = [world for world in worlds if isinstance(world, TrainingWorld)]
+    batched, alone = of_rounds[:3], of_rounds[3:]
     for rounds in ((1, 1, 1), (2, 3, 4)):
         offers = [world.offer(round_) for world, round_ in zip(batched, rounds, strict=True)]
         chosen = [np.flatnonzero(offer.available)[:count] for offer, count in zip(offers, (3, 0, 2), strict=True)]

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from turnout.errors import SettingError
+from turnout.lab.buffered import BufferedTraining
 from turnout.lab.datasets import Dataset, load_dataset
 from turnout.lab.learners.base import Learner, Training
 from turnout.lab.learners.networks import paper_network
@@ -131,8 +132,12 @@ def training_world(
     weight_decay: float = 0.0,
     proximal: float = 0.0,
     evaluate_every: int = 1,
+    buffer: int | None = None,
+    server_rate: float = 1.0,
+    discount: float = 0.5,
+    mixing: float | None = None,
     world: Mapping[str, Any] | None = None,
-) -> TrainingWorld:
+) -> TrainingWorld | BufferedTraining:
     """Builds the world "training" of run plans: a model trained on a partitioned dataset in the paper's world.
 
     The keywords are the names of the settings in stored plans and TOML files.
@@ -151,7 +156,11 @@ def training_world(
         momentum: The momentum of the descent.
         weight_decay: The weight decay of the descent.
         proximal: The FedProx coefficient (`Training.proximal_mu`).
-        evaluate_every: The test accuracy is measured every `evaluate_every` rounds.
+        evaluate_every: The test accuracy is measured every `evaluate_every` rounds, or versions of the model.
+        buffer: The number of updates of a version, if there are no rounds (`concurrency` of the plan).
+        server_rate: The factor of the mean update of a version; without rounds.
+        discount: The exponent of the discount for staleness; without rounds.
+        mixing: The weight of a fresh update for FedAsync, with buffer=1; without rounds.
         world: Settings of the paper's world.
     """
     cache = _ACTIVE.get() or LearnerCache()
@@ -160,7 +169,14 @@ def training_world(
     learner = cache.learner(dataset, folder, model, hidden, training)
     labels = cache.dataset(dataset, folder).train_labels
     split = partition(labels, clients=inner.clients, items=items, gamma=parse_gamma(gamma), seed=seed)
-    return TrainingWorld(inner, Federation(learner, split, seed, evaluate_every))
+    federation = Federation(learner, split, seed, evaluate_every)
+    if buffer is not None:
+        return BufferedTraining(
+            inner, federation, buffer=buffer, server_rate=server_rate, discount=discount, mixing=mixing
+        )
+    if mixing is not None:
+        raise SettingError("mixing is a setting of training without rounds: set buffer to 1, too")
+    return TrainingWorld(inner, federation)
 
 
 def parse_gamma(gamma: float | str) -> float:

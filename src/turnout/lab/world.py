@@ -89,6 +89,11 @@ class TrainingWorld:
         """The long-run share of rounds in which each client is available."""
         return self.inner.availability
 
+    @property
+    def combines_cohorts(self) -> bool:
+        """Whether it needs rounds: the model of a round is the average over its cohort."""
+        return True
+
     def offer(self, round: int) -> RoundOffer:
         """Returns the offer of the inner world."""
         return self.inner.offer(round)

@@ -9,7 +9,7 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.kernel.rounds import RoundRecord
 from turnout.policies.base import SelectionPolicy, prefixed, subset
-from turnout.simulator.world import World
+from turnout.simulator.world import TurnWorld, World
 
 
 def play(policy: SelectionPolicy, world: World, rounds: int, *, first: int = 1) -> Iterator[RoundRecord]:
@@ -55,6 +55,8 @@ class RoundRun:
     """A run in rounds."""
 
     def __init__(self, policy: SelectionPolicy, world: World) -> None:
+        if isinstance(world, TurnWorld):
+            raise SettingError("this world has no rounds: set the concurrency of the plan")
         self.policy, self.world = policy, world
         self._done = 0
 

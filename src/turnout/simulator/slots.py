@@ -15,7 +15,7 @@ from turnout.kernel.arrays import BoolArray, as_count, as_number, saved_value
 from turnout.kernel.rounds import RoundOffer, RoundRecord
 from turnout.kernel.turns import InFlight, StartedTurn
 from turnout.policies.base import SelectionPolicy, prefixed, subset
-from turnout.simulator.world import ClockedWorld, World
+from turnout.simulator.world import ClockedWorld, CohortWorld, TurnWorld, World
 from turnout.store import RoundColumns
 
 #: The metrics of a record: when the turn began and ended, in seconds since the start of the run.
@@ -62,6 +62,10 @@ class SlotRun:
             raise SettingError(
                 f"{policy.name} cannot give turns one at a time: play it in rounds, or use another policy, such as "
                 "fair-pace"
+            )
+        if isinstance(world, CohortWorld) and world.combines_cohorts:
+            raise SettingError(
+                "this world averages the models of a cohort, so it needs rounds: for training, set buffer, such as 8"
             )
         self.policy, self.world = policy, world
         self.in_flight = InFlight(policy.clients)
@@ -165,9 +169,10 @@ class SlotRun:
     def _finish_one(self) -> None:
         """Ends the turn that ends next."""
         self.now, decision, record = heapq.heappop(self._flights)
-        self.in_flight.finish(int(record.report.clients[0]))
-        self.policy.tell_finished(record.report)
-        self._waiting[decision] = record
+        report = self.world.finish(record.report) if isinstance(self.world, TurnWorld) else record.report
+        self.in_flight.finish(int(report.clients[0]))
+        self.policy.tell_finished(report)
+        self._waiting[decision] = RoundRecord(record.selection, report)
 
     def _offer(self) -> RoundOffer:
         self._world_round += 1

@@ -47,3 +47,20 @@ class ClockedWorld(World, Protocol):
 
     def set_clock(self, seconds: float) -> None:
         """Sets the time of the next offer, in seconds since the start of the run."""
+
+
+@runtime_checkable
+class TurnWorld(World, Protocol):
+    """A world for turns without rounds, which is told when a turn ends; `play` starts the turn of one client."""
+
+    def finish(self, report: RoundReport) -> RoundReport:
+        """Ends a turn; returns its report with what is known only now."""
+
+
+@runtime_checkable
+class CohortWorld(World, Protocol):
+    """A world that needs rounds, because it combines the results of a cohort."""
+
+    @property
+    def combines_cohorts(self) -> bool:
+        """Whether it does."""

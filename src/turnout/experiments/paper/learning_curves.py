@@ -11,6 +11,7 @@ import numpy as np
 from turnout.errors import SettingError
 from turnout.experiments.framework.claims import Group
 from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.simulator.slots import FINISHED
 from turnout.store import RoundColumns
 
 Clock = Literal["rounds", "minutes"]
@@ -36,6 +37,8 @@ class LearningCurve:
         rows = np.flatnonzero(~np.isnan(accuracies))
         if not len(rows):
             raise SettingError("this run measured no accuracy: play it in the world 'training', for more rounds")
+        if FINISHED in columns.metrics:
+            return cls._without_rounds(accuracies, columns.metrics[FINISHED] / 60)
         clock = np.cumsum(columns.durations) / 60
         return cls(
             columns.rounds[rows],
@@ -44,6 +47,13 @@ class LearningCurve:
             int(columns.rounds[-1]),
             float(clock[-1]),
         )
+
+    @classmethod
+    def _without_rounds(cls, accuracies: FloatArray, finished: FloatArray) -> LearningCurve:
+        """Returns the curve of turns without rounds, in the order in which they ended, which counts as their round."""
+        order = np.argsort(finished, kind="stable")
+        rows = np.flatnonzero(~np.isnan(accuracies[order]))
+        return cls(rows + 1, finished[order][rows], accuracies[order][rows], len(order), float(finished.max()))
 
     @property
     def final(self) -> float:
