@@ -12,7 +12,7 @@ from policies.examples import INNER, WRAP, around
 from policies.literal_fair_pace import LiteralFairPace
 from turnout import POLICIES, FairPace, RoundOffer, RoundReport, SelectionPolicy, make_policy
 from turnout.errors import ReportError, SettingError
-from turnout.kernel.turns import InFlight, StartedTurn
+from turnout.kernel.slots.turns import InFlight, StartedTurn
 from turnout.policies import Eligible, RoundRobin, UniformRandom, WithGuarantee
 from turnout.policies.small_fleet import SmallFleet
 

@@ -17,7 +17,7 @@ from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.groups import GroupQueues
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.kernel.turns import StartedTurn
+from turnout.kernel.slots.turns import StartedTurn
 
 
 class SelectionPolicy(ABC):

@@ -61,7 +61,7 @@ from turnout.kernel.pace.presence import Presence
 from turnout.kernel.pace.prices import Pace, PaceOutlook, exact_prices, most_urgent, price_order, sharers
 from turnout.kernel.pace.usual import UsualContexts
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.kernel.turns import StartedTurn
+from turnout.kernel.slots.turns import StartedTurn
 from turnout.policies.base import prefixed, replaced, subset
 from turnout.policies.guaranteed import GuaranteedPolicy
 from turnout.policies.pace_times import ExpectedTimes, LearnedTimes, PaceTimes

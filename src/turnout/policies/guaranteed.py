@@ -16,7 +16,7 @@ from turnout.kernel.cohort import Cohort
 from turnout.kernel.fairness import FairnessQueues, OwedTurns
 from turnout.kernel.guarantee import Guarantee, GuaranteeSettings, Paid
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.kernel.turns import StartedTurn
+from turnout.kernel.slots.turns import StartedTurn
 from turnout.policies.base import SelectionPolicy, prefixed, replaced, subset
 
 

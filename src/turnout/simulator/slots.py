@@ -13,7 +13,7 @@ import numpy.typing as npt
 from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import BoolArray, as_count, as_number, saved_value
 from turnout.kernel.rounds import RoundOffer, RoundRecord
-from turnout.kernel.turns import InFlight, StartedTurn
+from turnout.kernel.slots.turns import InFlight, StartedTurn
 from turnout.policies.base import SelectionPolicy, prefixed, subset
 from turnout.simulator.world import ClockedWorld, CohortWorld, TurnWorld, World
 from turnout.store import RoundColumns

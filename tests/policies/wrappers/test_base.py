@@ -26,7 +26,7 @@ from policies.examples import (
 from turnout import RoundOffer, RoundReport, Selection, SelectionPolicy
 from turnout.errors import OfferError, ReportError, SettingError, StateError
 from turnout.kernel.rounds import LateArrivals
-from turnout.kernel.turns import StartedTurn
+from turnout.kernel.slots.turns import StartedTurn
 from turnout.policies import CoolDown, FedCS, Overcommit, RoundRobin, SkewedRandom, UniformRandom
 from turnout.policies.checks import CHECKS, check_policy
 from turnout.policies.registry import WRAPPERS

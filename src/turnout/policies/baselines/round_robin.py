@@ -11,7 +11,7 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count, load_array, smallest
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.kernel.turns import StartedTurn
+from turnout.kernel.slots.turns import StartedTurn
 from turnout.policies.base import SelectionPolicy
 
 

@@ -15,7 +15,7 @@ from turnout.kernel.arrays import BoolArray
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.kernel.turns import StartedTurn
+from turnout.kernel.slots.turns import StartedTurn
 from turnout.policies.base import SelectionPolicy, prefixed, replaced, subset
 from turnout.policies.signatures import setting_names
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, IntArray, as_count, load_array
 from turnout.kernel.rounds import RoundOffer, RoundReport
-from turnout.kernel.turns import StartedTurn
+from turnout.kernel.slots.turns import StartedTurn
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.wrappers.base import Wrapper, resize
 

@@ -40,7 +40,7 @@ from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.fairness import DEFAULT_RATE, FairnessQueues, OwedTurns, Rate
 from turnout.kernel.guarantee import AccountingSettings, Guarantee, GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.kernel.turns import StartedTurn
+from turnout.kernel.slots.turns import StartedTurn
 from turnout.policies.base import SelectionPolicy, prefixed, replaced, subset
 from turnout.policies.guaranteed import WeightedPolicy
 from turnout.policies.wrappers.base import Wrapper, ask_for_some, merge_selections

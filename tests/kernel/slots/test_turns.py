@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from turnout.errors import ReportError, StateError
 from turnout.kernel.fairness import FairnessQueues
-from turnout.kernel.turns import InFlight, StartedTurn
+from turnout.kernel.slots.turns import InFlight, StartedTurn
 
 NOBODY = np.empty(0, dtype=np.int64)
 
