@@ -267,6 +267,9 @@ def test_errors_are_reported_in_one_line(tmp_path: Path) -> None:
     assert "cannot read" in error_of("simulate", "--config", str(tmp_path / "none.toml"))
     assert "unknown policy 'rbcfs' (did you mean 'rbcsf'?)" in error_of("simulate", "rbcfs")
     assert "(did you mean 'speed_weight'?)" in error_of("simulate", "rbcsf", "--set", "speed_wait=3")
+    unused = error_of("simulate", "fair-pace", "random", "--set", "speed_weight=3")
+    assert "--set speed_weight=3 has no effect: it is no setting of fair-pace, random" in unused
+    assert "no setting of random" in error_of("simulate", "random", "--set", "rbcsf.speed_weight=3")
     assert "write a setting as NAME=VALUE" in error_of("simulate", "rbcsf", "--set", "speed_weight")
     assert "(did you mean 'availability'?)" in error_of("simulate", "--world", "availabilty=0.3")
     assert "largest feasible rate is 0.2" in error_of("simulate", "rbcsf", "--set", "guaranteed_rate=0.3")

@@ -111,6 +111,10 @@ def contenders(
     tables = tables or [{"name": name} for name in otherwise]
     world_settings = {**file.get("world", {}), **dict(parse_setting(text) for text in world or [])}
     world_name = world_settings.pop("name", "paper")
+    for text in settings or []:
+        if not any(_settings_for(table["name"], [text]) for table in tables):
+            names = ", ".join(dict.fromkeys(table["name"] for table in tables))
+            raise SettingError(f"--set {text} has no effect: it is no setting of {names}")
     plans = []
     for table in tables:
         policy_settings = dict(table)
