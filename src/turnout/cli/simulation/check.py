@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from turnout.cli.options import ConfigOption, JsonOption, print_json, read_config
+from turnout.cli.simulation.check_slots import check_slots
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, as_tolerance
@@ -37,15 +38,33 @@ def check(
         float | None,
         typer.Option(help=f"Turns that a client may be behind; by default {DEFAULT_TOLERANCE:g}."),
     ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Number of slots of a server without rounds; needs --times.")
+    ] = None,
+    times: Annotated[
+        str | None,
+        typer.Option(help="With --concurrency, seconds of a turn: one number for all, or one per client: 60,60,480."),
+    ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Check whether a promise is feasible, how much slack it has, which clients are at risk, and what is proved.
 
+    Without rounds (--concurrency), the slowest clients limit what can be guaranteed, because nobody is in two slots.
+
     Exit code: 0 if the rate is feasible, 1 if it is not.
 
     Example: turnout check --clients 100 --cohort-size 10 --rate 0.05
     """
+    if concurrency is not None:
+        unused = {"--cohort-size": cohort_size, "--availability": availability, "--tolerance": tolerance}
+        for name, value in {**unused, "--config": config}.items():
+            if value is not None:
+                raise SettingError(f"{name} cannot be used with --concurrency: omit it")
+        check_slots(times, clients, concurrency, rate, json=json)
+        return
+    if times is not None:
+        raise SettingError("--times needs --concurrency: rounds wait for the slowest client, whatever it takes")
     question = _question(clients, cohort_size, rate, availability, tolerance, config)
     shares: FloatArray = question["availability"]
     size, promised = question["cohort_size"], question["rate"]
