@@ -36,7 +36,7 @@ class _Flight(NamedTuple):
 class SlotRun:
     """Plays a policy in a world with `concurrency` slots; whenever one is free, a client is given a turn.
 
-    A decision is what a round is elsewhere: the world offers its clients anew for each, and the policy selects one of
+    A decision is what a round is elsewhere: for each, the world makes a new offer, and the policy selects one of
     those that are available and not training. The record of a turn has the number of its decision as its round, one
     client, the clients that earn with the decision as available, and the metrics `started` and `finished`, in seconds.
 

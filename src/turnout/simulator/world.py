@@ -51,7 +51,7 @@ class ClockedWorld(World, Protocol):
 
 @runtime_checkable
 class TurnWorld(World, Protocol):
-    """A world for turns without rounds, which is told when a turn ends; `play` starts the turn of one client."""
+    """A world for turns without rounds: `play` starts the turn of one client, and `finish` ends it."""
 
     def finish(self, report: RoundReport) -> RoundReport:
         """Ends a turn; returns its report with what is known only now."""
