@@ -13,6 +13,7 @@ import pytest
 from turnout import POLICIES, RBCSF, RoundOffer, RoundReport, Selection, SelectionPolicy, check_policy, make_policy
 from turnout.errors import PolicyCheckError
 from turnout.kernel.backend import using_kernel
+from turnout.kernel.slots.turns import StartedTurn
 from turnout.policies.checks import CHECKS
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
@@ -316,9 +317,36 @@ class UsesGlobalGenerator(LowestRows):
         return Selection(offer.round, np.array(rows, dtype=np.int64))
 
 
+class CountsSlotsAnyway(LowestRows):
+    """Counts turns for slots although it does not declare that it can."""
+
+    def tell_started(self, turn: StartedTurn) -> None:
+        pass
+
+
+class RemembersStarts(LowestRows):
+    """Depends on the turns that were given, which its state does not contain."""
+
+    fills_slots = True
+
+    def __init__(self, clients: int) -> None:
+        super().__init__(clients)
+        self.last = 0
+
+    def ask(self, offer: RoundOffer) -> Selection:
+        self.check_offer(offer)
+        rows = np.flatnonzero(offer.available)
+        return Selection(offer.round, np.sort(np.roll(rows, -self.last)[: self.places(offer)]))
+
+    def tell_started(self, turn: StartedTurn) -> None:
+        self.last = turn.client + 1
+
+
 @pytest.mark.parametrize(
     ("policy", "violation"),
     [
+        (CountsSlotsAnyway, "turns can be given one at a time or are refused: a turn that was given for a slot"),
+        (RemembersStarts, "turns can be given one at a time or are refused: decision 2: a restored policy selects"),
         (Nameless, "it has a name"),
         (CountsAsks, "asking changes nothing"),
         (AssignsTemporarily, "asking changes nothing: ask with places=None assigned the attribute 'cohort_size'"),

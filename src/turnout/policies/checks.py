@@ -16,12 +16,14 @@ import numpy as np
 from turnout.errors import OfferError, PolicyCheckError, SettingError, StateError, TurnoutError
 from turnout.kernel.arrays import BoolArray
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.kernel.slots.turns import InFlight, StartedTurn
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.small_fleet import SmallFleet
 
 Build: TypeAlias = Callable[[], SelectionPolicy]
 
 ROUNDS = 30
+SLOTS = 4
 
 
 def check_policy(
@@ -223,6 +225,37 @@ def replay_gives_the_same_next_selection(build: Build) -> None:
     _require(policy.ask(offer) == replayed.ask(offer), "replaying the reports gives another next selection")
 
 
+def turns_can_be_given_one_at_a_time_or_are_refused(build: Build) -> None:
+    """With `fills_slots`, a policy gives one turn for a slot while others last; otherwise it refuses to count it."""
+    policy, nobody = build(), np.empty(0, dtype=np.int64)
+    fleet, in_flight, reports = SmallFleet(clients=policy.clients), InFlight(policy.clients), dict[int, RoundReport]()
+    if not policy.fills_slots:
+        first = StartedTurn(1, 0, np.ones(policy.clients, dtype=np.bool_), nobody)
+        _require_refusal(lambda: policy.tell_started(first), "a turn that was given for a slot, without fills_slots")
+        return
+    for decision in range(1, ROUNDS + 1):
+        if len(in_flight) == min(SLOTS, policy.clients):
+            ended = int(in_flight.rows[0])
+            in_flight.finish(ended)
+            policy.tell_finished(reports.pop(ended))
+        offer = fleet.offer(decision).restricted(in_flight.idle, 1)
+        before, selection = policy.state(), policy.ask(offer)
+        _require_same_state(before, policy.state(), f"ask for one slot changed the state in decision {decision}")
+        restored = build()
+        restored.restore(before)
+        _require(restored.ask(offer) == selection, f"decision {decision}: a restored policy selects another client")
+        _require_size(policy, offer, selection, 1)
+        if not len(selection.clients):
+            continue
+        client, present = int(selection.clients[0]), offer.available | ~in_flight.idle
+        _require(bool(offer.available[client]), f"decision {decision}: {client} was selected but is not available")
+        capped = nobody if policy.debts is None else in_flight.capped(decision, policy.debts.decisions_per_turn())
+        turn = StartedTurn(decision, client, present, capped)
+        reports[client] = fleet.play(offer, selection)
+        policy.tell_started(turn)
+        in_flight.start(turn)
+
+
 def a_forgotten_client_leaves_no_trace(build: Build) -> None:
     """After `forget` the state does not depend on what the client reported, except in sums over many clients.
 
@@ -324,6 +357,7 @@ CHECKS: tuple[Callable[[Build], None], ...] = (
     it_continues_after_an_amendment,
     a_saved_state_does_not_change,
     replay_gives_the_same_next_selection,
+    turns_can_be_given_one_at_a_time_or_are_refused,
     a_forgotten_client_leaves_no_trace,
     bad_offers_and_reports_are_refused,
     global_random_state_is_untouched,

@@ -144,3 +144,24 @@ def test_a_turn_is_earned_with_as_many_decisions_as_the_rate_says() -> None:
     assert isinstance(limits, np.ndarray)
     assert limits[[0, 2]].tolist() == [2, 10]
     assert limits[1] > 10**15
+
+
+def test_a_payment_counts_what_was_forfeited_to_the_cap_before() -> None:
+    queues = FairnessQueues(2, "1/2", accrual="available", max_owed=1)
+    for _ in range(5):
+        queues.advance_decision(NOBODY, np.array([True, True]), NOBODY)
+    queues.pay(np.array([0]))
+    assert queues.owed.tolist() == [0.0, 1.0]
+    assert queues.forfeited.tolist() == [1.5, 1.5]
+    queues.advance_decision(NOBODY, np.array([True, False]), NOBODY)
+    assert queues.owed.tolist() == [0.5, 1.0]
+    assert queues.certificate([1, 0]).books_balance
+
+
+def test_a_client_that_has_left_earns_nothing_and_cannot_be_given_a_turn() -> None:
+    queues = FairnessQueues(3, "1/4", accrual="always")
+    queues.retire([2])
+    queues.advance_decision(np.array([0]), np.ones(3, dtype=np.bool_), np.array([1]))
+    assert queues.certificate([1, 0, 0]).promised.tolist() == [0.25, 0.0, 0.0]
+    with pytest.raises(ReportError, match="client 2 has retired"):
+        queues.advance_decision(np.array([2]), np.ones(3, dtype=np.bool_), NOBODY)
