@@ -41,16 +41,20 @@ def train_plans(
         workers: The number of CPU processes, by default one per core.
         save_every: The interval in seconds between snapshots of all runs with their models. It is extended if saving
             would take more than a twentieth of the time.
-        keep_models: Whether the store keeps the final state of each run, with its model.
+        keep_models: Whether the store keeps the final state of each run in rounds, with its model.
         watch: Called with the number of rounds that were just played.
-        on_round: Called with the plan and the record of each round; small models then run in this process.
+        on_round: Called with the plan and the record of each round, but not of turns without rounds; small models then
+            run in this process.
     """
     requested = list(plans)
-    small = [plan for plan in requested if plan.world_settings.get("model", "mlp") == "mlp"]
+    without_rounds = [plan for plan in requested if plan.concurrency is not None]
+    of_rounds = [plan for plan in requested if plan.concurrency is None]
+    small = [plan for plan in of_rounds if plan.world_settings.get("model", "mlp") == "mlp"]
     with LearnerCache(device, workers=workers) as cache:
+        _train_without_rounds(without_rounds, store, device, workers, watch)
         if small and not keep_models and on_round is None and device == "cpu":
             sweep(small, store, workers=workers, watch=None if watch is None else lambda plan: watch(plan.rounds))
-        runs = [_Run(plan, store, cache.made_by) for plan in missing_plans(requested, store)]
+        runs = [_Run(plan, store, cache.made_by) for plan in missing_plans(of_rounds, store)]
         learners = {id(run.world.federation.learner): run.world.federation.learner for run in runs}
         for learner in learners.values():
             batch = [run for run in runs if run.world.federation.learner is learner]
@@ -59,6 +63,23 @@ def train_plans(
             if has_snapshots and not keep_models:
                 store.compact()
     return [run_id(store, plan) for plan in requested]
+
+
+def _train_without_rounds(
+    plans: Sequence[RunPlan], store: RunStore, device: str, workers: int | None, watch: Watcher | None
+) -> None:
+    """Plays runs in which one client at a time is given a turn: small models in several processes, others one by one.
+
+    Args:
+        plans: The plans of the runs.
+        store: The store that holds finished runs and receives new ones.
+        device: The torch device on which convolutional networks train.
+        workers: The number of CPU processes, by default one per core.
+        watch: Called with the number of turns that were just played.
+    """
+    are_small = all(plan.world_settings.get("model", "mlp") == "mlp" for plan in plans)
+    processes = workers if are_small and device == "cpu" else 1
+    sweep(plans, store, workers=processes, watch=None if watch is None else lambda plan: watch(plan.rounds))
 
 
 class _Run:

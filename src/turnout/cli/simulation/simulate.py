@@ -45,8 +45,10 @@ from turnout.cli.simulation.judging import (
 )
 from turnout.cli.simulation.slots import compare_slots, show_slots
 from turnout.cli.studies.leaderboard import show_leaderboard
+from turnout.cli.studies.slot_board import show_slot_board
 from turnout.errors import SettingError, suggestion
 from turnout.experiments.framework.drawing import save_as
+from turnout.experiments.leaderboard.slots import SLOT_SUITES
 from turnout.experiments.leaderboard.suites import SUITES
 from turnout.experiments.paper.comparison import draw_overview, overview_tables
 from turnout.kernel.certificate import Tolerance
@@ -114,11 +116,14 @@ def simulate(
 def compare(
     policies: PoliciesArgument = None,
     suite: Annotated[
-        str | None, typer.Option(help=f"Leaderboard of all policies: {', '.join(SUITES)}; see docs/leaderboard.md.")
+        str | None,
+        typer.Option(
+            help=f"Leaderboard of all policies: {', '.join(SUITES)}; without rounds: {', '.join(SLOT_SUITES)}."
+        ),
     ] = None,
     traces: Annotated[
         list[Path] | None,
-        typer.Option(help="Trace file for --suite traces; by default clients are generated. Repeatable."),
+        typer.Option(help="Trace file for the suites with traces; by default clients are generated. Repeatable."),
     ] = None,
     config: ConfigOption = None,
     settings: SettingOption = None,
@@ -152,6 +157,14 @@ def compare(
         fixed = {"policies": policies, "--config": config, "--set": settings, "--world": world}
         judging = {"--baseline": baseline, "--promise": promise, "--tolerance": tolerance, "--concurrency": concurrency}
         _reject_options("--suite, which defines it", {**fixed, **judging})
+        suites = [*SUITES, *SLOT_SUITES]
+        if suite not in suites:
+            raise SettingError(f"unknown suite {suite!r}{suggestion(suite, suites)}; there are {', '.join(suites)}")
+        if suite in SLOT_SUITES:
+            show_slot_board(
+                suite, traces=traces, seeds=seeds, turns=rounds, out=out, store=save, workers=workers, json=json
+            )
+            return
         show_leaderboard(
             suite, traces=traces, seeds=seeds, rounds=rounds, out=out, store=save, workers=workers, json=json
         )

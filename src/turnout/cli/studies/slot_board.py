@@ -1,0 +1,137 @@
+"""`turnout compare --suite async`: a leaderboard without rounds."""
+
+from __future__ import annotations
+
+import json as json_format
+import math
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from turnout.analysis.statistics import format_interval
+from turnout.cli.interruption import resumable
+from turnout.cli.options import print_json, progress_bar
+from turnout.experiments.framework import drawing
+from turnout.experiments.framework.experiment import Findings
+from turnout.experiments.framework.reproduce import as_csv, reproduce, write_text
+from turnout.experiments.leaderboard.leaderboard import rows_of
+from turnout.experiments.leaderboard.slots import REFERENCE, SLOT_SUITES, TABLE, SlotBoard, SlotSuite
+from turnout.simulator.sweep import missing_plans
+from turnout.store import RunStore
+
+
+def show_slot_board(
+    name: str,
+    *,
+    traces: Sequence[Path] | None,
+    seeds: int | None,
+    turns: int | None,
+    out: Path | None,
+    store: Path | None,
+    workers: int | None,
+    json: bool,
+) -> None:
+    """Runs the missing simulations of a suite without rounds, prints its table, and writes it to a folder.
+
+    Args:
+        name: Name of the suite.
+        traces: Trace files that replace the generated clients of the suite `async-traces`.
+        seeds: Number of seeds; None for the suite's own.
+        turns: Number of turns; None for the suite's own.
+        out: Folder for figure and data, or None.
+        store: Store for the runs; None for one in `out`, or a temporary one.
+        workers: Number of worker processes; None for one per CPU core.
+        json: Print JSON instead of a table.
+    """
+    suite = SLOT_SUITES[name]
+    if traces:
+        suite = suite.on_traces(traces)
+    seeds, turns = seeds or suite.seeds, turns or suite.turns
+    for plans in suite.plans(1, turns).values():
+        plans[0].start()  # reports invalid settings before the first turn
+    if store is None and out is not None:
+        store = out / "runs.turnout"
+    findings = _run(SlotBoard(suite), seeds, turns, store, workers)
+    result = {
+        "suite": suite.name,
+        "title": suite.title,
+        "turns": turns,
+        "seeds": seeds,
+        "concurrency": suite.slots,
+        "clients": suite.clients,
+        "world": {"name": suite.world, **suite.world_settings},
+        "baseline": REFERENCE,
+        "policies": rows_of(findings.tables[TABLE]),
+    }
+    if out is not None:
+        write_text(out / f"{TABLE}.csv", as_csv(findings.tables[TABLE]))
+        write_text(out / f"{TABLE}.json", json_format.dumps(result, indent=2, ensure_ascii=False) + "\n")
+        write_text(out / f"{TABLE}.svg", drawing.as_svg(SlotBoard(suite).draw(findings)))
+    if json:
+        print_json(result)
+        return
+    _print(result, suite)
+    if out is not None:
+        Console().print(f"Figure and data are in {out}/", highlight=False)
+
+
+def _run(board: SlotBoard, seeds: int, turns: int, path: Path | None, workers: int | None) -> Findings:
+    plans = [plan for by_seed in board.plans(seeds, turns).values() for plan in by_seed]
+    with ExitStack() as stack:
+        if path is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        else:
+            stack.enter_context(resumable())
+            path.parent.mkdir(parents=True, exist_ok=True)
+        store = stack.enter_context(RunStore(path or folder / "runs.turnout"))
+        progress = stack.enter_context(progress_bar())
+        missing = missing_plans(plans, store)
+        task = progress.add_task(f"Simulating {len(missing)} runs", total=sum(plan.rounds for plan in missing))
+        (result,) = reproduce(
+            [board],
+            store,
+            seeds=seeds,
+            rounds=turns,
+            workers=workers,
+            watch=lambda played: progress.advance(task, played),
+        )
+        return result.findings
+
+
+def _print(result: dict[str, Any], suite: SlotSuite) -> None:
+    table = Table(
+        title=f"{suite.title}: {result['turns']:,} turns, {suite.slots} slots, {result['seeds']} seeds, mean ± 95 % "
+        "confidence"
+    )
+    columns = [("updates/s", "updates_per_second", 3), (f"× {REFERENCE}", "speedup", 2)]
+    if suite.trains:
+        target = result["policies"][0]["target"]
+        columns += [(f"min to {target:.3f}", "minutes_to_target", 2), ("final accuracy", "final_accuracy", 3)]
+    columns += [("staleness", "mean_staleness", 1), ("least share", "least_share", 2), ("shortfall", "shortfall", 2)]
+    for heading in ("policy", *(heading for heading, _, _ in columns), "promise, tolerance"):
+        table.add_column(heading, justify="left" if heading in ("policy", "promise, tolerance") else "right")
+    for row in result["policies"]:
+        cells = [row["contender"]]
+        for _, name, digits in columns:
+            band = row[f"{name}_band"]
+            never = f" ({row['never']} never)" if name == "minutes_to_target" and row["never"] else ""
+            worst = f" ({row['worst_shortfall']:.2f})" if name == "shortfall" else ""
+            shown = format_interval(row[name], math.nan if band is None else band, digits)
+            cells.append(f"{'≥ ' if never else ''}{shown}{never}{worst}")
+        status = f"{row['status']}, {row['tolerance']:g}"
+        table.add_row(*cells, f"({status})" if row["promised_share"] is None else status)
+    Console().print(table)
+    lines = (
+        f"The share in a name is what the policy guarantees to each client, of an equal share of the turns (1/"
+        f"{suite.clients}). In rounds: synchronous rounds with {suite.slots} clients.",
+        "Least share: the turns of the client with the fewest, divided by an equal share.",
+        "Shortfall: promised turns minus turns, the largest of any client at any time; the worst run is in "
+        "parentheses. Policies that promise nothing are judged by 75 %; their status is in parentheses.",
+        "Staleness: versions of the model that the server made during a turn.",
+    )
+    Console().print("\n".join(lines), highlight=False, style="dim")
