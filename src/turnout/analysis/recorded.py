@@ -196,6 +196,8 @@ def _recorded_fleet(path: Path) -> Recorded:
             raise SettingError(
                 f"{path} does not persist the statuses of its clients (persist_statuses=False): it cannot be replayed"
             )
+        if settings.concurrency is not None:
+            raise SettingError(f"{path} is a fleet without rounds: only rounds can be replayed")
         if not kept:
             raise SettingError(
                 f"{path} holds no closed round with its available clients: close at least one round before a replay"

@@ -35,6 +35,8 @@ from turnout.scheduler.reporter import Reporter
 from turnout.scheduler.rounds.history import JUDGED_AFTER, ClientHistory
 from turnout.scheduler.scheduler import Scheduler
 from turnout.scheduler.settings import SchedulerOptions, SchedulerSettings
+from turnout.scheduler.slots.records import FilledSlots
+from turnout.scheduler.slots.turns import GivenTurn
 from turnout.scheduler.status import SchedulerStatus
 
 __all__ = [
@@ -56,12 +58,14 @@ __all__ = [
     "ClientStatus",
     "Feature",
     "Features",
+    "FilledSlots",
     "Finding",
     "FleetEvent",
     "FleetReader",
     "FleetStatus",
     "FleetTotals",
     "Follower",
+    "GivenTurn",
     "LateTime",
     "OpenRound",
     "RecordedOffer",

@@ -196,7 +196,7 @@ def pack_offer(offer: RecordedOffer) -> tuple[bytes, bytes]:
     if offer.contexts is not None:
         header["features"] = offer.contexts.shape[1]
         arrays |= {f"context.{index}": _as_bytes_if_exact(column) for index, column in enumerate(offer.contexts.T)}
-    return pack(header, arrays), _pack_availability(offer.available)
+    return pack(header, arrays), pack_availability(offer.available)
 
 
 def unpack_offer(data: bytes, availability: bytes) -> RecordedOffer:
@@ -208,12 +208,12 @@ def unpack_offer(data: bytes, availability: bytes) -> RecordedOffer:
             header["round"],
             arrays["rows"],
             {name: arrays[f"reason.{name}"] for name in header["reasons"]},
-            _unpack_availability(availability, header["clients"]),
+            unpack_availability(availability, header["clients"]),
             np.column_stack(contexts) if contexts else None,
         )
 
 
-def _pack_availability(available: BoolArray) -> bytes:
+def pack_availability(available: BoolArray) -> bytes:
     """Returns one bit per client, compressed; in large fleets only if it gets much smaller, because that is slow."""
     bits = np.packbits(available).tobytes()
     sample = bits[:MASK_SAMPLE]
@@ -221,7 +221,8 @@ def _pack_availability(available: BoolArray) -> bytes:
     return zlib.compress(bits, 1 if is_worthwhile else 0)
 
 
-def _unpack_availability(availability: bytes, clients: int) -> BoolArray:
+def unpack_availability(availability: bytes, clients: int) -> BoolArray:
+    """Returns which clients are available, from the bits that `pack_availability` packed."""
     bits = inflate(availability, check_clients(clients) // 8 + 1)
     return unpack_mask(np.frombuffer(bits, dtype=np.uint8), clients)
 
@@ -315,7 +316,7 @@ def pack_closed(round: ClosedRound, *, opened: str, closed: str, wanted: int) ->
         closed: The time of the close, in ISO format.
         wanted: The number of updates that the round needed.
     """
-    availability = _pack_availability(round.available)
+    availability = pack_availability(round.available)
     arrays: dict[str, npt.NDArray[Any]] = {
         "rows": round.rows,
         "contexts": round.contexts,
@@ -349,7 +350,7 @@ def unpack_closed(data: bytes, availability: bytes | None) -> tuple[ClosedRound,
                     f"the availability in round {header['round']} does not match its digest: restore the file from a "
                     "backup"
                 )
-            available = _unpack_availability(availability, header["clients"])
+            available = unpack_availability(availability, header["clients"])
         closed = ClosedRound(
             header["round"],
             arrays["rows"],
@@ -365,6 +366,13 @@ def unpack_closed(data: bytes, availability: bytes | None) -> tuple[ClosedRound,
     return closed, header
 
 
+#: What clients reported in each kind of event: the arrays of values, by the array of the rows to which they belong.
+REPORTED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "close": {"rows": ("contexts", "seconds", "losses"), "late_rows": ("late_seconds",)},
+    "fill": {"rows": ("contexts",), "ended_rows": ("ended_seconds", "losses"), "late_rows": ("late_seconds",)},
+}
+
+
 def redact_event(kind: str, data: bytes, row: int, client: str, name: str) -> bytes:
     """Returns the data of an event without anything that a client reported; replays start from a later snapshot.
 
@@ -378,16 +386,15 @@ def redact_event(kind: str, data: bytes, row: int, client: str, name: str) -> by
     if kind == "join":
         ids = parse_stored(data)
         return json.dumps([name if joined == client else joined for joined in ids], ensure_ascii=False).encode()
-    if kind != "close":
+    if kind not in REPORTED:
         return data
     header, arrays = unpack(data)
-    if row not in arrays["rows"] and row not in arrays["late_rows"]:
+    if not any(row in arrays[rows] for rows in REPORTED[kind]):
         return data
-    for rows, values in (("rows", ("contexts", "seconds")), ("late_rows", ("late_seconds",))):
+    for rows, values in REPORTED[kind].items():
         own = arrays[rows] == row
         for value in values:
-            arrays[value] = arrays[value].copy()
-            arrays[value][own] = 0.0
-    if "losses" in arrays:
-        arrays["losses"] = np.where(arrays["rows"] == row, np.nan, arrays["losses"])
+            if value in arrays:
+                arrays[value] = arrays[value].copy()
+                arrays[value][own] = np.nan if value == "losses" else 0.0
     return pack(header, arrays)

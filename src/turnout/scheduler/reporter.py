@@ -89,7 +89,7 @@ def record(journal: Journal, outcomes: Sequence[Outcome], late_window: int) -> l
                 where = "in any round" if outcome.round is None else f"in round {outcome.round}"
                 raise ReportError(f"{outcome.client!r} was not selected {where}: check the id; nothing was recorded")
             turn = changed.get((turn.round, turn.id), turn)  # if an earlier outcome is of the same turn
-            if turn.round == opened:
+            if turn.round == opened or journal.is_open(turn.round):
                 updated = _updated_open_turn(turn, outcome, at)
             else:
                 updated = _updated_closed_turn(turn, outcome, closed, late_window, at)
@@ -150,7 +150,8 @@ class Reporter:
     def __init__(self, path: str | Path) -> None:
         self._mutex = threading.Lock()
         self._journal = Journal(Path(path), reporting=True)
-        self._late_window = int(self._journal.settings["late_window"])
+        settings = self._journal.settings
+        self._late_window = int(settings["late_window"]) * int(settings.get("concurrency") or 1)
 
     @property
     def path(self) -> Path:

@@ -41,11 +41,15 @@ from turnout.scheduler.operation.upkeep import drop_some, summarize_at_once, sum
 from turnout.scheduler.outcomes import KINDS
 from turnout.scheduler.records import OpenRound, RecordedOffer, Turn, has_context, pack_closed
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
-from turnout.scheduler.rounds.choosing import build_open_round
+from turnout.scheduler.rounds.choosing import build_offer, build_open_round
 from turnout.scheduler.rounds.closing import build_closed_round
 from turnout.scheduler.rounds.feasibility import require_feasible_fleet
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import DEFAULT_POLICY, SchedulerOptions, SchedulerSettings
+from turnout.scheduler.slots.filling import Filled, ended_turns, fill_slots
+from turnout.scheduler.slots.records import FILL, Flight, pack_fill
+from turnout.scheduler.slots.state import SlotFleet
+from turnout.scheduler.slots.turns import GivenTurn
 from turnout.scheduler.status import SchedulerStatus, status_of
 
 log = get_log("turnout.scheduler")
@@ -215,6 +219,7 @@ class Scheduler:
         with self._mutex:
             self._refuse_while_open("forget a client")
             row = self._row(client)
+            self._refuse_while_training(row, "forget")
             name = f"forgotten-{row}"
             while name in self._fleet.rows:
                 name += "-"
@@ -222,7 +227,7 @@ class Scheduler:
                 summary = summary_without(self._journal, self._settings, self._features, row, name)
                 memory.fleet.forget(row, name)
                 with self._journal.writing() as changes:
-                    since = memory.fleet.round - self._settings.late_window
+                    since = memory.fleet.round - self._settings.late_window * (self._settings.concurrency or 1)
                     last = changes.forget(row, client, name, since, summary)
                     state = memory.state(with_contexts=self._settings.persist_statuses)
                     changes.put_snapshot(last, state, now())  # without retention: older ones contain the client
@@ -326,6 +331,7 @@ class Scheduler:
             OfferError: If an id or a status is invalid; no client joins and no round is opened.
         """
         with self._mutex:
+            self._refuse_slots("choose")
             if self._opened is not None:
                 self._journal.check_writer()
             opened = self._opened or self._open_round(statuses)
@@ -333,7 +339,7 @@ class Scheduler:
 
     def report(
         self,
-        client: str,
+        client: str | int,
         seconds: float | None = None,
         *,
         loss: float | None = None,
@@ -342,13 +348,17 @@ class Scheduler:
         """Records that the update of a client arrived; returns False if that was recorded before.
 
         Args:
-            client: The id of the client.
+            client: The id of the client; in a fleet with a `concurrency`, the id of the turn.
             seconds: The exchange time, from sending the model until the update arrived; by default the time since the
                 selection.
             loss: The mean training loss of the client, for policies that use it. The loss of a late client is stored
                 but not learned.
             round: The round in which the client was selected; by default the latest.
         """
+        if isinstance(client, int):
+            with self._mutex:
+                turn = self._turn(client)
+                return self._record([Outcome(turn.id, self._elapsed_of(turn, seconds), round=turn.round, loss=loss)])[0]
         if seconds is None:
             with self._mutex:
                 opened = self._need_open()
@@ -376,8 +386,15 @@ class Scheduler:
         """The former name of `report_failure`."""
         return self.report_failure(client, why, round=round)
 
-    def report_failure(self, client: str, why: str, *, round: int | None = None) -> bool:
-        """Records that a client failed, which does not change its learned speed; returns False if that was recorded."""
+    def report_failure(self, client: str | int, why: str, *, round: int | None = None) -> bool:
+        """Records that a client failed, which does not change its learned speed; returns False if that was recorded.
+
+        In a fleet with a `concurrency`, `client` is the id of the turn.
+        """
+        if isinstance(client, int):
+            with self._mutex:
+                turn = self._turn(client)
+                return self._record([Outcome(turn.id, why=why, round=turn.round)])[0]
         return self._record([Outcome(client, why=why, round=round)])[0]
 
     def predicted(self) -> dict[str, float]:
@@ -426,6 +443,7 @@ class Scheduler:
         bound if it is reported within `late_window` rounds.
         """
         with self._mutex:
+            self._refuse_slots("close_round")
             opened = self._need_open()
             if after is not None:
                 as_number("after", after, ReportError, above=0)
@@ -458,6 +476,118 @@ class Scheduler:
                 except StoreError as error:  # the round is closed and recorded without it
                     log.warning("no snapshot was written: %s", error)
             return RoundRecord(Selection(opened.round, opened.rows, dict(opened.reasons)), report)
+
+    # Turns without rounds
+
+    def fill(self, statuses: Statuses) -> list[GivenTurn]:
+        """Gives one client a turn for every free slot, in a fleet with a `concurrency`; returns the new turns.
+
+        Turns whose results were reported, or whose deadline has passed, have ended: they are learned from, and their
+        slots are free. The new turns are in the file before they are returned.
+
+        Args:
+            statuses: The available clients, as for `choose`; those that are training may be among them.
+        """
+        with self._mutex:
+            self._need_slots("fill")
+            resolved = self._features.resolve(statuses, self._settings.model_size)
+            joined = self._new_ids(resolved) if isinstance(resolved, Mapping) else []
+            with self._changing() as memory:
+                filled = self._fill(memory, resolved, joined)
+            log.event(
+                logging.INFO,
+                "fill",
+                fleet=self.path.name,
+                decision=self._fleet.round,
+                given=len(filled.flights),
+                ended=len(filled.event.ended),
+            )
+            if filled.flights:
+                self._warnings.after_round(self._fleet, self._settings)
+            return [self._given(flight) for flight in filled.flights]
+
+    def in_flight(self) -> list[GivenTurn]:
+        """Returns the turns whose results are not known yet, in a fleet with a `concurrency`; also after a crash."""
+        with self._mutex:
+            self._need_slots("in_flight")
+            flights, turns = self._memory.flights, self._journal.turns_under_way()
+            return [self._given(flights[turn.round]) for turn in turns if turn.kind is None]
+
+    def _fill(self, memory: FleetState, resolved: Any, joined: Sequence[str]) -> Filled:
+        fleet = memory.fleet
+        assert isinstance(fleet, SlotFleet)
+        first_row = len(fleet.ids)
+        fleet.join(joined)
+        if not fleet.ids:
+            raise OfferError("the fleet has no clients: fill with the status of at least one, or register some")
+        if not fleet.round and not self._settings.allow_infeasible:
+            require_feasible_fleet(fleet)
+        with self._journal.writing() as changes:
+            ended, late = ended_turns(memory.flights, self._journal.turns_under_way())
+            waiting = self._journal.pending_late_turns(fleet.round - self._settings.late_window * fleet.slots)
+            filled = fill_slots(
+                fleet,
+                self._settings,
+                lambda: build_offer(fleet, self._features, self._settings, resolved),
+                ended,
+                late,
+                waiting,
+            )
+            event = filled.event
+            if not len(event.rows) and not len(event.ended) and not waiting and not joined:
+                return filled
+            changes.add_clients(first_row, joined)
+            written = event if self._settings.persist_statuses else event.without_contexts()
+            number = changes.add_event(FILL, *pack_fill(written))
+            changes.drop_flights(event.ended.decisions.tolist())
+            changes.put_turns([*late, *(replace(turn, folded=fleet.round) for turn in waiting)])
+            changes.put_flights(filled.flights, [fleet.ids[flight.row] for flight in filled.flights])
+            changes.put_closed_round(fleet.round)
+            if filled.offer is not None:
+                changes.put_offer(filled.offer, event.at)
+            drop_some(changes, self._settings, fleet.round)
+            changes.put_writer_figures(writer_figures(self._journal.figures(), self._refused)._asdict())
+            for decision in event.ended.decisions.tolist():
+                del memory.flights[decision]
+            memory.flights |= {flight.decision: flight for flight in filled.flights}
+            memory.unsaved += 1
+            if memory.unsaved >= SNAPSHOT_EVERY or not self._settings.persist_statuses:
+                write_snapshot(changes, self._settings, memory, number)
+        return filled
+
+    def _turn(self, decision: int) -> Turn:
+        """Returns the turn of a decision; raises ReportError if there is none."""
+        self._need_slots("a report with the id of a turn")
+        turns = self._journal.turns_of(decision)
+        if not turns:
+            raise ReportError(f"there is no turn {decision}: report with the id of a turn that fill returned")
+        return turns[0]
+
+    def _elapsed_of(self, turn: Turn, seconds: float | None) -> float:
+        """Returns the seconds that were reported, or those since the turn was given."""
+        if seconds is not None:
+            return seconds
+        flight = self._memory.flights.get(turn.round)
+        elapsed = math.nan if flight is None else flight.elapsed
+        if math.isnan(elapsed):
+            raise ReportError(f"{UNKNOWN_ELAPSED}: pass the seconds that {turn.id!r} took")
+        return elapsed
+
+    def _newest_turns(self) -> list[Turn]:
+        """Returns the turns that may have been reported last, in a fleet without rounds."""
+        newest = self._fleet.round
+        return self._journal.turns_between(newest - 4 * (self._settings.concurrency or 1), newest)
+
+    def _given(self, flight: Flight) -> GivenTurn:
+        return GivenTurn(flight.decision, self._fleet.ids[flight.row], flight.deadline, flight.reasons)
+
+    def _need_slots(self, method: str) -> None:
+        if self._settings.concurrency is None:
+            raise SettingError(f"{method} needs a fleet with a concurrency: use choose and close_round")
+
+    def _refuse_slots(self, method: str) -> None:
+        if self._settings.concurrency is not None:
+            raise SettingError(f"{method} needs a fleet with rounds: use fill, and report with the id of the turn")
 
     def abandon_round(self) -> None:
         """Cancels a round without any reports, as if its cohort had never been selected."""
@@ -520,7 +650,10 @@ class Scheduler:
     def status(self) -> SchedulerStatus:
         """Returns a summary of the fleet; its string form is for people."""
         with self._mutex:
-            turns = [] if self._opened is None else self._journal.turns_of(self._opened.round)
+            if self._settings.concurrency is not None:
+                turns = self._journal.turns_under_way()
+            else:
+                turns = [] if self._opened is None else self._journal.turns_of(self._opened.round)
             elapsed = 0.0 if self._opened is None else self._opened.elapsed
             return status_of(self._fleet, self._opened, turns, elapsed, self.notices())
 
@@ -532,7 +665,8 @@ class Scheduler:
                 self._journal.figures(),
                 round=number,
                 opened=memory.opened,
-                turns=self._journal.turns_of(number),
+                turns=self._journal.turns_of(number) if self._settings.concurrency is None else self._newest_turns(),
+                flights=list(memory.flights.values()) if self._settings.concurrency is not None else None,
                 unsaved=memory.unsaved,
                 refused=self._refused,
                 certificate=memory.fleet.certificate() if memory.fleet.ids else None,
@@ -623,7 +757,7 @@ class Scheduler:
             while self._journal.redact():  # a client whose forgetting was interrupted
                 pass
             self.snapshot()
-            summarize_at_once(self._journal, self._settings, self._features, self._fleet.round)
+            summarize_at_once(self._journal, self._settings, self._features, self._memory)
             is_left = True
             while is_left:
                 with self._journal.writing() as changes:
@@ -721,8 +855,9 @@ class Scheduler:
     def _record(self, outcomes: Sequence[Outcome]) -> list[bool]:
         with self._mutex:
             self._ensure_loaded()
+            window = self._settings.late_window * (self._settings.concurrency or 1)
             try:
-                is_new = record(self._journal, outcomes, self._settings.late_window)
+                is_new = record(self._journal, outcomes, window)
             except ReportError as error:
                 self._refused += 1
                 log.event(logging.INFO, "refuse", fleet=self.path.name, error=str(error))
@@ -740,6 +875,13 @@ class Scheduler:
     def _refuse_while_open(self, what: str) -> None:
         if self._opened is not None:
             raise ReportError(f"round {self._opened.round} is open: close or abandon it before you {what}")
+
+    def _refuse_while_training(self, row: int, what: str) -> None:
+        turn = next((number for number, flight in self._memory.flights.items() if flight.row == row), None)
+        if turn is not None:
+            raise ReportError(
+                f"{self._fleet.ids[row]!r} is training: report the result of turn {turn} and fill before you {what} it"
+            )
 
     def _new_ids(self, ids: Sequence[str] | Mapping[str, Any]) -> list[str]:
         """Returns the ids that are not in the fleet yet, without duplicates."""

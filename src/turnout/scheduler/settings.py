@@ -43,6 +43,7 @@ class SchedulerOptions(TypedDict, total=False):
     keep_rounds: int | str | timedelta | None
     keep_offers: int | str | timedelta | None
     persist_statuses: bool
+    concurrency: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ class SchedulerSettings:
             If not, selections are the same, but they can only be explained in part, and the file has no replay. The
             learned times are written after every round instead. After a crash, nothing is learned from the round that
             was open and from clients that were late.
+        concurrency: The number of slots of a fleet without rounds: whenever one is free, `fill` gives one client a turn
+            (docs/asynchronous.md). None for a fleet with rounds.
     """
 
     policy: str = DEFAULT_POLICY
@@ -98,6 +101,7 @@ class SchedulerSettings:
     keep_rounds: int | str | timedelta | None = None
     keep_offers: int | str | timedelta | None = None
     persist_statuses: bool = True
+    concurrency: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.settings, Mapping):
@@ -125,6 +129,10 @@ class SchedulerSettings:
                 f"keep_rounds must be at least late_window, {self.late_window}, got {self.keep_rounds}: late clients "
                 "of these rounds may still report"
             )
+        if self.concurrency is not None:
+            object.__setattr__(self, "concurrency", as_count("concurrency", self.concurrency, SettingError))
+            if self.overcommit != 1:
+                raise SettingError("overcommit needs rounds: leave it out if the fleet has a concurrency")
         refuse_functions(self.settings)
         try:
             json.dumps(asdict(self), allow_nan=False)
@@ -150,7 +158,10 @@ class SchedulerSettings:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings as they are stored in the file."""
-        return {STORED_NAMES.get(name, name): value for name, value in asdict(self).items()}
+        stored = {STORED_NAMES.get(name, name): value for name, value in asdict(self).items()}
+        if self.concurrency is None:  # as in files of earlier versions
+            del stored["concurrency"]
+        return stored
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SchedulerSettings:

@@ -12,6 +12,7 @@ from turnout.kernel.certificate import Certificate, PromiseSummary
 from turnout.log import printable
 from turnout.scheduler.records import OpenRound, Turn
 from turnout.scheduler.rounds.state import Fleet
+from turnout.scheduler.slots.state import SlotFleet
 
 #: The number of clients that a list shows.
 SHOWN = 10
@@ -38,6 +39,8 @@ class SchedulerStatus:
         promise: Whether the promise is kept, in a few numbers; None if there is none.
         worst: The client that is furthest behind its promise; None if there is none.
         notices: What an operator should know about the settings and the clients.
+        slots: The number of slots of a fleet without rounds, in which `round` is the last decision, and `out` are the
+            clients that are training; None for a fleet with rounds.
     """
 
     clients: int
@@ -55,6 +58,7 @@ class SchedulerStatus:
     promise: PromiseSummary | None
     worst: str | None
     notices: list[str]
+    slots: int | None = None
 
     @property
     def resting(self) -> dict[str, int]:
@@ -82,6 +86,10 @@ class SchedulerStatus:
             lines.append(f"pending    {len(self.out)}: {_some(self.out)}")
             if self.failed:
                 lines.append(f"failed     {_some([f'{client} ({why})' for client, why in self.failed.items()])}")
+        elif self.slots is not None:
+            lines.append(f"turns      {self.round:,} were given; {len(self.out)} of {self.slots} slots are in use")
+            if self.out:
+                lines.append(f"training   {_some(self.out)}")
         else:
             lines.append(f"round      {self.round} is closed, no round is open")
         if self.behind:
@@ -89,8 +97,9 @@ class SchedulerStatus:
                 f"behind     {_some([f'{client} by {turns:.2f} turns' for client, turns in self.behind.items()])}"
             )
         if self.backing_off:
+            unit = "round" if self.slots is None else "turn"
             lines.append(
-                f"back-off   {_some([f'{client} until round {last}' for client, last in self.backing_off.items()])}"
+                f"back-off   {_some([f'{client} until {unit} {last}' for client, last in self.backing_off.items()])}"
             )
         if self.promise_sentence is not None:
             lines.append(f"promise    {self.promise_sentence}")
@@ -129,6 +138,7 @@ def status_of(
         promise=promise,
         worst=None if promise is None or promise.worst is None else fleet.ids[promise.worst],
         notices=notices,
+        slots=fleet.slots if isinstance(fleet, SlotFleet) else None,
     )
 
 

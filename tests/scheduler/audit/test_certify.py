@@ -262,7 +262,7 @@ def test_a_line_of_a_record_has_at_most_the_longest_length(monkeypatch: pytest.M
 
 def test_the_verifier_runs_without_turnout_and_is_short(certified: Path, tmp_path: Path) -> None:
     source = Path(verify.__file__)
-    assert len(source.read_text().splitlines()) < 240
+    assert len(source.read_text().splitlines()) < 300
     imports = {
         line.split()[1].split(".")[0] for line in source.read_text().splitlines() if line[:5] in ("impor", "from ")
     }

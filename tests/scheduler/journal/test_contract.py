@@ -259,7 +259,7 @@ def test_a_summary_takes_the_place_of_rounds_that_are_no_longer_kept(open_journa
             changes.put_snapshot(event, state_after(number, 3), AT, Retention(rounds=4))
     kept = [entry[:3] for entry in journal.events() if entry[1] == "close"][-4:]
     with journal.writing() as changes:
-        assert changes.summarize(Retention(rounds=4), 10, 2, AT)
+        assert changes.summarize(Retention(rounds=4), 10, 8, AT)
         while changes.trim():
             pass
     summary, first = journal.summary(), journal.first_state()

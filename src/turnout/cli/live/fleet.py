@@ -171,12 +171,17 @@ def _status_rows(
         yield "reported", [f"{len(found.arrived)} of {found.wanted} required", *_shorten(found.arrived)]
         pending = f"{len(found.out)} since {found.elapsed:.1f} s" if found.out else "none"
         yield "pending", [pending, *_shorten(found.out)]
+    elif found.slots is not None:
+        yield "turns", [f"{found.round:,} were given; {len(found.out)} of {found.slots} slots are in use"]
+        if found.out:
+            yield "training", _shorten(found.out)
     else:
         yield "round", [f"{found.round} is closed, no round is open" if found.round else "no round was opened yet"]
+    unit = "round" if found.slots is None else "turn"
     lists = {
         "failed": [f"{client}: {why}" for client, why in found.failed.items()],
         "behind": [f"{client} by {turns:.2f} turns" for client, turns in found.behind.items()],
-        "backing off": [f"{client} until round {last}, inclusive" for client, last in found.backing_off.items()],
+        "backing off": [f"{client} until {unit} {last}, inclusive" for client, last in found.backing_off.items()],
     }
     yield from ((heading, _shorten(lines)) for heading, lines in lists.items() if lines)
     if promise is not None:

@@ -12,7 +12,7 @@ import numpy as np
 from turnout.dashboard.sources.base import align_reasons
 from turnout.dashboard.sources.ledger import EVERY_ROUND_UP_TO, Ledger, PlayedRound
 from turnout.dashboard.sources.training import read_training_metrics
-from turnout.errors import ReportError
+from turnout.errors import ReportError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
 from turnout.policies.explain.explanation import Explanation
@@ -42,6 +42,11 @@ class FleetSource:
         self._path = path
         self._reader = FleetReader(path)
         try:
+            if self._reader.settings.concurrency is not None:
+                raise SettingError(
+                    f"{path} is a fleet without rounds, which the dashboard does not show yet: read its status, its "
+                    "certificate and its explanations instead"
+                )
             self._follower = self._reader.follow()
         except BaseException:
             self._reader.close()

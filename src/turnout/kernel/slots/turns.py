@@ -92,6 +92,10 @@ class InFlight:
         """The clients that are training, in the order in which they were given their turns."""
         return np.array(list(self._training), dtype=np.int64)
 
+    def decision_of(self, row: int) -> int:
+        """Returns the number of the decision that gave a client its present turn; 0 if it is idle."""
+        return self._training.get(row, 0)
+
     @property
     def unearned(self) -> IntArray:
         """The number of decisions with which each client earned nothing, because its turn lasted too long."""

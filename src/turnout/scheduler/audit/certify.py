@@ -22,13 +22,15 @@ from turnout.scheduler.journal.reader import FleetReader, ReplayStart
 from turnout.scheduler.journal.replay import live_policy, stored_features
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
+from turnout.scheduler.slots.state import SlotFleet
 from turnout.store.files.atomic import atomic_write
 from turnout.version import __version__
 
 #: Format 2 states the tolerance, how far each client is behind and whether the promise is kept; format 1 only stated
 #: whether the books balance, which `holds` was the name of. Format 3 has amendments of the terms. Format 4 begins with
 #: a summary of events that are not part of the record.
-FORMAT, FORMAT_WITH_AMENDMENTS, FORMAT_WITH_SUMMARY = 2, 3, 4
+#: Format 5 has turns without rounds, and perhaps a summary.
+FORMAT, FORMAT_WITH_AMENDMENTS, FORMAT_WITH_SUMMARY, FORMAT_WITHOUT_ROUNDS = 2, 3, 4, 5
 
 
 def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
@@ -72,6 +74,8 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
         if start is not None:
             before = {"event": start.event, "round": start.fleet.round}
             header |= {"format": FORMAT_WITH_SUMMARY, "summary": before}
+        if settings.concurrency is not None:
+            header["format"] = FORMAT_WITHOUT_ROUNDS
         # Clients that are new in the open round are not part of the record until it is closed.
         joined = len(state.fleet.ids) - (0 if state.opened is None else len(state.opened.joined))
         digest = hashlib.sha256()
@@ -163,7 +167,7 @@ def _record_lines(reader: FleetReader, header: dict[str, Any], start: ReplayStar
     if start is not None:
         terms = _terms(start.fleet.policy, terms["judged_after"])
         header = {**header, "settings": start.settings, "terms": terms}
-    elif header["format"] == FORMAT_WITH_AMENDMENTS:
+    elif reader.amendments:
         created = reader.created_with
         terms = _amended_terms(created, {"judged_after": terms["judged_after"]})
         header = {**header, "settings": created, "terms": terms}
@@ -186,13 +190,16 @@ def _summary_entry(start: ReplayStart) -> dict[str, Any]:
     entries = _client_entries(certificate, fleet.ids)
     stated = ("turns", "promised_units", "owed_units", "forfeited_units", "broken_since")
     left = [fleet.ids[row] for row in np.flatnonzero(fleet.counters.retired).tolist()]
-    return {
+    entry = {
         "event": start.event,
         "kind": "summary",
         "round": fleet.round,
         "clients": {name: {key: entry[key] for key in stated} for name, entry in entries.items()},
         "left": left,
     }
+    if isinstance(fleet, SlotFleet):
+        entry["training"] = {fleet.ids[row]: decision for decision, row in fleet.training().items()}
+    return entry
 
 
 def _line(entry: dict[str, Any]) -> bytes:

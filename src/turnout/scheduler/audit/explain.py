@@ -42,7 +42,7 @@ def explain_client(
         raise ReportError(f"there is no round {number} to explain: choose one from 1 to {newest}")
     ids = state.fleet.ids
     with journal.reading():
-        recorded = journal.offer(number)
+        recorded = journal.offer(number) if settings.concurrency is None else _slot_offer(journal, number)
         selection = _recorded_selection(journal, recorded, number)
         try:
             fleet = state.fleet if number > state.fleet.round else load_before(journal, settings, features, number)
@@ -55,7 +55,8 @@ def explain_client(
     if recorded is None or contexts is None:
         why = _why_not_recorded(recorded, settings)
         return inexact_explanation(fleet.policy, selection, row, ids.__getitem__, why)
-    offer = RoundOffer(number, recorded.available, contexts)
+    places = None if settings.concurrency is None else 1
+    offer = RoundOffer(number, recorded.available, contexts, places=places)
     return explain_choice(fleet.policy, offer, selection, row, ids.__getitem__)
 
 
@@ -63,6 +64,27 @@ def explain_closed_round(reader: FleetReader, fleet: Fleet, row: int, number: in
     """Explains a closed round with the state of a follower, instead of loading the current state again."""
     with closing(Journal(reader.path, read_only=True)) as journal:
         return explain_client(journal, FleetState(fleet, None, 0), reader.settings, reader.features, row, number)
+
+
+def _slot_offer(journal: Journal, decision: int) -> RecordedOffer | None:
+    """Returns the offer of a decision about one slot.
+
+    Several slots may be filled at once: only the offer of the first is recorded, and those that were given a turn
+    before this decision were not available any more.
+    """
+    first = journal.last_offer(decision)
+    recorded = None if first is None else journal.offer(first)
+    if first is None or recorded is None or first == decision:
+        return recorded
+    turns = journal.turns_between(first, decision)
+    if any(turn.round == decision for turn in turns) and len(turns) == decision - first + 1:
+        given = np.array([turn.row for turn in turns if turn.round < decision], dtype=np.int64)
+        own = np.array([turn.row for turn in turns if turn.round == decision], dtype=np.int64)
+        left = recorded.available.copy()
+        left[given] = False
+        contexts = None if recorded.contexts is None else recorded.contexts[left[recorded.available]]
+        return RecordedOffer(decision, own, {}, left, contexts)
+    return None
 
 
 def _recorded_selection(journal: Journal, offer: RecordedOffer | None, number: int) -> Selection:

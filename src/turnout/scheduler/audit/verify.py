@@ -9,6 +9,10 @@ units_per_turn, but not below 0. A debt above cap_units is forfeited. After the 
 turns · units_per_turn behind: broken beyond the tolerance (in turns), otherwise kept below one turn. broken_since is
 the round since which it is broken, recorded after the round judged_after. The worst client that has not left decides on
 the overall status. New terms count from the next round on, and all counts continue in the new units.
+In a fleet without rounds (format 5), a line "fill" first ends turns, then gives turns, one decision after the other.
+With each decision, clients accrue as in a round, also those that are training, unless they have trained for more
+decisions than earn a turn: units_per_turn / rate_units. A turn counts when it is given or, if paid is "contributed",
+when it ends.
 Terms must follow from the settings beside them. The certificate has the last terms; the record must give the same
 certificate. Certificates of format 1 have no tolerance and no status; those of format 3 have amendments. In format 4,
 line 1 is a summary of earlier events that are not part of the record: the counts after them, with which it begins.
@@ -38,18 +42,21 @@ def recount(lines: Iterable[bytes]) -> dict[str, Any]:
     header: dict[str, Any] = {}
     clients: dict[str, dict[str, Any]] = {}
     left: set[str] = set()
+    training: dict[str, int] = {}  # without rounds: the decision that gave each training client its turn
     for number, line in enumerate(lines):
         digest.update(line)
         event = json.loads(line, object_pairs_hook=_unique_keys)
-        if number == 1 and header["format"] > 3:
+        if number == 1 and "summary" in header:
             rounds, clients, left = begin(header, event)
+            training = event["training"] if header["format"] > 4 else {}
             continue
-        expected = number + (header["summary"]["event"] - 1 if number and header["format"] > 3 else 0)
+        expected = number + (header["summary"]["event"] - 1 if number and "summary" in header else 0)
         _require(event["event"] == expected, f"line {number} is event {event['event']}")
         if number == 0:
             header = event
-            known = header["format"] in (1, 2, 3, 4)
+            known = header["format"] in (1, 2, 3, 4, 5)
             _require(known, f"format {header['format']} needs another version of the verifier")
+            _require(("summary" in header) <= (header["format"] > 3), "only formats 4 and 5 have a summary")
             _require(header["policy"] == header["settings"]["policy"], "the policy is not that of the settings")
             check_terms(header["settings"], header["terms"], header["format"])
         elif event["kind"] == "join":
@@ -62,13 +69,15 @@ def recount(lines: Iterable[bytes]) -> dict[str, Any]:
             check_terms(event["settings"], event["terms"], header["format"])
             amend(header["terms"], event["terms"], clients)
             header |= {"terms": event["terms"], "settings": event["settings"]}
+        elif event["kind"] == "fill" and header["format"] > 4:
+            rounds = fill(header["terms"], clients, left, training, event, rounds)
         else:
             rounds += 1
             _require((event["kind"], event["round"]) == ("round", rounds), f"line {number} is not round {rounds}")
             play(header["terms"], clients, left, event)
             if header["format"] > 1:
                 judge(header["terms"], clients, rounds)
-    events = number + (header["summary"]["event"] - 1 if header["format"] > 3 else 0)
+    events = number + (header["summary"]["event"] - 1 if "summary" in header else 0)
     counted = {"events": events, "rounds": rounds, "record_sha256": digest.hexdigest()}
     units = header["terms"]["units_per_turn"]
     books_balance = all(
@@ -153,11 +162,57 @@ def play(terms: dict[str, Any], clients: dict[str, dict[str, Any]], left: set[st
             client["promised_units"] += rate
             client["owed_units"] += rate
         if outcomes.get(name) == "arrived" or (name in outcomes and terms["paid"] == "chosen"):
-            client["turns"] += 1
-            client["owed_units"] = max(client["owed_units"] - terms["units_per_turn"], 0)
-        over = 0 if terms["cap_units"] is None else max(client["owed_units"] - terms["cap_units"], 0)
-        client["owed_units"] -= over
-        client["forfeited_units"] += over
+            _pay(terms, client)
+        _forfeit(terms, client)
+
+
+def fill(
+    terms: dict[str, Any],
+    clients: dict[str, dict[str, Any]],
+    left: set[str],
+    training: dict[str, int],
+    event: dict[str, Any],
+    decisions: int,
+) -> int:
+    """Applies a call of `fill`: ends turns, then gives turns; returns the number of the last decision."""
+    for turn in event["ended"]:
+        _require(training.pop(turn["client"], None) == turn["turn"], f"turn {turn['turn']} ends, but was not under way")
+        if terms["paid"] == "contributed" and turn["outcome"] == "arrived":
+            _pay(terms, clients[turn["client"]])
+    mask = None if event["present"] is None else bytes.fromhex(event["present"])
+    _require(mask is not None or terms["accrual"] == "always", f"the presence at decision {decisions} is not recorded")
+    for turn in event["turns"]:
+        decisions += 1
+        name = turn["client"]
+        _require(turn["turn"] == decisions, f"turn {turn['turn']} is not that of decision {decisions}")
+        _require(name in clients and name not in left, f"{name!r} has not joined, or has left")
+        _require(name not in training, f"{name!r} is given a turn while it is training")
+        for row, (other, client) in enumerate(clients.items()):
+            present = mask is None or bool(mask[row // 8] >> (7 - row % 8) & 1)
+            _require(present or other != name, f"{name!r} is given turn {decisions}, but was not available")
+            rate = terms["rate_units"][row] if isinstance(terms["rate_units"], list) else terms["rate_units"]
+            since = training.get(other, decisions)
+            is_capped = rate > 0 and decisions - since > terms["units_per_turn"] // rate
+            if other not in left and not is_capped and (present or terms["accrual"] == "always"):
+                client["promised_units"] += rate
+                client["owed_units"] += rate
+            if other == name and terms["paid"] == "chosen":
+                _pay(terms, client)
+            _forfeit(terms, client)
+        training[name] = decisions
+        judge(terms, clients, decisions)
+    return decisions
+
+
+def _pay(terms: dict[str, Any], client: dict[str, Any]) -> None:
+    client["turns"] += 1
+    client["owed_units"] = max(client["owed_units"] - terms["units_per_turn"], 0)
+
+
+def _forfeit(terms: dict[str, Any], client: dict[str, Any]) -> None:
+    over = 0 if terms["cap_units"] is None else max(client["owed_units"] - terms["cap_units"], 0)
+    client["owed_units"] -= over
+    client["forfeited_units"] += over
 
 
 def amend(old: dict[str, Any], new: dict[str, Any], clients: dict[str, dict[str, Any]]) -> None:
@@ -168,9 +223,7 @@ def amend(old: dict[str, Any], new: dict[str, Any], clients: dict[str, dict[str,
     for client in clients.values():
         for key in ("promised_units", "owed_units", "forfeited_units"):
             client[key] *= finer
-        over = 0 if new["cap_units"] is None else max(client["owed_units"] - new["cap_units"], 0)
-        client["owed_units"] -= over
-        client["forfeited_units"] += over
+        _forfeit(new, client)
     judge(new, clients, 0)
 
 

@@ -29,6 +29,7 @@ from turnout.scheduler.records import (
     settings_digest,
 )
 from turnout.scheduler.retention import LEAST_ROUNDS, Retention
+from turnout.scheduler.slots.records import Flight, pack_flight
 from turnout.store.encoding.packing import pack_compact_snapshot
 
 #: The most clients of one join event, so that it can be read and redacted in a short time.
@@ -99,6 +100,23 @@ class Changes:
             [(turn.round, turn.row, turn.id, turn.checksum) for turn in turns],
         )
 
+    def put_flights(self, flights: Sequence[Flight], ids: Sequence[str]) -> None:
+        """Writes turns that are under way, of the clients with these ids, before they are returned to the server."""
+        for flight, client in zip(flights, ids, strict=True):
+            data = pack_flight(flight)
+            digest = digest_of(b"", str(flight.decision), data)
+            self._db.execute("INSERT INTO open_round VALUES (?, ?, ?)", (flight.decision, data, digest))
+            turn = Turn(flight.decision, flight.row, client)
+            self._db.execute(
+                "INSERT INTO turns (round, row, id, seal) VALUES (?, ?, ?, ?)",
+                (turn.round, turn.row, turn.id, turn.checksum),
+            )
+
+    def drop_flights(self, decisions: Sequence[int]) -> None:
+        """Deletes turns that are no longer under way; all of them must be."""
+        for decision in decisions:
+            self.drop_open_round(decision)
+
     def put_offer(self, offer: RecordedOffer, at: str) -> None:
         """Writes the offer from which the cohort of the open round was selected, at the time `at`."""
         data, volunteers = pack_offer(offer)
@@ -167,13 +185,13 @@ class Changes:
             else:
                 self._db.execute("DELETE FROM snapshot WHERE seq = ?", (number,))
 
-    def summarize(self, retention: Retention, newest_round: int, late_window: int, at: str) -> bool:
+    def summarize(self, retention: Retention, newest_round: int, settled: int, at: str) -> bool:
         """Lets a snapshot take the place of all rounds before it that are no longer kept; returns whether one does.
 
         Args:
             retention: For how long rounds are kept.
             newest_round: The last closed round.
-            late_window: The number of rounds in which late clients can still report.
+            settled: The last round whose turns can no longer change.
             at: The present time, in ISO format.
         """
         if pending_redactions(self._db):  # their digests are being computed
@@ -181,7 +199,7 @@ class Changes:
         event = 0
         for number, round_, taken in self._db.execute("SELECT seq, round, at FROM snapshot ORDER BY seq").fetchall():
             is_over = round_ is not None and retention.is_over(round_, taken, newest_round, at)
-            if is_over and round_ <= newest_round - late_window:
+            if is_over and round_ <= settled:
                 event = number
         if event:
             write_summary(self._db, event)

@@ -17,10 +17,18 @@ from turnout.kernel.rounds import round_seconds
 from turnout.scheduler.journal.amendments import AMEND, Amendment
 from turnout.scheduler.outcomes import KINDS, OUTCOME_OF_KIND, SURPLUS
 from turnout.scheduler.records import unpack_closed
+from turnout.scheduler.slots.records import FILL, FilledSlots, unpack_fill
 from turnout.store.encoding.packing import parse_stored
 
 #: The kind of an event, by the name under which it is stored.
-EVENT_KINDS = {"join": "joined", "close": "closed", "retire": "retired", "forget": "forgotten", AMEND: "amended"}
+EVENT_KINDS = {
+    "join": "joined",
+    "close": "closed",
+    FILL: "filled",
+    "retire": "retired",
+    "forget": "forgotten",
+    AMEND: "amended",
+}
 
 
 class LateTime(NamedTuple):
@@ -83,13 +91,15 @@ class FleetEvent:
 
     Attributes:
         number: The number of the event, from 1.
-        kind: "joined", "retired", "forgotten", "closed" or "amended".
+        kind: "joined", "retired", "forgotten", "closed", "filled" or "amended".
         clients: The clients that joined or left, or the cohort of the closed round. A forgotten client has the name
             that replaced its id.
         rows: The rows of these clients.
         stored: The kind, the data and the packed availability, as they are stored in the journal.
         closed: The round, if one was closed.
         amended: The change of settings, if they were amended.
+        filled: The turns that have ended and those that were given, in a fleet without rounds.
+        ended: The clients whose turns have ended.
     """
 
     number: int
@@ -99,6 +109,8 @@ class FleetEvent:
     stored: tuple[str, bytes, bytes | None] = field(repr=False)
     closed: RecordedRound | None = None
     amended: Amendment | None = None
+    filled: FilledSlots | None = None
+    ended: tuple[str, ...] = ()
 
 
 def decode_event(
@@ -120,6 +132,11 @@ def decode_event(
     if kind == "close":
         closed = _decode_closed_round(data, availability, ids)
         return FleetEvent(number, "closed", closed.clients, tuple(closed.rows.tolist()), stored, closed)
+    if kind == FILL:
+        filled = unpack_fill(data, availability)
+        rows = tuple(filled.rows.tolist())
+        given, ended = (tuple(ids[row] for row in part) for part in (rows, filled.ended.rows.tolist()))
+        return FleetEvent(number, "filled", given, rows, stored, filled=filled, ended=ended)
     if kind == AMEND:
         return FleetEvent(number, "amended", (), (), stored, amended=Amendment.unpack(data))
     content = parse_stored(data)
@@ -158,6 +175,8 @@ def event_to_dict(event: FleetEvent) -> dict[str, Any]:
     closed, kind = event.closed, event.stored[0]
     if event.amended is not None:
         return {"event": event.number, "kind": kind, **event.amended.to_dict()}
+    if event.filled is not None:
+        return {"event": event.number, "kind": kind, **_fill_to_dict(event, event.filled)}
     if closed is None:
         clients = {"clients": list(event.clients)} if kind == "join" else {"client": event.clients[0]}
         return {"event": event.number, "kind": kind, **clients}
@@ -178,4 +197,36 @@ def event_to_dict(event: FleetEvent) -> dict[str, Any]:
         "losses": [None if loss is None or math.isnan(loss) else loss for loss in losses],
         "contexts": None if np.isnan(closed.contexts).any() else closed.contexts.tolist(),
         "late": [{"client": late.client, "round": late.round, "seconds": late.seconds} for late in closed.late],
+    }
+
+
+def _fill_to_dict(event: FleetEvent, filled: FilledSlots) -> dict[str, Any]:
+    ended = filled.ended
+    numbers = zip(
+        ended.decisions.tolist(),
+        event.ended,
+        ended.kinds.tolist(),
+        ended.seconds.tolist(),
+        ended.losses.tolist(),
+        strict=True,
+    )
+    return {
+        "at": filled.at,
+        "present": np.packbits(filled.present).tobytes().hex() if event.stored[2] is not None else None,
+        "ended": [
+            {
+                "turn": decision,
+                "client": client,
+                "outcome": KINDS[kind],
+                "seconds": seconds,
+                "loss": None if math.isnan(loss) else loss,
+            }
+            for decision, client, kind, seconds, loss in numbers
+        ],
+        "turns": [{"turn": filled.first + index, "client": client} for index, client in enumerate(event.clients)],
+        "contexts": None if np.isnan(filled.contexts).any() else filled.contexts.tolist(),
+        "late": [
+            {"turn": decision, "seconds": seconds}
+            for decision, seconds in zip(filled.late_decisions.tolist(), filled.late_seconds.tolist(), strict=True)
+        ],
     }

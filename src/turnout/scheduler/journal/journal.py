@@ -48,6 +48,7 @@ from turnout.scheduler.records import (
     unpack_offer,
     unpack_open,
 )
+from turnout.scheduler.slots.records import Flight, unpack_flight
 from turnout.store.encoding.packing import parse_stored, unpack_snapshot
 from turnout.store.files.database import create, single_value, translate_sqlite_errors
 from turnout.store.files.lock import Writer, WriterLock
@@ -188,9 +189,8 @@ class Journal:
 
     def snapshot_age(self) -> int:
         """Returns the number of rounds that were closed since the last snapshot."""
-        query = (
-            "SELECT COUNT(*) FROM events WHERE kind = 'close' AND seq > (SELECT COALESCE(MAX(seq), 0) FROM snapshot)"
-        )
+        newest = "(SELECT COALESCE(MAX(seq), 0) FROM snapshot)"
+        query = f"SELECT COUNT(*) FROM events WHERE kind IN ('close', 'fill') AND seq > {newest}"
         with self._file.reading() as db:
             return int(single_value(db, query))
 
@@ -350,7 +350,7 @@ class Journal:
         """Returns whether the availability of clients is stored for every closed round since the summary."""
         with self._file.reading() as db:
             first = read_summary(db).event
-            closed = single_value(db, "SELECT COUNT(*) FROM events WHERE kind = 'close' AND seq > ?", first)
+            closed = single_value(db, "SELECT COUNT(*) FROM events WHERE kind IN ('close', 'fill') AND seq > ?", first)
             return bool(closed == single_value(db, "SELECT COUNT(*) FROM masks WHERE seq > ?", first))
 
     def open_round(self) -> OpenRound | None:
@@ -363,6 +363,17 @@ class Journal:
         if digest != digest_of(b"", str(number), data):
             raise self.corruption(f"the open round {number} does not match its digest")
         return unpack_open(data)
+
+    def flights(self) -> dict[int, Flight]:
+        """Returns the turns under way of a fleet without rounds, by decision."""
+        with self._file.reading() as db:
+            stored = db.execute("SELECT round, data, digest FROM open_round ORDER BY round").fetchall()
+        flights = {}
+        for number, data, digest in stored:
+            if digest != digest_of(b"", str(number), data):
+                raise self.corruption(f"the turn {number} that is under way does not match its digest")
+            flights[int(number)] = unpack_flight(data)
+        return flights
 
     def count_joined(self, event: int) -> int:
         """Returns how many clients had joined by this event, inclusive; by the summary, if the event is before it."""
@@ -392,6 +403,18 @@ class Journal:
         if digest != offer_digest(round, volunteers, data):
             raise self.corruption(f"the offer of round {round} does not match its digest")
         return unpack_offer(data, volunteers)
+
+    def last_offer(self, round: int) -> int | None:
+        """Returns the last round up to `round` whose offer is recorded; None if there is none."""
+        with self._file.reading() as db:
+            found = db.execute("SELECT MAX(round) FROM offers WHERE round <= ?", (round,)).fetchone()[0]
+        return None if found is None else int(found)
+
+    def turns_between(self, first: int, last: int) -> list[Turn]:
+        """Returns the turns of the rounds from `first` to `last`."""
+        query = "SELECT * FROM turns WHERE round BETWEEN ? AND ? ORDER BY round, row"
+        with self._file.reading() as db:
+            return self._decode_turns(db, db.execute(query, (first, last)).fetchall())
 
     def head(self) -> str:
         """Returns the digest of the newest event, which covers all events."""
@@ -436,6 +459,17 @@ class Journal:
         with self._file.reading() as db:
             stored = db.execute("SELECT round FROM open_round").fetchone()
         return None if stored is None else int(stored[0])
+
+    def is_open(self, round: int) -> bool:
+        """Returns whether a round is open, or the turn of a decision under way."""
+        with self._file.reading() as db:
+            return db.execute("SELECT 1 FROM open_round WHERE round = ?", (round,)).fetchone() is not None
+
+    def turns_under_way(self) -> list[Turn]:
+        """Returns the turns under way of a fleet without rounds, with the outcomes reported so far, by decision."""
+        query = "SELECT t.* FROM turns t JOIN open_round o ON t.round = o.round ORDER BY t.round"
+        with self._file.reading() as db:
+            return self._decode_turns(db, db.execute(query).fetchall())
 
     def turns_since(self, round: int) -> list[Turn]:
         """Returns all turns after a round, and checks that the index by id contains each of them."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from turnout.errors import SettingError, StoreError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.rounds import RoundReport
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.registry import make_policy, setting_default, with_defaults
+from turnout.policies.registry import make_policy, nested_settings, setting_default, with_defaults
 from turnout.scheduler.features import PAPER_FEATURES, Columns, Feature, Features
 from turnout.scheduler.journal.amendments import AMEND, Amendment, settings_at
 from turnout.scheduler.journal.events import unknown_event
@@ -24,6 +24,8 @@ from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.records import ClosedRound, OpenRound, unpack_closed
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
+from turnout.scheduler.slots.records import FILL, Flight, unpack_fill
+from turnout.scheduler.slots.state import SlotFleet
 from turnout.store.encoding.packing import parse_stored
 
 #: Settings for which live fleets have other defaults than simulations: turns are earned by being available and paid for
@@ -47,11 +49,13 @@ class FleetState:
         fleet: The clients and the policy, after all events.
         opened: The open round, if any.
         unsaved: The number of rounds that were closed since the last snapshot.
+        flights: The turns under way of a fleet without rounds, by decision.
     """
 
     fleet: Fleet
     opened: OpenRound | None
     unsaved: int
+    flights: dict[int, Flight] = field(default_factory=dict)
 
     def close(self, closed: ClosedRound) -> RoundReport:
         """Applies the close of the open round; returns the report that the policy learned from."""
@@ -92,10 +96,16 @@ def load(journal: Journal, settings: SchedulerSettings, features: Features, *, j
             restore(journal, fleet, snapshot.state, ids)
         for _, kind, data, availability in journal.events(after):
             apply_event(fleet, kind, data, availability)
-            unsaved += kind == "close"
+            unsaved += kind in ("close", FILL)
         journal.check_head()
         if fleet.ids != ids:
             raise journal.corruption("the table of clients does not agree with the join events")
+        if isinstance(fleet, SlotFleet):
+            flights = journal.flights()
+            _check_turns(journal, fleet.round, None, settings.late_window * fleet.slots)
+            if {decision: flight.row for decision, flight in flights.items()} != fleet.training():
+                raise journal.corruption("the turns under way are not those of the decisions")
+            return FleetState(fleet, None, unsaved, flights)
         opened = journal.open_round()
         _check_turns(journal, fleet.round, opened, settings.late_window)
         if opened is not None:
@@ -113,6 +123,11 @@ def load_before(journal: Journal, settings: SchedulerSettings, features: Feature
         for _, kind, data, availability in journal.events(after):
             if kind == "close" and fleet.round + 1 == round:
                 return fleet
+            if kind == FILL and isinstance(fleet, SlotFleet):
+                filled = unpack_fill(data, availability)
+                if filled.first <= round <= filled.last:
+                    fleet.fill(filled.until(round - 1))
+                    return fleet
             apply_event(fleet, kind, data, availability)
     raise StoreError(f"round {round} was not closed in {journal.path}: check the number of the round")
 
@@ -123,7 +138,7 @@ def load_after(journal: Journal, settings: SchedulerSettings, features: Features
         after, fleet = _load_saved(journal, settings, features, before=round)
         for number, kind, data, availability in journal.events(after):
             apply_event(fleet, kind, data, availability)
-            if kind == "close" and fleet.round == round:
+            if kind in ("close", FILL) and fleet.round == round:
                 return number, fleet
     raise StoreError(f"round {round} was not closed in {journal.path}: check the number of the round")
 
@@ -148,15 +163,35 @@ def live_policy(settings: SchedulerSettings, features: int, clients: int) -> Sel
     """
     deadline = settings.deadline if isinstance(settings.deadline, int | float) else LONGEST_WAIT
 
+    slots = {} if settings.concurrency is None else {"cohort_size": 1}
+
     def defaults(name: str, own: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**LIVE_DEFAULTS, "features": features, "max_owed": _default_max_owed(name, own, deadline)}
+        return {**LIVE_DEFAULTS, **slots, "features": features, "max_owed": _default_max_owed(name, own, deadline)}
 
     policy = make_policy(settings.policy, clients, **with_defaults(settings.policy, settings.settings, defaults))
     if policy.requires_expected_times:
         raise SettingError(
             f"the policy {settings.policy} requires the true expected times, unknown in a live fleet: use fair-pace"
         )
+    if settings.concurrency is not None and policy.cohort_size != 1:
+        raise SettingError(
+            f"cohort_size must be 1, or left out, in a fleet with a concurrency, got {policy.cohort_size}: turns are "
+            "given one at a time"
+        )
+    if settings.concurrency is not None and not policy.fills_slots:
+        raise SettingError(
+            f"the policy {settings.policy} cannot give turns one at a time: leave out concurrency, or use fair-pace"
+        )
+    if settings.concurrency is not None and policy.guarantee is not None and not _has_rate(settings):
+        raise SettingError(
+            "a fleet with a concurrency needs the guaranteed_rate in its settings: a share of all turns, at most 1 "
+            "divided by the number of clients"
+        )
     return policy
+
+
+def _has_rate(settings: SchedulerSettings) -> bool:
+    return any("guaranteed_rate" in own for _, own in nested_settings(settings.policy, settings.settings))
 
 
 def _default_max_owed(policy: str, settings: Mapping[str, Any], longest_wait: float) -> int | None:
@@ -214,11 +249,14 @@ def stored_features(stored: Mapping[str, Any]) -> Features:
 
 def fresh_fleet(settings: SchedulerSettings, features: Features) -> Fleet:
     """Returns the state of a fleet that no client has joined."""
-    return Fleet(
-        lambda clients: live_policy(settings, features.outputs, clients),
-        backoff_after=settings.rest_after,
-        late_window=settings.late_window,
-    )
+
+    def build(clients: int) -> SelectionPolicy:
+        return live_policy(settings, features.outputs, clients)
+
+    after, window = settings.rest_after, settings.late_window
+    if settings.concurrency is None:
+        return Fleet(build, backoff_after=after, late_window=window)
+    return SlotFleet(build, backoff_after=after, late_window=window, slots=settings.concurrency)
 
 
 def fleet_at(journal: Journal, event: int, settings: SchedulerSettings, features: Features) -> Fleet:
@@ -272,6 +310,12 @@ def apply_event(fleet: Fleet, kind: str, data: bytes, availability: bytes | None
                 "is missing: repair the file, or restore a backup"
             )
         fleet.close(closed)
+    elif kind == FILL:
+        if availability is None:
+            raise StoreError("the presence of clients at a decision is not stored any more: restore a backup")
+        if not isinstance(fleet, SlotFleet):
+            raise StoreError("the fleet has rounds, but its journal has turns without rounds: restore a backup")
+        fleet.fill(unpack_fill(data, availability))
     elif kind == "retire":
         fleet.retire(parse_stored(data)["row"])
     elif kind == AMEND:

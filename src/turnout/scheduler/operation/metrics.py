@@ -11,6 +11,7 @@ from typing import Any
 from turnout.kernel.certificate import Certificate
 from turnout.scheduler.journal.figures import JournalFigures, WriterFigures
 from turnout.scheduler.records import OpenRound, Turn
+from turnout.scheduler.slots.records import Flight
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class SchedulerMetrics:
         refused_reports: The reports that this process has refused.
         turns_behind: How many turns the client that is furthest behind is behind its promise; negative if all are
             ahead.
+        turns_in_flight: Without rounds, the number of turns that are under way.
+        oldest_turn_seconds: For how long the oldest of them has lasted; NaN if unknown.
     """
 
     round: int
@@ -43,6 +46,8 @@ class SchedulerMetrics:
     snapshot_age_rounds: int
     refused_reports: int
     turns_behind: float | None
+    turns_in_flight: int | None = None
+    oldest_turn_seconds: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the figures by name."""
@@ -58,6 +63,7 @@ def metrics_of(
     unsaved: int,
     refused: int,
     certificate: Certificate | None,
+    flights: Sequence[Flight] | None = None,
 ) -> SchedulerMetrics:
     """Computes the figures.
 
@@ -69,6 +75,7 @@ def metrics_of(
         unsaved: The rounds that were closed since the last snapshot.
         refused: The reports that were refused.
         certificate: What was promised, if anything was.
+        flights: Without rounds, the turns that are under way.
     """
     of_writer = writer_figures(figures, refused)
     summary = None if certificate is None else certificate.summary()
@@ -84,6 +91,8 @@ def metrics_of(
         snapshot_age_rounds=unsaved,
         refused_reports=of_writer.refused_reports,
         turns_behind=None if summary is None or summary.worst is None else summary.worst_behind,
+        turns_in_flight=None if flights is None else len(flights),
+        oldest_turn_seconds=flights[0].elapsed if flights else None,
     )
 
 

@@ -156,8 +156,10 @@ def longest_wait(fleet: Fleet, speed_weight: float) -> LongWait | None:
 
 
 def _notices(fleet: Fleet, settings: SchedulerSettings) -> Iterator[str]:
-    if settings.deadline is None:
+    if settings.deadline is None and settings.concurrency is None:
         yield "no deadline is set: a round in which a client never reports stays open until it is closed"
+    elif settings.deadline is None:
+        yield "no deadline is set: the slot of a client that never reports stays in use"
     yield promise_notice(fleet, settings)
     yield waiting_notice(fleet, settings)
     yield infeasible_notice(fleet)

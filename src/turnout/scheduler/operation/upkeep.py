@@ -12,6 +12,7 @@ from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.replay import FleetState, fleet_at, load_after, restore
 from turnout.scheduler.records import unpack_closed
 from turnout.scheduler.settings import SchedulerSettings
+from turnout.scheduler.slots.records import FILL, unpack_fill
 
 log = get_log("turnout.scheduler")
 
@@ -21,8 +22,14 @@ def write_snapshot(changes: Changes, settings: SchedulerSettings, memory: FleetS
     at, retention = now(), settings.round_retention
     changes.put_snapshot(event, memory.state(with_contexts=settings.persist_statuses), at, retention)
     if retention is not None:
-        changes.summarize(retention, memory.fleet.round, settings.late_window, at)
+        changes.summarize(retention, memory.fleet.round, last_settled(memory, settings), at)
     memory.unsaved = 0
+
+
+def last_settled(memory: FleetState, settings: SchedulerSettings) -> int:
+    """Returns the last round, or decision, whose turns can no longer change: nobody may report late, and none lasts."""
+    last = memory.fleet.round - settings.late_window * (settings.concurrency or 1)
+    return min(last, *(decision - 1 for decision in memory.flights)) if memory.flights else last
 
 
 def drop_some(changes: Changes, settings: SchedulerSettings, round: int) -> bool:
@@ -39,16 +46,16 @@ def drop_some(changes: Changes, settings: SchedulerSettings, round: int) -> bool
     return is_left
 
 
-def summarize_at_once(journal: Journal, settings: SchedulerSettings, features: Features, round: int) -> None:
+def summarize_at_once(journal: Journal, settings: SchedulerSettings, features: Features, memory: FleetState) -> None:
     """Replaces all rounds that are no longer kept by a summary, also if no snapshot was kept for it.
 
     Args:
         journal: The journal of the fleet.
         settings: Its settings, which state for how long rounds are kept.
         features: Its features.
-        round: The last closed round.
+        memory: Its present state.
     """
-    last = _last_dropped_round(journal, settings, round)
+    last = _last_dropped_round(journal, settings, memory)
     if last <= journal.summary().round:
         return
     if not journal.has_all_availability():  # a large fleet: one of its snapshots becomes the summary in time
@@ -60,21 +67,27 @@ def summarize_at_once(journal: Journal, settings: SchedulerSettings, features: F
         changes.put_summary(event, state, now())
 
 
-def _last_dropped_round(journal: Journal, settings: SchedulerSettings, round: int) -> int:
-    """Returns the last round that is no longer kept; 0 if all are."""
-    retention = settings.round_retention
+def _last_dropped_round(journal: Journal, settings: SchedulerSettings, memory: FleetState) -> int:
+    """Returns the last round that is no longer kept; 0 if all are. Without rounds, it is that of a call of `fill`."""
+    retention, newest = settings.round_retention, memory.fleet.round
     if retention is None:
         return 0
-    newest = round - settings.late_window
-    if retention.rounds is not None:
-        return max(min(newest, round - retention.rounds), 0)
+    settled = last_settled(memory, settings)
+    if retention.rounds is not None and settings.concurrency is None:
+        return max(min(settled, newest - retention.rounds), 0)
     found, at = 0, now()
     for _, kind, data, _ in journal.events():
-        if kind == "close":
+        if kind not in ("close", FILL):
+            continue
+        if kind == FILL:
+            filled = unpack_fill(data, None)
+            last, closed_at = filled.last, filled.at
+        else:
             closed, header = unpack_closed(data, None)
-            if closed.round > newest or not retention.is_over(closed.round, header["closed"], round, at):
-                break
-            found = closed.round
+            last, closed_at = closed.round, header["closed"]
+        if last > settled or not retention.is_over(last, closed_at, newest, at):
+            break
+        found = last
     return found
 
 

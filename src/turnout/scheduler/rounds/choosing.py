@@ -46,7 +46,7 @@ def build_open_round(
     opened = OpenRound(
         round=number,
         wanted=len(rows) if target is None else min(target, len(rows)),
-        deadline=_deadline(fleet, settings, rows, cohort_contexts),
+        deadline=deadline_of(fleet, settings, rows, cohort_contexts),
         opened=now(),
         monotonic=time.monotonic(),
         boot=boot_id(),
@@ -173,7 +173,7 @@ def _smallest_sufficient(try_size: Callable[[int], tuple[Selection, bool]], smal
     return selection
 
 
-def _deadline(fleet: Fleet, settings: SchedulerSettings, rows: IntArray, contexts: FloatArray) -> float | None:
+def deadline_of(fleet: Fleet, settings: SchedulerSettings, rows: IntArray, contexts: FloatArray) -> float | None:
     """Returns the deadline of a round in seconds, or None if it has none."""
     if settings.deadline != "auto":
         return settings.deadline

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from turnout.errors import StoreError
-from turnout.scheduler.audit.doctor import tables
+from turnout.scheduler.audit.doctor import slots, tables
 from turnout.scheduler.audit.doctor.findings import (
     RESTORE,
     CheckResult,
@@ -67,11 +67,9 @@ def examine(path: Path) -> list[Finding]:
             "settings": lambda: _check_settings(db),
             "summary": lambda: tables.check_summary(db),
             "events": lambda: tables.check_events(db),
-            "availability": lambda: tables.check_availability(db),
             "clients": lambda: tables.check_clients(db),
             "turns": lambda: tables.check_turns(db),
-            "rounds": lambda: tables.check_rounds(db),
-            "open round": lambda: tables.check_open_round(db),
+            **(_checks_without_rounds(db) if _is_without_rounds(db) else _checks_of_rounds(db)),
         }
         log = run_check("log", lambda: _check_log(db, path), ACCEPT_OLDER)
         findings = [readable, pages, log, *(run_check(part, check) for part, check in checks.items())]
@@ -86,6 +84,28 @@ def examine(path: Path) -> list[Finding]:
             run_check("size", lambda: _describe_size(db, path)),
         )
         return [*findings, *(Finding(finding.part, None, finding.message) for finding in information)]
+
+
+def _checks_of_rounds(db: sqlite3.Connection) -> dict[str, Callable[[], CheckResult]]:
+    return {
+        "availability": lambda: tables.check_availability(db),
+        "rounds": lambda: tables.check_rounds(db),
+        "open round": lambda: tables.check_open_round(db),
+    }
+
+
+def _checks_without_rounds(db: sqlite3.Connection) -> dict[str, Callable[[], CheckResult]]:
+    return {
+        "presence": lambda: slots.check_presence(db),
+        "decisions": lambda: slots.check_decisions(db),
+        "turns under way": lambda: slots.check_flights(db),
+    }
+
+
+def _is_without_rounds(db: sqlite3.Connection) -> bool:
+    """Returns whether the file says that it has no rounds; damaged settings are found by another check."""
+    (text,) = db.execute("SELECT value FROM meta WHERE key = 'settings'").fetchone() or ("",)
+    return '"concurrency"' in str(text)
 
 
 def _is_intact(findings: Sequence[Finding]) -> bool:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from turnout.scheduler.journal.summary import read_summary
-from turnout.scheduler.records import Turn, turn_from_row, unpack_closed
+from turnout.scheduler.records import Turn, has_context, turn_from_row, unpack_closed
+from turnout.scheduler.slots.records import FILL, unpack_fill
 
 #: The largest number of problems that one message lists; the others are only counted.
 MAX_LISTED = 5
@@ -105,9 +106,11 @@ def snapshot_required(db: sqlite3.Connection) -> str:
         return "clients were forgotten"
     first = read_summary(db).event
     (stored,) = db.execute("SELECT COUNT(*) FROM masks WHERE seq > ?", (first,)).fetchone()
-    if stored < sum(1 for _ in close_events(db)):
+    if stored < sum(1 for _ in close_events(db)) + sum(1 for _ in event_data(db, FILL)):
         return "the availability of some rounds was dropped"
-    if any(not unpack_closed(data, None)[0].has_context.all() for _, data in close_events(db)):
+    if any(not unpack_closed(data, None)[0].has_context.all() for _, data in close_events(db)) or any(
+        not has_context(unpack_fill(data, None).contexts).all() for data in event_data(db, FILL)
+    ):
         return "the statuses of clients are not persisted"
     return ""
 

@@ -28,6 +28,7 @@ from turnout.scheduler.journal.summary import read_summary, read_totals
 from turnout.scheduler.outcomes import KINDS
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
+from turnout.scheduler.slots.state import SlotFleet
 
 
 def check_state(path: Path, db: sqlite3.Connection, remedy: str) -> Iterator[Finding]:
@@ -101,7 +102,10 @@ def _check_counters(db: sqlite3.Connection, fleet: Fleet) -> CheckResult:
     """Checks that the counters of the state are those of the recorded turns, and that the books balance."""
     result = CheckResult("this policy guarantees nothing")
     counts = {kind: np.zeros(len(fleet.ids), np.int64) for kind in KINDS}
-    kept = "SELECT row, kind, COUNT(*) FROM turns WHERE round > ? AND round <= ? GROUP BY row, kind"
+    kept = (
+        "SELECT row, kind, COUNT(*) FROM turns WHERE round > ? AND round <= ? AND round NOT IN (SELECT round FROM "
+        "open_round) GROUP BY row, kind"
+    )
     for row, kind, count in db.execute(kept, (read_summary(db).round, fleet.round)):
         counts[kind][row] = count
     dropped = read_totals(db, len(fleet.ids))
@@ -115,6 +119,8 @@ def _check_counters(db: sqlite3.Connection, fleet: Fleet) -> CheckResult:
     certificate = fleet.policy.certificate() if fleet.ids else None
     if guarantee is not None and certificate is not None:
         paid = counts["arrived"] if guarantee.paid == "contributed" else np.sum(list(counts.values()), axis=0)
+        if isinstance(fleet, SlotFleet) and guarantee.paid == "chosen":
+            paid[fleet.in_flight.rows] += 1  # turns count when they are given
         result.problems.extend(_count_differences(fleet, "was paid a turn", certificate.turns, paid))
         if not certificate.books_balance:
             result.problems.append(f"the books of {int((~certificate.balanced).sum()):,} clients do not balance")

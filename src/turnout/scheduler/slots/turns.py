@@ -1,0 +1,23 @@
+"""What a server without rounds gets: turns to start, and how long a device should wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTurn:
+    """A turn that a client was given.
+
+    Attributes:
+        id: The number of the decision that gave it; results are reported with it.
+        client: The id of the client.
+        deadline: The seconds after which the client is late, or None.
+        reasons: The policy's reasons: a number for each name.
+    """
+
+    id: int
+    client: str
+    deadline: float | None
+    reasons: Mapping[str, float] = field(default_factory=dict)

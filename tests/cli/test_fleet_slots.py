@@ -1,0 +1,69 @@
+"""Commands about fleets without rounds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli import in_process
+from turnout.scheduler import Scheduler
+
+FLEET = "slots.turnout"
+
+
+@pytest.fixture(autouse=True)
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fleet with three slots, all of which are in use."""
+    monkeypatch.chdir(tmp_path)
+    settings = {"guaranteed_rate": "1/20", "tolerance": 1.0}
+    with Scheduler.open(FLEET, concurrency=3, settings=settings, deadline=1e6) as scheduler:
+        for _ in range(30):
+            turns = scheduler.fill([f"c{number}" for number in range(8)])
+            for turn in turns:
+                scheduler.report(turn.id, 1.0 + int(turn.client[1:]))
+        scheduler.fill([f"c{number}" for number in range(8)])
+
+
+def run(*arguments: str) -> in_process.Done:
+    return in_process.run(*arguments, COLUMNS="150")
+
+
+def test_the_status_names_the_clients_that_train() -> None:
+    shown = run("fleet", "status", FLEET).stdout
+    assert "3 of 3 slots are in use" in shown
+    assert "training" in shown
+    assert "no round is open" not in shown
+
+
+def test_a_fleet_is_examined_explained_certified_and_exported() -> None:
+    assert "The file is intact." in run("fleet", "doctor", FLEET).stdout
+    assert "turn is worth" in run("explain", FLEET, "c3", "--round", "20").stdout
+    assert run("certify", FLEET, "-o", "proof.json").returncode == 0
+    assert "Verified" in run("verify", "proof.json", "proof.jsonl").stdout
+    lines = [json.loads(line) for line in run("fleet", "export", FLEET).stdout.splitlines()]
+    assert [line["kind"] for line in lines] == ["join", *["fill"] * (len(lines) - 1)]
+    assert "Promise kept" in run("fleet", "certificate", FLEET).stdout
+
+
+def test_a_fleet_is_amended_and_a_client_retired() -> None:
+    assert run("fleet", "amend", FLEET, "--guaranteed-rate", "1/30").returncode == 0
+    assert run("fleet", "retire", FLEET, "c7").returncode == 0
+    with Scheduler.open(FLEET) as scheduler:
+        assert "c7" not in {turn.client for turn in scheduler.fill([f"c{number}" for number in range(8)])}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("replay", FLEET), "is a fleet without rounds: only rounds can be replayed"),
+        (("dashboard", FLEET), "is a fleet without rounds, which the dashboard does not show yet"),
+        (("fleet", "abandon-round", FLEET), "no round of slots.turnout is open"),
+        (("fleet", "amend", FLEET, "--cohort-size", "4"), "cohort_size must be 1, or left out"),
+    ],
+)
+def test_what_needs_rounds_is_refused(arguments: tuple[str, ...], message: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr

@@ -1,0 +1,75 @@
+"""Fills the slots of a fleet in child processes that kill themselves before some write, until enough turns were given.
+
+    python killed_filler.py FLEET TURNS SEED FIRST LAST
+
+Each child goes on where the one before was killed. The moments are drawn between the writes FIRST and LAST of a child.
+Prints as JSON how many children were killed, and every turn that `fill` returned to one of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from pathlib import Path
+
+from killing import Writes
+from turnout.scheduler import ClientStatus, Scheduler
+
+CLIENTS, SLOTS = 9, 3
+OPTIONS = {"concurrency": SLOTS, "settings": {"guaranteed_rate": "1/12", "tolerance": 1.0, "paid": "chosen"}}
+
+
+def play(path: str, turns: int, log: int | None = None) -> Scheduler:
+    """Plays until this many turns were given; everything depends only on what is in the file."""
+    scheduler = Scheduler.open(path, **OPTIONS)  # type: ignore[arg-type]
+    while True:
+        decision = scheduler.round
+        if decision:
+            # Some turns end at once, the others when they are the oldest. Turns that were reported before a kill are
+            # still under way in the state, so the same turns are reported after it.
+            oldest = min(scheduler.state()["flights.decisions"].tolist())
+            for turn in scheduler.in_flight():
+                if turn.id % 3 == 0 or turn.id == oldest or decision >= turns:
+                    report(scheduler, turn.id, turn.client)
+        if decision >= turns:
+            return scheduler
+        there = [f"c{row}" for row in range(CLIENTS) if (decision * 5 + row * 3) % 7 > 1]
+        given = scheduler.fill({client: ClientStatus(1.0 + int(client[1:]) / 7, 2.0) for client in there})
+        if log is not None:
+            os.write(log, "".join(f"{turn.id} {turn.client}\n" for turn in given).encode())
+        if not given and not scheduler.in_flight():
+            raise AssertionError(f"nobody trains after decision {decision}")
+
+
+def report(scheduler: Scheduler, turn: int, client: str) -> None:
+    """Reports the result of a turn, which depends on its number."""
+    if turn % 11 == 0:
+        scheduler.report_failure(turn, "battery")
+    else:
+        scheduler.report(turn, 1.0 + int(client[1:]) + turn % 5 / 8, loss=1 / turn)
+
+
+def main() -> None:
+    """Forks children until one of them has given enough turns."""
+    path, turns, seed, first, last = sys.argv[1], *map(int, sys.argv[2:])
+    rng, killed = random.Random(seed), 0
+    log = os.open(f"{path}.given", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    while True:
+        die_at = rng.randint(first, last)
+        child = os.fork()
+        if child == 0:
+            Writes(die_at)
+            play(path, turns, log).close()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status):
+            break
+        killed += 1
+    lines = Path(f"{path}.given").read_text().splitlines()
+    print(json.dumps({"killed": killed, "exit": os.WEXITSTATUS(status), "given": lines}))
+
+
+if __name__ == "__main__":
+    main()

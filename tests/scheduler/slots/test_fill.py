@@ -1,0 +1,304 @@
+"""Turns without rounds in a live fleet."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.fleets import named, offered, packed, packed_from_disk
+from turnout.errors import InfeasiblePromise, OfferError, ReportError, SettingError
+from turnout.scheduler import Reporter, Scheduler, certify, examine, verifier
+
+SETTINGS: dict[str, Any] = {"guaranteed_rate": "1/20", "tolerance": 1.0}
+
+
+def open_slots(path: Path, **options: Any) -> Scheduler:
+    return Scheduler.open(path, **{"concurrency": 3, "settings": SETTINGS, "deadline": 100.0, **options})
+
+
+def test_every_free_slot_is_filled_and_nobody_has_two_turns(tmp_path: Path) -> None:
+    with open_slots(tmp_path / "fleet.turnout") as scheduler:
+        turns = scheduler.fill(offered(*named(8)))
+        assert [turn.id for turn in turns] == [1, 2, 3]
+        assert len({turn.client for turn in turns}) == 3
+        assert all(turn.deadline == 100.0 for turn in turns)
+        assert scheduler.fill(offered(*named(8))) == []
+        assert scheduler.report(turns[1].id, 4.0)
+        assert not scheduler.report(turns[1].id, 4.0)  # the same report again
+        assert scheduler.report_failure(turns[0].id, "no memory")
+        new = scheduler.fill(offered(*named(8)))
+        assert [turn.id for turn in new] == [4, 5]
+        under_way = scheduler.in_flight()
+        assert [turn.id for turn in under_way] == [3, 4, 5]
+        assert len({turn.client for turn in under_way}) == 3
+        assert [turn.kind for turn in scheduler.history(turns[1].client)][:1] == ["arrived"]
+        assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+def test_a_fleet_that_is_opened_again_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    rng = random.Random(4)
+    path = tmp_path / "fleet.turnout"
+    twin = open_slots(tmp_path / "twin.turnout")
+    scheduler = open_slots(path)
+    for step in range(150):
+        there = [client for client in named(10) if rng.random() < 0.7]
+        given, same = scheduler.fill(offered(*there)), twin.fill(offered(*there))
+        assert given == same
+        for turn in scheduler.in_flight():
+            if rng.random() < 0.4:
+                seconds = 1.0 + int(turn.client[1:]) + rng.random()
+                if rng.random() < 0.1:
+                    scheduler.report_failure(turn.id, "lost")
+                    twin.report_failure(turn.id, "lost")
+                else:
+                    scheduler.report(turn.id, seconds)
+                    twin.report(turn.id, seconds)
+        if step % 7 == 0:
+            scheduler.close()
+            scheduler = open_slots(path)
+        assert scheduler.in_flight() == twin.in_flight()
+    assert packed(scheduler) == packed_from_disk(path) == packed(twin)
+    certificate = scheduler.certificate()
+    assert certificate.status == "kept"
+    assert scheduler.round > 100
+    twin.close()
+    scheduler.close()
+
+
+@pytest.mark.parametrize("paid", ["chosen", "contributed"])
+@pytest.mark.parametrize("accrual", ["available", "always"])
+def test_the_certificate_equals_an_independent_recount(tmp_path: Path, paid: str, accrual: str) -> None:
+    rng = random.Random(7)
+    settings = {**SETTINGS, "guaranteed_rate": "1/9", "paid": paid, "accrual": accrual}
+    with open_slots(tmp_path / "fleet.turnout", settings=settings, allow_infeasible=True) as scheduler:
+        for step in range(120):
+            scheduler.fill(offered(*(client for client in named(8) if rng.random() < 0.8)))
+            for turn in scheduler.in_flight():
+                # The turn of one client lasts so long that it earns a whole turn meanwhile.
+                if rng.random() < 0.5 and (turn.client != "c3" or step % 30 == 0):
+                    if rng.random() < 0.2:
+                        scheduler.report_failure(turn.id, "lost")
+                    else:
+                        scheduler.report(turn.id, 1.0 + rng.random())
+            if step == 60:
+                scheduler.amend(guaranteed_rate="1/10")
+        fleet = scheduler.policy
+        assert scheduler.state()["in_flight.unearned"].sum() > 0
+        content = certify(scheduler.path, tmp_path / "proof.json", tmp_path / "proof.jsonl")
+        counted = scheduler.certificate()
+        assert content["format"] == 5
+        assert [entry["turns"] for entry in content["clients"].values()] == counted.turns.tolist()
+        assert fleet.guarantee is not None
+    text, record = (tmp_path / "proof.json").read_bytes(), (tmp_path / "proof.jsonl").read_bytes().splitlines(True)
+    assert verifier.differences(text, record) == []
+    forged = [line.replace(b'"outcome": "failed"', b'"outcome": "arrived"') for line in record]
+    assert verifier.differences(text, forged) != []
+
+
+def test_other_processes_report_with_the_id_of_the_client_or_the_round(tmp_path: Path) -> None:
+    with open_slots(tmp_path / "fleet.turnout") as scheduler:
+        turns = scheduler.fill(offered(*named(5)))
+        with Reporter(scheduler.path) as reporter:
+            assert reporter.report(turns[0].client, 3.0)
+            assert reporter.report(turns[1].client, 4.0, round=turns[1].id)
+        assert [turn.id for turn in scheduler.fill(offered(*named(5)))] == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"settings": {}}, "needs the guaranteed_rate in its settings"),
+        ({"policy": "tifl", "settings": {}}, "tifl cannot give turns one at a time"),
+        ({"overcommit": 1.5}, "overcommit needs rounds"),
+        ({"settings": {**SETTINGS, "cohort_size": 4}}, "cohort_size must be 1, or left out, in a fleet with a concurr"),
+        ({"concurrency": 0}, "concurrency must be at least 1"),
+    ],
+)
+def test_impossible_settings_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        open_slots(tmp_path / "fleet.turnout", **options)
+
+
+def test_rounds_and_slots_are_not_confused(tmp_path: Path) -> None:
+    with open_slots(tmp_path / "fleet.turnout") as scheduler:
+        with pytest.raises(SettingError, match="choose needs a fleet with rounds: use fill"):
+            scheduler.choose(named(3))
+        with pytest.raises(SettingError, match="close_round needs a fleet with rounds"):
+            scheduler.close_round()
+        with pytest.raises(ReportError, match="there is no turn 7"):
+            scheduler.report(7, 1.0)
+    with (
+        Scheduler.open(tmp_path / "rounds.turnout") as rounds,
+        pytest.raises(SettingError, match="fill needs a fleet with a concurrency"),
+    ):
+        rounds.fill(named(3))
+
+
+def test_the_number_of_places_cannot_be_amended_and_a_missing_deadline_is_noticed(tmp_path: Path) -> None:
+    with open_slots(tmp_path / "fleet.turnout", deadline=None) as scheduler:
+        with pytest.raises(SettingError, match="cohort_size must be 1, or left out"):
+            scheduler.amend(cohort_size=4)
+        with pytest.raises(SettingError, match="overcommit needs rounds"):
+            scheduler.amend(overcommit=2.0)
+        assert "no deadline is set: the slot of a client that never reports stays in use" in scheduler.notices()
+        assert scheduler.amend(deadline=30.0) == ["deadline"]
+        (turn, *_) = scheduler.fill(offered(*named(5)))
+        assert turn.deadline == 30.0
+
+
+def test_statuses_that_are_refused_change_nothing(tmp_path: Path) -> None:
+    with open_slots(tmp_path / "fleet.turnout") as scheduler:
+        play(scheduler, 10)
+        scheduler.fill(offered(*named(8)))
+        scheduler.report(scheduler.in_flight()[0].id, 2.0)
+        before = packed(scheduler)
+        for statuses in ({"c1": {"free_cpu": -1.0, "bandwidth": 1.0}}, {"new": {"free_cpu": -1.0, "bandwidth": 1.0}}):
+            with pytest.raises(OfferError):
+                scheduler.fill(statuses)
+        assert packed(scheduler) == before == packed_from_disk(scheduler.path)
+        assert "new" not in scheduler.clients
+        assert scheduler.fill(offered(*named(8)))
+
+
+def test_a_rate_that_is_too_large_for_the_fleet_is_refused(tmp_path: Path) -> None:
+    with (
+        open_slots(tmp_path / "fleet.turnout", settings={"guaranteed_rate": 0.2}) as scheduler,
+        pytest.raises(InfeasiblePromise),
+    ):
+        scheduler.fill(offered(*named(9)))
+
+
+def play(scheduler: Scheduler, steps: int, seed: int = 1, clients: int = 8) -> None:
+    rng = random.Random(seed)
+    for _ in range(steps):
+        scheduler.fill(offered(*(client for client in named(clients) if rng.random() < 0.8)))
+        for turn in scheduler.in_flight():
+            if rng.random() < 0.5:
+                scheduler.report(turn.id, 1.0 + int(turn.client[1:]) + rng.random(), loss=rng.random())
+
+
+def test_retention_changes_neither_turns_nor_state(tmp_path: Path) -> None:
+    keeping = open_slots(tmp_path / "all.turnout")
+    dropping = open_slots(tmp_path / "some.turnout", keep_rounds=60, keep_offers=20)
+    for scheduler in (keeping, dropping):
+        play(scheduler, 300)
+    assert dropping.summary_round > 100
+    assert packed(dropping) == packed(keeping)
+    dropping.compact()
+    assert packed(dropping) == packed_from_disk(dropping.path)
+    assert all(finding.ok is not False for finding in examine(dropping.path)), examine(dropping.path)
+    content = certify(dropping.path, tmp_path / "proof.json", tmp_path / "proof.jsonl")
+    assert "summary" in content
+    assert dropping.certificate().turns.tolist() == keeping.certificate().turns.tolist()
+    play(dropping, 20, seed=2)
+    keeping.close()
+    dropping.close()
+
+
+def test_a_forgotten_client_leaves_no_trace_and_cannot_be_training(tmp_path: Path) -> None:
+    with open_slots(tmp_path / "fleet.turnout") as scheduler:
+        play(scheduler, 60)
+        scheduler.fill(offered(*named(8)))
+        training = scheduler.in_flight()
+        assert len(training) == 3
+        with pytest.raises(ReportError, match="is training: report the result of turn"):
+            scheduler.forget(training[0].client)
+        idle = next(client for client in scheduler.clients if client not in {turn.client for turn in training})
+        scheduler.forget(idle)
+        assert idle not in scheduler.clients
+        assert idle.encode() + b'"' not in scheduler.path.read_bytes()
+        assert packed(scheduler) == packed_from_disk(scheduler.path)
+        assert all(finding.ok is not False for finding in examine(scheduler.path)), examine(scheduler.path)
+        certify(scheduler.path, tmp_path / "proof.json", tmp_path / "proof.jsonl")
+        scheduler.retire(training[0].client)
+        scheduler.report(training[0].id, 3.0)
+        assert training[0].client not in {turn.client for turn in scheduler.fill(offered(*named(8)[1:]))}
+        certify(scheduler.path, tmp_path / "proof.json", tmp_path / "proof.jsonl")
+
+
+def test_selections_are_explained_exactly(tmp_path: Path) -> None:
+    with open_slots(tmp_path / "fleet.turnout") as scheduler:
+        play(scheduler, 40)
+        for decision in range(1, scheduler.round + 1):
+            (turn,) = scheduler.turns(decision)
+            explanation = scheduler.explain(turn.id, decision)
+            assert explanation.standing == "chosen"
+            assert explanation.exact, explanation.sentence
+
+
+def test_a_client_that_misses_its_deadline_is_late_and_its_true_time_is_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_slots(tmp_path / "fleet.turnout", deadline=5.0) as scheduler:
+        (first, *_) = scheduler.fill(offered(*named(6)))
+        elapsed = {"seconds": 2.0}
+        monkeypatch.setattr("turnout.scheduler.slots.records.seconds_since", lambda *_: elapsed["seconds"])
+        assert scheduler.fill(offered(*named(6))) == []
+        elapsed["seconds"] = 6.0
+        assert len(scheduler.fill(offered(*named(6)))) == 3
+        (turn,) = scheduler.turns(first.id)
+        assert (turn.kind, turn.seconds) == ("late", 5.0)
+        assert scheduler.report(first.id, 9.0)
+        elapsed["seconds"] = 1.0
+        scheduler.report(scheduler.in_flight()[0].id, 1.5)
+        scheduler.fill(offered(*named(6)))
+        (turn,) = scheduler.turns(first.id)
+        assert turn.late_seconds == 9.0
+        assert turn.folded is not None
+        assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "fair-pace": {"guaranteed_rate": "1/20"},
+    "rbcsf": {"guaranteed_rate": "1/20", "speed_weight": 0.5},
+    "random": {},
+    "round-robin": {},
+    "oort": {},
+    "power-of-choice": {},
+    "ucb-cs": {},
+    "with-guarantee": {"policy": "random", "settings": {}, "guaranteed_rate": "1/20", "urgency": 1.0},
+    "cool-down": {"policy": "fair-pace", "settings": {"guaranteed_rate": "1/20"}, "rounds": 2},
+    "warm-up": {"policy": "fair-pace", "settings": {"guaranteed_rate": "1/20"}, "rounds": 5},
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_that_fills_slots_continues_after_a_restart(tmp_path: Path, policy: str) -> None:
+    path = tmp_path / "fleet.turnout"
+    with open_slots(path, policy=policy, settings=POLICIES[policy]) as scheduler:
+        play(scheduler, 40)
+        before = packed(scheduler)
+        given = scheduler.round
+        assert scheduler.has_guarantee == (policy not in ("random", "round-robin", "oort", "power-of-choice", "ucb-cs"))
+        scheduler.forget(next(name for name in named(8) if name not in training_of(scheduler)))
+    with open_slots(path, policy=policy, settings=POLICIES[policy]) as scheduler:
+        assert given == scheduler.round > 40
+        assert packed(scheduler) != before
+        assert packed(scheduler) == packed_from_disk(path)
+        play(scheduler, 10, seed=3)
+        assert scheduler.round > given
+        if scheduler.has_guarantee:
+            certify(path, tmp_path / "proof.json", tmp_path / "proof.jsonl")
+    assert all(finding.ok is not False for finding in examine(path)), examine(path)
+
+
+def training_of(scheduler: Scheduler) -> set[str]:
+    """Returns the clients whose turns have not ended, also if their results were reported."""
+    rows = scheduler.state()["in_flight.started"].nonzero()[0].tolist()
+    return {scheduler.clients[row] for row in rows}
+
+
+def test_statuses_that_are_not_persisted_are_not_in_the_file(tmp_path: Path) -> None:
+    with (
+        open_slots(tmp_path / "all.turnout") as keeping,
+        open_slots(tmp_path / "some.turnout", persist_statuses=False) as dropping,
+    ):
+        for scheduler in (keeping, dropping):
+            play(scheduler, 30)
+        assert packed(dropping) == packed(keeping)
+        assert [turn.id for number in range(1, 40) for turn in dropping.turns(number)] == [
+            turn.id for number in range(1, 40) for turn in keeping.turns(number)
+        ]
