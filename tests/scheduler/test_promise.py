@@ -451,9 +451,9 @@ def test_certificates_of_format_1_are_still_verified(open_fleet: OpenFleet, fold
     }
     assert verifier.differences(json.dumps(old).encode(), lines) == []
     assert verifier.differences(json.dumps({**old, "holds": False}).encode(), lines)
-    lines[0] = f"{json.dumps({**terms, 'format': 5})}\n".encode()
+    lines[0] = f"{json.dumps({**terms, 'format': 6})}\n".encode()
     (problem,) = verifier.differences(json.dumps(old).encode(), lines)
-    assert "format 5 needs another version of the verifier" in problem
+    assert "format 6 needs another version of the verifier" in problem
 
 
 # Feasibility
