@@ -19,8 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # it is needed for annotations only, and importing it takes milliseconds
+    from pathlib import Path
 
 __all__ = [
     "DatasetError",
