@@ -227,10 +227,10 @@ def replay_gives_the_same_next_selection(build: Build) -> None:
 
 def turns_can_be_given_one_at_a_time_or_are_refused(build: Build) -> None:
     """With `fills_slots`, a policy gives one turn for a slot while others last; otherwise it refuses to count it."""
-    policy, nobody = build(), np.empty(0, dtype=np.int64)
+    policy = build()
     fleet, in_flight, reports = SmallFleet(clients=policy.clients), InFlight(policy.clients), dict[int, RoundReport]()
     if not policy.fills_slots:
-        first = StartedTurn(1, 0, np.ones(policy.clients, dtype=np.bool_), nobody)
+        first = StartedTurn(1, 0, np.ones(policy.clients, dtype=np.bool_), np.empty(0, dtype=np.int64))
         _require_refusal(lambda: policy.tell_started(first), "a turn that was given for a slot, without fills_slots")
         return
     for decision in range(1, ROUNDS + 1):
@@ -249,8 +249,7 @@ def turns_can_be_given_one_at_a_time_or_are_refused(build: Build) -> None:
             continue
         client, present = int(selection.clients[0]), offer.available | ~in_flight.idle
         _require(bool(offer.available[client]), f"decision {decision}: {client} was selected but is not available")
-        capped = nobody if policy.debts is None else in_flight.capped(decision, policy.debts.decisions_per_turn())
-        turn = StartedTurn(decision, client, present, capped)
+        turn = StartedTurn(decision, client, present, in_flight.capped(decision, policy.debts))
         reports[client] = fleet.play(offer, selection)
         policy.tell_started(turn)
         in_flight.start(turn)

@@ -243,6 +243,24 @@ def was_available(availability: bytes, row: int) -> bool:
     return row // 8 < len(bits) and bool(bits[row // 8] >> (7 - row % 8) & 1)
 
 
+def checked_availability(header: Mapping[str, Any], availability: bytes | None, what: str) -> BoolArray:
+    """Returns which clients were available at an event.
+
+    Args:
+        header: The header of the event, with the number of clients and the digest of the packed availability.
+        availability: The packed availability; None if it is not stored: then no client is available.
+        what: What it is, for the error.
+
+    Raises:
+        StoreError: If the availability does not match its digest.
+    """
+    if availability is None:
+        return np.zeros(check_clients(header["clients"]), dtype=np.bool_)
+    if hashlib.sha256(as_bytes(availability)).hexdigest() != header["mask"]:
+        raise StoreError(f"{what} does not match its digest: restore the file from a backup")
+    return unpack_availability(availability, header["clients"])
+
+
 def pack_open(opened: OpenRound) -> bytes:
     """Returns the data of an open round."""
     header = {
@@ -343,14 +361,7 @@ def unpack_closed(data: bytes, availability: bytes | None) -> tuple[ClosedRound,
     """Returns the round that `pack_closed` packed, and its header; without availability, no client is available."""
     header, arrays = unpack(data)
     with corruption_as_store_error():
-        available = np.zeros(check_clients(header["clients"]), dtype=np.bool_)
-        if availability is not None:
-            if hashlib.sha256(as_bytes(availability)).hexdigest() != header["mask"]:
-                raise StoreError(
-                    f"the availability in round {header['round']} does not match its digest: restore the file from a "
-                    "backup"
-                )
-            available = unpack_availability(availability, header["clients"])
+        available = checked_availability(header, availability, f"the availability in round {header['round']}")
         closed = ClosedRound(
             header["round"],
             arrays["rows"],

@@ -155,8 +155,7 @@ class SlotRun:
         played = self.world.play(visible, replace(selection, round=offer.round))
         present = offer.available.copy()
         present[self.in_flight.rows] = True
-        limits = None if self.policy.debts is None else self.policy.debts.decisions_per_turn()
-        capped = np.empty(0, dtype=np.int64) if limits is None else self.in_flight.capped(decision, limits)
+        capped = self.in_flight.capped(decision, self.policy.debts)
         turn = StartedTurn.trusted(decision, int(selection.clients[0]), present, capped)
         self.policy.tell_started(turn)
         self.in_flight.start(turn)

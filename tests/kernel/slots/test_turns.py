@@ -67,11 +67,12 @@ def test_clients_in_flight_are_known_in_the_order_of_their_turns_and_restored() 
         again.restore({"started": np.full(4, -1), "unearned": np.zeros(4, dtype=np.int64)})
 
 
-@pytest.mark.parametrize("limits", [3, np.array([3, 9, 9])])
-def test_a_client_is_capped_after_the_decisions_with_which_it_earns_a_turn(limits: int | np.ndarray) -> None:
-    flights = InFlight(3)
+@pytest.mark.parametrize("rates", ["2/7", [0.3, 0.1, 0.1]])
+def test_a_client_is_capped_after_the_decisions_with_which_it_earns_a_turn(rates: str | list[float]) -> None:
+    flights, debts = InFlight(3), FairnessQueues(3, rates)
     flights.start(turn(4, 0, [True] * 3))
-    assert [flights.capped(decision, limits).tolist() for decision in (5, 6, 7, 8)] == [[], [], [], [0]]
+    assert [flights.capped(decision, debts).tolist() for decision in (5, 6, 7, 8)] == [[], [], [], [0]]
+    assert flights.capped(10**9, None).tolist() == []
     flights.start(turn(8, 1, [True] * 3, [0]))
     flights.start(turn(9, 2, [True] * 3, [0]))
     assert flights.unearned.tolist() == [2, 0, 0]
@@ -102,7 +103,7 @@ def test_debts_of_decisions_equal_a_count_in_fractions(
         number += 1
         mask = np.array(present) | ~flights.idle
         mask[client] = True
-        capped = flights.capped(number, queues.decisions_per_turn())
+        capped = flights.capped(number, queues)
         for row in range(4):
             is_training = not flights.idle[row]
             earns = mask[row] or accrual == "always"

@@ -70,7 +70,7 @@ class Leaderboard(Experiment):
             contender.label: _measure_runs(runs.of(contender.label), self.suite, contender.tolerance)
             for contender in self.suite.contenders
         }
-        target = self._add_accuracies(runs, measured) if self.suite.trains else None
+        target = add_accuracies(runs, measured, REFERENCE) if self.suite.trains else None
         positions = self._positions(measured)
         rows = [
             self._row(contender, measured[contender.label], positions.get(contender.label, ""), target)
@@ -87,16 +87,6 @@ class Leaderboard(Experiment):
     def draw(self, findings: Findings) -> Figure:
         """Draws time against the largest shortfall at any time."""
         return draw_front(findings.tables[TABLE], self.measure, self.suite)
-
-    def _add_accuracies(self, runs: Runs, measured: dict[str, dict[str, FloatArray]]) -> float:
-        """Adds minutes to the target and final accuracies to the measurements; returns the target accuracy."""
-        curves = {label: [LearningCurve.of(columns) for columns in runs.of(label)] for label in measured}
-        target = HIGH * float(final_accuracies(REFERENCE, curves[REFERENCE]).values.mean())
-        for label, seeds in curves.items():
-            measured[label]["minutes_to_target"] = time_to_target(label, seeds, target, "minutes").values
-            measured[label]["reached"] = np.array([float(curve.reaches(target)) for curve in seeds])
-            measured[label]["final_accuracy"] = final_accuracies(label, seeds).values
-        return target
 
     def _positions(self, measured: Mapping[str, Mapping[str, FloatArray]]) -> dict[str, str]:
         smallest_cohort = LEAST_COHORT * measured[REFERENCE]["chosen"].mean()
@@ -154,6 +144,23 @@ class Leaderboard(Experiment):
         """Returns the contender whose runs the forecasts replay, and the one that knows the expected times."""
         oracle = next(contender for contender in self.suite.contenders if contender.policy == "fair-oracle")
         return weight_label(oracle.settings["speed_weight"]), oracle.label
+
+
+def add_accuracies(runs: Runs, measured: Mapping[str, dict[str, FloatArray]], reference: str) -> float:
+    """Adds minutes to the target and final accuracies to the measurements; returns the target accuracy.
+
+    Args:
+        runs: The runs of all contenders.
+        measured: The measurements of each contender, one value per seed.
+        reference: The contender whose final accuracy determines the target.
+    """
+    curves = {label: [LearningCurve.of(columns) for columns in runs.of(label)] for label in measured}
+    target = HIGH * float(final_accuracies(reference, curves[reference]).values.mean())
+    for label, seeds in curves.items():
+        measured[label]["minutes_to_target"] = time_to_target(label, seeds, target, "minutes").values
+        measured[label]["reached"] = np.array([float(curve.reaches(target)) for curve in seeds])
+        measured[label]["final_accuracy"] = final_accuracies(label, seeds).values
+    return target
 
 
 def with_costs(findings: Findings, costs: Mapping[str, FloatArray]) -> Findings:

@@ -17,10 +17,9 @@ from turnout.analysis.slots import slot_figures
 from turnout.analysis.statistics import mean_confidence_interval
 from turnout.errors import SettingError
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs
+from turnout.experiments.leaderboard.leaderboard import add_accuracies
 from turnout.experiments.leaderboard.slot_drawing import draw_slots
 from turnout.experiments.paper.accuracy import TASKS
-from turnout.experiments.paper.learning_curves import LearningCurve, final_accuracies, time_to_target
-from turnout.experiments.paper.panels import HIGH
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, STATUSES
 from turnout.simulator.plans import RunPlan
@@ -171,7 +170,7 @@ class SlotBoard(Experiment):
             contender.label: _measure_all(runs.of(contender.label), self.suite, contender)
             for contender in self.suite.contenders
         }
-        target = self._add_accuracies(runs, measured) if self.suite.trains else None
+        target = add_accuracies(runs, measured, REFERENCE) if self.suite.trains else None
         rows = [self._row(contender, measured, target) for contender in self.suite.contenders]
         rows.sort(key=lambda row: -row["updates_per_second"])
         return Findings([], {TABLE: {column: [row[column] for row in rows] for column in rows[0]}})
@@ -179,15 +178,6 @@ class SlotBoard(Experiment):
     def draw(self, findings: Findings) -> Figure:
         """Draws updates per second against the largest shortfall."""
         return draw_slots(findings.tables[TABLE], self.suite.title)
-
-    def _add_accuracies(self, runs: Runs, measured: dict[str, dict[str, FloatArray]]) -> float:
-        curves = {label: [LearningCurve.of(columns) for columns in runs.of(label)] for label in measured}
-        target = HIGH * float(final_accuracies(REFERENCE, curves[REFERENCE]).values.mean())
-        for label, seeds in curves.items():
-            measured[label]["minutes_to_target"] = time_to_target(label, seeds, target, "minutes").values
-            measured[label]["reached"] = np.array([float(curve.reaches(target)) for curve in seeds])
-            measured[label]["final_accuracy"] = final_accuracies(label, seeds).values
-        return target
 
     def _row(
         self, contender: SlotContender, measured: Mapping[str, Mapping[str, FloatArray]], target: float | None

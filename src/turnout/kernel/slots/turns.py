@@ -15,6 +15,7 @@ import numpy as np
 
 from turnout.errors import ReportError, StateError
 from turnout.kernel.arrays import BoolArray, IntArray, as_count, as_mask, as_rows, load_array, refuse_where
+from turnout.kernel.fairness import UNLIMITED, FairnessQueues
 from turnout.kernel.rounds import Value
 
 
@@ -101,13 +102,14 @@ class InFlight:
         """The number of decisions with which each client earned nothing, because its turn lasted too long."""
         return self._unearned.copy()
 
-    def capped(self, decision: int, limits: int | IntArray) -> IntArray:
-        """Returns the clients that earn nothing with this decision.
+    def capped(self, decision: int, debts: FairnessQueues | None) -> IntArray:
+        """Returns the clients that earn nothing with this decision, because they have earned a turn since theirs began.
 
         Args:
             decision: The number of the decision.
-            limits: With how many decisions a client earns one turn: one number, or one per client.
+            debts: The queues with the rates of the clients; None if nothing is guaranteed.
         """
+        limits = UNLIMITED if debts is None else debts.decisions_per_turn()
         over = [
             row
             for row, started in self._training.items()

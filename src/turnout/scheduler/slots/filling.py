@@ -11,7 +11,6 @@ import numpy as np
 
 from turnout.kernel.arrays import BoolArray, FloatArray
 from turnout.kernel.rounds import RoundOffer
-from turnout.kernel.slots.turns import StartedTurn
 from turnout.scheduler.clock import boot_id, now
 from turnout.scheduler.outcomes import KINDS, LATE
 from turnout.scheduler.records import RecordedOffer, Turn
@@ -95,7 +94,6 @@ def fill_slots(
         rows=np.empty(0, dtype=np.int64),
         contexts=np.empty((0, 0)),
         present=np.empty(0, dtype=np.bool_),
-        capped=(),
         ended=ended,
         late_decisions=np.array([turn.round for turn in reported_late], dtype=np.int64),
         late_rows=np.array([turn.row for turn in reported_late], dtype=np.int64),
@@ -106,7 +104,7 @@ def fill_slots(
     available, contexts = offered()
     idle = available & fleet.in_flight.idle
     present = available | ~fleet.in_flight.idle
-    flights, capped, offer = list[Flight](), [], None
+    flights, offer = list[Flight](), None
     for _ in range(fleet.free_slots):
         if not idle.any():
             break
@@ -117,7 +115,6 @@ def fill_slots(
         row = int(selection.clients[0])
         if offer is None:
             offer = _offer(decision, idle, contexts, selection.clients, selection.reasons, settings)
-        turn = StartedTurn(decision, row, present, fleet.capped(decision))
         context = np.ascontiguousarray(contexts[row])
         flights.append(
             Flight(
@@ -131,8 +128,7 @@ def fill_slots(
                 {name: float(np.ravel(value)[0]) for name, value in selection.reasons.items()},
             )
         )
-        capped.append(turn.capped)
-        fleet.give_turn(turn, context)
+        fleet.give_turn(row, present, context)
         idle[row] = False
     rows = np.array([flight.row for flight in flights], dtype=np.int64)
     event = FilledSlots(
@@ -140,7 +136,6 @@ def fill_slots(
         rows=rows,
         contexts=np.ascontiguousarray(contexts[rows]),
         present=present,
-        capped=tuple(capped),
         ended=ended,
         late_decisions=end_only.late_decisions,
         late_rows=end_only.late_rows,

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from turnout.errors import StoreError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.scheduler.clock import seconds_since
-from turnout.scheduler.records import as_bytes, pack_availability, unpack_availability
-from turnout.store.encoding.limits import check_clients
+from turnout.scheduler.records import checked_availability, pack_availability
 from turnout.store.encoding.packing import corruption_as_store_error, pack, unpack
 
 #: The kind of the event.
@@ -58,7 +56,6 @@ class FilledSlots:
         rows: The client of each decision.
         contexts: The context of each client; NaN if it is not known.
         present: Which clients were available or training, by row; the same for all decisions of a call.
-        capped: The training clients that earn nothing with each decision.
         ended: The turns that have ended.
         late_decisions: The earlier decisions of late clients whose actual times were reported since.
         late_rows: The rows of these clients.
@@ -70,7 +67,6 @@ class FilledSlots:
     rows: IntArray
     contexts: FloatArray
     present: BoolArray
-    capped: tuple[IntArray, ...]
     ended: EndedTurns
     late_decisions: IntArray
     late_rows: IntArray
@@ -85,7 +81,7 @@ class FilledSlots:
     def until(self, decision: int) -> FilledSlots:
         """Returns the same with only the turns up to a decision."""
         count = max(decision - self.first + 1, 0)
-        return replace(self, rows=self.rows[:count], contexts=self.contexts[:count], capped=self.capped[:count])
+        return replace(self, rows=self.rows[:count], contexts=self.contexts[:count])
 
     def without_contexts(self) -> FilledSlots:
         """Returns the same with unknown contexts."""
@@ -126,12 +122,9 @@ def pack_fill(filled: FilledSlots) -> tuple[bytes, bytes]:
     """Returns the data of the event, and the packed presence of the clients."""
     presence = pack_availability(filled.present)
     ended = filled.ended
-    counts = np.array([len(rows) for rows in filled.capped], dtype=np.int64)
     arrays: dict[str, npt.NDArray[Any]] = {
         "rows": filled.rows,
         "contexts": filled.contexts,
-        "capped": np.concatenate(filled.capped) if filled.capped else np.empty(0, dtype=np.int64),
-        "capped_counts": counts,
         "ended_decisions": ended.decisions,
         "ended_rows": ended.rows,
         "ended_seconds": ended.seconds,
@@ -155,22 +148,13 @@ def unpack_fill(data: bytes, presence: bytes | None) -> FilledSlots:
     """Returns what `pack_fill` packed; without presence, no client is present."""
     header, arrays = unpack(data)
     with corruption_as_store_error():
-        present = np.zeros(check_clients(header["clients"]), dtype=np.bool_)
-        if presence is not None:
-            if hashlib.sha256(as_bytes(presence)).hexdigest() != header["mask"]:
-                raise StoreError(
-                    f"the presence of clients at decision {header['first']} does not match its digest: restore the "
-                    "file from a backup"
-                )
-            present = unpack_availability(presence, header["clients"])
+        present = checked_availability(header, presence, f"the presence of clients at decision {header['first']}")
         ended_rows = arrays["ended_rows"]
-        edges = np.cumsum(arrays["capped_counts"])[:-1]
         return FilledSlots(
             first=header["first"],
             rows=arrays["rows"],
             contexts=arrays["contexts"],
             present=present,
-            capped=tuple(np.split(arrays["capped"], edges)) if len(arrays["rows"]) else (),
             ended=EndedTurns(
                 arrays["ended_decisions"],
                 ended_rows,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import ReportError, StateError
-from turnout.kernel.arrays import FloatArray, IntArray, saved_value
+from turnout.kernel.arrays import BoolArray, FloatArray, saved_value
 from turnout.kernel.rounds import LateArrivals, RoundReport
 from turnout.kernel.slots.turns import InFlight, StartedTurn
 from turnout.policies.base import SelectionPolicy, prefixed, subset
@@ -55,18 +55,11 @@ class SlotFleet(Fleet):
         """Returns the rows of the clients that train, by the decisions that gave them their turns."""
         return {decision: row for decision, (row, _) in self.contexts.items()}
 
-    def capped(self, decision: int) -> IntArray:
-        """Returns the training clients that earn nothing with a decision, because they have earned a turn meanwhile."""
-        if self.queues is None:
-            return np.empty(0, dtype=np.int64)
-        return self.in_flight.capped(decision, self.queues.decisions_per_turn())
-
     def fill(self, filled: FilledSlots) -> None:
         """Applies a call of `fill`: learns from the turns that have ended, then counts the turns that are given."""
         self.end_turns(filled)
         for index, row in enumerate(filled.rows.tolist()):
-            turn = StartedTurn(filled.first + index, row, filled.present, filled.capped[index])
-            self.give_turn(turn, filled.contexts[index])
+            self.give_turn(row, filled.present, filled.contexts[index])
 
     def end_turns(self, filled: FilledSlots) -> None:
         """Learns from the turns that have ended, and from the actual times of late clients."""
@@ -81,8 +74,16 @@ class SlotFleet(Fleet):
                 raise ReportError(f"client {row} has no turn of decision {decision}")
             self._end_turn(decision, row, kind, context, ended.seconds[index : index + 1], ended.losses[index])
 
-    def give_turn(self, turn: StartedTurn, context: FloatArray) -> None:
-        """Counts a turn that is given; `context` is that of the client."""
+    def give_turn(self, row: int, present: BoolArray, context: FloatArray) -> None:
+        """Counts the turn that the next decision gives.
+
+        Args:
+            row: The client.
+            present: Which clients are available or training, by row.
+            context: The context of the client.
+        """
+        decision = self.round + 1
+        turn = StartedTurn(decision, row, present, self.in_flight.capped(decision, self.queues))
         self.policy.tell_started(turn)
         self.in_flight.start(turn)
         self.contexts[turn.decision] = (turn.client, context)

@@ -103,9 +103,12 @@ def _checks_without_rounds(db: sqlite3.Connection) -> dict[str, Callable[[], Che
 
 
 def _is_without_rounds(db: sqlite3.Connection) -> bool:
-    """Returns whether the file says that it has no rounds; damaged settings are found by another check."""
+    """Returns whether the file says that it has no rounds; settings that cannot be read are found by another check."""
     (text,) = db.execute("SELECT value FROM meta WHERE key = 'settings'").fetchone() or ("",)
-    return '"concurrency"' in str(text)
+    try:
+        return json.loads(text).get("concurrency") is not None
+    except (TypeError, ValueError, AttributeError):
+        return False
 
 
 def _is_intact(findings: Sequence[Finding]) -> bool:
