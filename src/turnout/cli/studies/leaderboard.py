@@ -15,7 +15,7 @@ from rich.table import Table
 from turnout.analysis.statistics import UNIT_RANGE, format_interval
 from turnout.cli.interruption import resumable
 from turnout.cli.options import print_json, progress_bar
-from turnout.experiments.framework.experiment import Findings
+from turnout.experiments.framework.experiment import Experiment, Findings
 from turnout.experiments.framework.reproduce import reproduce
 from turnout.experiments.leaderboard.choosing_cost import choosing_costs
 from turnout.experiments.leaderboard.leaderboard import Leaderboard, as_json, with_costs, write_leaderboard
@@ -60,7 +60,7 @@ def show_leaderboard(
         plans[0].build()  # reports invalid settings before the first round
     if store is None and out is not None:
         store = out / "runs.turnout"
-    findings = _run(board, seeds, rounds, store, workers)
+    findings = _measured_costs(board, play_board(board, seeds, rounds, store, workers), seeds, rounds)
     result = as_json(board, findings, seeds=seeds, rounds=rounds, assumed=_assumptions(suite))
     written = [] if out is None else write_leaderboard(board, findings, result, out)
     if json:
@@ -71,8 +71,17 @@ def show_leaderboard(
         Console().print(f"Figures and data are in {out}/", highlight=False)
 
 
-def _run(board: Leaderboard, seeds: int, rounds: int, path: Path | None, workers: int | None) -> Findings:
-    plans = board.plans(seeds, rounds)
+def play_board(board: Experiment, seeds: int, rounds: int, path: Path | None, workers: int | None) -> Findings:
+    """Plays the runs of a leaderboard that the store lacks, with a progress bar, and returns the findings.
+
+    Args:
+        board: The leaderboard.
+        seeds: Number of seeds.
+        rounds: Number of rounds, or of turns without rounds.
+        path: Store for the runs; None for a temporary one.
+        workers: Number of worker processes; None for one per CPU core.
+    """
+    plans = [plan for by_seed in board.plans(seeds, rounds).values() for plan in by_seed]
     with ExitStack() as stack:
         if path is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -81,7 +90,7 @@ def _run(board: Leaderboard, seeds: int, rounds: int, path: Path | None, workers
             path.parent.mkdir(parents=True, exist_ok=True)
         store = stack.enter_context(RunStore(path or folder / "runs.turnout"))
         progress = stack.enter_context(progress_bar())
-        missing = missing_plans([plan for plans_of_policy in plans.values() for plan in plans_of_policy], store)
+        missing = missing_plans(plans, store)
         playing = progress.add_task(f"Simulating {len(missing)} runs", total=sum(plan.rounds for plan in missing))
         (result,) = reproduce(
             [board],
@@ -89,10 +98,17 @@ def _run(board: Leaderboard, seeds: int, rounds: int, path: Path | None, workers
             seeds=seeds,
             rounds=rounds,
             workers=workers,
-            watch=lambda rounds: progress.advance(playing, rounds),
+            watch=lambda played: progress.advance(playing, played),
         )
+        return result.findings
+
+
+def _measured_costs(board: Leaderboard, findings: Findings, seeds: int, rounds: int) -> Findings:
+    """Adds the CPU time of each policy, measured now."""
+    with progress_bar() as progress:
         timing = progress.add_task("Measuring the CPU time of policies", total=None)
-        return with_costs(result.findings, choosing_costs(plans, lambda done: progress.advance(timing, done)))
+        costs = choosing_costs(board.plans(seeds, rounds), lambda done: progress.advance(timing, done))
+    return with_costs(findings, costs)
 
 
 def _assumptions(suite: Suite) -> tuple[str, ...]:

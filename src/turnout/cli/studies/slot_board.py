@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 import math
-import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from turnout.analysis.statistics import format_interval
-from turnout.cli.interruption import resumable
-from turnout.cli.options import print_json, progress_bar
+from turnout.cli.options import print_json
+from turnout.cli.studies.leaderboard import play_board
 from turnout.experiments.framework import drawing
-from turnout.experiments.framework.experiment import Findings
-from turnout.experiments.framework.reproduce import as_csv, reproduce, write_text
+from turnout.experiments.framework.reproduce import as_csv, write_text
 from turnout.experiments.leaderboard.leaderboard import rows_of
 from turnout.experiments.leaderboard.slots import REFERENCE, SLOT_SUITES, TABLE, SlotBoard, SlotSuite
-from turnout.simulator.sweep import missing_plans
-from turnout.store import RunStore
 
 
 def show_slot_board(
@@ -56,7 +51,8 @@ def show_slot_board(
         plans[0].start()  # reports invalid settings before the first turn
     if store is None and out is not None:
         store = out / "runs.turnout"
-    findings = _run(SlotBoard(suite), seeds, turns, store, workers)
+    board = SlotBoard(suite)
+    findings = play_board(board, seeds, turns, store, workers)
     result = {
         "suite": suite.name,
         "title": suite.title,
@@ -71,36 +67,13 @@ def show_slot_board(
     if out is not None:
         write_text(out / f"{TABLE}.csv", as_csv(findings.tables[TABLE]))
         write_text(out / f"{TABLE}.json", json_format.dumps(result, indent=2, ensure_ascii=False) + "\n")
-        write_text(out / f"{TABLE}.svg", drawing.as_svg(SlotBoard(suite).draw(findings)))
+        write_text(out / f"{TABLE}.svg", drawing.as_svg(board.draw(findings)))
     if json:
         print_json(result)
         return
     _print(result, suite)
     if out is not None:
         Console().print(f"Figure and data are in {out}/", highlight=False)
-
-
-def _run(board: SlotBoard, seeds: int, turns: int, path: Path | None, workers: int | None) -> Findings:
-    plans = [plan for by_seed in board.plans(seeds, turns).values() for plan in by_seed]
-    with ExitStack() as stack:
-        if path is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        else:
-            stack.enter_context(resumable())
-            path.parent.mkdir(parents=True, exist_ok=True)
-        store = stack.enter_context(RunStore(path or folder / "runs.turnout"))
-        progress = stack.enter_context(progress_bar())
-        missing = missing_plans(plans, store)
-        task = progress.add_task(f"Simulating {len(missing)} runs", total=sum(plan.rounds for plan in missing))
-        (result,) = reproduce(
-            [board],
-            store,
-            seeds=seeds,
-            rounds=turns,
-            workers=workers,
-            watch=lambda played: progress.advance(task, played),
-        )
-        return result.findings
 
 
 def _print(result: dict[str, Any], suite: SlotSuite) -> None:
