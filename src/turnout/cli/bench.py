@@ -360,7 +360,8 @@ def flower(
 ) -> None:
     """Measure a Flower round with fair selection against one of plain FedAvg, with virtual nodes in this process.
 
-    The client only adds 1 to a small model, and all nodes evaluate it, which is Flower's default.
+    The client only adds 1 to a small model. The targets are for rounds in which all nodes evaluate the model, which is
+    Flower's default; rounds without evaluation are measured, too.
 
     Example: turnout bench flower --nodes 500
     """
@@ -375,12 +376,9 @@ def flower(
         figures = measure_overhead(
             nodes=nodes, cohort=cohort, repeats=repeats, watch=lambda step: progress.update(task, description=step)
         )
-    train_only = figures.train_only
     results = [
         Verdict("later round / round of plain FedAvg", figures.ratio, MOST_ROUND),
         Verdict("first round / round of plain FedAvg", figures.first_ratio, MOST_FIRST),
-        Verdict("later round, without evaluation", train_only.fair / train_only.plain, MOST_ROUND),
-        Verdict("first round, without evaluation", train_only.first / train_only.plain, MOST_FIRST),
     ]
     if json:
         targets = [{**asdict(verdict), "met": verdict.met} for verdict in results]
@@ -395,6 +393,12 @@ def flower(
     console = Console()
     console.print(table)
     console.print(_verdicts_table(results))
+    short = figures.train_only
+    added = 1e3 * (short.fair - short.plain)
+    _print(
+        f"Without evaluation, and with clients that do nothing, fair selection adds {added:.1f} ms to a round: "
+        f"{short.fair / short.plain:.2f} rounds of plain FedAvg. No target is set for this."
+    )
 
 
 def _print(text: str) -> None:
