@@ -396,3 +396,34 @@ def test_training_killed_before_any_write_ends_equal(path: Path) -> None:
         assert sum(counts) == expected - stored_rounds[-1]
         for plan in plans:
             assert_holds(store, plan)
+
+
+# Runs without rounds.
+
+TURNS = [
+    replace(make_plan("random", 13, seed, buffer=buffer, evaluate_every=2), settings={}, concurrency=3)
+    for seed, buffer in ((0, 2), (1, 4))
+]
+
+
+def test_runs_without_rounds_that_advance_together_equal_separate_runs(store: RunStore) -> None:
+    seen: dict[str, list[RoundRecord]] = {}
+    plans = [*TURNS, FEW[0]]
+    train_plans(plans, store, workers=1, on_round=lambda plan, record: seen.setdefault(plan.key, []).append(record))
+    for plan in plans:
+        assert_holds(store, plan)
+        assert seen[plan.key] == list(uninterrupted(plan).records())
+
+
+@pytest.mark.parametrize("save_every", [0, NEVER])
+def test_interrupted_runs_without_rounds_resume_and_end_equal(store: RunStore, save_every: float) -> None:
+    with pytest.raises(Stop):
+        train_plans(TURNS, store, workers=1, save_every=save_every, keep_models=True, watch=stop_after(5))
+    stored = sum(info.rounds for info in store.runs())
+    assert (stored > 0) == (save_every == 0)
+    counts: list[int] = []
+    ids = train_plans(TURNS, store, workers=1, save_every=save_every, keep_models=True, watch=counts.append)
+    assert sum(counts) == sum(plan.rounds for plan in TURNS) - stored
+    for run, plan in zip(ids, TURNS, strict=True):
+        assert_holds(store, plan)
+        assert store.snapshot(run) is not None  # the model

@@ -1,20 +1,24 @@
-"""Plays many training runs at once: runs that share a learner advance round by round, each round in one computation."""
+"""Plays many training runs at once: runs that share a learner advance together, each step in one computation."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from turnout.kernel.rounds import RoundRecord
+from turnout.lab.buffered import BufferedTraining, finish_batched
 from turnout.lab.learner_cache import LearnerCache
-from turnout.lab.world import TrainingWorld, play_batched
-from turnout.policies.base import prefixed, subset
+from turnout.lab.world import Federation, TrainingWorld, play_batched
 from turnout.simulator.plans import RunPlan
+from turnout.simulator.play import RoundRun, Run
+from turnout.simulator.slots import SlotRun
 from turnout.simulator.sweep import columns_to_store, missing_plans, run_id, stored_plan, sweep
 from turnout.store import RoundColumns, RunStore
 
 Watcher = Callable[[int], None]
 RoundWatcher = Callable[[RunPlan, RoundRecord], None]
+AnyRun = TypeVar("AnyRun", bound="_Run")
 MIN_PLAY_TO_SAVE_RATIO = 20.0  # playing takes at least this many times longer than saving
 
 
@@ -41,87 +45,90 @@ def train_plans(
         workers: The number of CPU processes, by default one per core.
         save_every: The interval in seconds between snapshots of all runs with their models. It is extended if saving
             would take more than a twentieth of the time.
-        keep_models: Whether the store keeps the final state of each run in rounds, with its model.
-        watch: Called with the number of rounds that were just played.
-        on_round: Called with the plan and the record of each round, but not of turns without rounds; small models then
-            run in this process.
+        keep_models: Whether the store keeps the final state of each run, with its model.
+        watch: Called with the number of rounds, or of turns without rounds, that were just played.
+        on_round: Called with the plan and the record of each round or turn; small models then run in this process.
     """
     requested = list(plans)
-    without_rounds = [plan for plan in requested if plan.concurrency is not None]
-    of_rounds = [plan for plan in requested if plan.concurrency is None]
-    small = [plan for plan in of_rounds if plan.world_settings.get("model", "mlp") == "mlp"]
+    small = [plan for plan in requested if plan.world_settings.get("model", "mlp") == "mlp"]
     with LearnerCache(device, workers=workers) as cache:
-        _train_without_rounds(without_rounds, store, device, workers, watch)
         if small and not keep_models and on_round is None and device == "cpu":
             sweep(small, store, workers=workers, watch=None if watch is None else lambda plan: watch(plan.rounds))
-        runs = [_Run(plan, store, cache.made_by) for plan in missing_plans(of_rounds, store)]
-        learners = {id(run.world.federation.learner): run.world.federation.learner for run in runs}
-        for learner in learners.values():
-            batch = [run for run in runs if run.world.federation.learner is learner]
-            has_snapshots = _play_runs(batch, save_every, keep_models, watch, on_round)
+        runs = [_begin(plan, store, cache.made_by) for plan in missing_plans(requested, store)]
+        for learner in {id(run.learner): run.learner for run in runs}.values():
+            batch = [run for run in runs if run.learner is learner]
+            in_rounds = [run for run in batch if isinstance(run, _RoundRun)]
+            without_rounds = [run for run in batch if isinstance(run, _TurnRun)]
+            has_snapshots = _play_runs(in_rounds, _play_round, save_every, keep_models, watch, on_round)
+            has_snapshots |= _play_runs(without_rounds, _end_turn, save_every, keep_models, watch, on_round)
             learner.close()
             if has_snapshots and not keep_models:
                 store.compact()
     return [run_id(store, plan) for plan in requested]
 
 
-def _train_without_rounds(
-    plans: Sequence[RunPlan], store: RunStore, device: str, workers: int | None, watch: Watcher | None
-) -> None:
-    """Plays runs in which one client at a time is given a turn: small models in several processes, others one by one.
-
-    Args:
-        plans: The plans of the runs.
-        store: The store that holds finished runs and receives new ones.
-        device: The torch device on which convolutional networks train.
-        workers: The number of CPU processes, by default one per core.
-        watch: Called with the number of turns that were just played.
-    """
-    are_small = all(plan.world_settings.get("model", "mlp") == "mlp" for plan in plans)
-    processes = workers if are_small and device == "cpu" else 1
-    sweep(plans, store, workers=processes, watch=None if watch is None else lambda plan: watch(plan.rounds))
-
-
 class _Run:
-    """A run in progress: its policy and world, and the rounds that are not stored yet."""
+    """A run in progress: its policy and world, and the records that are not stored yet."""
 
-    def __init__(self, plan: RunPlan, store: RunStore, made_by: str) -> None:
-        self.plan, self._store = plan, store
-        self.policy, world = plan.build()
-        assert isinstance(world, TrainingWorld)
-        self.world = world
-        self.id = store.begin(plan.key, stored_plan(store, plan), clients=world.clients, code_version=made_by)
-        self.rounds_done = 0
-        snapshot = store.snapshot(self.id)
+    def __init__(self, plan: RunPlan, playing: Run, federation: Federation, store: RunStore, made_by: str) -> None:
+        self.plan, self.learner = plan, federation.learner
+        self._playing, self._store = playing, store
+        self._clients = playing.world.clients
+        self._id = store.begin(plan.key, stored_plan(store, plan), clients=self._clients, code_version=made_by)
+        self.done = 0
+        snapshot = store.snapshot(self._id)
         if snapshot is not None:
-            self.rounds_done, state = snapshot
-            self.policy.restore(subset(state, "policy"))
-            self.world.restore(subset(state, "world"))
+            self.done, state = snapshot
+            playing.restore(state, self.done)
         self._unsaved: list[RoundRecord] = []
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds were played."""
-        return self.rounds_done >= self.plan.rounds
+        """Whether all rounds, or turns, were played."""
+        return self.done >= self.plan.rounds
 
-    def append(self, record: RoundRecord) -> None:
-        """Adds a round that was played."""
-        self.policy.tell(record.report)
-        self._unsaved.append(record)
-        self.rounds_done += 1
+    def append(self, records: Sequence[RoundRecord]) -> None:
+        """Adds records that were played."""
+        self._unsaved.extend(records)
+        self.done += len(records)
 
     def save(self, *, with_state: bool) -> None:
-        """Stores all unsaved rounds, and with `with_state` a snapshot, in one transaction."""
-        columns = columns_to_store(self.plan, RoundColumns.from_records(self._unsaved, clients=self.world.clients))
-        state = (
-            {**prefixed("policy", self.policy.state()), **prefixed("world", self.world.state())} if with_state else None
-        )
-        self._store.append(self.id, columns, snapshot=state, finish=self.finished)
+        """Stores all unsaved records, and with `with_state` a snapshot, in one transaction."""
+        columns = columns_to_store(self.plan, RoundColumns.from_records(self._unsaved, clients=self._clients))
+        state = self._playing.state() if with_state else None
+        self._store.append(self._id, columns, snapshot=state, finish=self.finished)
         self._unsaved.clear()
 
 
+class _RoundRun(_Run):
+    """A run in rounds."""
+
+    def __init__(self, plan: RunPlan, playing: RoundRun, world: TrainingWorld, store: RunStore, made_by: str) -> None:
+        self.policy, self.world = playing.policy, world
+        super().__init__(plan, playing, world.federation, store, made_by)
+
+
+class _TurnRun(_Run):
+    """A run without rounds."""
+
+    def __init__(self, plan: RunPlan, playing: SlotRun, world: BufferedTraining, store: RunStore, made_by: str) -> None:
+        self.slots, self.world = playing, world
+        super().__init__(plan, playing, world.federation, store, made_by)
+
+
+def _begin(plan: RunPlan, store: RunStore, made_by: str) -> _Run:
+    playing = plan.start()
+    if isinstance(playing, SlotRun):
+        assert isinstance(playing.world, BufferedTraining)
+        return _TurnRun(plan, playing, playing.world, store, made_by)
+    assert isinstance(playing, RoundRun)
+    assert isinstance(playing.world, TrainingWorld)
+    return _RoundRun(plan, playing, playing.world, store, made_by)
+
+
 def _play_runs(
-    runs: Sequence[_Run],
+    runs: Sequence[AnyRun],
+    play: Callable[[Sequence[AnyRun]], list[list[RoundRecord]]],
     save_every: float,
     keep_models: bool,
     watch: Watcher | None,
@@ -131,25 +138,29 @@ def _play_runs(
 
     Args:
         runs: Runs that share a learner.
+        play: Plays one step of each of these runs, and returns the records that each can store now.
         save_every: The interval between snapshots, in seconds.
         keep_models: Whether a finished run keeps its state.
-        watch: Called with the number of rounds that were just played.
-        on_round: Called with the plan and the record of each round.
+        watch: Called with the number of records that were just played.
+        on_round: Called with the plan and each record.
     """
-    next_save, has_snapshots = time.monotonic() + save_every, any(run.rounds_done for run in runs)
+    next_save, has_snapshots = time.monotonic() + save_every, any(run.done for run in runs)
     for run in runs:
         if run.finished:  # interrupted after its last round, before it was marked as finished
             run.save(with_state=keep_models)
     active = [run for run in runs if not run.finished]
     while active:
-        for run, record in zip(active, _play_round(active), strict=True):
+        steps = play(active)
+        for run, records in zip(active, steps, strict=True):
+            run.append(records)
             if on_round is not None:
-                on_round(run.plan, record)
-        for run in active:
+                for record in records:
+                    on_round(run.plan, record)
             if run.finished:
                 run.save(with_state=keep_models)
-        if watch is not None:
-            watch(len(active))
+        played = sum(map(len, steps))
+        if watch is not None and played:
+            watch(played)
         active = [run for run in active if not run.finished]
         if active and time.monotonic() >= next_save:
             start = time.monotonic()
@@ -161,15 +172,21 @@ def _play_runs(
     return has_snapshots
 
 
-def _play_round(runs: Sequence[_Run]) -> list[RoundRecord]:
+def _play_round(runs: Sequence[_RoundRun]) -> list[list[RoundRecord]]:
     """Plays the next round of each run."""
-    offers = [run.world.offer(run.rounds_done + 1) for run in runs]
+    offers = [run.world.offer(run.done + 1) for run in runs]
     selections = [
         run.policy.ask(offer if run.policy.requires_expected_times else offer.without_truth())
         for run, offer in zip(runs, offers, strict=True)
     ]
     reports = play_batched([run.world for run in runs], offers, selections)
-    records = [RoundRecord(selection, report) for selection, report in zip(selections, reports, strict=True)]
-    for run, record in zip(runs, records, strict=True):
-        run.append(record)
-    return records
+    for run, report in zip(runs, reports, strict=True):
+        run.policy.tell(report)
+    return [[RoundRecord(selection, report)] for selection, report in zip(selections, reports, strict=True)]
+
+
+def _end_turn(runs: Sequence[_TurnRun]) -> list[list[RoundRecord]]:
+    """Gives turns in each run until one must end, and ends it."""
+    flights = [run.slots.next_end(run.plan.rounds) for run in runs]
+    reports = finish_batched([run.world for run in runs], [flight.record.report for flight in flights])
+    return [run.slots.end(flight, report) for run, flight, report in zip(runs, flights, reports, strict=True)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,25 @@ import numpy as np
 from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import FloatArray, as_count, as_number, saved_value
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.lab.learners.base import Cohort, Weights
+from turnout.lab.learners.base import Cohort, TrainingResult, Weights
 from turnout.lab.world import Federation
 from turnout.policies.base import prefixed, subset
 from turnout.simulator.world import ClockedWorld, World
 
 #: The metrics that a turn has in addition to those of the inner world.
 STALENESS, VERSION = "staleness", "version"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _EndedTurn:
+    """A turn before training: the report of the inner world, the staleness, and the cohort of the one client.
+
+    The cohort is None if the update did not arrive.
+    """
+
+    report: RoundReport
+    staleness: int
+    cohort: Cohort | None
 
 
 class BufferedTraining:
@@ -107,25 +119,7 @@ class BufferedTraining:
 
     def finish(self, report: RoundReport) -> RoundReport:
         """Trains the client of a turn that has ended, and adds its update to the buffer."""
-        (client,) = report.clients.tolist()
-        received = self._received.pop(client, None)
-        if received is None:
-            raise StateError(f"client {client} is not training")
-        start, stale = self._versions[received], self.version - received
-        metrics = {**report.metrics, STALENESS: float(stale)}
-        loss = np.nan
-        if report.with_outcome("arrived").all():
-            orders = self.federation.orders(report.clients, report.round)
-            (result,) = self.federation.learner.train([Cohort(start, orders, np.ones(1))])
-            metrics["diverged"] = float((~result.finite).sum())
-            loss = float(result.losses[0])
-            if result.finite[0] and self._add(start, result.weights, stale):
-                self.version += 1
-                if self.version % self.federation.evaluate_every == 0:
-                    (metrics["accuracy"],) = self.federation.learner.evaluate([self.weights])
-        metrics[VERSION] = float(self.version)
-        self._drop_versions()
-        return replace(report, losses=np.array([loss]), metrics=metrics)
+        return finish_batched([self], [report])[0]
 
     def state(self) -> dict[str, Any]:
         """Returns the model, the versions that clients train on, the buffer, and the state of the inner world."""
@@ -160,6 +154,37 @@ class BufferedTraining:
         self.version = int(saved_value(state, "version"))
         self._sum = loaded(total) if len(total) else None
 
+    def _end_turn(self, report: RoundReport) -> _EndedTurn:
+        """Ends a turn before its client trains; a client that did not arrive does not train."""
+        (client,) = report.clients.tolist()
+        received = self._received.pop(client, None)
+        if received is None:
+            raise StateError(f"client {client} is not training")
+        cohort = None
+        if report.with_outcome("arrived").all():
+            orders = self.federation.orders(report.clients, report.round)
+            cohort = Cohort(self._versions[received], orders, np.ones(1))
+        return _EndedTurn(report, self.version - received, cohort)
+
+    def _use_result(self, ended: _EndedTurn, result: TrainingResult) -> bool:
+        """Adds the update of a client, unless it is not finite; returns whether it made a version to be evaluated."""
+        assert ended.cohort is not None
+        if not result.finite[0] or not self._add(ended.cohort.weights, result.weights, ended.staleness):
+            return False
+        self.version += 1
+        return self.version % self.federation.evaluate_every == 0
+
+    def _complete_report(self, ended: _EndedTurn, result: TrainingResult | None, accuracy: float | None) -> RoundReport:
+        metrics = {**ended.report.metrics, STALENESS: float(ended.staleness)}
+        if result is not None:
+            metrics["diverged"] = float((~result.finite).sum())
+        if accuracy is not None:
+            metrics["accuracy"] = accuracy
+        metrics[VERSION] = float(self.version)
+        self._drop_versions()
+        loss = np.nan if result is None else float(result.losses[0])
+        return replace(ended.report, losses=np.array([loss]), metrics=metrics)
+
     def _add(self, start: Weights, trained: Weights, stale: int) -> bool:
         """Adds an update; returns whether it made a version."""
         fresh = (1.0 + stale) ** -self.discount
@@ -180,3 +205,19 @@ class BufferedTraining:
         needed = {self.version, *self._received.values()}
         self._versions = {number: model for number, model in self._versions.items() if number in needed}
         self._versions[self.version] = self.weights
+
+
+def finish_batched(worlds: Sequence[BufferedTraining], reports: Sequence[RoundReport]) -> list[RoundReport]:
+    """Ends one turn in each of several worlds that share a learner, and trains all their clients in one call."""
+    learner = worlds[0].federation.learner
+    ended = [world._end_turn(report) for world, report in zip(worlds, reports, strict=True)]
+    trained = [index for index, turn in enumerate(ended) if turn.cohort is not None]
+    cohorts = [turn.cohort for turn in ended if turn.cohort is not None]
+    results = dict(zip(trained, learner.train(cohorts) if cohorts else [], strict=True))
+    evaluated = [index for index, result in results.items() if worlds[index]._use_result(ended[index], result)]
+    models = [worlds[index].weights for index in evaluated]
+    accuracies = dict(zip(evaluated, learner.evaluate(models) if models else [], strict=True))
+    return [
+        world._complete_report(turn, results.get(index), accuracies.get(index))
+        for index, (world, turn) in enumerate(zip(worlds, ended, strict=True))
+    ]

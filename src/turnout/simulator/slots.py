@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import BoolArray, as_count, as_number, saved_value
-from turnout.kernel.rounds import RoundOffer, RoundRecord
+from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport
 from turnout.kernel.slots.turns import InFlight, StartedTurn
 from turnout.policies.base import SelectionPolicy, prefixed, subset
 from turnout.simulator.world import ClockedWorld, CohortWorld, TurnWorld, World
@@ -25,7 +25,7 @@ MOST_EMPTY = 10_000
 COUNTS = ("decisions", "next", "world_round")
 
 
-class _Flight(NamedTuple):
+class Flight(NamedTuple):
     """A turn under way; the first two fields determine the order in which turns end."""
 
     end: float
@@ -72,7 +72,7 @@ class SlotRun:
         self.decisions = 0
         self.now = 0.0
         self._world_round = 0
-        self._flights: list[_Flight] = []  # a heap
+        self._flights: list[Flight] = []  # a heap
         self._waiting: dict[int, RoundRecord] = {}  # finished turns that wait for earlier ones
         self._next = 1  # the decision whose record is yielded next
 
@@ -89,10 +89,8 @@ class SlotRun:
             if self._next in self._waiting:
                 self._next += 1
                 yield self._waiting.pop(self._next - 1)
-            elif self.decisions < total:
-                self.decide()
             else:
-                self._finish_one()
+                self._finish_one(self.next_end(total))
 
     def state(self) -> dict[str, Any]:
         """Returns everything that the next decision depends on, as plain arrays and numbers."""
@@ -118,7 +116,7 @@ class SlotRun:
         self.policy.restore(subset(state, "policy"))
         self.world.restore(subset(state, "world"))
         self.in_flight.restore(subset(state, "in_flight"))
-        self._flights = [_Flight(record.report.metrics[FINISHED], record.round, record) for record in flights]
+        self._flights = [Flight(record.report.metrics[FINISHED], record.round, record) for record in flights]
         heapq.heapify(self._flights)
         self._waiting = {record.round: record for record in waiting}
         self.decisions, self._next, self._world_round = counts["decisions"], counts["next"], counts["world_round"]
@@ -126,22 +124,46 @@ class SlotRun:
 
     def decide(self) -> None:
         """Ends turns until a slot is free and a client is available, and gives one turn."""
-        while len(self._flights) >= self.concurrency:
-            self._finish_one()
-        empty = 0
-        while True:
+        while not self._try_to_give():
+            self._finish_one(heapq.heappop(self._flights))
+
+    def next_end(self, total: int) -> Flight:
+        """Gives turns until one must end first; returns that turn, which must be given to `end` with its report.
+
+        With `end`, several runs can advance together, and what their clients train can be computed at once.
+
+        Args:
+            total: The number of turns to give in the whole run; fewer than that have ended.
+        """
+        while self.decisions < total and self._try_to_give():
+            pass
+        if not self._flights:
+            raise StateError(f"all {total:,} turns of the run have ended")
+        return heapq.heappop(self._flights)
+
+    def end(self, flight: Flight, report: RoundReport) -> list[RoundRecord]:
+        """Ends a turn that `next_end` returned; returns the records that can be stored now, in order of decisions."""
+        self._learn(flight, report)
+        records = []
+        while self._next in self._waiting:
+            records.append(self._waiting.pop(self._next))
+            self._next += 1
+        return records
+
+    def _try_to_give(self) -> bool:
+        """Gives a turn if a slot is free and a client is available; returns False if a turn must end first."""
+        if len(self._flights) >= self.concurrency:
+            return False
+        for _ in range(MOST_EMPTY + 1):
             offer = self._offer()
             idle = offer.available & self.in_flight.idle
             if idle.any():
-                break
+                self._give(offer, idle)
+                return True
             if self._flights:
-                self._finish_one()
-                continue
-            empty += 1
-            if empty > MOST_EMPTY:
-                raise StateError(f"no client was available in {MOST_EMPTY:,} offers in a row: the run cannot go on")
+                return False
             self._pass_time()
-        self._give(offer, idle)
+        raise StateError(f"no client was available in {MOST_EMPTY:,} offers in a row: the run cannot go on")
 
     def _give(self, offer: RoundOffer, idle: BoolArray) -> None:
         decision = self.decisions + 1
@@ -163,15 +185,17 @@ class SlotRun:
         end = self.now + float(played.exchange_times[0])
         metrics = {**played.metrics, STARTED: self.now, FINISHED: end}
         report = replace(played, round=decision, available=turn.earning(), metrics=metrics)
-        heapq.heappush(self._flights, _Flight(end, decision, RoundRecord(selection, report)))
+        heapq.heappush(self._flights, Flight(end, decision, RoundRecord(selection, report)))
 
-    def _finish_one(self) -> None:
-        """Ends the turn that ends next."""
-        self.now, decision, record = heapq.heappop(self._flights)
-        report = self.world.finish(record.report) if isinstance(self.world, TurnWorld) else record.report
+    def _finish_one(self, flight: Flight) -> None:
+        report = flight.record.report
+        self._learn(flight, self.world.finish(report) if isinstance(self.world, TurnWorld) else report)
+
+    def _learn(self, flight: Flight, report: RoundReport) -> None:
+        self.now = flight.end
         self.in_flight.finish(int(report.clients[0]))
         self.policy.tell_finished(report)
-        self._waiting[decision] = RoundRecord(record.selection, report)
+        self._waiting[flight.decision] = RoundRecord(flight.record.selection, report)
 
     def _offer(self) -> RoundOffer:
         self._world_round += 1

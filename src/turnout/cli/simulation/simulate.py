@@ -21,6 +21,7 @@ from turnout.cli.interruption import resumable
 from turnout.cli.options import (
     ConcurrencyOption,
     ConfigOption,
+    DeviceOption,
     JsonOption,
     PoliciesArgument,
     RoundsOption,
@@ -144,6 +145,7 @@ def compare(
     ] = None,
     save: StoreOption = None,
     workers: WorkersOption = None,
+    device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> None:
     """Compare policies over many seeds, seed by seed, with 95 % confidence intervals.
@@ -162,14 +164,24 @@ def compare(
             raise SettingError(f"unknown suite {suite!r}{suggestion(suite, suites)}; there are {', '.join(suites)}")
         if suite in SLOT_SUITES:
             show_slot_board(
-                suite, traces=traces, seeds=seeds, turns=rounds, out=out, store=save, workers=workers, json=json
+                suite,
+                traces=traces,
+                seeds=seeds,
+                turns=rounds,
+                out=out,
+                store=save,
+                workers=workers,
+                device=device,
+                json=json,
             )
             return
+        _reject_options(f"the suite {suite}", {"--device": None if device == "cpu" else device})
         show_leaderboard(
             suite, traces=traces, seeds=seeds, rounds=rounds, out=out, store=save, workers=workers, json=json
         )
         return
-    _reject_options("a comparison without --suite", {"--traces": traces, "--out": out})
+    only_suites = {"--traces": traces, "--out": out, "--device": None if device == "cpu" else device}
+    _reject_options("a comparison without --suite", only_suites)
     usual = COMPARED if concurrency is None else SIMULATED
     plans = contenders(policies, config, settings, world, rounds, usual, concurrency)
     count = seeds or (read_config(config).get("seeds", 10) if config is not None else 10)

@@ -71,7 +71,9 @@ def show_leaderboard(
         Console().print(f"Figures and data are in {out}/", highlight=False)
 
 
-def play_board(board: Experiment, seeds: int, rounds: int, path: Path | None, workers: int | None) -> Findings:
+def play_board(
+    board: Experiment, seeds: int, rounds: int, path: Path | None, workers: int | None, device: str = "cpu"
+) -> Findings:
     """Plays the runs of a leaderboard that the store lacks, with a progress bar, and returns the findings.
 
     Args:
@@ -80,6 +82,7 @@ def play_board(board: Experiment, seeds: int, rounds: int, path: Path | None, wo
         rounds: Number of rounds, or of turns without rounds.
         path: Store for the runs; None for a temporary one.
         workers: Number of worker processes; None for one per CPU core.
+        device: Device that trains the models.
     """
     plans = [plan for by_seed in board.plans(seeds, rounds).values() for plan in by_seed]
     with ExitStack() as stack:
@@ -98,6 +101,7 @@ def play_board(board: Experiment, seeds: int, rounds: int, path: Path | None, wo
             seeds=seeds,
             rounds=rounds,
             workers=workers,
+            device=device,
             watch=lambda played: progress.advance(playing, played),
         )
         return result.findings

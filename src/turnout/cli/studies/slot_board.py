@@ -15,7 +15,7 @@ from turnout.analysis.statistics import format_interval
 from turnout.cli.options import print_json
 from turnout.cli.studies.leaderboard import play_board
 from turnout.experiments.framework import drawing
-from turnout.experiments.framework.reproduce import as_csv, write_text
+from turnout.experiments.framework.reproduce import as_csv, check_device, write_text
 from turnout.experiments.leaderboard.leaderboard import rows_of
 from turnout.experiments.leaderboard.slots import REFERENCE, SLOT_SUITES, TABLE, SlotBoard, SlotSuite
 
@@ -29,6 +29,7 @@ def show_slot_board(
     out: Path | None,
     store: Path | None,
     workers: int | None,
+    device: str,
     json: bool,
 ) -> None:
     """Runs the missing simulations of a suite without rounds, prints its table, and writes it to a folder.
@@ -41,18 +42,20 @@ def show_slot_board(
         out: Folder for figure and data, or None.
         store: Store for the runs; None for one in `out`, or a temporary one.
         workers: Number of worker processes; None for one per CPU core.
+        device: Device that trains the models.
         json: Print JSON instead of a table.
     """
     suite = SLOT_SUITES[name]
     if traces:
         suite = suite.on_traces(traces)
     seeds, turns = seeds or suite.seeds, turns or suite.turns
+    check_device([plan for plans in suite.plans(1, turns).values() for plan in plans], device)
     for plans in suite.plans(1, turns).values():
         plans[0].start()  # reports invalid settings before the first turn
     if store is None and out is not None:
         store = out / "runs.turnout"
     board = SlotBoard(suite)
-    findings = play_board(board, seeds, turns, store, workers)
+    findings = play_board(board, seeds, turns, store, workers, device)
     result = {
         "suite": suite.name,
         "title": suite.title,

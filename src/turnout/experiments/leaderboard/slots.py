@@ -283,6 +283,17 @@ SLOT_SUITES: Mapping[str, SlotSuite] = MappingProxyType(
                 5,
                 _contenders(losses=True),
             ),
+            SlotSuite(
+                "async-cifar-10",
+                "CIFAR-10 in the paper's world",
+                "training",
+                {"dataset": "cifar-10", "gamma": 1.0, **TASKS["cifar-10"].settings, "buffer": 8},
+                40,
+                8,
+                4000,
+                5,
+                _contenders(losses=True),
+            ),
         )
     }
 )
