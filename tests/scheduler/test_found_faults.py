@@ -30,8 +30,8 @@ from syncs import COMPILER, preloaded
 from turnout.errors import OfferError, ReportError, StoreError
 from turnout.scheduler import FleetReader, Reporter, Scheduler, certify
 from turnout.scheduler.audit.doctor.doctor import examine
+from turnout.scheduler.journal import redaction
 from turnout.scheduler.journal.journal import Journal
-from turnout.scheduler.journal.redaction import BATCH
 from turnout.store.files.acknowledged import lock_path
 from turnout.store.files.database import log_path
 from turnout.store.runs import RunStore
@@ -474,8 +474,12 @@ def long_history(open_fleet: OpenFleet, folder: Path) -> Scheduler:
     return open_fleet()
 
 
+#: The number of rows that a step redacts in these tests, so that a short history needs several.
+BATCH = 65
+
+
 @cache
-def file_with_a_long_history(rounds: int = 450) -> bytes:
+def file_with_a_long_history(rounds: int = 150) -> bytes:
     """Returns the content of a closed file."""
     with TemporaryDirectory() as folder:
         path = Path(folder, "fleet.turnout")
@@ -496,6 +500,7 @@ def test_f12_others_can_report_while_a_client_is_forgotten(
     open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step is a short transaction, and after each of them the file is valid."""
+    monkeypatch.setattr(redaction, "BATCH", BATCH)
     scheduler = long_history(open_fleet, folder)
     twin = packed(scheduler)
     steps: list[list[str]] = []
@@ -528,6 +533,7 @@ def test_f12_others_can_report_while_a_client_is_forgotten(
 def test_f12_forgetting_that_was_interrupted_is_completed_later(
     open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(redaction, "BATCH", BATCH)
     scheduler = long_history(open_fleet, folder)
     whole, redact, count = folder / "whole.turnout", Journal.redact, itertools.count()
     scheduler.close()
