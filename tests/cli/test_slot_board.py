@@ -46,7 +46,7 @@ def test_the_training_suite_measures_the_time_to_an_accuracy() -> None:
 
 def test_recorded_clients_can_be_used(tmp_path: Path) -> None:
     phones = tmp_path / "phones.csv"
-    lines = [f"phone {row},0,90000,90000" for row in range(110)]
+    lines = [f"phone {row},{row % 5 * 18000},{row % 5 * 18000 + 18000},90000" for row in range(310)]
     phones.write_text("\n".join(["client,start,stop,end", *lines]))
     arguments = ("--suite", "async-traces", "--traces", str(phones), "--rounds", "40", "--seeds", "2", "--workers", "1")
     result = json.loads(run(*arguments, "--json").stdout)

@@ -63,6 +63,7 @@ def show_slot_board(
         "seeds": seeds,
         "concurrency": suite.slots,
         "clients": suite.clients,
+        "present": suite.present,
         "world": {"name": suite.world, **suite.world_settings},
         "baseline": REFERENCE,
         "policies": rows_of(findings.tables[TABLE]),
@@ -104,8 +105,9 @@ def _print(result: dict[str, Any], suite: SlotSuite) -> None:
     Console().print(table)
     lines = (
         f"The share in a name is what the policy guarantees to each client, of an equal share of the turns (1/"
-        f"{suite.clients}). In rounds: synchronous rounds with {suite.slots} clients.",
-        "Least share: the turns of the client with the fewest, divided by an equal share.",
+        f"{suite.present}). In rounds: synchronous rounds with {suite.slots} clients.",
+        "Least share: the smallest share of any client in the decisions at which it was available or training, divided "
+        "by an equal share.",
         "Shortfall: promised turns minus turns, the largest of any client at any time; the worst run is in "
         "parentheses. Policies that promise nothing are judged by 75 %; their status is in parentheses.",
         "Staleness: versions of the model that the server made during a turn.",

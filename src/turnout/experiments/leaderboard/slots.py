@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from turnout.analysis.metrics import available_rates
 from turnout.analysis.promise import shortfalls
 from turnout.analysis.slots import slot_figures
 from turnout.analysis.statistics import mean_confidence_interval
 from turnout.errors import SettingError
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs
-from turnout.experiments.leaderboard.leaderboard import add_accuracies
+from turnout.experiments.leaderboard.leaderboard import LEAST_PRESENCE, add_accuracies
 from turnout.experiments.leaderboard.slot_drawing import draw_slots
 from turnout.experiments.paper.accuracy import TASKS
 from turnout.kernel.arrays import FloatArray
@@ -75,6 +76,8 @@ class SlotSuite:
         world: The name of the world.
         world_settings: Its settings.
         clients: The number of clients.
+        present: The number of clients among which the turns are divided: all, or about as many as are available at
+            the busiest times. Its reciprocal is an equal share.
         slots: The number of slots, and of clients in a round.
         turns: The number of turns of each run.
         seeds: The number of seeds.
@@ -86,6 +89,7 @@ class SlotSuite:
     world: str
     world_settings: Mapping[str, Any]
     clients: int
+    present: int
     slots: int
     turns: int
     seeds: int
@@ -102,7 +106,7 @@ class SlotSuite:
         A round has as many turns as there are slots.
         """
         share = USUAL if contender.share is None else contender.share
-        return share / self.clients * (self.slots if contender.in_rounds else 1)
+        return share / self.present * (self.slots if contender.in_rounds else 1)
 
     def plans(self, seeds: int | None = None, turns: int | None = None) -> dict[str, list[RunPlan]]:
         """Returns the plans of each contender, one per seed."""
@@ -217,6 +221,7 @@ def _measure_all(runs: Any, suite: SlotSuite, contender: SlotContender) -> dict[
 
 def _measure(columns: RoundColumns, suite: SlotSuite, contender: SlotContender) -> dict[str, float]:
     found = shortfalls(columns, suite.rate(contender), accrual="available", tolerance=contender.tolerance)
+    rates = available_rates(columns, least=LEAST_PRESENCE)
     arrived = len(columns.chosen) if columns.outcomes is None else int((columns.outcomes == 0).sum())
     if STARTED in columns.metrics:
         figures = slot_figures(columns, int(suite.world_settings.get("buffer", 1)))
@@ -226,7 +231,7 @@ def _measure(columns: RoundColumns, suite: SlotSuite, contender: SlotContender) 
     return {
         "updates_per_second": updates_per_second,
         "mean_staleness": staleness,
-        "least_share": int(columns.turns.min()) * suite.clients / len(columns.chosen),
+        "least_share": float(np.nanmin(rates)) * suite.present / (suite.slots if contender.in_rounds else 1),
         "shortfall": found.largest,
         "level": 2.0 if found.ever_broken.any() else float(found.largest >= 1),  # an index into STATUSES
     }
@@ -260,15 +265,16 @@ SLOT_SUITES: Mapping[str, SlotSuite] = MappingProxyType(
     {
         suite.name: suite
         for suite in (
-            SlotSuite("async", "the paper's world", "paper", {}, 40, 8, 4000, 20, _contenders(losses=False)),
+            SlotSuite("async", "the paper's world", "paper", {}, 40, 40, 8, 4000, 20, _contenders(losses=False)),
             SlotSuite(
                 "async-traces",
                 "generated phones",
                 "traces",
-                {"clients": 100},
+                {"clients": 300},
+                300,
                 100,
                 10,
-                4000,
+                10_000,
                 5,
                 _contenders(losses=False),
             ),
@@ -277,6 +283,7 @@ SLOT_SUITES: Mapping[str, SlotSuite] = MappingProxyType(
                 "the digits in the paper's world",
                 "training",
                 {"dataset": "digits", "gamma": 1.0, **TASKS["digits"].settings, "evaluate_every": 1, "buffer": 8},
+                40,
                 40,
                 8,
                 2000,
@@ -288,6 +295,7 @@ SLOT_SUITES: Mapping[str, SlotSuite] = MappingProxyType(
                 "CIFAR-10 in the paper's world",
                 "training",
                 {"dataset": "cifar-10", "gamma": 1.0, **TASKS["cifar-10"].settings, "buffer": 8},
+                40,
                 40,
                 8,
                 4000,
