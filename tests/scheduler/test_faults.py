@@ -226,8 +226,11 @@ def test_a_late_report_after_its_window_is_refused(open_fleet: OpenFleet) -> Non
     scheduler.close_round()
     for _ in range(3):
         play_round(scheduler, {})
-    with pytest.raises(ReportError, match=r"round 5 of 'a' was closed 3 rounds ago, but late_window is 3"):
+    refusal = r"round 5 of 'a' was closed 3 rounds ago, but late_window is 3"
+    with pytest.raises(ReportError, match=refusal):
         scheduler.report("a", 20.0, round=5)
+    with Reporter(scheduler.path) as reporter, pytest.raises(ReportError, match=refusal):
+        reporter.report("a", 20.0, round=5)
     play_round(scheduler, offered("a", "b"))
 
 

@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 import pytest
-from flwr.app import Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
 
 from adapters.flower.conftest import OpenFleet
 from adapters.flower.in_process import (
@@ -388,6 +389,26 @@ def test_loss_key_names_the_metric_that_holds_the_loss(open_fleet: OpenFleet) ->
         grid = InProcessGrid(named_nodes(2, 5.0))
         FairSelection(open_to_all(), scheduler, poll=POLL, loss_key=name).start(grid, model(0.0), num_rounds=1)
         assert [turn.loss for turn in scheduler.turns(1)] == [expected, expected]
+
+
+def noting(app: ClientApp, notes: ConfigRecord) -> Any:
+    """Returns an app whose replies have one more record."""
+
+    def call(message: Message, context: Context) -> Message:
+        reply = app(message, context)
+        reply.content["notes"] = notes
+        return reply
+
+    return call
+
+
+def test_a_number_outside_the_metrics_is_no_loss(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(policy="power-of-choice", settings={"cohort_size": 2})
+    grid = InProcessGrid(named_nodes(2, 5.0))
+    for node in grid.nodes.values():
+        node.app = noting(node.app, ConfigRecord({"norm": 7.0}))
+    FairSelection(open_to_all(), scheduler, poll=POLL, loss_key="norm").start(grid, model(0.0), num_rounds=1)
+    assert [turn.loss for turn in scheduler.turns(1)] == [None, None]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

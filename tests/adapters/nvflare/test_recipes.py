@@ -120,11 +120,11 @@ def test_the_controllers_of_nvflare_keep_their_arguments(
 
 
 def test_a_controller_of_ones_own_is_written_with_all_arguments(script: str, tmp_path: Path) -> None:
-    job = job_with(FairFedAvg(num_clients=5, fleet=FLEET, deadline="auto", patience=3.0, loss_key=""), script)
+    job = job_with(FairFedAvg(num_clients=5, fleet=FLEET, deadline="auto", patience=0.5, loss_key=""), script)
     job.set_app_packages(["turnout"])
     server, _, _ = exported(job, tmp_path)
     again = rebuilt(server["workflows"][0])
-    assert (again.num_clients, again.fleet, again.deadline, again.patience) == (5, FLEET, "auto", 3.0)
+    assert (again.num_clients, again.fleet, again.deadline, again.patience) == (5, FLEET, "auto", 0.5)
     assert again.loss_key == ""
 
 

@@ -121,3 +121,8 @@ def test_the_tables_hold_the_shares_and_shortfalls_of_the_runs(store: RunStore, 
         assert float(row["least_share_of_all_rounds"]) == pytest.approx(np.mean(shares), abs=1e-6)
     pace = [float(row["largest_shortfall_in_turns"]) for row in rows if row["contender"] == PACE]
     assert max(pace) <= 2
+
+
+def test_fair_pace_takes_part_with_the_tolerance_in_its_name() -> None:
+    policy, settings = PaceExperiment.contenders[PACE]
+    assert (policy, f"FairPace, tolerance {settings['tolerance']:g}") == ("fair-pace", PACE)

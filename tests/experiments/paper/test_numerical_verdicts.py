@@ -19,6 +19,7 @@ from turnout.experiments.paper.comparison import (
     TrainingTime,
     first_round_at,
     flattening_claim,
+    overview_tables,
     pull_record_claims,
     queue_claims,
     training_time_claims,
@@ -495,9 +496,17 @@ def test_the_horizon_is_judged_after_the_last_round() -> None:
 
 def test_training_time_is_the_sum_of_the_rounds_in_minutes() -> None:
     runs: Any = MadeUpRuns({label: columns([[0], [0]], [60.0, 120.0], 1) for label in CONTENDERS})
-    claims = TrainingTime().findings(runs).claims
+    findings = TrainingTime().findings(runs)
+    claims = findings.claims
+    assert np.asarray(findings.tables["training-time"][f"{RANDOM} mean"]).tolist() == pytest.approx([1.0, 3.0])
     assert claims[0].numbers[RANDOM] == "3 ± 0"
     assert {claim.verdict for claim in claims} == {OPEN}
+
+
+def test_the_overview_shows_minutes_and_sorted_shares_of_the_rounds() -> None:
+    times, shares = overview_tables({"a": [columns([[0], [0], [0], [1]], [60.0, 30.0, 30.0, 60.0], 2)]})
+    assert np.asarray(times["a mean"]).tolist() == pytest.approx([1.0, 1.5, 2.0, 3.0])
+    assert np.asarray(shares["a mean"]).tolist() == pytest.approx([0.25, 0.75])
 
 
 def test_evenness_and_spread_are_those_of_the_turns() -> None:

@@ -51,6 +51,7 @@ def test_clients_in_flight_are_known_in_the_order_of_their_turns_and_restored() 
         flights.start(turn(decision, client, [True] * 4))
     assert flights.rows.tolist() == [2, 0, 3]
     assert flights.idle.tolist() == [False, True, False, False]
+    assert [flights.decision_of(row) for row in range(4)] == [2, 0, 1, 5]
     assert flights.finish(0) == 2
     assert len(flights) == 2
     again = InFlight(4)
