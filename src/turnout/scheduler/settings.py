@@ -22,6 +22,9 @@ FORMER_NAMES = {"rest_after": "backoff_after"}
 #: Names under which settings are stored where they differ: files keep the names that earlier versions can read.
 STORED_NAMES = {"backoff_after": "rest_after"}
 
+#: The settings that need a concurrency.
+OF_SLOTS = ("status_ttl",)
+
 
 class SchedulerOptions(TypedDict, total=False):
     """The keyword options of `Scheduler.open`; `SchedulerSettings` documents them and has their defaults."""
@@ -44,6 +47,7 @@ class SchedulerOptions(TypedDict, total=False):
     keep_offers: int | str | timedelta | None
     persist_statuses: bool
     concurrency: int | None
+    status_ttl: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ class SchedulerSettings:
             was open and from clients that were late.
         concurrency: The number of slots of a fleet without rounds: whenever one is free, `fill` gives one client a turn
             (docs/asynchronous.md). None for a fleet with rounds.
+        status_ttl: The seconds for which a device that has checked in (`check_in`) can be given a turn; about as long
+            as a turn takes. Only with a `concurrency`.
     """
 
     policy: str = DEFAULT_POLICY
@@ -102,6 +108,7 @@ class SchedulerSettings:
     keep_offers: int | str | timedelta | None = None
     persist_statuses: bool = True
     concurrency: int | None = None
+    status_ttl: float = 60.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.settings, Mapping):
@@ -129,7 +136,12 @@ class SchedulerSettings:
                 f"keep_rounds must be at least late_window, {self.late_window}, got {self.keep_rounds}: late clients "
                 "of these rounds may still report"
             )
-        if self.concurrency is not None:
+        as_number("status_ttl", self.status_ttl, SettingError, above=0, most=LARGEST_TIME)
+        if self.concurrency is None:
+            for name, default in _slot_defaults().items():
+                if getattr(self, name) != default:
+                    raise SettingError(f"{name} needs a concurrency: leave it out in a fleet with rounds")
+        else:
             object.__setattr__(self, "concurrency", as_count("concurrency", self.concurrency, SettingError))
             if self.overcommit != 1:
                 raise SettingError("overcommit needs rounds: leave it out if the fleet has a concurrency")
@@ -160,7 +172,8 @@ class SchedulerSettings:
         """Returns the settings as they are stored in the file."""
         stored = {STORED_NAMES.get(name, name): value for name, value in asdict(self).items()}
         if self.concurrency is None:  # as in files of earlier versions
-            del stored["concurrency"]
+            for name in ("concurrency", *_slot_defaults()):
+                del stored[name]
         return stored
 
     @classmethod
@@ -203,6 +216,11 @@ class SchedulerSettings:
                 f"{path} was created with {name}={stored[name]!r}, got {value!r}: open it without {name}, or "
                 "create a new file; `amend` changes some settings of a fleet"
             )
+
+
+def _slot_defaults() -> dict[str, Any]:
+    """Returns the settings that only fleets with a concurrency have, with their defaults."""
+    return {setting.name: setting.default for setting in fields(SchedulerSettings) if setting.name in OF_SLOTS}
 
 
 def _names() -> list[str]:
