@@ -50,10 +50,10 @@ from turnout.scheduler.records import OpenRound, RecordedOffer, Turn, has_contex
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
 from turnout.scheduler.rounds.choosing import build_open_round
 from turnout.scheduler.rounds.closing import build_closed_round
-from turnout.scheduler.rounds.feasibility import require_feasible_fleet
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import DEFAULT_POLICY, SchedulerOptions, SchedulerSettings
 from turnout.scheduler.slots.check_ins import CheckIns
+from turnout.scheduler.slots.feasibility import require_feasible
 from turnout.scheduler.slots.filling import Filled
 from turnout.scheduler.slots.records import Flight
 from turnout.scheduler.slots.state import SlotFleet
@@ -307,7 +307,7 @@ class Scheduler:
             self._amended_features = features
             amend_fleet(memory.fleet, amendment)  # before writing, so that nothing is written if the policy refuses it
             if not settings.allow_infeasible:
-                require_feasible_fleet(memory.fleet)
+                require_feasible(memory.fleet)
             with self._journal.writing() as changes:
                 write_amendment(changes, amendment)
             self._settings, self._features = settings, features

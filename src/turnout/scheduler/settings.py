@@ -23,7 +23,7 @@ FORMER_NAMES = {"rest_after": "backoff_after"}
 STORED_NAMES = {"backoff_after": "rest_after"}
 
 #: The settings that need a concurrency.
-OF_SLOTS = ("status_ttl",)
+OF_SLOTS = ("status_ttl", "max_staleness", "buffer")
 
 
 class SchedulerOptions(TypedDict, total=False):
@@ -48,6 +48,8 @@ class SchedulerOptions(TypedDict, total=False):
     persist_statuses: bool
     concurrency: int | None
     status_ttl: float
+    max_staleness: float | None
+    buffer: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,10 @@ class SchedulerSettings:
             (docs/asynchronous.md). None for a fleet with rounds.
         status_ttl: The seconds for which a device that has checked in (`check_in`) can be given a turn; about as long
             as a turn takes. Only with a `concurrency`.
+        max_staleness: Clients during whose turns the server is expected to make more versions of the model than this
+            are given no turn, unless they are half as far behind their guarantee as they may be, or nobody else is
+            there. None: no limit. Only with a `concurrency` and a `buffer`.
+        buffer: The number of updates from which your server makes a version of the model, for `max_staleness`.
     """
 
     policy: str = DEFAULT_POLICY
@@ -109,6 +115,8 @@ class SchedulerSettings:
     persist_statuses: bool = True
     concurrency: int | None = None
     status_ttl: float = 60.0
+    max_staleness: float | None = None
+    buffer: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.settings, Mapping):
@@ -143,6 +151,12 @@ class SchedulerSettings:
                     raise SettingError(f"{name} needs a concurrency: leave it out in a fleet with rounds")
         else:
             object.__setattr__(self, "concurrency", as_count("concurrency", self.concurrency, SettingError))
+            if self.buffer is not None:
+                object.__setattr__(self, "buffer", as_count("buffer", self.buffer, SettingError))
+            if self.max_staleness is not None:
+                as_number("max_staleness", self.max_staleness, SettingError, above=0)
+                if self.buffer is None:
+                    raise SettingError("max_staleness needs a buffer: the number of updates that make a version")
             if self.overcommit != 1:
                 raise SettingError("overcommit needs rounds: leave it out if the fleet has a concurrency")
         refuse_functions(self.settings)

@@ -45,6 +45,8 @@ class Amendments(TypedDict, total=False):
     keep_offers: int | str | timedelta | None
     persist_statuses: bool
     status_ttl: float
+    max_staleness: float | None
+    buffer: int | None
 
 
 def amended_settings(settings: SchedulerSettings, changes: Mapping[str, Any]) -> SchedulerSettings:

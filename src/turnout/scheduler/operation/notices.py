@@ -14,9 +14,11 @@ from turnout.log import printable
 from turnout.policies.registry import nested_settings, setting_default, setting_names
 from turnout.scheduler.operation.amending import GROUPED
 from turnout.scheduler.records import OpenRound
-from turnout.scheduler.rounds.feasibility import infeasibility, rounded_down
+from turnout.scheduler.rounds.feasibility import rounded_down
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import DEFAULT_POLICY, SchedulerSettings
+from turnout.scheduler.slots.feasibility import infeasibility, longest_deadline
+from turnout.scheduler.slots.state import SlotFleet
 
 #: A client waits too long if it must be owed more turns than this, and than the tolerance, before it is selected: at a
 #: rate of 0.1 it waits for more than 100 rounds.
@@ -103,10 +105,33 @@ def infeasible_notice(fleet: Fleet) -> str:
     problem = infeasibility(fleet) if fleet.round else None
     if problem is None or problem.largest_rate is None:
         return ""
+    rate = rounded_down(problem.largest_rate)
+    if isinstance(fleet, SlotFleet):
+        why, fewer = "all rates together exceed 1", ""
+        if problem.slots is not None:
+            why = f"nobody is in two of the {fleet.slots} slots"
+            fewer = f", or create a new fleet with a concurrency of at most {problem.slots}"
+        return (
+            f"no policy could give the clients of this fleet what they are promised, because {why}: amend the fleet to "
+            f"a guaranteed_rate of at most {rate}{fewer}"
+        )
     size = "" if problem.cohort_size is None else f", or a cohort_size of at least {problem.cohort_size}"
     return (
         f"no policy could give the clients of this fleet what they are promised, as often as they are available: amend "
-        f"the fleet to a guaranteed_rate of at most {rounded_down(problem.largest_rate)}{size}"
+        f"the fleet to a guaranteed_rate of at most {rate}{size}"
+    )
+
+
+def deadline_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
+    """Returns that the deadline is too long for a fleet without rounds; "" if it is not, or cannot be judged."""
+    if not isinstance(fleet, SlotFleet) or not isinstance(settings.deadline, int | float) or not fleet.ids:
+        return ""
+    longest = longest_deadline(fleet)
+    if longest is None or settings.deadline <= longest:
+        return ""
+    return (
+        f"a client earns one turn in about {longest:.3g} s, and nothing more while a turn lasts, which the deadline of "
+        f"{settings.deadline:g} s allows for longer: amend the fleet to a deadline of at most {_round_down(longest)} s"
     )
 
 
@@ -163,6 +188,7 @@ def _notices(fleet: Fleet, settings: SchedulerSettings) -> Iterator[str]:
     yield promise_notice(fleet, settings)
     yield waiting_notice(fleet, settings)
     yield infeasible_notice(fleet)
+    yield deadline_notice(fleet, settings)
     yield from _availability_notices(fleet)
     unlearned = (fleet.history.arrived > 0) & (fleet.counters.learned == 0) & (fleet.counters.retired == 0)
     if fleet.model is not None and unlearned.any():

@@ -18,10 +18,11 @@ from turnout.scheduler.operation.metrics import writer_figures
 from turnout.scheduler.operation.upkeep import SNAPSHOT_EVERY, drop_some, write_snapshot
 from turnout.scheduler.records import Turn
 from turnout.scheduler.rounds.choosing import build_offer
-from turnout.scheduler.rounds.feasibility import require_feasible_fleet
 from turnout.scheduler.settings import SchedulerSettings
+from turnout.scheduler.slots.feasibility import require_feasible
 from turnout.scheduler.slots.filling import Filled, SlotOffer, ended_turns, fill_slots
 from turnout.scheduler.slots.records import FILL, pack_fill
+from turnout.scheduler.slots.standing import too_stale
 from turnout.scheduler.slots.state import SlotFleet
 
 
@@ -74,7 +75,7 @@ class SlotServer:
         if not fleet.ids:
             raise OfferError("the fleet has no clients: fill with the status of at least one, or register some")
         if not fleet.round and not settings.allow_infeasible:
-            require_feasible_fleet(fleet)
+            require_feasible(fleet)
         with self._journal.writing() as changes:
             ended, late = self._ended(memory)
             waiting = self._journal.pending_late_turns(fleet.round - settings.late_window * fleet.slots)
@@ -92,12 +93,17 @@ class SlotServer:
         """Returns the offer.
 
         Back-off is counted in decisions. So if only clients that are backed off are there, and nobody trains, they may
-        be given a turn: otherwise there would be no further decision.
+        be given a turn: otherwise there would be no further decision. Clients whose updates would be too old count as
+        present, but are given a turn only if they are far behind, or if nobody else is there.
         """
         offer = self._merged(fleet, offered, fleet.unavailable)
         if not offer.available.any() and not len(fleet.in_flight):
             return self._merged(fleet, offered, fleet.counters.retired > 0)
-        return offer
+        stale = offer.available & too_stale(fleet, self._settings)
+        others = offer.available & ~stale
+        if not stale.any() or not (others & fleet.in_flight.idle).any():
+            return offer
+        return offer._replace(available=others, awaited=offer.awaited | stale)
 
     def _merged(self, fleet: SlotFleet, offered: Offered, excluded: BoolArray) -> SlotOffer:
         """Returns the offer of the statuses that were passed, and those of clients that have checked in."""

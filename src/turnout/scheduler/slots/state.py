@@ -141,11 +141,9 @@ class SlotFleet(Fleet):
             outcomes=OUTCOME_OF_KIND[kinds],
             losses=None if np.isnan(loss) else np.array([loss]),
         )
-        predicted = None
-        if self.model is not None:
-            predicted = np.full(1, np.nan)
-            if kind <= SURPLUS and is_known and self.counters.learned[row] >= JUDGED_AFTER:
-                predicted = self.model.predict(context[None], rows)
+        predicted = np.full(1, np.nan)  # typical times are learned under any policy
+        if self.model is not None and kind <= SURPLUS and is_known and self.counters.learned[row] >= JUDGED_AFTER:
+            predicted = self.model.predict(context[None], rows)
         self.policy.tell_finished(report)
         self.in_flight.finish(row)
         self.history.record(rows, kinds, seconds, predicted)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from turnout.kernel.rounds import RoundOffer
 from turnout.kernel.slots.waiting import ClientPace, ServerPace, paced_wait
 from turnout.scheduler.slots.check_ins import CheckIns
+from turnout.scheduler.slots.standing import price_terms
 from turnout.scheduler.slots.state import SlotFleet
 from turnout.scheduler.slots.turns import Wait
 
@@ -86,10 +86,6 @@ class Waiting:
         """
         key = (fleet.round, len(fleet.ids))
         if self._terms[0] != key:
-            policy, clients = fleet.policy, len(fleet.ids)
-            everyone = np.ones(clients, dtype=np.bool_)
-            offer = RoundOffer(fleet.round + 1, everyone, np.zeros((clients, policy.features or 0)), places=1)
-            problem = policy.cohort_problem(offer)
-            prices = None if problem is None else problem.prices
-            self._terms = (key, None if prices is None else (prices.usual, prices.behind))
+            terms = price_terms(fleet)
+            self._terms = (key, None if terms is None else (terms.usual, terms.behind))
         return self._terms[1]
