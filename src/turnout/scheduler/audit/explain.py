@@ -38,10 +38,12 @@ def explain_client(
         number: The number of the round.
     """
     newest = state.fleet.round if state.opened is None else state.opened.round
+    clock = "round" if settings.concurrency is None else "decision"
     if not newest:
-        raise ReportError(f"there is no round {number} to explain: no round was opened yet")
+        none_yet = "no round was opened yet" if settings.concurrency is None else "no turn was given yet"
+        raise ReportError(f"there is no {clock} {number} to explain: {none_yet}")
     if not 1 <= number <= newest:
-        raise ReportError(f"there is no round {number} to explain: choose one from 1 to {newest}")
+        raise ReportError(f"there is no {clock} {number} to explain: choose one from 1 to {newest}")
     ids = state.fleet.ids
     with journal.reading():
         recorded = journal.offer(number) if settings.concurrency is None else _slot_offer(journal, number)
@@ -101,17 +103,18 @@ def _recorded_selection(journal: Journal, offer: RecordedOffer | None, number: i
 def _explain_not_selectable(fleet: Fleet, selection: Selection, row: int, ids: list[str]) -> Explanation | None:
     """Explains a client that was new, retired or backed off; returns None for any other client."""
     number, name = selection.round, ids.__getitem__
+    clock = "decision" if isinstance(fleet, SlotFleet) else "round"
     if row >= len(fleet.ids):
         explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="not joined")
-        return replace(explanation, sentence=f"{name(row)} had not joined the fleet before round {number}.")
+        return replace(explanation, sentence=f"{name(row)} had not joined the fleet before {clock} {number}.")
     if fleet.counters.retired[row]:
         explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="retired")
-        return replace(explanation, sentence=f"{name(row)} was retired before round {number}.")
+        return replace(explanation, sentence=f"{name(row)} was retired before {clock} {number}.")
     if fleet.counters.backing_off(fleet.round)[row] and row not in selection.clients:
         explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="resting")
         misses, last = int(fleet.counters.misses[row]), int(fleet.counters.backoff_until[row])
         after = "a miss" if misses == 1 else f"{misses} consecutive misses"
-        sentence = f"{name(row)} was backed off in round {number} after {after}, up to and including round {last}."
+        sentence = f"{name(row)} was backed off in {clock} {number} after {after}, up to and including {clock} {last}."
         return replace(explanation, sentence=sentence)
     return None
 

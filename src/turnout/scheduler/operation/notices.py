@@ -78,10 +78,11 @@ def promise_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
         return ""
     names = [name for name, _ in nested_settings(settings.policy, settings.settings)]
     fair = "" if DEFAULT_POLICY in names else f", or create a new fleet with policy={DEFAULT_POLICY!r}"
+    larger = " or a larger cohort_size" if settings.concurrency is None else ""
     outrun = "" if settings.overcommit == 1 else ", and without overcommit if slow clients are always outrun"
     return (
         f"the promise is {certificate.summary().sentence(fleet.ids.__getitem__)}. Amend the fleet to a smaller "
-        f"guaranteed_rate or a larger cohort_size{outrun}{fair}; check why turns fail or are late if many do"
+        f"guaranteed_rate{larger}{outrun}{fair}; check why turns fail or are late if many do"
     )
 
 
@@ -91,10 +92,11 @@ def waiting_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
     wait = None if weight is None else longest_wait(fleet, weight)
     if wait is None:
         return ""
+    clock = "rounds" if settings.concurrency is None else "decisions"
     others = f", like {wait.clients - 1:,} more clients" if wait.clients > 1 else ""
     never = "; max_owed caps its debt before that, so it is never selected" if wait.never else ""
     return (
-        f"at speed_weight={weight:g} {printable(fleet.ids[wait.row])} waits about {wait.rounds:,.0f} rounds for a turn"
+        f"at speed_weight={weight:g} {printable(fleet.ids[wait.row])} waits about {wait.rounds:,.0f} {clock} for a turn"
         f"{others}{never}: amend the fleet to a speed_weight of at most {_round_down(wait.largest_weight)}, or create "
         f"a new fleet with policy={DEFAULT_POLICY!r}"
     )
@@ -210,11 +212,12 @@ def _availability_notices(fleet: Fleet) -> Iterator[str]:
     """Yields notices about clients that are available too rarely for what they are promised in every round."""
     if fleet.queues is None or fleet.policy.guarantee is None or fleet.queues.accrual == "available":
         return
+    clock = "decisions" if isinstance(fleet, SlotFleet) else "rounds"
     rare = np.zeros(len(fleet.ids), dtype=np.bool_)
     rare[fleet.rarely_available()] = True
     if rare.any():
         yield (
-            f"{_some(fleet, rare)} were available in fewer rounds than they are guaranteed: lower guaranteed_rate, or "
+            f"{_some(fleet, rare)} were available in fewer {clock} than they are guaranteed: lower guaranteed_rate, or "
             "use accrual='available'"
         )
     needed = least_tolerances(fleet.queues.guaranteed_rates, fleet.observed_availability(), "always")
