@@ -306,8 +306,9 @@ def test_statuses_that_are_not_persisted_are_not_in_the_file(tmp_path: Path) -> 
 
 def test_messages_speak_of_decisions_not_of_rounds(tmp_path: Path) -> None:
     with open_slots(tmp_path / "fleet.turnout", settings={**SETTINGS, "guaranteed_rate": "1/8"}) as scheduler:
+        scheduler.register(["c0"])
         with pytest.raises(ReportError, match="there is no decision 1 to explain: no turn was given yet"):
-            scheduler.explain(scheduler.register(["c0"]) and "c0", 1)
+            scheduler.explain("c0", 1)
         play(scheduler, 5)
         scheduler.retire("c7")
         scheduler.fill(offered(*named(7)))
