@@ -21,7 +21,7 @@ from turnout.scheduler.rounds.choosing import build_offer
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.scheduler.slots.feasibility import require_feasible
 from turnout.scheduler.slots.filling import Filled, SlotOffer, ended_turns, fill_slots
-from turnout.scheduler.slots.records import FILL, pack_fill
+from turnout.scheduler.slots.records import FILL, EndedTurns, pack_fill
 from turnout.scheduler.slots.standing import too_stale
 from turnout.scheduler.slots.state import SlotFleet
 
@@ -86,7 +86,7 @@ class SlotServer:
                 self._write(changes, memory, filled, waiting, refused)
         return filled
 
-    def _ended(self, memory: FleetState) -> Any:
+    def _ended(self, memory: FleetState) -> tuple[EndedTurns, list[Turn]]:
         return ended_turns(memory.flights, self._journal.turns_under_way())
 
     def _offer(self, fleet: SlotFleet, offered: Offered) -> SlotOffer:
