@@ -5,10 +5,13 @@ from __future__ import annotations
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
+from benchmarks.check_ins import check_in_fleet
 from benchmarks.dashboard import MAX_SECONDS, measure_browser
 from benchmarks.fair_pace import (
     MAX_BEHIND,
@@ -44,6 +47,31 @@ def rbcsf(repeats: Repeats = 3, json: JsonOption = False) -> None:
         f"RBCS-F, {figures.rounds} rounds: {figures.run_seconds * 1e3:.0f} ms. "
         f"Plain Python: {figures.literal_seconds * 1e3:.0f} ms, {figures.literal_ratio:.1f} times as long."
     )
+
+
+@app.command("check-ins")
+def check_ins(
+    devices: Annotated[int, typer.Option(min=1, help="Number of devices.")] = 200,
+    slots: Annotated[int, typer.Option(min=1, help="Number of slots.")] = 8,
+    turns: Annotated[int, typer.Option(min=10, help="Number of turns.")] = 1800,
+    ttl: Annotated[float, typer.Option(help="Seconds for which a check-in is kept.")] = 5.0,
+    connected: Annotated[bool, typer.Option(help="Whether devices stay connected for that time.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Simulate devices that check in by themselves, against a server that serves those that come first (minutes)."""
+    with TemporaryDirectory() as folder:
+        own, first = check_in_fleet(
+            Path(folder), devices=devices, slots=slots, turns=turns, ttl=ttl, connected=connected
+        )
+    if json:
+        print_json({"turnout": asdict(own), "first_come": asdict(first)})
+        return
+    for name, figures in (("turnout", own), ("first come", first)):
+        typer.echo(
+            f"{name}: {figures.updates_per_second:.2f} updates per second, {figures.calls_per_turn:.1f} calls per "
+            f"turn, fewest turns of a device {figures.fewest_turns:.2f} of the mean."
+        )
+    typer.echo(f"No device was ever more than {own.largest_shortfall:.2f} turns behind its promise.")
 
 
 @app.command("fair-pace")

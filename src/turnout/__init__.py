@@ -60,9 +60,9 @@ from turnout.policies.explain.explanation import Explanation
 from turnout.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from turnout.scheduler import ClientStatus, FleetReader, FleetStatus, Reporter, Scheduler
+    from turnout.scheduler import ClientStatus, FleetReader, FleetStatus, GivenTurn, Reporter, Scheduler, Wait
 else:
-    _LAZY = ("ClientStatus", "FleetReader", "FleetStatus", "Reporter", "Scheduler")
+    _LAZY = ("ClientStatus", "FleetReader", "FleetStatus", "GivenTurn", "Reporter", "Scheduler", "Wait")
 
     def __getattr__(name: str) -> Any:
         """Imports the scheduler on first use."""
@@ -102,6 +102,7 @@ __all__ = [
     "FedCS",
     "FleetReader",
     "FleetStatus",
+    "GivenTurn",
     "Guarantee",
     "InfeasiblePromise",
     "KernelError",
@@ -130,6 +131,7 @@ __all__ = [
     "TrainingError",
     "TurnoutError",
     "UniformRandom",
+    "Wait",
     "WarmUp",
     "WithGuarantee",
     "check_policy",

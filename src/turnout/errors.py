@@ -74,6 +74,8 @@ class InfeasiblePromise(SettingError):
         scale: The factor that makes the rates feasible.
         cohort_size: The smallest cohort size for which the given rates are feasible, or None if there is none.
         clients: The rows of the clients whose guaranteed turns together exceed what they can get.
+        slots: Without rounds, the number of slots with which every client could have an equal share of the turns; None
+            if it makes no difference, and with rounds.
     """
 
     def __init__(
@@ -84,8 +86,10 @@ class InfeasiblePromise(SettingError):
         scale: float,
         cohort_size: int | None,
         clients: tuple[int, ...],
+        slots: int | None = None,
     ) -> None:
         super().__init__(message)
+        self.slots = slots
         self.largest_rate = largest_rate
         self.scale = scale
         self.cohort_size = cohort_size
@@ -99,6 +103,7 @@ class InfeasiblePromise(SettingError):
             scale=self.scale,
             cohort_size=self.cohort_size,
             clients=self.clients,
+            slots=self.slots,
         )
         return build, (str(self),)
 

@@ -40,7 +40,10 @@ def test_the_status_names_the_clients_that_train() -> None:
 def test_a_fleet_is_examined_explained_certified_and_exported() -> None:
     assert "The file is intact." in run("fleet", "doctor", FLEET).stdout
     assert "turn is worth" in run("explain", FLEET, "c3", "--round", "20").stdout
-    assert run("certify", FLEET, "-o", "proof.json").returncode == 0
+    certified = run("certify", FLEET, "-o", "proof.json")
+    assert certified.returncode == 0
+    assert "8 clients, 93 turns" in certified.stdout
+    assert "round" not in certified.stdout
     assert "Verified" in run("verify", "proof.json", "proof.jsonl").stdout
     lines = [json.loads(line) for line in run("fleet", "export", FLEET).stdout.splitlines()]
     assert [line["kind"] for line in lines] == ["join", *["fill"] * (len(lines) - 1)]
@@ -61,6 +64,7 @@ def test_a_fleet_is_amended_and_a_client_retired() -> None:
         (("dashboard", FLEET), "is a fleet without rounds, which the dashboard does not show yet"),
         (("fleet", "abandon-round", FLEET), "no round of slots.turnout is open"),
         (("fleet", "amend", FLEET, "--cohort-size", "4"), "cohort_size must be 1, or left out"),
+        (("explain", FLEET, "c3", "--round", "900"), "there is no decision 900 to explain: choose one from 1 to 93"),
     ],
 )
 def test_what_needs_rounds_is_refused(arguments: tuple[str, ...], message: str) -> None:

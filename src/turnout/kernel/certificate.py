@@ -23,6 +23,8 @@ STATUSES: tuple[PromiseStatus, ...] = ("kept", "behind", "broken")
 DEFAULT_TOLERANCE = 2.0
 
 Tolerance: TypeAlias = float | Fraction
+#: What a promise counts: rounds, or without rounds the decisions that give a turn.
+Clock: TypeAlias = Literal["round", "decision"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class PromiseSummary:
         since: The round since which that client is beyond the tolerance; None if it is not, or not recorded.
         retired: The number of clients that have left for good, which are not judged.
         retired_broken: The number of those that left while they were beyond the tolerance.
+        clock: What is counted: rounds, or without rounds decisions.
     """
 
     status: PromiseStatus
@@ -56,6 +59,7 @@ class PromiseSummary:
     since: int | None
     retired: int = 0
     retired_broken: int = 0
+    clock: Clock = "round"
 
     def sentence(self, name: Callable[[int], str] = str) -> str:
         """Returns the summary as one sentence, which begins with the status.
@@ -68,7 +72,7 @@ class PromiseSummary:
             return text + self._retired_clause()
         worst = f"{printable(name(self.worst))} is {self.worst_behind:.2f} turns behind"
         if self.status == "broken":
-            since = "" if self.since is None else f", since round {self.since:,}"
+            since = "" if self.since is None else f", since {self.clock} {self.since:,}"
             text = f"broken: {worst}, beyond the tolerance of {self.tolerance:g}{since}"
             text += f"; {self.broken:,} of {self.clients:,} clients are beyond it"
         elif self.status == "behind":
@@ -114,6 +118,7 @@ class Certificate:
         broken_since: The round since which each client has been more than `tolerance` turns behind; 0 where it is not.
             None if this was not recorded.
         retired: Whether each client has left for good; None if no client has.
+        clock: What is counted: rounds, or without rounds decisions.
 
     >>> certificate = Certificate(
     ...     turns=np.array([3, 1, 0]), units_per_turn=20, promised_units=np.array([60, 60, 60]),
@@ -135,6 +140,7 @@ class Certificate:
     tolerance: Tolerance = DEFAULT_TOLERANCE
     broken_since: IntArray | None = None
     retired: BoolArray | None = None
+    clock: Clock = "round"
 
     @property
     def promised(self) -> FloatArray:
@@ -235,6 +241,7 @@ class Certificate:
             since=since or None,
             retired=len(self.turns) - len(judged),
             retired_broken=int(self.broken.sum()) - counts[2],
+            clock=self.clock,
         )
 
     def judged(self, tolerance: Tolerance) -> Certificate:

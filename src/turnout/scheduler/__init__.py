@@ -36,7 +36,7 @@ from turnout.scheduler.rounds.history import JUDGED_AFTER, ClientHistory
 from turnout.scheduler.scheduler import Scheduler
 from turnout.scheduler.settings import SchedulerOptions, SchedulerSettings
 from turnout.scheduler.slots.records import FilledSlots
-from turnout.scheduler.slots.turns import GivenTurn
+from turnout.scheduler.slots.turns import GivenTurn, Wait
 from turnout.scheduler.status import SchedulerStatus
 
 __all__ = [
@@ -81,6 +81,7 @@ __all__ = [
     "Statuses",
     "Summary",
     "Turn",
+    "Wait",
     "WriterFigures",
     "back_up_fleet",
     "certify",

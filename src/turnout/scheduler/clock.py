@@ -16,6 +16,11 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
+def monotonic_seconds() -> float:
+    """Returns the seconds of the monotonic clock. Callers look it up in this module, so that tests can replace it."""
+    return time.monotonic()
+
+
 def boot_id() -> str:
     """Returns an id that changes when the machine restarts, and its monotonic clock with it; empty if unknown."""
     try:
@@ -36,6 +41,6 @@ def seconds_since(monotonic: float, boot: str, wall: str) -> float:
         wall: The wall clock at that moment, in ISO format.
     """
     if boot and boot == boot_id():
-        return max(time.monotonic() - monotonic, 0.0)
+        return max(monotonic_seconds() - monotonic, 0.0)
     seconds = (datetime.now(UTC) - datetime.fromisoformat(wall)).total_seconds()
     return seconds if 0.0 <= seconds <= LONGEST_RESTART else math.nan

@@ -17,7 +17,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from turnout.errors import OfferError, ReportError, SettingError, StoreError
-from turnout.kernel.arrays import IntArray, as_number
+from turnout.kernel.arrays import BoolArray, IntArray, as_number
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.rounds import RoundRecord, Selection
 from turnout.log import get_log
@@ -26,7 +26,7 @@ from turnout.policies.explain.explanation import Explanation
 from turnout.policies.registry import nested_settings
 from turnout.scheduler.audit.explain import explain_client
 from turnout.scheduler.clock import now
-from turnout.scheduler.features import PAPER_FEATURES, Features, FleetStatus, Statuses
+from turnout.scheduler.features import PAPER_FEATURES, Features, FleetStatus, Status, Statuses
 from turnout.scheduler.identifiers import as_round, check_client_id, check_client_ids
 from turnout.scheduler.journal.amendments import Amendment, amendments, write_amendment
 from turnout.scheduler.journal.events import decode_event, event_to_dict
@@ -37,26 +37,33 @@ from turnout.scheduler.operation.amending import OF_POLICY, Amendments, actual_c
 from turnout.scheduler.operation.fleet_warnings import FleetWarnings
 from turnout.scheduler.operation.metrics import SchedulerMetrics, metrics_of, writer_figures
 from turnout.scheduler.operation.notices import UNCLEAN_NOTICE, UNKNOWN_ELAPSED, notices_of
-from turnout.scheduler.operation.upkeep import drop_some, summarize_at_once, summary_without, write_snapshot
+from turnout.scheduler.operation.serving import Offered, SlotServer
+from turnout.scheduler.operation.upkeep import (
+    SNAPSHOT_EVERY,
+    drop_some,
+    summarize_at_once,
+    summary_without,
+    write_snapshot,
+)
 from turnout.scheduler.outcomes import KINDS
 from turnout.scheduler.records import OpenRound, RecordedOffer, Turn, has_context, pack_closed
 from turnout.scheduler.reporter import Outcome, outcomes_of, record
-from turnout.scheduler.rounds.choosing import build_offer, build_open_round
+from turnout.scheduler.rounds.choosing import build_open_round
 from turnout.scheduler.rounds.closing import build_closed_round
-from turnout.scheduler.rounds.feasibility import require_feasible_fleet
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import DEFAULT_POLICY, SchedulerOptions, SchedulerSettings
-from turnout.scheduler.slots.filling import Filled, ended_turns, fill_slots
-from turnout.scheduler.slots.records import FILL, Flight, pack_fill
+from turnout.scheduler.slots.check_ins import CheckIns
+from turnout.scheduler.slots.feasibility import require_feasible
+from turnout.scheduler.slots.filling import Filled
+from turnout.scheduler.slots.records import Flight
 from turnout.scheduler.slots.state import SlotFleet
-from turnout.scheduler.slots.turns import GivenTurn
+from turnout.scheduler.slots.turns import GivenTurn, Wait
+from turnout.scheduler.slots.waiting import Waiting
 from turnout.scheduler.status import SchedulerStatus, status_of
 
 log = get_log("turnout.scheduler")
 #: The longest pause between two steps of forgetting a client, in seconds.
 LONGEST_PAUSE = 0.05
-#: The number of rounds between snapshots, so that at most so many are replayed when the file is opened.
-SNAPSHOT_EVERY = 50
 #: The number of events that an export reads at a time.
 EXPORT_BATCH = 100
 
@@ -76,6 +83,8 @@ class Scheduler:
         self._loaded: FleetState | None = None  # None while it is changed, and after a change that failed
         self._warnings = FleetWarnings(journal.path)
         self._refused = 0
+        self._check_ins = CheckIns(settings.status_ttl, settings.concurrency or 1)
+        self._waiting = Waiting(self._check_ins)
         if not journal.read_only:
             for notice in self.notices():
                 log.warning("%s: %s", journal.path, notice)
@@ -232,6 +241,7 @@ class Scheduler:
                     state = memory.state(with_contexts=self._settings.persist_statuses)
                     changes.put_snapshot(last, state, now())  # without retention: older ones contain the client
                 memory.unsaved = 0
+            self._check_ins.remove(client, row)
         yield
         is_left = True
         while is_left:
@@ -297,10 +307,13 @@ class Scheduler:
             self._amended_features = features
             amend_fleet(memory.fleet, amendment)  # before writing, so that nothing is written if the policy refuses it
             if not settings.allow_infeasible:
-                require_feasible_fleet(memory.fleet)
+                require_feasible(memory.fleet)
             with self._journal.writing() as changes:
                 write_amendment(changes, amendment)
             self._settings, self._features = settings, features
+        self._check_ins.ttl = settings.status_ttl
+        if amendment.has_new_features:
+            self._check_ins.clear()  # their statuses have other values
         log.info("%s: %s", self.path, amendment.sentence())
         self._warnings.after_change(self._fleet)
 
@@ -483,7 +496,8 @@ class Scheduler:
         """Gives one client a turn for every free slot, in a fleet with a `concurrency`; returns the new turns.
 
         Turns whose results were reported, or whose deadline has passed, have ended: they are learned from, and their
-        slots are free. The new turns are in the file before they are returned.
+        slots are free. The new turns are in the file before they are returned. Clients that have checked in compete
+        with those that are passed here, and their turns are among those that are returned.
 
         Args:
             statuses: The available clients, as for `choose`; those that are training may be among them.
@@ -492,19 +506,44 @@ class Scheduler:
             self._need_slots("fill")
             resolved = self._features.resolve(statuses, self._settings.model_size)
             joined = self._new_ids(resolved) if isinstance(resolved, Mapping) else []
-            with self._changing() as memory:
-                filled = self._fill(memory, resolved, joined)
-            log.event(
-                logging.INFO,
-                "fill",
-                fleet=self.path.name,
-                decision=self._fleet.round,
-                given=len(filled.flights),
-                ended=len(filled.event.ended),
-            )
-            if filled.flights:
-                self._warnings.after_round(self._fleet, self._settings)
+            filled = self._fill(Offered(resolved, joined, self._check_ins.statuses(), self._awaited()))
             return [self._given(flight) for flight in filled.flights]
+
+    def check_in(self, client: str, status: Status = None) -> GivenTurn | Wait:
+        """Answers a device that asks for work, in a fleet with a `concurrency`: its turn, or when to ask again.
+
+        The check-in is kept for `status_ttl` seconds. The free slots are filled among all check-ins that are kept. So
+        a call may give turns to other clients as well: each is returned when its client checks in again. A client that
+        is training gets its turn again, in case the answer was lost. A new client joins the fleet.
+
+        Args:
+            client: The id of the client.
+            status: Its status, as for `choose`; None if nothing is known.
+
+        Raises:
+            OfferError: If the id or the status is invalid.
+        """
+        with self._mutex:
+            self._need_slots("check_in")
+            check_client_id(client, OfferError)
+            resolved = self._features.resolve({client: status}, self._settings.model_size)
+            assert isinstance(resolved, Mapping), "statuses by id are returned by id"
+            joined = self._new_ids(resolved)
+            self._features.check(client, resolved[client])
+            row = len(self._fleet.ids) if joined else self._row(client)
+            if joined or not self._fleet.counters.retired[row]:
+                self._check_ins.add(client, row, resolved[client])
+            try:
+                if joined or not self._server.has_nothing_to_do(self._memory):
+                    self._fill(Offered({}, joined, self._check_ins.statuses(client), self._awaited()))
+            except BaseException:
+                self._check_ins.remove(client, row)  # a new client may not have joined
+                raise
+            turn = self._turn_of_row(row)
+            if turn is None:
+                return self._waiting.answer(self._slot_fleet, client)
+            self._check_ins.remove(client, row)
+            return self._given(turn)
 
     def in_flight(self) -> list[GivenTurn]:
         """Returns the turns whose results are not known yet, in a fleet with a `concurrency`; also after a crash."""
@@ -513,47 +552,43 @@ class Scheduler:
             flights, turns = self._memory.flights, self._journal.turns_under_way()
             return [self._given(flights[turn.round]) for turn in turns if turn.kind is None]
 
-    def _fill(self, memory: FleetState, resolved: Any, joined: Sequence[str]) -> Filled:
-        fleet = memory.fleet
-        assert isinstance(fleet, SlotFleet)
-        first_row = len(fleet.ids)
-        fleet.join(joined)
-        if not fleet.ids:
-            raise OfferError("the fleet has no clients: fill with the status of at least one, or register some")
-        if not fleet.round and not self._settings.allow_infeasible:
-            require_feasible_fleet(fleet)
-        with self._journal.writing() as changes:
-            ended, late = ended_turns(memory.flights, self._journal.turns_under_way())
-            waiting = self._journal.pending_late_turns(fleet.round - self._settings.late_window * fleet.slots)
-            filled = fill_slots(
-                fleet,
-                self._settings,
-                lambda: build_offer(fleet, self._features, self._settings, resolved),
-                ended,
-                late,
-                waiting,
-            )
-            event = filled.event
-            if not len(event.rows) and not len(event.ended) and not waiting and not joined:
-                return filled
-            changes.add_clients(first_row, joined)
-            written = event if self._settings.persist_statuses else event.without_contexts()
-            number = changes.add_event(FILL, *pack_fill(written))
-            changes.drop_flights(event.ended.decisions.tolist())
-            changes.put_turns([*late, *(replace(turn, folded=fleet.round) for turn in waiting)])
-            changes.put_flights(filled.flights, [fleet.ids[flight.row] for flight in filled.flights])
-            changes.put_closed_round(fleet.round)
-            if filled.offer is not None:
-                changes.put_offer(filled.offer, event.at)
-            drop_some(changes, self._settings, fleet.round)
-            changes.put_writer_figures(writer_figures(self._journal.figures(), self._refused)._asdict())
-            for decision in event.ended.decisions.tolist():
-                del memory.flights[decision]
-            memory.flights |= {flight.decision: flight for flight in filled.flights}
-            memory.unsaved += 1
-            if memory.unsaved >= SNAPSHOT_EVERY or not self._settings.persist_statuses:
-                write_snapshot(changes, self._settings, memory, number)
+    def _fill(self, offered: Offered) -> Filled:
+        with self._changing() as memory:
+            filled = self._server.fill(memory, offered, self._refused)
+        self._check_ins.count(filled.flights, filled.event.ended)
+        for flight in filled.flights:
+            self._check_ins.remove(self._fleet.ids[flight.row], flight.row)
+        log.event(
+            logging.INFO,
+            "fill",
+            fleet=self.path.name,
+            decision=self._fleet.round,
+            given=len(filled.flights),
+            ended=len(filled.event.ended),
+        )
+        if filled.flights:
+            self._warnings.after_round(self._fleet, self._settings)
         return filled
+
+    @property
+    def _server(self) -> SlotServer:
+        return SlotServer(self._journal, self._settings, self._features)
+
+    @property
+    def _slot_fleet(self) -> SlotFleet:
+        fleet = self._fleet
+        assert isinstance(fleet, SlotFleet), "the callers refuse fleets with rounds"
+        return fleet
+
+    def _awaited(self) -> BoolArray:
+        return self._check_ins.awaited(len(self._fleet.ids))
+
+    def _turn_of_row(self, row: int) -> Flight | None:
+        """Returns the turn that a client has not ended; None if it has none."""
+        decision = self._slot_fleet.in_flight.decision_of(row)
+        if not decision or self._journal.turns_of(decision)[0].kind is not None:
+            return None
+        return self._memory.flights[decision]
 
     def _turn(self, decision: int) -> Turn:
         """Returns the turn of a decision; raises ReportError if there is none."""

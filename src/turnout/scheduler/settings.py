@@ -22,6 +22,9 @@ FORMER_NAMES = {"rest_after": "backoff_after"}
 #: Names under which settings are stored where they differ: files keep the names that earlier versions can read.
 STORED_NAMES = {"backoff_after": "rest_after"}
 
+#: The settings that need a concurrency.
+OF_SLOTS = ("status_ttl", "max_staleness", "buffer")
+
 
 class SchedulerOptions(TypedDict, total=False):
     """The keyword options of `Scheduler.open`; `SchedulerSettings` documents them and has their defaults."""
@@ -44,6 +47,9 @@ class SchedulerOptions(TypedDict, total=False):
     keep_offers: int | str | timedelta | None
     persist_statuses: bool
     concurrency: int | None
+    status_ttl: float
+    max_staleness: float | None
+    buffer: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,12 @@ class SchedulerSettings:
             was open and from clients that were late.
         concurrency: The number of slots of a fleet without rounds: whenever one is free, `fill` gives one client a turn
             (docs/asynchronous.md). None for a fleet with rounds.
+        status_ttl: The seconds for which a device that has checked in (`check_in`) can be given a turn; about as long
+            as a turn takes. Only with a `concurrency`.
+        max_staleness: Clients during whose turns the server is expected to make more versions of the model than this
+            are given no turn, unless they are half as far behind their guarantee as they may be, or nobody else is
+            there. None: no limit. Only with a `concurrency` and a `buffer`.
+        buffer: The number of updates from which your server makes a version of the model, for `max_staleness`.
     """
 
     policy: str = DEFAULT_POLICY
@@ -102,6 +114,9 @@ class SchedulerSettings:
     keep_offers: int | str | timedelta | None = None
     persist_statuses: bool = True
     concurrency: int | None = None
+    status_ttl: float = 60.0
+    max_staleness: float | None = None
+    buffer: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.settings, Mapping):
@@ -129,8 +144,19 @@ class SchedulerSettings:
                 f"keep_rounds must be at least late_window, {self.late_window}, got {self.keep_rounds}: late clients "
                 "of these rounds may still report"
             )
-        if self.concurrency is not None:
+        as_number("status_ttl", self.status_ttl, SettingError, above=0, most=LARGEST_TIME)
+        if self.concurrency is None:
+            for name, default in _slot_defaults().items():
+                if getattr(self, name) != default:
+                    raise SettingError(f"{name} needs a concurrency: leave it out in a fleet with rounds")
+        else:
             object.__setattr__(self, "concurrency", as_count("concurrency", self.concurrency, SettingError))
+            if self.buffer is not None:
+                object.__setattr__(self, "buffer", as_count("buffer", self.buffer, SettingError))
+            if self.max_staleness is not None:
+                as_number("max_staleness", self.max_staleness, SettingError, above=0)
+                if self.buffer is None:
+                    raise SettingError("max_staleness needs a buffer: the number of updates that make a version")
             if self.overcommit != 1:
                 raise SettingError("overcommit needs rounds: leave it out if the fleet has a concurrency")
         refuse_functions(self.settings)
@@ -160,7 +186,8 @@ class SchedulerSettings:
         """Returns the settings as they are stored in the file."""
         stored = {STORED_NAMES.get(name, name): value for name, value in asdict(self).items()}
         if self.concurrency is None:  # as in files of earlier versions
-            del stored["concurrency"]
+            for name in ("concurrency", *_slot_defaults()):
+                del stored[name]
         return stored
 
     @classmethod
@@ -203,6 +230,11 @@ class SchedulerSettings:
                 f"{path} was created with {name}={stored[name]!r}, got {value!r}: open it without {name}, or "
                 "create a new file; `amend` changes some settings of a fleet"
             )
+
+
+def _slot_defaults() -> dict[str, Any]:
+    """Returns the settings that only fleets with a concurrency have, with their defaults."""
+    return {setting.name: setting.default for setting in fields(SchedulerSettings) if setting.name in OF_SLOTS}
 
 
 def _names() -> list[str]:

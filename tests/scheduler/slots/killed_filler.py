@@ -1,9 +1,10 @@
 """Fills the slots of a fleet in child processes that kill themselves before some write, until enough turns were given.
 
-    python killed_filler.py FLEET TURNS SEED FIRST LAST
+    python killed_filler.py FLEET TURNS SEED FIRST LAST [check-in]
 
 Each child goes on where the one before was killed. The moments are drawn between the writes FIRST and LAST of a child.
-Prints as JSON how many children were killed, and every turn that `fill` returned to one of them.
+With check-in, devices check in by themselves instead. Prints as JSON how many children were killed, and every turn that
+`fill`, or `check_in`, returned to one of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 from pathlib import Path
 
 from killing import Writes
-from turnout.scheduler import ClientStatus, Scheduler
+from turnout.scheduler import ClientStatus, GivenTurn, Scheduler
 
 CLIENTS, SLOTS = 9, 3
 OPTIONS = {"concurrency": SLOTS, "settings": {"guaranteed_rate": "1/12", "tolerance": 1.0, "paid": "chosen"}}
@@ -43,17 +44,45 @@ def play(path: str, turns: int, log: int | None = None) -> Scheduler:
             raise AssertionError(f"nobody trains after decision {decision}")
 
 
+def serve(path: str, turns: int, log: int | None = None) -> Scheduler:
+    """Answers devices that check in, in turn, until this many turns were given; then all turns are reported.
+
+    What a kill leaves depends on its moment, because check-ins are not in the file.
+    """
+    scheduler = Scheduler.open(path, **OPTIONS, status_ttl=0.05)  # type: ignore[arg-type]
+    call = scheduler.round
+    while scheduler.round < turns:
+        call += 1
+        assert call < 100 * turns, "nobody is given a turn"
+        client = f"c{call * 4 % CLIENTS}"
+        answer = scheduler.check_in(client, ClientStatus(1.0 + int(client[1:]) / 7, 2.0))
+        if isinstance(answer, GivenTurn):
+            if log is not None:
+                os.write(log, f"{answer.id} {answer.client}\n".encode())
+            if call % 5:
+                report(scheduler, answer.id, client)
+    for turn in scheduler.in_flight():
+        report(scheduler, turn.id, turn.client)
+    return scheduler
+
+
 def report(scheduler: Scheduler, turn: int, client: str) -> None:
     """Reports the result of a turn, which depends on its number."""
     if turn % 11 == 0:
         scheduler.report_failure(turn, "battery")
     else:
-        scheduler.report(turn, 1.0 + int(client[1:]) + turn % 5 / 8, loss=1 / turn)
+        scheduler.report(turn, seconds_of(turn, client), loss=1 / turn)
+
+
+def seconds_of(turn: int, client: str) -> float:
+    """Returns the exchange time of a turn."""
+    return 1.0 + int(client[1:]) + turn % 5 / 8
 
 
 def main() -> None:
     """Forks children until one of them has given enough turns."""
-    path, turns, seed, first, last = sys.argv[1], *map(int, sys.argv[2:])
+    path, turns, seed, first, last = sys.argv[1], *map(int, sys.argv[2:6])
+    run = serve if sys.argv[6:] == ["check-in"] else play
     rng, killed = random.Random(seed), 0
     log = os.open(f"{path}.given", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     while True:
@@ -61,7 +90,7 @@ def main() -> None:
         child = os.fork()
         if child == 0:
             Writes(die_at)
-            play(path, turns, log).close()
+            run(path, turns, log).close()
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if os.WIFEXITED(status):

@@ -302,3 +302,30 @@ def test_statuses_that_are_not_persisted_are_not_in_the_file(tmp_path: Path) -> 
         assert [turn.id for number in range(1, 40) for turn in dropping.turns(number)] == [
             turn.id for number in range(1, 40) for turn in keeping.turns(number)
         ]
+
+
+def test_messages_speak_of_decisions_not_of_rounds(tmp_path: Path) -> None:
+    with open_slots(tmp_path / "fleet.turnout", settings={**SETTINGS, "guaranteed_rate": "1/8"}) as scheduler:
+        scheduler.register(["c0"])
+        with pytest.raises(ReportError, match="there is no decision 1 to explain: no turn was given yet"):
+            scheduler.explain("c0", 1)
+        play(scheduler, 5)
+        scheduler.retire("c7")
+        scheduler.fill(offered(*named(7)))
+        for _ in range(12):  # the turns of all but one client end, and that one is never there
+            for turn in scheduler.in_flight():
+                scheduler.report(turn.id, 2.0)
+            scheduler.fill(offered(*named(8)[1:]))
+        assert "was retired before decision" in scheduler.explain("c7").sentence
+    always = {**SETTINGS, "guaranteed_rate": "1/8", "accrual": "always"}
+    with open_slots(tmp_path / "always.turnout", settings=always) as scheduler:
+        scheduler.register(["c0"])
+        for _ in range(12):
+            scheduler.fill(offered(*named(8)[1:]))
+            for turn in scheduler.in_flight():
+                scheduler.report(turn.id, 2.0)
+        (notice,) = [notice for notice in scheduler.notices() if "the promise is broken" in notice]
+        assert "c0 is" in notice
+        assert "since decision" in notice
+        assert "cohort_size" not in notice
+        assert "since decision" in str(scheduler.status())

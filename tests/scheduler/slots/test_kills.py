@@ -12,28 +12,33 @@ import pytest
 
 from killing import environment
 from scheduler.fleets import packed, packed_from_disk
-from scheduler.slots.killed_filler import play
-from turnout.scheduler import Scheduler, certify, examine
+from scheduler.slots.killed_filler import play, seconds_of
+from turnout.scheduler import Scheduler, certify, examine, verifier
 
-TURNS = 120
+TURNS, CHECKED_IN_TURNS = 120, 60
 #: More seeds, and thereby more kills, in `make torture`.
 SEEDS = 2 * int(os.environ.get("TURNOUT_TORTURE", "1"))
 SCRIPT = Path(__file__).with_name("killed_filler.py")
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_server_killed_at_any_write_loses_and_doubles_no_turn(folder: Path, seed: int) -> None:
-    path = folder / "fleet.turnout"
+def killed(path: Path, turns: int, seed: int, *mode: str) -> list[tuple[int, str]]:
+    """Fills slots in processes that are killed; returns the turns that were returned to them."""
     # A child makes some twenty writes when it opens the file, and about ten per call of fill or report.
-    arguments = [sys.executable, str(SCRIPT), str(path), str(TURNS), str(seed), "20", "90"]
+    arguments = [sys.executable, str(SCRIPT), str(path), str(turns), str(seed), "20", "90", *mode]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=environment(), timeout=600)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["exit"] == 0, done.stderr
-    assert result["killed"] >= 20
+    assert result["killed"] >= turns // 6
+    return [(int(number), client) for number, client in map(str.split, result["given"])]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_server_killed_at_any_write_loses_and_doubles_no_turn(folder: Path, seed: int) -> None:
+    path = folder / "fleet.turnout"
+    given = killed(path, TURNS, seed)
     # No turn was returned to two calls; one that was committed just before a kill was returned to none.
-    numbers = [int(line.split()[0]) for line in result["given"]]
-    assert len(numbers) == len(set(numbers))
+    assert len(given) == len({number for number, _ in given})
     with play(str(folder / "twin.turnout"), TURNS) as twin, Scheduler.open(path) as survivor:
         assert survivor.round == twin.round >= TURNS
         assert packed(survivor) == packed_from_disk(path) == packed(twin)
@@ -46,9 +51,28 @@ def test_a_server_killed_at_any_write_loses_and_doubles_no_turn(folder: Path, se
                 other.why,
                 other.loss,
             )
-        assert {int(line.split()[0]): line.split()[1] for line in result["given"]}.items() <= {
-            number: survivor.turns(number)[0].id for number in range(1, survivor.round + 1)
-        }.items()
+        assert set(given) <= {(number, survivor.turns(number)[0].id) for number in range(1, survivor.round + 1)}
         assert survivor.certificate().turns.tolist() == twin.certificate().turns.tolist()
     assert all(finding.ok is not False for finding in examine(path)), examine(path)
     certify(path, folder / "proof.json", folder / "proof.jsonl")
+
+
+@pytest.mark.parametrize("seed", range(SEEDS - 1))
+def test_devices_that_check_in_while_the_server_is_killed_lose_and_double_no_turn(folder: Path, seed: int) -> None:
+    path = folder / "fleet.turnout"
+    given = killed(path, CHECKED_IN_TURNS, seed, "check-in")
+    assert len(set(given)) == len({number for number, _ in given})  # one turn, one client, also if it asked again
+    with Scheduler.open(path) as survivor:
+        assert survivor.round == CHECKED_IN_TURNS
+        turns = [survivor.turns(number)[0] for number in range(1, survivor.round + 1)]
+        assert set(given) <= {(turn.round, turn.id) for turn in turns}
+        for turn in turns:
+            expected = ("failed", None) if turn.round % 11 == 0 else ("arrived", seconds_of(turn.round, turn.id))
+            assert (turn.kind, turn.seconds) == expected
+        counted = [sum(turn.id == client for turn in turns) for client in survivor.clients]
+        assert survivor.certificate().turns.tolist() == counted
+        assert packed(survivor) == packed_from_disk(path)
+    assert all(finding.ok is not False for finding in examine(path)), examine(path)
+    certify(path, folder / "proof.json", folder / "proof.jsonl")
+    record = (folder / "proof.jsonl").read_bytes().splitlines(True)
+    assert verifier.differences((folder / "proof.json").read_bytes(), record) == []

@@ -23,6 +23,8 @@ from turnout.scheduler import verifier
 
 #: The number of differences that are printed, and the number of characters of each.
 MAX_SHOWN, MAX_LENGTH = 10, 1000
+#: The format of certificates of fleets without rounds.
+SLOTS_FORMAT = 5
 
 
 def certify(
@@ -51,7 +53,8 @@ def certify(
         print_json({**paths, **summary, "clients": len(clients), "promise": promise})
     else:
         console = Console(highlight=False, soft_wrap=True, markup=False)
-        console.print(f"{out}: {len(clients):,} clients, {certificate['rounds']:,} rounds")
+        counted = "turns" if _has_slots(certificate) else "rounds"
+        console.print(f"{out}: {len(clients):,} clients, {certificate['rounds']:,} {counted}")
         console.print(f"{record_path}: {certificate['events']:,} events, SHA-256 {certificate['record_sha256']}")
         console.print(printable(f"Promise {promise['sentence']}."))
         _print_summary(console, certificate)
@@ -111,9 +114,10 @@ def verify(
 def _print_summary(console: Console, certificate: Mapping[str, Any]) -> None:
     """Prints which rounds are not part of the record, if there are any."""
     if "summary" in certificate:
+        clock = "decision" if _has_slots(certificate) else "round"
         console.print(
-            f"The record begins after round {certificate['summary']['round']:,}: what clients were promised and got up "
-            "to then is stated, and cannot be computed again."
+            f"The record begins after {clock} {certificate['summary']['round']:,}: what clients were promised and got "
+            "up to then is stated, and cannot be computed again."
         )
 
 
@@ -154,7 +158,13 @@ def _certificate_of(content: Mapping[str, Any], ids: Sequence[str]) -> Certifica
         forfeited_units=column("forfeited_units"),
         tolerance=float(Fraction(content["terms"].get("tolerance", DEFAULT_TOLERANCE))),
         broken_since=column("broken_since"),
+        clock="decision" if _has_slots(content) else "round",
     )
+
+
+def _has_slots(certificate: Mapping[str, Any]) -> bool:
+    """Returns whether a certificate is that of a fleet without rounds."""
+    return int(certificate["format"]) >= SLOTS_FORMAT
 
 
 def _books(balance: bool) -> str:

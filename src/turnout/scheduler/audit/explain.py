@@ -17,6 +17,8 @@ from turnout.scheduler.journal.replay import FleetState, load_before
 from turnout.scheduler.records import RecordedOffer
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
+from turnout.scheduler.slots.standing import expected_staleness, too_stale
+from turnout.scheduler.slots.state import SlotFleet
 
 
 def explain_client(
@@ -36,10 +38,12 @@ def explain_client(
         number: The number of the round.
     """
     newest = state.fleet.round if state.opened is None else state.opened.round
+    clock = "round" if settings.concurrency is None else "decision"
     if not newest:
-        raise ReportError(f"there is no round {number} to explain: no round was opened yet")
+        none_yet = "no round was opened yet" if settings.concurrency is None else "no turn was given yet"
+        raise ReportError(f"there is no {clock} {number} to explain: {none_yet}")
     if not 1 <= number <= newest:
-        raise ReportError(f"there is no round {number} to explain: choose one from 1 to {newest}")
+        raise ReportError(f"there is no {clock} {number} to explain: choose one from 1 to {newest}")
     ids = state.fleet.ids
     with journal.reading():
         recorded = journal.offer(number) if settings.concurrency is None else _slot_offer(journal, number)
@@ -48,7 +52,9 @@ def explain_client(
             fleet = state.fleet if number > state.fleet.round else load_before(journal, settings, features, number)
         except StoreError as error:
             return inexact_explanation(state.fleet.policy, selection, row, ids.__getitem__, str(error))
-    not_selectable = _explain_not_selectable(fleet, selection, row, ids)
+    not_selectable = _explain_not_selectable(fleet, selection, row, ids) or _explain_staleness(
+        fleet, settings, recorded, selection, row, ids
+    )
     if not_selectable is not None:
         return not_selectable
     contexts = None if recorded is None else recorded.whole_contexts()
@@ -97,19 +103,52 @@ def _recorded_selection(journal: Journal, offer: RecordedOffer | None, number: i
 def _explain_not_selectable(fleet: Fleet, selection: Selection, row: int, ids: list[str]) -> Explanation | None:
     """Explains a client that was new, retired or backed off; returns None for any other client."""
     number, name = selection.round, ids.__getitem__
+    clock = "decision" if isinstance(fleet, SlotFleet) else "round"
     if row >= len(fleet.ids):
         explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="not joined")
-        return replace(explanation, sentence=f"{name(row)} had not joined the fleet before round {number}.")
+        return replace(explanation, sentence=f"{name(row)} had not joined the fleet before {clock} {number}.")
     if fleet.counters.retired[row]:
         explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="retired")
-        return replace(explanation, sentence=f"{name(row)} was retired before round {number}.")
-    if fleet.counters.backing_off(fleet.round)[row]:
+        return replace(explanation, sentence=f"{name(row)} was retired before {clock} {number}.")
+    if fleet.counters.backing_off(fleet.round)[row] and row not in selection.clients:
         explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="resting")
         misses, last = int(fleet.counters.misses[row]), int(fleet.counters.backoff_until[row])
         after = "a miss" if misses == 1 else f"{misses} consecutive misses"
-        sentence = f"{name(row)} was backed off in round {number} after {after}, up to and including round {last}."
+        sentence = f"{name(row)} was backed off in {clock} {number} after {after}, up to and including {clock} {last}."
         return replace(explanation, sentence=sentence)
     return None
+
+
+def _explain_staleness(
+    fleet: Fleet,
+    settings: SchedulerSettings,
+    offer: RecordedOffer | None,
+    selection: Selection,
+    row: int,
+    ids: list[str],
+) -> Explanation | None:
+    """Explains a client that was not offered because its update would have been too old; returns None for any other.
+
+    Args:
+        fleet: The state before the decision.
+        settings: The settings of the fleet.
+        offer: The recorded offer.
+        selection: The recorded selection.
+        row: The row of the client.
+        ids: The ids of the clients.
+    """
+    if not isinstance(fleet, SlotFleet) or settings.max_staleness is None or settings.buffer is None:
+        return None
+    if offer is None or offer.contexts is None or offer.available[row] or not too_stale(fleet, settings)[row]:
+        return None
+    explanation = inexact_explanation(fleet.policy, selection, row, ids.__getitem__, "", standing="excluded")
+    versions = float(expected_staleness(fleet, settings.buffer)[row])
+    sentence = (
+        f"{ids[row]} was not offered the turn of decision {selection.round}: during its turn of about "
+        f"{float(fleet.history.typical_seconds[row]):.3g} s the server makes {versions:.1f} versions, more than "
+        f"max_staleness={settings.max_staleness:g}, and it was less than half as far behind as it may be."
+    )
+    return replace(explanation, sentence=sentence)
 
 
 def _why_not_recorded(offer: RecordedOffer | None, settings: SchedulerSettings) -> str:

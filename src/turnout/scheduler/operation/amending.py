@@ -13,10 +13,18 @@ import numpy as np
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.fairness import Rate
 from turnout.policies.registry import nested_settings, setting_names
-from turnout.scheduler.settings import SchedulerSettings
+from turnout.scheduler.settings import OF_SLOTS, SchedulerSettings
 
 #: The settings of the scheduler, and those of its policy, that can be amended.
-OF_SCHEDULER = ("deadline", "overcommit", "allow_infeasible", "keep_rounds", "keep_offers", "persist_statuses")
+OF_SCHEDULER = (
+    "deadline",
+    "overcommit",
+    "allow_infeasible",
+    "keep_rounds",
+    "keep_offers",
+    "persist_statuses",
+    *OF_SLOTS,
+)
 OF_POLICY = ("cohort_size", "guaranteed_rate", "tolerance", "speed_weight", "groups")
 #: The only policy whose groups can be amended: those of others are parts of a guarantee.
 GROUPED = "quota"
@@ -36,6 +44,9 @@ class Amendments(TypedDict, total=False):
     keep_rounds: int | str | timedelta | None
     keep_offers: int | str | timedelta | None
     persist_statuses: bool
+    status_ttl: float
+    max_staleness: float | None
+    buffer: int | None
 
 
 def amended_settings(settings: SchedulerSettings, changes: Mapping[str, Any]) -> SchedulerSettings:

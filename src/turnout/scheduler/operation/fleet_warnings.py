@@ -21,10 +21,11 @@ class FleetWarnings:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._is_broken = self._waits_too_long = self._is_infeasible = False
-        self._judged_clients = 0
+        self._judged_clients = self._round = 0
 
     def start(self, fleet: Fleet, settings: SchedulerSettings) -> None:
         """Notes the troubles of a fleet that is opened to write, whose notices were logged."""
+        self._round = fleet.round
         self._is_broken = bool(promise_notice(fleet, settings))
         self._waits_too_long = bool(waiting_notice(fleet, settings))
         self._is_infeasible = bool(infeasible_notice(fleet))
@@ -35,14 +36,15 @@ class FleetWarnings:
         was_broken, self._is_broken = self._is_broken, fleet.is_broken
         if self._is_broken and not was_broken:
             self._warn(promise_notice(fleet, settings))
-        # Waiting times are estimated after rounds 4, 8, 16, …: that takes long in large fleets.
-        is_power_of_two = fleet.round.bit_count() == 1
-        if not self._waits_too_long and fleet.round >= FIRST_ESTIMATE and is_power_of_two:
+        # Waiting times are estimated after rounds 4, 8, 16, …: that takes long in large fleets. Without rounds, several
+        # decisions are made at once.
+        is_due, self._round = fleet.round.bit_length() > self._round.bit_length(), fleet.round
+        if not self._waits_too_long and fleet.round >= FIRST_ESTIMATE and is_due:
             notice = waiting_notice(fleet, settings)
             self._waits_too_long = bool(notice)
             self._warn(notice)
         is_small = len(fleet.ids) <= LARGE_FLEET
-        if is_power_of_two or (is_small and self._judged_clients != _active_clients(fleet)):
+        if is_due or (is_small and self._judged_clients != _active_clients(fleet)):
             self.after_change(fleet)
 
     def after_change(self, fleet: Fleet) -> None:

@@ -14,9 +14,11 @@ from turnout.log import printable
 from turnout.policies.registry import nested_settings, setting_default, setting_names
 from turnout.scheduler.operation.amending import GROUPED
 from turnout.scheduler.records import OpenRound
-from turnout.scheduler.rounds.feasibility import infeasibility, rounded_down
+from turnout.scheduler.rounds.feasibility import rounded_down
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import DEFAULT_POLICY, SchedulerSettings
+from turnout.scheduler.slots.feasibility import infeasibility, longest_deadline
+from turnout.scheduler.slots.state import SlotFleet
 
 #: A client waits too long if it must be owed more turns than this, and than the tolerance, before it is selected: at a
 #: rate of 0.1 it waits for more than 100 rounds.
@@ -76,10 +78,11 @@ def promise_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
         return ""
     names = [name for name, _ in nested_settings(settings.policy, settings.settings)]
     fair = "" if DEFAULT_POLICY in names else f", or create a new fleet with policy={DEFAULT_POLICY!r}"
+    larger = " or a larger cohort_size" if settings.concurrency is None else ""
     outrun = "" if settings.overcommit == 1 else ", and without overcommit if slow clients are always outrun"
     return (
         f"the promise is {certificate.summary().sentence(fleet.ids.__getitem__)}. Amend the fleet to a smaller "
-        f"guaranteed_rate or a larger cohort_size{outrun}{fair}; check why turns fail or are late if many do"
+        f"guaranteed_rate{larger}{outrun}{fair}; check why turns fail or are late if many do"
     )
 
 
@@ -89,10 +92,11 @@ def waiting_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
     wait = None if weight is None else longest_wait(fleet, weight)
     if wait is None:
         return ""
+    clock = "rounds" if settings.concurrency is None else "decisions"
     others = f", like {wait.clients - 1:,} more clients" if wait.clients > 1 else ""
     never = "; max_owed caps its debt before that, so it is never selected" if wait.never else ""
     return (
-        f"at speed_weight={weight:g} {printable(fleet.ids[wait.row])} waits about {wait.rounds:,.0f} rounds for a turn"
+        f"at speed_weight={weight:g} {printable(fleet.ids[wait.row])} waits about {wait.rounds:,.0f} {clock} for a turn"
         f"{others}{never}: amend the fleet to a speed_weight of at most {_round_down(wait.largest_weight)}, or create "
         f"a new fleet with policy={DEFAULT_POLICY!r}"
     )
@@ -103,10 +107,33 @@ def infeasible_notice(fleet: Fleet) -> str:
     problem = infeasibility(fleet) if fleet.round else None
     if problem is None or problem.largest_rate is None:
         return ""
+    rate = rounded_down(problem.largest_rate)
+    if isinstance(fleet, SlotFleet):
+        why, fewer = "all rates together exceed 1", ""
+        if problem.slots is not None:
+            why = f"nobody is in two of the {fleet.slots} slots"
+            fewer = f", or create a new fleet with a concurrency of at most {problem.slots}"
+        return (
+            f"no policy could give the clients of this fleet what they are promised, because {why}: amend the fleet to "
+            f"a guaranteed_rate of at most {rate}{fewer}"
+        )
     size = "" if problem.cohort_size is None else f", or a cohort_size of at least {problem.cohort_size}"
     return (
         f"no policy could give the clients of this fleet what they are promised, as often as they are available: amend "
-        f"the fleet to a guaranteed_rate of at most {rounded_down(problem.largest_rate)}{size}"
+        f"the fleet to a guaranteed_rate of at most {rate}{size}"
+    )
+
+
+def deadline_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
+    """Returns that the deadline is too long for a fleet without rounds; "" if it is not, or cannot be judged."""
+    if not isinstance(fleet, SlotFleet) or not isinstance(settings.deadline, int | float) or not fleet.ids:
+        return ""
+    longest = longest_deadline(fleet)
+    if longest is None or settings.deadline <= longest:
+        return ""
+    return (
+        f"a client earns one turn in about {longest:.3g} s, and nothing more while a turn lasts, which the deadline of "
+        f"{settings.deadline:g} s allows for longer: amend the fleet to a deadline of at most {_round_down(longest)} s"
     )
 
 
@@ -163,6 +190,7 @@ def _notices(fleet: Fleet, settings: SchedulerSettings) -> Iterator[str]:
     yield promise_notice(fleet, settings)
     yield waiting_notice(fleet, settings)
     yield infeasible_notice(fleet)
+    yield deadline_notice(fleet, settings)
     yield from _availability_notices(fleet)
     unlearned = (fleet.history.arrived > 0) & (fleet.counters.learned == 0) & (fleet.counters.retired == 0)
     if fleet.model is not None and unlearned.any():
@@ -184,11 +212,12 @@ def _availability_notices(fleet: Fleet) -> Iterator[str]:
     """Yields notices about clients that are available too rarely for what they are promised in every round."""
     if fleet.queues is None or fleet.policy.guarantee is None or fleet.queues.accrual == "available":
         return
+    clock = "decisions" if isinstance(fleet, SlotFleet) else "rounds"
     rare = np.zeros(len(fleet.ids), dtype=np.bool_)
     rare[fleet.rarely_available()] = True
     if rare.any():
         yield (
-            f"{_some(fleet, rare)} were available in fewer rounds than they are guaranteed: lower guaranteed_rate, or "
+            f"{_some(fleet, rare)} were available in fewer {clock} than they are guaranteed: lower guaranteed_rate, or "
             "use accrual='available'"
         )
     needed = least_tolerances(fleet.queues.guaranteed_rates, fleet.observed_availability(), "always")

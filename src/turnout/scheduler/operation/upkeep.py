@@ -15,6 +15,9 @@ from turnout.scheduler.settings import SchedulerSettings
 from turnout.scheduler.slots.records import FILL, unpack_fill
 
 log = get_log("turnout.scheduler")
+#: The number of rounds, or of calls of `fill`, between snapshots, so that at most so many are replayed when the file is
+#: opened.
+SNAPSHOT_EVERY = 50
 
 
 def write_snapshot(changes: Changes, settings: SchedulerSettings, memory: FleetState, event: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -12,6 +11,7 @@ from turnout.errors import OfferError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_rows
 from turnout.kernel.feasibility import require_feasible
 from turnout.kernel.rounds import RoundOffer, Selection
+from turnout.scheduler import clock
 from turnout.scheduler.clock import boot_id, now
 from turnout.scheduler.features import ClientStatus, Features, FleetStatus
 from turnout.scheduler.records import OpenRound, RecordedOffer
@@ -48,7 +48,7 @@ def build_open_round(
         wanted=len(rows) if target is None else min(target, len(rows)),
         deadline=deadline_of(fleet, settings, rows, cohort_contexts),
         opened=now(),
-        monotonic=time.monotonic(),
+        monotonic=clock.monotonic_seconds(),
         boot=boot_id(),
         joined=joined,
         rows=rows,
@@ -70,10 +70,24 @@ def _recorded_offer(opened: OpenRound, contexts: FloatArray, record_up_to: int) 
 
 
 def build_offer(
-    fleet: Fleet, features: Features, settings: SchedulerSettings, statuses: Statuses
+    fleet: Fleet,
+    features: Features,
+    settings: SchedulerSettings,
+    statuses: Statuses,
+    *,
+    excluded: BoolArray | None = None,
 ) -> tuple[BoolArray, FloatArray]:
-    """Returns which clients may be selected, and the contexts of all clients, by row."""
+    """Returns which clients may be selected, and the contexts of all clients, by row.
+
+    Args:
+        fleet: The state of the fleet.
+        features: The features of the fleet.
+        settings: The settings of the fleet.
+        statuses: The statuses of the available clients.
+        excluded: The clients that must not be selected; by default those that are retired or backed off.
+    """
     clients = len(fleet.ids)
+    excluded = fleet.unavailable if excluded is None else excluded
     rows: IntArray | None
     if isinstance(statuses, FleetStatus):
         rows = None if statuses.rows is None else as_rows("rows", statuses.rows, OfferError, clients=clients)
@@ -93,10 +107,10 @@ def build_offer(
 
     contexts = features.contexts(columns, server, name_of, rows=rows, clients=clients)
     if rows is None:
-        return ~fleet.unavailable, contexts
+        return ~excluded, contexts
     available = np.zeros(clients, dtype=np.bool_)
     available[rows] = True
-    return available & ~fleet.unavailable, contexts
+    return available & ~excluded, contexts
 
 
 def _check_columns(features: Features, columns: Mapping[str, FloatArray], clients: int) -> None:

@@ -75,15 +75,6 @@ def _problem(
     )
 
 
-def infeasibility(fleet: Fleet) -> InfeasiblePromise | None:
-    """Returns why no policy could keep the promise to the clients of a fleet; None if one could."""
-    try:
-        require_feasible_fleet(fleet)
-    except InfeasiblePromise as problem:
-        return problem
-    return None
-
-
 def rounded_down(rate: Fraction) -> str:
     """Rounds to three digits, downwards, so that the result is feasible."""
     if rate <= 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from turnout.kernel.arrays import BoolArray, FloatArray
 from turnout.kernel.rounds import RoundOffer
+from turnout.scheduler import clock
 from turnout.scheduler.clock import boot_id, now
 from turnout.scheduler.outcomes import KINDS, LATE
 from turnout.scheduler.records import RecordedOffer, Turn
@@ -18,6 +18,20 @@ from turnout.scheduler.rounds.choosing import deadline_of
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.scheduler.slots.records import EndedTurns, FilledSlots, Flight
 from turnout.scheduler.slots.state import SlotFleet
+
+
+class SlotOffer(NamedTuple):
+    """What a call of `fill` offers, by row.
+
+    Attributes:
+        available: The clients that may be given a turn, if they are not training.
+        contexts: The contexts of all clients.
+        awaited: The clients that wait because they were told to: they cannot be given a turn, but count as present.
+    """
+
+    available: BoolArray
+    contexts: FloatArray
+    awaited: BoolArray
 
 
 class Filled(NamedTuple):
@@ -72,7 +86,7 @@ def ended_turns(flights: Mapping[int, Flight], turns: Sequence[Turn]) -> tuple[E
 def fill_slots(
     fleet: SlotFleet,
     settings: SchedulerSettings,
-    offered: Callable[[], tuple[BoolArray, FloatArray]],
+    offered: Callable[[], SlotOffer],
     ended: EndedTurns,
     late: list[Turn],
     reported_late: Sequence[Turn],
@@ -82,8 +96,8 @@ def fill_slots(
     Args:
         fleet: The state of the fleet, which is changed.
         settings: Its settings.
-        offered: Returns which clients may be given a turn, if they are not training, and the contexts of all clients,
-            by row. It is called when the turns have ended: a client that is just back needs no cold start.
+        offered: Returns the offer. It is called when the turns have ended: a client that is just back needs no cold
+            start.
         ended: The turns that have ended.
         late: Those of clients that are late since now.
         reported_late: Turns of late clients whose actual times were reported since.
@@ -101,9 +115,9 @@ def fill_slots(
         at=now(),
     )
     fleet.end_turns(end_only)
-    available, contexts = offered()
+    available, contexts, awaited = offered()
     idle = available & fleet.in_flight.idle
-    present = available | ~fleet.in_flight.idle
+    present = available | awaited | ~fleet.in_flight.idle
     flights, offer = list[Flight](), None
     for _ in range(fleet.free_slots):
         if not idle.any():
@@ -123,7 +137,7 @@ def fill_slots(
                 context,
                 deadline_of(fleet, settings, selection.clients, contexts[selection.clients]),
                 now(),
-                time.monotonic(),
+                clock.monotonic_seconds(),
                 boot_id(),
                 {name: float(np.ravel(value)[0]) for name, value in selection.reasons.items()},
             )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from turnout.errors import ReportError, StateError
 from turnout.kernel.arrays import BoolArray, FloatArray, saved_value
+from turnout.kernel.certificate import Certificate
 from turnout.kernel.rounds import LateArrivals, RoundReport
 from turnout.kernel.slots.turns import InFlight, StartedTurn
 from turnout.policies.base import SelectionPolicy, prefixed, subset
@@ -45,6 +47,11 @@ class SlotFleet(Fleet):
     def free_slots(self) -> int:
         """The number of slots in which no client trains."""
         return max(self.slots - len(self.in_flight), 0)
+
+    def certificate(self) -> Certificate | None:
+        """Returns what every client was promised and got, since which decisions promises are broken; None without."""
+        certificate = super().certificate()
+        return None if certificate is None else replace(certificate, clock="decision")
 
     def join(self, ids: Sequence[str]) -> None:
         """Adds new clients, in this order."""
@@ -141,11 +148,9 @@ class SlotFleet(Fleet):
             outcomes=OUTCOME_OF_KIND[kinds],
             losses=None if np.isnan(loss) else np.array([loss]),
         )
-        predicted = None
-        if self.model is not None:
-            predicted = np.full(1, np.nan)
-            if kind <= SURPLUS and is_known and self.counters.learned[row] >= JUDGED_AFTER:
-                predicted = self.model.predict(context[None], rows)
+        predicted = np.full(1, np.nan)  # typical times are learned under any policy
+        if self.model is not None and kind <= SURPLUS and is_known and self.counters.learned[row] >= JUDGED_AFTER:
+            predicted = self.model.predict(context[None], rows)
         self.policy.tell_finished(report)
         self.in_flight.finish(row)
         self.history.record(rows, kinds, seconds, predicted)

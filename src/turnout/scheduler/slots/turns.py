@@ -21,3 +21,16 @@ class GivenTurn:
     client: str
     deadline: float | None
     reasons: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The answer to a client that checks in and is given no turn.
+
+    Attributes:
+        seconds: The seconds after which it should check in again.
+        why: Why it is given no turn now.
+    """
+
+    seconds: float
+    why: str

@@ -1,0 +1,155 @@
+"""Fills the slots of a fleet without rounds, and writes what that changes, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from turnout.errors import OfferError
+from turnout.kernel.arrays import BoolArray
+from turnout.scheduler.features import Features, FleetStatus
+from turnout.scheduler.journal.changes import Changes
+from turnout.scheduler.journal.journal import Journal
+from turnout.scheduler.journal.replay import FleetState
+from turnout.scheduler.operation.metrics import writer_figures
+from turnout.scheduler.operation.upkeep import SNAPSHOT_EVERY, drop_some, write_snapshot
+from turnout.scheduler.records import Turn
+from turnout.scheduler.rounds.choosing import build_offer
+from turnout.scheduler.settings import SchedulerSettings
+from turnout.scheduler.slots.feasibility import require_feasible
+from turnout.scheduler.slots.filling import Filled, SlotOffer, ended_turns, fill_slots
+from turnout.scheduler.slots.records import FILL, EndedTurns, pack_fill
+from turnout.scheduler.slots.standing import too_stale
+from turnout.scheduler.slots.state import SlotFleet
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """Who may be given a turn.
+
+    Attributes:
+        statuses: The statuses of the available clients.
+        joined: The ids among them that are new.
+        kept: The statuses of clients that have checked in.
+        awaited: Which clients wait because they were told to, by row; None if nobody was.
+    """
+
+    statuses: Mapping[str, Any] | FleetStatus
+    joined: Sequence[str]
+    kept: Mapping[str, Any]
+    awaited: BoolArray | None = None
+
+
+class SlotServer:
+    """Fills the slots of a fleet.
+
+    Args:
+        journal: The journal of the fleet.
+        settings: Its settings.
+        features: Its features.
+    """
+
+    def __init__(self, journal: Journal, settings: SchedulerSettings, features: Features) -> None:
+        self._journal, self._settings, self._features = journal, settings, features
+
+    def has_nothing_to_do(self, memory: FleetState) -> bool:
+        """Returns whether all slots are in use, and no turn has ended."""
+        assert isinstance(memory.fleet, SlotFleet)
+        return not memory.fleet.free_slots and not len(self._ended(memory)[0])
+
+    def fill(self, memory: FleetState, offered: Offered, refused: int) -> Filled:
+        """Ends turns, gives one turn for every free slot, and writes both.
+
+        Args:
+            memory: The state, which is changed. If anything fails, it must be loaded again.
+            offered: Who may be given a turn.
+            refused: The number of reports that this process has refused, for monitoring.
+        """
+        fleet, settings = memory.fleet, self._settings
+        assert isinstance(fleet, SlotFleet)
+        first_row = len(fleet.ids)
+        fleet.join(offered.joined)
+        if not fleet.ids:
+            raise OfferError("the fleet has no clients: fill with the status of at least one, or register some")
+        if not fleet.round and not settings.allow_infeasible:
+            require_feasible(fleet)
+        with self._journal.writing() as changes:
+            ended, late = self._ended(memory)
+            waiting = self._journal.pending_late_turns(fleet.round - settings.late_window * fleet.slots)
+            filled = fill_slots(fleet, settings, lambda: self._offer(fleet, offered), ended, late, waiting)
+            event = filled.event
+            if len(event.rows) or len(event.ended) or waiting or offered.joined:
+                changes.add_clients(first_row, offered.joined)
+                self._write(changes, memory, filled, waiting, refused)
+        return filled
+
+    def _ended(self, memory: FleetState) -> tuple[EndedTurns, list[Turn]]:
+        return ended_turns(memory.flights, self._journal.turns_under_way())
+
+    def _offer(self, fleet: SlotFleet, offered: Offered) -> SlotOffer:
+        """Returns the offer.
+
+        Back-off is counted in decisions. So if only clients that are backed off are there, and nobody trains, they may
+        be given a turn: otherwise there would be no further decision. Clients whose updates would be too old count as
+        present, but are given a turn only if they are far behind, or if nobody else is there.
+        """
+        offer = self._merged(fleet, offered, fleet.unavailable)
+        if not offer.available.any() and not len(fleet.in_flight):
+            return self._merged(fleet, offered, fleet.counters.retired > 0)
+        stale = offer.available & too_stale(fleet, self._settings)
+        others = offer.available & ~stale
+        if not stale.any() or not (others & fleet.in_flight.idle).any():
+            return offer
+        return offer._replace(available=others, awaited=offer.awaited | stale)
+
+    def _merged(self, fleet: SlotFleet, offered: Offered, excluded: BoolArray) -> SlotOffer:
+        """Returns the offer of the statuses that were passed, and those of clients that have checked in."""
+
+        def build(statuses: Mapping[str, Any] | FleetStatus) -> tuple[BoolArray, Any]:
+            return build_offer(fleet, self._features, self._settings, statuses, excluded=excluded)
+
+        awaited = np.zeros(len(fleet.ids), dtype=np.bool_)
+        if offered.awaited is not None:
+            awaited[: len(offered.awaited)] = offered.awaited
+            awaited &= ~excluded
+        if not isinstance(offered.statuses, FleetStatus):
+            return SlotOffer(*build({**offered.kept, **offered.statuses}), awaited)
+        available, contexts = build(offered.statuses)
+        if offered.kept:
+            also, own = build(offered.kept)
+            contexts[also & ~available] = own[also & ~available]
+            available = available | also
+        return SlotOffer(available, contexts, awaited)
+
+    def _write(
+        self, changes: Changes, memory: FleetState, filled: Filled, late_times: Sequence[Turn], refused: int
+    ) -> None:
+        """Writes what a call changed.
+
+        Args:
+            changes: An open transaction.
+            memory: The state after it, whose turns under way are changed here.
+            filled: What the call changed.
+            late_times: The turns of late clients whose actual times were learned.
+            refused: The number of reports that this process has refused.
+        """
+        event, fleet, settings = filled.event, memory.fleet, self._settings
+        written = event if settings.persist_statuses else event.without_contexts()
+        number = changes.add_event(FILL, *pack_fill(written))
+        changes.drop_flights(event.ended.decisions.tolist())
+        changes.put_turns([*filled.late, *(replace(turn, folded=fleet.round) for turn in late_times)])
+        changes.put_flights(filled.flights, [fleet.ids[flight.row] for flight in filled.flights])
+        changes.put_closed_round(fleet.round)
+        if filled.offer is not None:
+            changes.put_offer(filled.offer, event.at)
+        drop_some(changes, settings, fleet.round)
+        changes.put_writer_figures(writer_figures(self._journal.figures(), refused)._asdict())
+        for decision in event.ended.decisions.tolist():
+            del memory.flights[decision]
+        memory.flights |= {flight.decision: flight for flight in filled.flights}
+        memory.unsaved += 1
+        if memory.unsaved >= SNAPSHOT_EVERY or not settings.persist_statuses:
+            write_snapshot(changes, settings, memory, number)

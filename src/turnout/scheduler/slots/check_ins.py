@@ -1,0 +1,152 @@
+"""Check-ins of devices that come to the server: who can be given a turn now, and who was told to come back later.
+
+Nothing of this is written to the file. After a restart the devices check in again, as they were told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+from turnout.kernel.arrays import BoolArray, FloatArray
+from turnout.scheduler import clock
+from turnout.scheduler.slots.records import EndedTurns, Flight
+
+#: The number of decisions from which the pace of the server and the winning score are computed, and of turns from which
+#: their mean time is: at least this many, and at least as many as there are slots.
+RECENT = 50
+#: The weight of the newest interval in the mean interval between the check-ins of a client.
+NEWEST_WEIGHT = 0.3
+#: During a visit, a client checks in this many times while a turn lasts, or while its check-in is kept.
+POLLS = 4
+
+
+class CheckIns:
+    """The check-ins that are kept, and what is known about the pace of the server.
+
+    A client that checks in begins a visit. For `ttl` seconds it can be given a turn, and checks in every now and then,
+    because another call may have given it one. With the first check-in after that, it is told to wait for longer, and
+    the next one begins another visit.
+
+    Args:
+        ttl: The seconds for which a check-in is kept.
+        slots: The number of slots.
+    """
+
+    def __init__(self, ttl: float, slots: int) -> None:
+        self.ttl, self._slots = ttl, slots
+        self._statuses: dict[str, tuple[Any, float]] = {}  # with the end of the visit, the earliest end first
+        # By row, in seconds of the monotonic clock: the end of the visit, the next and the last check-in.
+        self._end: FloatArray = np.empty(0)
+        self._due: FloatArray = np.empty(0)
+        self._last: FloatArray = np.empty(0)
+        self._interval: FloatArray = np.empty(0)  # the mean seconds between check-ins; 0 if unknown
+        recent = max(RECENT, slots)
+        self._decided: deque[float] = deque(maxlen=recent + 1)
+        self._scores: deque[float] = deque(maxlen=recent)
+        self._seconds: deque[float] = deque(maxlen=recent)
+
+    def add(self, client: str, row: int, status: Any) -> None:
+        """Keeps the check-in of a client, which has this row in the fleet or gets it now."""
+        now = clock.monotonic_seconds()
+        missing = row + 1 - len(self._end)
+        if missing > 0:
+            self._end, self._due, self._last = (
+                np.concatenate([array, np.full(missing, -np.inf)]) for array in (self._end, self._due, self._last)
+            )
+            self._interval = np.concatenate([self._interval, np.zeros(missing)])
+        gap, old = now - float(self._last[row]), float(self._interval[row])
+        if math.isfinite(gap):
+            self._interval[row] = old + NEWEST_WEIGHT * (gap - old) if old else gap
+        if self._end[row] == -np.inf:
+            self._end[row] = now + self.ttl
+        self._last[row] = self._due[row] = now
+        self._statuses[client] = (status, float(self._end[row]))
+
+    def remove(self, client: str, row: int) -> None:
+        """Drops the check-in of a client that was given a turn or has left; its next check-in begins a visit."""
+        self._statuses.pop(client, None)
+        if row < len(self._end):
+            self._end[row] = self._due[row] = self._last[row] = -np.inf
+
+    def clear(self) -> None:
+        """Drops all check-ins."""
+        self._statuses.clear()
+
+    def statuses(self, caller: str | None = None) -> dict[str, Any]:
+        """Returns the status of each client that can be given a turn now; `caller` is the one that is checking in."""
+        now = clock.monotonic_seconds()
+        while self._statuses:
+            client = next(iter(self._statuses))
+            if self._statuses[client][1] > now or client == caller:
+                break
+            del self._statuses[client]
+        return {client: status for client, (status, end) in self._statuses.items() if end > now or client == caller}
+
+    def awaited(self, clients: int) -> BoolArray:
+        """Returns which clients have checked in and are not due again: they wait, as they were told.
+
+        Args:
+            clients: The number of clients of the fleet.
+        """
+        awaited = np.zeros(clients, dtype=np.bool_)
+        due = self._due[:clients]
+        awaited[: len(due)] = due >= clock.monotonic_seconds()
+        return awaited
+
+    def interval(self, row: int) -> float:
+        """Returns the mean seconds between the check-ins of a client; 0 if they are unknown."""
+        return float(self._interval[row])
+
+    def postpone(self, client: str, row: int, seconds: float, mean_turn: float | None) -> float:
+        """Returns after how many seconds a client should check in again, and remembers it.
+
+        Args:
+            client: The client.
+            row: Its row.
+            seconds: For how long it should wait after this visit.
+            mean_turn: The mean seconds of a turn; None if unknown.
+        """
+        now = clock.monotonic_seconds()
+        left = float(self._end[row]) - now
+        if left > 0:
+            seconds = min(min(self.ttl, mean_turn or self.ttl) / POLLS, left)
+        else:
+            self._statuses.pop(client, None)
+            self._end[row] = -np.inf
+        self._due[row] = now + seconds
+        return seconds
+
+    # The pace of the server
+
+    def count(self, flights: Sequence[Flight], ended: EndedTurns) -> None:
+        """Counts what a call of `fill` decided, and the turns that had ended."""
+        now = clock.monotonic_seconds()
+        for flight in flights:
+            self._decided.append(now)
+            if "objective" in flight.reasons and not flight.reasons.get("urgent"):
+                self._scores.append(flight.reasons["objective"])
+        self._seconds.extend(ended.seconds.tolist())
+
+    @property
+    def mean_turn(self) -> float | None:
+        """The mean seconds of recent turns; None if none has ended since the fleet was opened."""
+        return fmean(self._seconds) if self._seconds else None
+
+    @property
+    def decisions_per_second(self) -> float | None:
+        """The pace of recent decisions; None if there were too few."""
+        if len(self._decided) <= self._slots:
+            return None  # all slots were filled at once
+        span = clock.monotonic_seconds() - self._decided[0]
+        return (len(self._decided) - 1) / span if span > 0 else None
+
+    @property
+    def winning_score(self) -> float | None:
+        """The median score of recent winners; None if there is none."""
+        return median(self._scores) if self._scores else None

@@ -1,0 +1,91 @@
+"""Tells a client that checks in and is given no turn when to come back, and why."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from turnout.kernel.slots.waiting import ClientPace, ServerPace, paced_wait
+from turnout.scheduler.slots.check_ins import CheckIns
+from turnout.scheduler.slots.standing import price_terms
+from turnout.scheduler.slots.state import SlotFleet
+from turnout.scheduler.slots.turns import Wait
+
+#: The longest wait in seconds: a client comes back within an hour, because the fleet may be amended meanwhile.
+LONGEST_WAIT = 3600.0
+
+
+class Waiting:
+    """Computes how long clients should wait.
+
+    Args:
+        check_ins: The check-ins of the clients, and the pace of the server.
+    """
+
+    def __init__(self, check_ins: CheckIns) -> None:
+        self._check_ins = check_ins
+        self._terms: tuple[tuple[int, int], tuple[np.ndarray, np.ndarray] | None] = ((-1, -1), None)
+
+    def answer(self, fleet: SlotFleet, client: str) -> Wait:
+        """Returns when a client should check in again, and why it is given no turn; remembers that it waits."""
+        row, pace = fleet.rows[client], self.pace(fleet)
+        if fleet.counters.retired[row]:
+            self._check_ins.remove(client, row)
+            return Wait(LONGEST_WAIT, "the client has retired")
+        left = int(fleet.counters.backoff_until[row]) - fleet.round
+        if left > 0:
+            self._check_ins.remove(client, row)
+            misses = int(fleet.counters.misses[row])
+            seconds = self._check_ins.ttl if pace is None else left / pace.decisions_per_second
+            why = f"the last {misses} turns of the client failed or were late: it is backed off for {left:,} more turns"
+            return Wait(min(seconds, LONGEST_WAIT), why)
+        seconds = self._check_ins.ttl if pace is None else self._seconds(fleet, row, pace)
+        mean_turn = None if pace is None else pace.mean_turn
+        told = self._check_ins.postpone(client, row, min(seconds, LONGEST_WAIT), mean_turn)
+        return Wait(told, self._why(fleet, row))
+
+    def pace(self, fleet: SlotFleet) -> ServerPace | None:
+        """Returns how fast the server gives turns; None before the time of any turn is known."""
+        mean_turn = self._check_ins.mean_turn
+        if mean_turn is None:  # since the fleet was opened
+            known = fleet.history.arrived > 0
+            mean_turn = float(fleet.history.typical_seconds[known].mean()) if known.any() else None
+        if not mean_turn:
+            return None
+        pace = self._check_ins.decisions_per_second or fleet.slots / mean_turn
+        asking = int(np.count_nonzero(self._check_ins.awaited(len(fleet.ids)))) + len(fleet.in_flight)
+        return ServerPace(pace, mean_turn, fleet.slots, max(asking, 1))
+
+    def _seconds(self, fleet: SlotFleet, row: int, pace: ServerPace) -> float:
+        terms, score = self._price_terms(fleet), self._check_ins.winning_score
+        guarantee, queues = fleet.policy.guarantee, fleet.queues
+        if terms is None or score is None or guarantee is None or queues is None:
+            return pace.plain_wait
+        usual, behind = terms
+        client = ClientPace(
+            rate=float(queues.guaranteed_rates[row]),
+            tolerance=float(guarantee.tolerance),
+            behind=float(behind[row]),
+            usual=float(usual[row]),
+            interval=self._check_ins.interval(row),
+        )
+        return paced_wait(pace, client, score)
+
+    def _why(self, fleet: SlotFleet, row: int) -> str:
+        """Returns in words why a client that is available is given no turn."""
+        why = "other clients come first" if fleet.free_slots else f"all {fleet.slots} slots are in use"
+        terms = self._price_terms(fleet)
+        if terms is None:
+            return why
+        behind = float(terms[1][row])
+        return f"{why}; the client is {abs(behind):.2f} turns {'behind' if behind > 0 else 'ahead of'} its promise"
+
+    def _price_terms(self, fleet: SlotFleet) -> tuple[np.ndarray, np.ndarray] | None:
+        """Returns the usual time of each client, and how far it is behind; None if the policy has no prices.
+
+        They are computed once for each decision: between two decisions only times are learned.
+        """
+        key = (fleet.round, len(fleet.ids))
+        if self._terms[0] != key:
+            terms = price_terms(fleet)
+            self._terms = (key, None if terms is None else (terms.usual, terms.behind))
+        return self._terms[1]
