@@ -72,8 +72,9 @@ def make_app(watch: Watch, *, token: str | None = None, limits: Limits = LIMITS)
             if body is None:
                 data = view(watch, source, **arguments)
                 body = as_json(data)
-                # Elapsed times of an open round and of the system page change without a new version.
-                if not data.get("open") and not data.get("is_open") and name != "system":
+                # Elapsed times of open rounds, of turns under way and of the system page change without a new version.
+                is_timed = any(data.get(key) for key in ("open", "is_open", "under_way"))
+                if not is_timed and name != "system":
                     cache.put(key, version, body)
         latencies.add(f"/api/{name}", time.perf_counter() - start)
         return Response(body, media_type=JSON)
@@ -200,7 +201,7 @@ def _explanation(watch: Watch, run: int | None, client_id: str, number: int | No
     if not newest:
         raise ReportError("there is nothing to explain yet: no cohort has been selected")
     explanation = source.explain(row, newest if number is None else number)
-    data = {**asdict(explanation), "next": client.next_turn(explanation)}
+    data = {**asdict(explanation), "next": client.next_turn(explanation, source.ledger.noun)}
     return {name: json_number(value) if isinstance(value, float) else value for name, value in data.items()}
 
 

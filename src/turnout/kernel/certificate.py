@@ -57,18 +57,19 @@ class PromiseSummary:
     retired: int = 0
     retired_broken: int = 0
 
-    def sentence(self, name: Callable[[int], str] = str) -> str:
+    def sentence(self, name: Callable[[int], str] = str, *, noun: str = "round") -> str:
         """Returns the summary as one sentence, which begins with the status.
 
         Args:
             name: Returns the name of a client from its row.
+            noun: What turns are promised for: "round", or "decision" if there are no rounds.
         """
         if self.worst is None:
             text = "kept: all clients have retired" if self.retired else "kept: there are no clients yet"
             return text + self._retired_clause()
         worst = f"{printable(name(self.worst))} is {self.worst_behind:.2f} turns behind"
         if self.status == "broken":
-            since = "" if self.since is None else f", since round {self.since:,}"
+            since = "" if self.since is None else f", since {noun} {self.since:,}"
             text = f"broken: {worst}, beyond the tolerance of {self.tolerance:g}{since}"
             text += f"; {self.broken:,} of {self.clients:,} clients are beyond it"
         elif self.status == "behind":
@@ -78,7 +79,7 @@ class PromiseSummary:
             text = f"kept: all {self.clients:,} clients are less than one turn behind"
         if self.unserved:
             count = "1 client was" if self.unserved == 1 else f"{self.unserved:,} clients were"
-            text += f"; {count} there for too few rounds to be served"
+            text += f"; {count} there for too few {noun}s to be served"
         return text + self._retired_clause()
 
     def _retired_clause(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError, StateError
-from turnout.kernel.arrays import BoolArray, as_count, as_number, saved_value
+from turnout.kernel.arrays import as_count, as_number, saved_value
 from turnout.kernel.rounds import RoundOffer, RoundRecord
 from turnout.kernel.slots.turns import InFlight, StartedTurn
 from turnout.policies.base import SelectionPolicy, prefixed, subset
@@ -124,8 +124,18 @@ class SlotRun:
         self.decisions, self._next, self._world_round = counts["decisions"], counts["next"], counts["world_round"]
         self.now = now
 
-    def decide(self) -> None:
-        """Ends turns until a slot is free and a client is available, and gives one turn."""
+    def decide(self) -> RoundRecord:
+        """Ends turns until a slot is free and a client is available, gives one turn, and returns its record.
+
+        The result is not learned yet, and a world that trains has not trained yet.
+        """
+        return self._give(self.next_offer())
+
+    def next_offer(self) -> RoundOffer:
+        """Ends turns until a slot is free and a client is available, and returns the offer for this slot.
+
+        The clients that are training are available in it.
+        """
         while len(self._flights) >= self.concurrency:
             self._finish_one()
         empty = 0
@@ -141,13 +151,17 @@ class SlotRun:
             if empty > MOST_EMPTY:
                 raise StateError(f"no client was available in {MOST_EMPTY:,} offers in a row: the run cannot go on")
             self._pass_time()
-        self._give(offer, idle)
+        return offer
 
-    def _give(self, offer: RoundOffer, idle: BoolArray) -> None:
-        decision = self.decisions + 1
-        visible = offer.restricted(idle, 1)
+    def visible(self, offer: RoundOffer) -> RoundOffer:
+        """Returns what the policy sees of an offer: the clients that are idle, and one place."""
+        visible = offer.restricted(offer.available & self.in_flight.idle, 1)
         known = visible if self.policy.requires_expected_times else visible.without_truth()
-        selection = self.policy.ask(replace(known, round=decision))
+        return replace(known, round=self.decisions + 1)
+
+    def _give(self, offer: RoundOffer) -> RoundRecord:
+        decision, visible = self.decisions + 1, offer.restricted(offer.available & self.in_flight.idle, 1)
+        selection = self.policy.ask(self.visible(offer))
         if len(selection.clients) != 1:
             raise SettingError(
                 f"{self.policy.name} selected {len(selection.clients)} clients for one slot: it cannot fill slots"
@@ -163,7 +177,9 @@ class SlotRun:
         end = self.now + float(played.exchange_times[0])
         metrics = {**played.metrics, STARTED: self.now, FINISHED: end}
         report = replace(played, round=decision, available=turn.earning(), metrics=metrics)
-        heapq.heappush(self._flights, _Flight(end, decision, RoundRecord(selection, report)))
+        record = RoundRecord(selection, report)
+        heapq.heappush(self._flights, _Flight(end, decision, record))
+        return record
 
     def _finish_one(self) -> None:
         """Ends the turn that ends next."""

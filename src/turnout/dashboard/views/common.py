@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.certificate import STATUSES
-from turnout.kernel.fairness import SHARE_OF
+from turnout.kernel.fairness import SHARE_OF, Accrual
 
 POINTS = 300
 DIGITS = 6
@@ -22,6 +23,8 @@ SHOWN_ROWS = 60
 LARGEST_PAGE = 500
 RECENT_CHANGE_ROUNDS = 100  # rounds for which a change of a client is flagged
 FLAGS = ("context", "changed", "backing_off", "retired", "rarely_available", "too_few_rounds")
+#: The turns of which a share is one, in words, if there are no rounds.
+SHARE_OF_TURNS: Mapping[Accrual, str] = {"always": "all turns", "available": "the turns given while it was there"}
 #: Why a client with a surplus can be owed turns; shown wherever there is one.
 OWED_WITH_SURPLUS = (
     "the queue of owed turns never falls below 0, so early extra turns do not count against later rounds"
@@ -99,6 +102,8 @@ def about(watch: Watch, source: Source | None) -> dict[str, Any]:
         "clients": 0,
         "rounds": 0,
         "planned": None,
+        "slots": None,
+        "noun": "round",
         "promise": None,
         "certificate": certificate(source),
         "share_of": SHARE_OF["always"],
@@ -118,9 +123,16 @@ def about(watch: Watch, source: Source | None) -> dict[str, Any]:
         "rounds": ledger.last_round,
         "planned": source.planned,
         "finished": source.finished,
+        "slots": ledger.slots,
+        "noun": ledger.noun,
         "promise": promise(ledger),
-        "share_of": SHARE_OF[ledger.share_accrual],
+        "share_of": share_of(ledger, ledger.share_accrual),
     }
+
+
+def share_of(ledger: Ledger, accrual: Accrual) -> str:
+    """Returns what a share of turns is a share of, in words."""
+    return (SHARE_OF if ledger.slots is None else SHARE_OF_TURNS)[accrual]
 
 
 def promise(ledger: Ledger) -> dict[str, Any] | None:
@@ -133,7 +145,7 @@ def promise(ledger: Ledger) -> dict[str, Any] | None:
         "least": json_number(float(rates.min())),
         "most": json_number(float(rates.max())),
         "accrual": queues.accrual,
-        "of": SHARE_OF[queues.accrual],
+        "of": share_of(ledger, queues.accrual),
         "paid": ledger.paid,
         "tolerance": json_number(tolerance_of(ledger)),
         "cap": None if queues.max_owed is None else json_number(float(queues.max_owed)),
@@ -151,7 +163,7 @@ def certificate(source: Source | None) -> dict[str, Any]:
         return {"status": None, "text": _nothing_to_judge(source), **numbers}
     return {
         "status": summary.status,
-        "text": f"{summary.sentence(source.id_of)}.",
+        "text": f"{summary.sentence(source.id_of, noun=source.ledger.noun)}.",
         "kept": summary.kept,
         "behind": summary.behind,
         "broken": summary.broken,
@@ -254,10 +266,11 @@ def owed(ledger: Ledger) -> FloatArray:
 def flags(source: Source) -> dict[str, BoolArray]:
     """Returns for each flag the clients that have it."""
     ledger = source.ledger
+    recent = RECENT_CHANGE_ROUNDS * (ledger.slots or 1)
     changed_in = ledger.counters["changed_in"]
     shared = {
         "context": ledger.suspect_clients(),
-        "changed": (changed_in > 0) & (changed_in > ledger.last_round - RECENT_CHANGE_ROUNDS),
+        "changed": (changed_in > 0) & (changed_in > ledger.last_round - recent),
         "retired": ledger.retired,
         "too_few_rounds": standings(ledger).unserved & ~ledger.retired,
     }

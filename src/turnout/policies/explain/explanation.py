@@ -18,7 +18,9 @@ from turnout.policies.explain.margin import SelectionMargin, selection_margin
 from turnout.policies.explain.prices import PriceSentences
 from turnout.policies.explain.sentences import MarginSentences, inexact_sentence, waiting_sentence
 
-Standing: TypeAlias = Literal["chosen", "not chosen", "not available", "excluded", "resting", "retired", "not joined"]
+Standing: TypeAlias = Literal[
+    "chosen", "not chosen", "not available", "excluded", "resting", "retired", "not joined", "training"
+]
 
 
 @dataclass(frozen=True, slots=True)

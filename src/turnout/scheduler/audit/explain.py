@@ -11,6 +11,7 @@ from turnout.errors import ReportError, StoreError
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.explain.explanation import Explanation, explain_choice, inexact_explanation
 from turnout.scheduler.features import Features
+from turnout.scheduler.journal.ended import offer_of_decision
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.reader import FleetReader
 from turnout.scheduler.journal.replay import FleetState, load_before
@@ -42,7 +43,7 @@ def explain_client(
         raise ReportError(f"there is no round {number} to explain: choose one from 1 to {newest}")
     ids = state.fleet.ids
     with journal.reading():
-        recorded = journal.offer(number) if settings.concurrency is None else _slot_offer(journal, number)
+        recorded = journal.offer(number) if settings.concurrency is None else offer_of_decision(journal, number)
         selection = _recorded_selection(journal, recorded, number)
         try:
             fleet = state.fleet if number > state.fleet.round else load_before(journal, settings, features, number)
@@ -64,27 +65,6 @@ def explain_closed_round(reader: FleetReader, fleet: Fleet, row: int, number: in
     """Explains a closed round with the state of a follower, instead of loading the current state again."""
     with closing(Journal(reader.path, read_only=True)) as journal:
         return explain_client(journal, FleetState(fleet, None, 0), reader.settings, reader.features, row, number)
-
-
-def _slot_offer(journal: Journal, decision: int) -> RecordedOffer | None:
-    """Returns the offer of a decision about one slot.
-
-    Several slots may be filled at once: only the offer of the first is recorded, and those that were given a turn
-    before this decision were not available any more.
-    """
-    first = journal.last_offer(decision)
-    recorded = None if first is None else journal.offer(first)
-    if first is None or recorded is None or first == decision:
-        return recorded
-    turns = journal.turns_between(first, decision)
-    if any(turn.round == decision for turn in turns) and len(turns) == decision - first + 1:
-        given = np.array([turn.row for turn in turns if turn.round < decision], dtype=np.int64)
-        own = np.array([turn.row for turn in turns if turn.round == decision], dtype=np.int64)
-        left = recorded.available.copy()
-        left[given] = False
-        contexts = None if recorded.contexts is None else recorded.contexts[left[recorded.available]]
-        return RecordedOffer(decision, own, {}, left, contexts)
-    return None
 
 
 def _recorded_selection(journal: Journal, offer: RecordedOffer | None, number: int) -> Selection:
