@@ -86,10 +86,10 @@ def open_fleet_source(path: Path) -> FleetSource:
 
 
 def _ended(filled: FilledSlots) -> list[EndedSlot]:
-    ended = filled.ended
+    ended, at = filled.ended, datetime.fromisoformat(filled.at).timestamp()
     columns = (ended.decisions, ended.rows, ended.kinds, ended.seconds, ended.losses)
     return [
         # The exchange time of a failed client is unknown; the journal records how long the server waited for it.
-        EndedSlot(decision, row, kind, seconds, np.nan if kind == FAILED else seconds, loss)
+        EndedSlot(decision, row, kind, seconds, np.nan if kind == FAILED else seconds, loss, known_at=at)
         for decision, row, kind, seconds, loss in zip(*(column.tolist() for column in columns), strict=True)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -49,6 +50,8 @@ class EndedSlot(NamedTuple):
         time: The exchange time; NaN if it is not known, because the client failed.
         loss: The loss; NaN if none was reported.
         staleness: The versions of the model that were made meanwhile, if they are recorded; else NaN.
+        known_at: When its end was known, on the clock of `GivenSlot.started`: it ended before that, although a server
+            may report more seconds than have passed.
     """
 
     decision: int
@@ -57,7 +60,8 @@ class EndedSlot(NamedTuple):
     seconds: float
     time: float
     loss: float
-    staleness: float = float("nan")
+    staleness: float = math.nan
+    known_at: float = math.inf
 
 
 class SlotLedger(Ledger):
@@ -226,7 +230,8 @@ class SlotLedger(Ledger):
             losses=None if np.isnan(turn.loss) else np.array([turn.loss]),
         )
         started, opened = (float(self.round_column(name)[index]) for name in ("started", "opened"))
-        ended = {"seconds": turn.seconds, "finished": started + turn.seconds, "closed": opened + turn.seconds}
+        finished = min(started + turn.seconds, turn.known_at)
+        ended = {"seconds": turn.seconds, "finished": finished, "closed": opened + finished - started}
         for name, value in ended.items():
             self._rounds[name].set(index, value)
         self._rounds["learned"].set(index, self.last_round)

@@ -149,9 +149,14 @@ class SlotRunSource(RunSource):
 
 
 def open_run_source(store: RunStore, info: RunInfo) -> RunSource:
-    """Opens the source of a run, with or without rounds."""
-    has_rounds = info.plan.get("concurrency") is None
-    return RunSource(store, info) if has_rounds else SlotRunSource(store, info)
+    """Opens the source of a run, with or without rounds.
+
+    Plans of other programs may name a concurrency of another kind: without the times of its turns, a run has rounds.
+    """
+    has_slots = isinstance(info.plan.get("concurrency"), int)
+    if has_slots and info.rounds:
+        has_slots = all(name in store.columns(info.id, most=1).metrics for name in _OWN)
+    return SlotRunSource(store, info) if has_slots else RunSource(store, info)
 
 
 def _ended(record: RoundRecord) -> EndedSlot:
