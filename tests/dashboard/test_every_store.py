@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from unittest.mock import patch
 from urllib.parse import quote
 
@@ -159,7 +160,7 @@ def fleet_without_rounds_and_turns(path: Path) -> None:
 
 
 def runs_without_rounds(path: Path) -> None:
-    small = {"world_settings": {"clients": 12}, "concurrency": 3}
+    small: dict[str, Any] = {"world_settings": {"clients": 12}, "concurrency": 3}
     training = {"items": 20, "hidden": 8, "world": {"clients": 12}, "buffer": 3}
     with RunStore(path) as store:
         for policy in ("fair-pace", "random"):

@@ -14,6 +14,7 @@ from turnout.kernel.arrays import FloatArray
 from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation, explain_choice, inexact_explanation
+from turnout.policies.explain.sentences import SLOTS
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.slots import SlotRun
 from turnout.simulator.world import ClockedWorld, World
@@ -60,13 +61,13 @@ def _explain_turn(run: SlotRun, records: list[RoundRecord], client: int) -> Expl
         again, known = run.decide().report, record.report
         if not _equal(again.clients, known.clients) or not _equal(again.exchange_times, known.exchange_times):
             why = f"the replay of decision {record.round} differs from the record"
-            return inexact_explanation(policy, selection, client, _name, why)
+            return inexact_explanation(policy, selection, client, _name, why, wording=SLOTS)
     offer = run.next_offer()
     since = run.in_flight.decision_of(client)
     if since:
         explanation = inexact_explanation(policy, selection, client, _name, "", standing="training")
         return replace(explanation, sentence=f"{_name(client)} was training, in its turn of decision {since}.")
-    return explain_choice(policy, run.visible(offer), selection, client, _name)
+    return explain_choice(policy, run.visible(offer), selection, client, _name, SLOTS)
 
 
 class _KnownResults:

@@ -42,6 +42,7 @@ class PromiseSummary:
         since: The round since which that client is beyond the tolerance; None if it is not, or not recorded.
         retired: The number of clients that have left for good, which are not judged.
         retired_broken: The number of those that left while they were beyond the tolerance.
+        noun: What turns are promised for: "round", or "decision" if there are no rounds.
     """
 
     status: PromiseStatus
@@ -56,20 +57,20 @@ class PromiseSummary:
     since: int | None
     retired: int = 0
     retired_broken: int = 0
+    noun: str = "round"
 
-    def sentence(self, name: Callable[[int], str] = str, *, noun: str = "round") -> str:
+    def sentence(self, name: Callable[[int], str] = str) -> str:
         """Returns the summary as one sentence, which begins with the status.
 
         Args:
             name: Returns the name of a client from its row.
-            noun: What turns are promised for: "round", or "decision" if there are no rounds.
         """
         if self.worst is None:
             text = "kept: all clients have retired" if self.retired else "kept: there are no clients yet"
             return text + self._retired_clause()
         worst = f"{printable(name(self.worst))} is {self.worst_behind:.2f} turns behind"
         if self.status == "broken":
-            since = "" if self.since is None else f", since {noun} {self.since:,}"
+            since = "" if self.since is None else f", since {self.noun} {self.since:,}"
             text = f"broken: {worst}, beyond the tolerance of {self.tolerance:g}{since}"
             text += f"; {self.broken:,} of {self.clients:,} clients are beyond it"
         elif self.status == "behind":
@@ -79,7 +80,7 @@ class PromiseSummary:
             text = f"kept: all {self.clients:,} clients are less than one turn behind"
         if self.unserved:
             count = "1 client was" if self.unserved == 1 else f"{self.unserved:,} clients were"
-            text += f"; {count} there for too few {noun}s to be served"
+            text += f"; {count} there for too few {self.noun}s to be served"
         return text + self._retired_clause()
 
     def _retired_clause(self) -> str:
@@ -115,6 +116,7 @@ class Certificate:
         broken_since: The round since which each client has been more than `tolerance` turns behind; 0 where it is not.
             None if this was not recorded.
         retired: Whether each client has left for good; None if no client has.
+        noun: What turns are promised for: "round", or "decision" if there are no rounds.
 
     >>> certificate = Certificate(
     ...     turns=np.array([3, 1, 0]), units_per_turn=20, promised_units=np.array([60, 60, 60]),
@@ -136,6 +138,7 @@ class Certificate:
     tolerance: Tolerance = DEFAULT_TOLERANCE
     broken_since: IntArray | None = None
     retired: BoolArray | None = None
+    noun: str = "round"
 
     @property
     def promised(self) -> FloatArray:
@@ -236,6 +239,7 @@ class Certificate:
             since=since or None,
             retired=len(self.turns) - len(judged),
             retired_broken=int(self.broken.sum()) - counts[2],
+            noun=self.noun,
         )
 
     def judged(self, tolerance: Tolerance) -> Certificate:

@@ -266,6 +266,7 @@ class Ledger:
                 certificate,
                 broken_since=self._broken_since.copy() if self._knows_broken_since else None,
                 retired=self.retired if self.retired.any() else None,
+                noun=self.noun,
             )
             known = self._certified = (self._changes, self.policy, certificate, certificate.summary())
         return known[2:]

@@ -163,7 +163,7 @@ def certificate(source: Source | None) -> dict[str, Any]:
         return {"status": None, "text": _nothing_to_judge(source), **numbers}
     return {
         "status": summary.status,
-        "text": f"{summary.sentence(source.id_of, noun=source.ledger.noun)}.",
+        "text": f"{summary.sentence(source.id_of)}.",
         "kept": summary.kept,
         "behind": summary.behind,
         "broken": summary.broken,

@@ -10,6 +10,7 @@ import numpy as np
 from turnout.errors import ReportError, StoreError
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.explain.explanation import Explanation, explain_choice, inexact_explanation
+from turnout.policies.explain.sentences import ROUNDS, SLOTS, Wording
 from turnout.scheduler.features import Features
 from turnout.scheduler.journal.ended import offer_of_decision
 from turnout.scheduler.journal.journal import Journal
@@ -18,6 +19,7 @@ from turnout.scheduler.journal.replay import FleetState, load_before
 from turnout.scheduler.records import RecordedOffer
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
+from turnout.scheduler.slots.state import SlotFleet
 
 
 def explain_client(
@@ -37,10 +39,12 @@ def explain_client(
         number: The number of the round.
     """
     newest = state.fleet.round if state.opened is None else state.opened.round
+    wording = ROUNDS if settings.concurrency is None else SLOTS
     if not newest:
-        raise ReportError(f"there is no round {number} to explain: no round was opened yet")
+        begun = "no round was opened" if settings.concurrency is None else "no turn was given"
+        raise ReportError(f"there is no {wording.moment} {number} to explain: {begun} yet")
     if not 1 <= number <= newest:
-        raise ReportError(f"there is no round {number} to explain: choose one from 1 to {newest}")
+        raise ReportError(f"there is no {wording.moment} {number} to explain: choose one from 1 to {newest}")
     ids = state.fleet.ids
     with journal.reading():
         recorded = journal.offer(number) if settings.concurrency is None else offer_of_decision(journal, number)
@@ -48,17 +52,18 @@ def explain_client(
         try:
             fleet = state.fleet if number > state.fleet.round else load_before(journal, settings, features, number)
         except StoreError as error:
-            return inexact_explanation(state.fleet.policy, selection, row, ids.__getitem__, str(error))
-    not_selectable = _explain_not_selectable(fleet, selection, row, ids)
+            why = str(error)
+            return inexact_explanation(state.fleet.policy, selection, row, ids.__getitem__, why, wording=wording)
+    not_selectable = _explain_not_selectable(fleet, selection, row, ids, wording)
     if not_selectable is not None:
         return not_selectable
     contexts = None if recorded is None else recorded.whole_contexts()
     if recorded is None or contexts is None:
         why = _why_not_recorded(recorded, settings)
-        return inexact_explanation(fleet.policy, selection, row, ids.__getitem__, why)
+        return inexact_explanation(fleet.policy, selection, row, ids.__getitem__, why, wording=wording)
     places = None if settings.concurrency is None else 1
     offer = RoundOffer(number, recorded.available, contexts, places=places)
-    return explain_choice(fleet.policy, offer, selection, row, ids.__getitem__)
+    return explain_choice(fleet.policy, offer, selection, row, ids.__getitem__, wording)
 
 
 def explain_closed_round(reader: FleetReader, fleet: Fleet, row: int, number: int) -> Explanation:
@@ -74,20 +79,33 @@ def _recorded_selection(journal: Journal, offer: RecordedOffer | None, number: i
     return Selection(number, np.array([turn.row for turn in journal.turns_of(number)], dtype=np.int64), {})
 
 
-def _explain_not_selectable(fleet: Fleet, selection: Selection, row: int, ids: list[str]) -> Explanation | None:
-    """Explains a client that was new, retired or backed off; returns None for any other client."""
-    number, name = selection.round, ids.__getitem__
+def _explain_not_selectable(
+    fleet: Fleet, selection: Selection, row: int, ids: list[str], wording: Wording
+) -> Explanation | None:
+    """Explains a client that was new, retired, training or backed off; returns None for any other client.
+
+    Args:
+        fleet: The state before the selection.
+        selection: The recorded selection.
+        row: The row of the client.
+        ids: The ids of all clients, by row.
+        wording: The nouns of the sentence.
+    """
+    number, name, moment = f"{wording.moment} {selection.round}", ids.__getitem__, wording.moment
     if row >= len(fleet.ids):
         explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="not joined")
-        return replace(explanation, sentence=f"{name(row)} had not joined the fleet before round {number}.")
+        return replace(explanation, sentence=f"{name(row)} had not joined the fleet before {number}.")
     if fleet.counters.retired[row]:
         explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="retired")
-        return replace(explanation, sentence=f"{name(row)} was retired before round {number}.")
+        return replace(explanation, sentence=f"{name(row)} was retired before {number}.")
+    if isinstance(fleet, SlotFleet) and (since := fleet.in_flight.decision_of(row)):
+        explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="training")
+        return replace(explanation, sentence=f"{name(row)} was training, in its turn of decision {since}.")
     if fleet.counters.backing_off(fleet.round)[row]:
         explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="resting")
         misses, last = int(fleet.counters.misses[row]), int(fleet.counters.backoff_until[row])
         after = "a miss" if misses == 1 else f"{misses} consecutive misses"
-        sentence = f"{name(row)} was backed off in round {number} after {after}, up to and including round {last}."
+        sentence = f"{name(row)} was backed off in {number} after {after}, up to and including {moment} {last}."
         return replace(explanation, sentence=sentence)
     return None
 

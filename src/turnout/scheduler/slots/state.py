@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from turnout.errors import ReportError, StateError
 from turnout.kernel.arrays import BoolArray, FloatArray, saved_value
+from turnout.kernel.certificate import Certificate
 from turnout.kernel.rounds import LateArrivals, RoundReport
 from turnout.kernel.slots.turns import InFlight, StartedTurn
 from turnout.policies.base import SelectionPolicy, prefixed, subset
@@ -50,6 +52,11 @@ class SlotFleet(Fleet):
         """Adds new clients, in this order."""
         super().join(ids)
         self.in_flight.add(len(ids))
+
+    def certificate(self) -> Certificate | None:
+        """Returns what every client was promised and got, with decisions instead of rounds."""
+        certificate = super().certificate()
+        return None if certificate is None else replace(certificate, noun="decision")
 
     def training(self) -> dict[int, int]:
         """Returns the rows of the clients that train, by the decisions that gave them their turns."""
