@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from turnout.analysis.amended import Stage, StagedPolicy
+from turnout.analysis.recorded_slots import NOTES as SLOT_NOTES
+from turnout.analysis.recorded_slots import judged_columns, present_columns, read_turns
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.fairness import DEFAULT_RATE
@@ -28,7 +30,7 @@ from turnout.scheduler import (
     is_fleet,
     live_policy,
 )
-from turnout.simulator.plans import OUR_WORLDS, RunPlan
+from turnout.simulator.plans import OUR_WORLDS, RunPlan, slot_defaults
 from turnout.simulator.recorded import RecordedHistory
 from turnout.store import RoundColumns, RunStore
 
@@ -67,6 +69,13 @@ class Recorded:
     notes: tuple[str, ...] = ()
     ids: tuple[str, ...] | None = None
     stages: tuple[Stage, ...] = ()
+
+    @property
+    def slots(self) -> int | None:
+        """The number of slots, if there are no rounds."""
+        if self.live is not None:
+            return self.live.concurrency
+        return None if self.plan is None else self.plan.concurrency
 
     def settings_for(
         self, policy: str, given: Mapping[str, Any], recorded: Mapping[str, Any] | None = None
@@ -132,6 +141,8 @@ class Recorded:
             return live_policy(replace(self.live, policy=policy, settings=settings), features, clients)
         seed = 0 if self.plan is None else self.plan.seed
         fitting = {"seed": seed, "features": features, "availability": self.past.available.mean(axis=0)}
+        if self.slots is not None:
+            fitting |= slot_defaults(clients)
         return make_policy(policy, clients, **with_defaults(policy, settings, fitting))
 
     def promise(self, policy: SelectionPolicy, recorded: Mapping[str, Any] | None = None) -> Guarantee:
@@ -141,10 +152,14 @@ class Recorded:
         """
         if policy.guarantee is not None:
             return policy.guarantee
-        defaults = LIVE_DEFAULTS if self.live is not None else {}
+        defaults = dict(LIVE_DEFAULTS) if self.live is not None else {}
+        fallback: Any = DEFAULT_RATE
+        if self.slots is not None:
+            defaults |= slot_defaults(policy.clients)
+            fallback = defaults["guaranteed_rate"]
         own = self.settings if recorded is None else recorded
         guarantee = guarantee_of(self.policy, policy.clients, with_defaults(self.policy, own, defaults))
-        return guarantee or Guarantee(DEFAULT_RATE, accrual="always", paid="chosen")
+        return guarantee or Guarantee(fallback, accrual="always", paid="chosen")
 
     def name(self, row: int) -> str:
         """Returns the id of a client, or its row in a simulated run."""
@@ -187,6 +202,8 @@ def _recorded_fleet(path: Path) -> Recorded:
     with FleetReader(path) as reader, reader.reading():
         settings, features, ids = reader.settings, reader.features, tuple(reader.ids)
         clients = len(ids)
+        if settings.concurrency is not None:
+            return _recorded_slots(reader, settings, ids)
         rounds = list(reader.closed_rounds())
         amended, last_round = reader.amendments, reader.round
         # Contexts of other features cannot be compared: only the rounds with the present ones are used.
@@ -196,14 +213,13 @@ def _recorded_fleet(path: Path) -> Recorded:
             raise SettingError(
                 f"{path} does not persist the statuses of its clients (persist_statuses=False): it cannot be replayed"
             )
-        if settings.concurrency is not None:
-            raise SettingError(f"{path} is a fleet without rounds: only rounds can be replayed")
         if not kept:
             raise SettingError(
                 f"{path} holds no closed round with its available clients: close at least one round before a replay"
             )
-        offers = _offers(reader, kept, clients)
-        stages = _stages(reader.created_with, amended, kept)
+        numbers = [closed.round for closed in kept]
+        offers = _offers(reader, numbers, clients, kept[0].contexts.shape[1])
+        stages = _stages(reader.created_with, amended, numbers)
     columns = RoundColumns.from_records(_records(kept, clients), clients=clients)
     known = columns
     if any((closed.kinds == SURPLUS).any() for closed in kept):
@@ -224,18 +240,53 @@ def _recorded_fleet(path: Path) -> Recorded:
     )
 
 
+def _recorded_slots(reader: FleetReader, settings: SchedulerSettings, ids: tuple[str, ...]) -> Recorded:
+    """Returns the record of a fleet without rounds: every turn that has ended is a round with one client."""
+    path, clients, amended = reader.path, len(ids), reader.amendments
+    learned_after = max((amendment.round for amendment in amended if amendment.has_new_features), default=0)
+    found = read_turns(reader, learned_after)
+    if not found.turns:
+        raise SettingError(
+            f"{path} holds no turn that has ended, with its context and the clients that were there: a replay needs one"
+        )
+    slots = settings.concurrency
+    assert slots is not None
+    width = 0 if found.turns[0].context is None else len(found.turns[0].context)
+    policy = live_policy(settings, width, clients)
+    offers = _offers(reader, [turn.id for turn in found.turns], clients, width)
+    stages = _stages(reader.created_with, amended, [turn.id for turn in found.turns])
+    notes = list(SLOT_NOTES)
+    if found.under_way:
+        notes.append(f"turns under way are left out: {found.under_way}")
+    if found.dropped:
+        notes.append(f"only {len(found.turns)} turns are used: the others, {found.dropped}, are not stored completely")
+    if stages:
+        changes = ", ".join(str(found.turns[stage.after - 1].id) for stage in stages[1:])
+        notes.append(f"the settings were amended after decision {changes}: each decision has the settings of its time")
+    deadline = settings.deadline if isinstance(settings.deadline, int | float) else None
+    return Recorded(
+        where=str(path),
+        columns=judged_columns(found.turns, clients, slots, policy.debts),
+        past=RecordedHistory(present_columns(found.turns, clients), None, deadline, offers),
+        policy=settings.policy,
+        settings=settings.settings,
+        live=settings,
+        notes=tuple(notes),
+        ids=ids,
+        stages=stages,
+    )
+
+
 def _is_complete(closed: RecordedRound) -> bool:
     """Returns whether the availability and the contexts of clients in a round are stored."""
     return closed.available is not None and not bool(np.isnan(closed.contexts).any())
 
 
-def _stages(
-    created: Mapping[str, Any], amended: Sequence[Amendment], kept: Sequence[RecordedRound]
-) -> tuple[Stage, ...]:
+def _stages(created: Mapping[str, Any], amended: Sequence[Amendment], kept: Sequence[int]) -> tuple[Stage, ...]:
     """Returns the settings in force between the kept rounds; empty if they were not amended between them."""
     stages = [Stage(0, SchedulerSettings.from_dict(created))]
     for amendment in amended:
-        after = sum(closed.round <= amendment.round for closed in kept)
+        after = sum(number <= amendment.round for number in kept)
         stage = Stage(after, SchedulerSettings.from_dict(amendment.settings))
         stages = [*(earlier for earlier in stages if earlier.after < after), stage]
     return tuple(stages) if len(stages) > 1 else ()
@@ -283,14 +334,13 @@ def _clients(closed: RecordedRound) -> int:
     return 0 if closed.available is None else len(closed.available)
 
 
-def _offers(reader: FleetReader, rounds: Sequence[RecordedRound], clients: int) -> FloatArray | None:
+def _offers(reader: FleetReader, rounds: Sequence[int], clients: int, width: int) -> FloatArray | None:
     """Returns the contexts of all available clients, or None if they were not recorded or are too many to load."""
-    width = rounds[0].contexts.shape[1]
     if len(rounds) * clients * width > MOST_NUMBERS:
         return None
     offers = np.full((len(rounds), clients, width), np.nan)
-    for index, closed in enumerate(rounds):
-        offered = reader.offer(closed.round)
+    for index, number in enumerate(rounds):
+        offered = reader.offer(number)
         if offered is not None and offered.contexts is not None:
             offers[index, np.flatnonzero(offered.available)] = offered.contexts
     return None if np.isnan(offers).all() else offers

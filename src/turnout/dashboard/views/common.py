@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.certificate import STATUSES
-from turnout.kernel.fairness import SHARE_OF, Accrual
+from turnout.kernel.fairness import SHARE_OF, SHARE_OF_TURNS, Accrual
 
 POINTS = 300
 DIGITS = 6
@@ -23,8 +22,6 @@ SHOWN_ROWS = 60
 LARGEST_PAGE = 500
 RECENT_CHANGE_ROUNDS = 100  # rounds for which a change of a client is flagged
 FLAGS = ("context", "changed", "backing_off", "retired", "rarely_available", "too_few_rounds")
-#: The turns of which a share is one, in words, if there are no rounds.
-SHARE_OF_TURNS: Mapping[Accrual, str] = {"always": "all turns", "available": "the turns given while it was there"}
 #: Why a client with a surplus can be owed turns; shown wherever there is one.
 OWED_WITH_SURPLUS = (
     "the queue of owed turns never falls below 0, so early extra turns do not count against later rounds"
