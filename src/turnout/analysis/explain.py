@@ -65,7 +65,7 @@ def _explain_turn(run: SlotRun, records: list[RoundRecord], client: int) -> Expl
     offer = run.next_offer()
     since = run.in_flight.decision_of(client)
     if since:
-        explanation = inexact_explanation(policy, selection, client, _name, "", standing="training")
+        explanation = inexact_explanation(policy, selection, client, _name, "", standing="training", wording=SLOTS)
         return replace(explanation, sentence=f"{_name(client)} was training, in its turn of decision {since}.")
     return explain_choice(policy, run.visible(offer), selection, client, _name, SLOTS)
 

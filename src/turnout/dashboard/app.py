@@ -201,7 +201,7 @@ def _explanation(watch: Watch, run: int | None, client_id: str, number: int | No
     if not newest:
         raise ReportError("there is nothing to explain yet: no cohort has been selected")
     explanation = source.explain(row, newest if number is None else number)
-    data = {**asdict(explanation), "next": client.next_turn(explanation, source.ledger.noun)}
+    data = {**asdict(explanation), "next": client.next_turn(explanation)}
     return {name: json_number(value) if isinstance(value, float) else value for name, value in data.items()}
 
 

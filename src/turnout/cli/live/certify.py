@@ -23,6 +23,8 @@ from turnout.scheduler import verifier
 
 #: The number of differences that are printed, and the number of characters of each.
 MAX_SHOWN, MAX_LENGTH = 10, 1000
+#: The format of certificates of fleets without rounds.
+WITHOUT_ROUNDS = 5
 
 
 def certify(
@@ -51,7 +53,7 @@ def certify(
         print_json({**paths, **summary, "clients": len(clients), "promise": promise})
     else:
         console = Console(highlight=False, soft_wrap=True, markup=False)
-        console.print(f"{out}: {len(clients):,} clients, {certificate['rounds']:,} rounds")
+        console.print(f"{out}: {len(clients):,} clients, {certificate['rounds']:,} {_noun(certificate)}s")
         console.print(f"{record_path}: {certificate['events']:,} events, SHA-256 {certificate['record_sha256']}")
         console.print(printable(f"Promise {promise['sentence']}."))
         _print_summary(console, certificate)
@@ -108,12 +110,17 @@ def verify(
         raise typer.Exit(1)
 
 
+def _noun(certificate: Mapping[str, Any]) -> str:
+    """Returns what a certificate counts: certificates of format 5 are those of fleets without rounds."""
+    return "turn" if certificate["format"] == WITHOUT_ROUNDS else "round"
+
+
 def _print_summary(console: Console, certificate: Mapping[str, Any]) -> None:
-    """Prints which rounds are not part of the record, if there are any."""
+    """Prints which rounds or turns are not part of the record, if there are any."""
     if "summary" in certificate:
         console.print(
-            f"The record begins after round {certificate['summary']['round']:,}: what clients were promised and got up "
-            "to then is stated, and cannot be computed again."
+            f"The record begins after {_noun(certificate)} {certificate['summary']['round']:,}: what clients were "
+            "promised and got up to then is stated, and cannot be computed again."
         )
 
 

@@ -103,13 +103,9 @@ def _debts(source: Source, row: int) -> dict[str, Any] | None:
     return {"x": x, "owed": json_numbers(high)}
 
 
-def next_turn(explanation: Explanation, noun: str = "round") -> str | None:
-    """Returns when the client's next turn is due, as its explanation of a round says; None if that says nothing.
-
-    Args:
-        explanation: The explanation.
-        noun: "round", or "decision" if there are no rounds.
-    """
+def next_turn(explanation: Explanation) -> str | None:
+    """Returns when the client's next turn is due, as its explanation of a round says; None if that says nothing."""
+    noun = explanation.moment
     number = f"{noun} {explanation.round:,}"
     if explanation.standing == "chosen":
         return f"It was chosen in {number}; how long it waits is known after a {noun} without it."

@@ -53,6 +53,7 @@ class Explanation:
         behind: How many turns the client was behind, this round included, if the policy gives turns a price.
         allowed: How many turns it may be behind, if the policy gives turns a price.
         urgent: Whether it was as far behind as it may be, so that it came before all others.
+        moment: What `round` and `rounds_until` count: "round", or "decision" without rounds.
     """
 
     round: int
@@ -78,6 +79,7 @@ class Explanation:
     behind: float | None = None
     allowed: float | None = None
     urgent: bool = False
+    moment: str = "round"
 
 
 def explain_choice(
@@ -161,6 +163,7 @@ def inexact_explanation(
         owed=reasons.get("owed"),
         threshold=_cohort_reason(selection, "threshold"),
         objective=_cohort_reason(selection, "objective"),
+        moment=wording.moment,
     )
 
 
@@ -193,6 +196,7 @@ def _exact_explanation(policy: SelectionPolicy, offer: RoundOffer, sentences: Ma
         longer=longer,
         worth=None if longer is None else problem.speed_weight * longer,
         instead=tuple(name(other) for other in (margin.joining if margin.chosen else margin.leaving)),
+        moment=wording.moment,
     )
 
 
@@ -231,6 +235,7 @@ def _price_explanation(
         behind=float(terms.behind[row]),
         allowed=float(terms.allowed[row]),
         urgent=urgent,
+        moment=sentences.wording.moment,
     )
     if urgent or not problem.contested().size:
         if known.standing == "chosen":

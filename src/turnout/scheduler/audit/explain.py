@@ -93,16 +93,18 @@ def _explain_not_selectable(
     """
     number, name, moment = f"{wording.moment} {selection.round}", ids.__getitem__, wording.moment
     if row >= len(fleet.ids):
-        explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="not joined")
+        explanation = inexact_explanation(
+            fleet.policy, selection, row, name, "", standing="not joined", wording=wording
+        )
         return replace(explanation, sentence=f"{name(row)} had not joined the fleet before {number}.")
     if fleet.counters.retired[row]:
-        explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="retired")
+        explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="retired", wording=wording)
         return replace(explanation, sentence=f"{name(row)} was retired before {number}.")
     if isinstance(fleet, SlotFleet) and (since := fleet.in_flight.decision_of(row)):
-        explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="training")
+        explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="training", wording=SLOTS)
         return replace(explanation, sentence=f"{name(row)} was training, in its turn of decision {since}.")
     if fleet.counters.backing_off(fleet.round)[row]:
-        explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="resting")
+        explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="resting", wording=wording)
         misses, last = int(fleet.counters.misses[row]), int(fleet.counters.backoff_until[row])
         after = "a miss" if misses == 1 else f"{misses} consecutive misses"
         sentence = f"{name(row)} was backed off in {number} after {after}, up to and including {moment} {last}."
