@@ -92,12 +92,12 @@ export const plain = (text, limit = 24) =>
 export const FLAGS = {
   context: 'The context that the client reports predicts its times worse than its own typical time does.',
   changed: 'The times of the client have departed from its predictions recently.',
-  backing_off: 'The client missed several turns in a row and is not selected for some rounds.',
+  backing_off: 'The client missed several turns in a row and is not selected for some time.',
   retired: 'The client has retired: it accrues and takes no more turns.',
-  rarely_available: 'The client was available in fewer rounds than its guarantee needs.',
-  too_few_rounds: 'The client was there for too few rounds to be promised a whole turn, and had none.',
+  rarely_available: 'The client was available less often than its guarantee needs.',
+  too_few_rounds: 'The client was not there for long enough to be promised a whole turn, and had none.',
 };
-export const flagLabel = (name) => name.replaceAll('_', ' ');
+export const flagLabel = (name) => name.replaceAll('_', ' ').replace('rounds', words.rounds);
 
 export const OUTCOMES = {
   arrived: 'returned in time', late: 'did not return in time',

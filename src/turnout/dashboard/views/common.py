@@ -23,9 +23,7 @@ LARGEST_PAGE = 500
 RECENT_CHANGE_ROUNDS = 100  # rounds for which a change of a client is flagged
 FLAGS = ("context", "changed", "backing_off", "retired", "rarely_available", "too_few_rounds")
 #: Why a client with a surplus can be owed turns; shown wherever there is one.
-OWED_WITH_SURPLUS = (
-    "the queue of owed turns never falls below 0, so early extra turns do not count against later rounds"
-)
+OWED_WITH_SURPLUS = "the queue of owed turns never falls below 0, so early extra turns do not count against later turns"
 
 
 class Page(NamedTuple):
