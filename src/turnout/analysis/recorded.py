@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from turnout.analysis.amended import Stage, StagedPolicy
+from turnout.analysis.recorded_rounds import round_records
 from turnout.analysis.recorded_slots import NOTES as SLOT_NOTES
 from turnout.analysis.recorded_slots import judged_columns, present_columns, read_turns
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.guarantee import Guarantee
-from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import guarantee_of, make_policy, setting_names, with_defaults
 from turnout.scheduler import (
@@ -220,10 +220,10 @@ def _recorded_fleet(path: Path) -> Recorded:
         numbers = [closed.round for closed in kept]
         offers = _offers(reader, numbers, clients, kept[0].contexts.shape[1])
         stages = _stages(reader.created_with, amended, numbers)
-    columns = RoundColumns.from_records(_records(kept, clients), clients=clients)
+    columns = RoundColumns.from_records(round_records(kept, clients), clients=clients)
     known = columns
     if any((closed.kinds == SURPLUS).any() for closed in kept):
-        known = RoundColumns.from_records(_records(kept, clients, wait_for_all=True), clients=clients)
+        known = RoundColumns.from_records(round_records(kept, clients, wait_for_all=True), clients=clients)
     paper_like = features.compute is not None and features.outputs == PAPER_FEATURES.outputs
     deadline = settings.deadline if isinstance(settings.deadline, int | float) else None
     past = RecordedHistory(known, COLD_START if paper_like and _is_flag(columns) else None, deadline, offers)
@@ -349,48 +349,3 @@ def _offers(reader: FleetReader, rounds: Sequence[int], clients: int, width: int
 def _is_flag(columns: RoundColumns) -> bool:
     """Returns whether the feature has only the values 0 and 1, as a cold start has."""
     return bool(np.isin(columns.contexts[:, COLD_START], (0.0, 1.0)).all())
-
-
-def _records(rounds: Sequence[RecordedRound], clients: int, *, wait_for_all: bool = False) -> list[RoundRecord]:
-    """Returns records with rounds numbered from 1 and availability masks for the current number of clients.
-
-    A client that returned after the round had enough others is late, with the time at which the round was over. If
-    `wait_for_all`, it arrived at its own time, as it would have if the server had waited for it.
-    """
-    number_of = {closed.round: number for number, closed in enumerate(rounds, start=1)}
-    turns: dict[tuple[int, int], tuple[FloatArray, float]] = {}
-    records = []
-    for number, closed in enumerate(rounds, start=1):
-        available = np.zeros(clients, dtype=np.bool_)
-        if closed.available is not None:
-            available[: len(closed.available)] = closed.available
-        surplus = closed.kinds == SURPLUS
-        seconds = closed.seconds if wait_for_all else np.where(surplus, closed.duration, closed.seconds)
-        late = [
-            (number_of[late.round], late.row, *turns[number_of[late.round], late.row], late.seconds)
-            for late in closed.late
-            if late.round in number_of
-        ]
-        report = RoundReport(
-            number,
-            closed.rows,
-            closed.contexts,
-            seconds,
-            available=available,
-            outcomes=np.where(surplus, "arrived", closed.outcomes) if wait_for_all else closed.outcomes,
-            losses=closed.losses,
-            late_arrivals=_late(late),
-        )
-        records.append(RoundRecord(Selection(number, closed.rows), report))
-        for at, row in enumerate(closed.rows.tolist()):
-            turns[number, row] = (closed.contexts[at], float(seconds[at]))
-    return records
-
-
-def _late(arrivals: Sequence[tuple[int, int, FloatArray, float, float]]) -> LateArrivals | None:
-    if not arrivals:
-        return None
-    rounds, rows, contexts, deadlines, seconds = zip(*arrivals, strict=True)
-    return LateArrivals(
-        np.array(rounds), np.array(rows), np.array(contexts), np.array(deadlines), np.maximum(seconds, deadlines)
-    )
