@@ -34,6 +34,9 @@ def test_the_status_names_the_clients_that_train() -> None:
     shown = run("fleet", "status", FLEET).stdout
     assert "3 of 3 slots are in use" in shown
     assert "training" in shown
+    assert "for 0." in shown
+    assert "deadline 1000000.0 s" in shown
+    assert "round" not in shown
     assert "no round is open" not in shown
 
 
@@ -50,6 +53,19 @@ def test_a_fleet_is_examined_explained_certified_and_exported() -> None:
     assert "Promise kept" in run("fleet", "certificate", FLEET).stdout
 
 
+def test_commands_speak_of_turns_and_decisions() -> None:
+    assert "turn" in run("fleet", "history", FLEET, "c3").stdout.splitlines()[2]
+    explained = run("explain", FLEET, "c3", "--round", "20").stdout
+    assert "turns behind, this decision included" in explained
+    proof = run("certify", FLEET, "-o", "proof.json").stdout
+    kept = run("fleet", "compact", FLEET).stdout.splitlines()[0]
+    copied = run("fleet", "backup", FLEET, "copy.turnout").stdout
+    replayed = run("replay", FLEET, "--policy", "random", "--draws", "2").stdout
+    assert "updates per second" in replayed
+    for text in (explained, proof, kept, copied, replayed):
+        assert "round" not in text.replace("--round", "")
+
+
 def test_a_fleet_is_amended_and_a_client_retired() -> None:
     assert run("fleet", "amend", FLEET, "--guaranteed-rate", "1/30").returncode == 0
     assert run("fleet", "retire", FLEET, "c7").returncode == 0
@@ -60,8 +76,6 @@ def test_a_fleet_is_amended_and_a_client_retired() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("replay", FLEET), "is a fleet without rounds: only rounds can be replayed"),
-        (("dashboard", FLEET), "is a fleet without rounds, which the dashboard does not show yet"),
         (("fleet", "abandon-round", FLEET), "no round of slots.turnout is open"),
         (("fleet", "amend", FLEET, "--cohort-size", "4"), "cohort_size must be 1, or left out"),
         (("explain", FLEET, "c3", "--round", "900"), "there is no decision 900 to explain: choose one from 1 to 93"),

@@ -57,7 +57,7 @@ CERTIFICATE = {
     "worst": Maybe(str),
     "worst_behind": NUMBER,
 }
-SHARE_OF = OneOf(("all rounds", "the rounds it was available for"))
+SHARE_OF = OneOf(("all rounds", "the rounds it was available for", "all turns", "the turns given while it was there"))
 READING = Maybe({"done": COUNT, "of": COUNT})
 ABOUT = {
     "run": Maybe(COUNT),
@@ -66,6 +66,8 @@ ABOUT = {
     "clients": COUNT,
     "rounds": COUNT,
     "planned": Maybe(COUNT),
+    "slots": Maybe(COUNT),
+    "noun": OneOf(("round", "decision")),
     "promise": Maybe(
         {
             "least": NUMBER,
@@ -110,8 +112,16 @@ CLIENT = {
     "last_round": NUMBER,
     "flags": FLAGS,
 }
+TURN = {
+    "id": str,
+    "outcome": OneOf((*OUTCOME.values, "out")),
+    "predicted": NUMBER,
+    "staleness": NUMBER,
+    "stale_in": OneOf(("updates", "versions")),
+}
 ROUND = {
     "about": ABOUT,
+    "turn": Maybe(TURN),
     "number": Maybe(COUNT),
     "first": Maybe(COUNT),
     "last": Maybe(COUNT),
@@ -199,6 +209,26 @@ SHAPES: dict[str, Any] = {
         "outcomes": Named(COUNT),
         "warnings": Many({"level": OneOf(("error", "warning", "note")), "text": str, "id": Maybe(str)}, 20),
         "behind": Many(STANDING, 8),
+        "slots": Maybe(
+            {
+                "of": COUNT,
+                "updates": COUNT,
+                **dict.fromkeys(("rate", "recent_rate", "elapsed", "staleness", "largest_staleness"), NUMBER),
+                "recent_of": COUNT,
+                "stale_in": OneOf(("updates", "versions")),
+                "random": Maybe({"rate": NUMBER, "times": NUMBER, "how": str}),
+                "curve": {"x": LINE, "rate": LINE},
+            }
+        ),
+        "under_way": Many(
+            {
+                "turn": COUNT,
+                "id": str,
+                **dict.fromkeys(("age", "deadline", "price", "behind"), NUMBER),
+                "outcome": OneOf((*OUTCOME.values, "out")),
+            },
+            50,
+        ),
     },
     "fairness": {
         "about": ABOUT,
@@ -308,6 +338,7 @@ SHAPES: dict[str, Any] = {
                 "objective": NUMBER,
                 "unit": OneOf(("turns", "seconds")),
                 "volunteers": NUMBER,
+                "turn": Maybe(TURN),
             },
             PAGE,
         ),
@@ -387,6 +418,7 @@ SHAPES: dict[str, Any] = {
                 **dict.fromkeys(("mean_round", "p95_round", "total_time", "least_share", "jain"), FIGURE),
                 "shortfall": Maybe(FIGURE),
                 "accuracy": Maybe(FIGURE),
+                **dict.fromkeys(("rate", "mean_turn", "staleness"), Maybe(FIGURE)),
             },
             24,
         ),
@@ -413,7 +445,11 @@ SHAPES: dict[str, Any] = {
 }
 #: Lists of a response that must have the same length.
 SAME_LENGTH: dict[str, list[tuple[str, ...]]] = {
-    "overview": [("rounds.x", "rounds.mean", "rounds.low", "rounds.high"), ("shortfall.x", "shortfall.largest")],
+    "overview": [
+        ("rounds.x", "rounds.mean", "rounds.low", "rounds.high"),
+        ("shortfall.x", "shortfall.largest"),
+        ("slots.curve.x", "slots.curve.rate"),
+    ],
     "fairness": [
         tuple(f"taken_vs_promised.{name}" for name in ("ids", "turns", "promised", "behind", "status", "owed")),
         ("lorenz.x", "lorenz.y"),

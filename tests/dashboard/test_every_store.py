@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from unittest.mock import patch
 from urllib.parse import quote
 
@@ -14,6 +15,7 @@ from dashboard.contract import SHAPES, assert_matches_contract, strict_json
 from dashboard.readings import random_columns, write_random_run
 from dashboard.served import Served, play_rounds, run_store, served, small_fleet
 from scheduler.fleets import named, offered
+from scheduler.slots.played import open_slots, play_turns
 from turnout.scheduler import Scheduler
 from turnout.scheduler.journal import changes
 from turnout.simulator import RunPlan, play_into
@@ -140,6 +142,34 @@ def empty_rounds(path: Path) -> None:
         write_random_run(store, "rbcsf", {"cohort_size": 3}, random_columns(12, 10, cohort=0))
 
 
+def fleet_without_rounds(path: Path) -> None:
+    with open_slots(path) as scheduler:
+        play_turns(scheduler, 30)
+
+
+def large_fleet_without_rounds(path: Path) -> None:
+    with patch.object(changes, "KEEP_AVAILABILITY_UP_TO", 3), open_slots(path) as scheduler:
+        play_turns(scheduler, 20)
+        scheduler.snapshot()
+        play_turns(scheduler, 5, seed=2)
+
+
+def fleet_without_rounds_and_turns(path: Path) -> None:
+    with open_slots(path, policy="random", settings={}, deadline=None) as scheduler:
+        scheduler.register(named(5))
+
+
+def runs_without_rounds(path: Path) -> None:
+    small: dict[str, Any] = {"world_settings": {"clients": 12}, "concurrency": 3}
+    training = {"items": 20, "hidden": 8, "world": {"clients": 12}, "buffer": 3}
+    with RunStore(path) as store:
+        for policy in ("fair-pace", "random"):
+            play_into(store, RunPlan(policy, 30, **small))
+        play_into(store, RunPlan("fair-pace", 30, keep="choices", **small))
+        play_into(store, RunPlan("oort", 30, 0, {}, "training", training, concurrency=3))
+        store.write_run("rounds after all", {"concurrency": 3}, random_columns(9, 10), clients=10, code_version="test")
+
+
 KINDS = [
     fleet,
     closed_fleet,
@@ -161,6 +191,10 @@ KINDS = [
     run_with_other_features,
     groups,
     empty_rounds,
+    fleet_without_rounds,
+    large_fleet_without_rounds,
+    fleet_without_rounds_and_turns,
+    runs_without_rounds,
 ]
 
 

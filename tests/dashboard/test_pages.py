@@ -19,8 +19,9 @@ from benchmarks.dashboard import PAGES, SETTLED, turn_to
 from dashboard.pictures import PICTURES, make_runs, meanwhile, take_all
 from dashboard.served import first_chunk_only, offer_of, play_rounds, run_store, served, small_fleet
 from scheduler.fleets import named
+from scheduler.slots.played import open_slots, play_turns
 from turnout.bench.dashboard import dashboard_of, make_fleet
-from turnout.scheduler import Scheduler
+from turnout.scheduler import FleetReader, Scheduler
 from turnout.simulator import RunPlan, play_into
 from turnout.store import RunStore
 
@@ -103,6 +104,29 @@ def played_on(path: Path) -> Iterator[None]:
 
         with meanwhile(play, every=0.1):
             yield
+
+
+def test_every_page_shows_a_live_fleet_without_rounds(browser: Browser, tmp_path: Path) -> None:
+    with open_slots(tmp_path / "fleet.turnout") as scheduler:
+        play_turns(scheduler, 20)
+        with served(scheduler.path) as server, visiting(browser, server.url) as page:
+            for name in PAGES:
+                turn_to(page, name, **settings_of(name, "c3"))
+                text = page.evaluate("document.getElementById('page').textContent")
+                assert f"10 clients, {scheduler.round} decisions" in text
+                assert not re.search(r"\brounds?\b", text, re.IGNORECASE), (name, text)
+            turn_to(page, "overview")
+            row = "document.querySelectorAll('[aria-label^=\"Turns that have not ended\"] tbody tr')"
+            shown = page.evaluate(f"[...{row}].map(row => Number(row.cells[0].textContent.replace(/,/g, '')))")
+            with FleetReader(scheduler.path) as reader:
+                assert shown == [flight.decision for flight, _ in reader.in_flight()]
+            before = scheduler.round
+            play_turns(scheduler, 3, seed=2)
+            assert scheduler.round > before
+            page.wait_for(
+                f"document.querySelector('#page h1 .muted').textContent.includes('{scheduler.round} decisions')"
+            )
+            page.wait_for("document.getElementById('state').textContent === 'live'")
 
 
 def test_every_page_follows_a_live_fleet(browser: Browser, tmp_path: Path) -> None:

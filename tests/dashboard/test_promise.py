@@ -28,9 +28,7 @@ from turnout.store import RunStore
 
 RATE, TOLERANCE = Fraction(1, 10), 2
 ROUTES = ("overview", "fairness", "queues", "turns", "speed", "rounds", "round", "clients", "training", "compare")
-OWED_WITH_SURPLUS = (
-    "the queue of owed turns never falls below 0, so early extra turns do not count against later rounds"
-)
+OWED_WITH_SURPLUS = "the queue of owed turns never falls below 0, so early extra turns do not count against later turns"
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from turnout.kernel.rounds import RoundReport
+from turnout.kernel.slots.turns import StartedTurn
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.wrappers.base import Wrapper
 from turnout.scheduler import SchedulerSettings
@@ -32,6 +33,7 @@ class StagedPolicy(Wrapper):
     """
 
     name = "staged"
+    works_with_slots = True
 
     def __init__(self, policy: SelectionPolicy, later: Sequence[tuple[int, Callable[[], SelectionPolicy]]]) -> None:
         super().__init__(policy)
@@ -40,7 +42,15 @@ class StagedPolicy(Wrapper):
     def tell(self, report: RoundReport) -> None:
         """Passes the report on, and changes the settings if the next stage begins."""
         super().tell(report)
-        while self._later and report.round >= self._later[0][0]:
+        self._advance(report.round)
+
+    def tell_started(self, turn: StartedTurn) -> None:
+        """Passes the decision on, and changes the settings if the next stage begins."""
+        super().tell_started(turn)
+        self._advance(turn.decision)
+
+    def _advance(self, done: int) -> None:
+        while self._later and done >= self._later[0][0]:
             _, build = self._later.pop(0)
             amended = build()
             self.policy.settle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -9,19 +10,23 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import ReportError, SettingError, TurnoutError
-from turnout.kernel.rounds import RoundRecord
+from turnout.kernel.arrays import FloatArray
+from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation, explain_choice, inexact_explanation
+from turnout.policies.explain.sentences import SLOTS
 from turnout.simulator.plans import RunPlan
-from turnout.simulator.world import World
+from turnout.simulator.slots import SlotRun
+from turnout.simulator.world import ClockedWorld, World
 from turnout.store import RunStore
 
 
 def explain_run(store: RunStore, run: int, client: int, round: int | None = None) -> Explanation:
     """Explains why a client, given by its row, was selected in a round of a run, or was not.
 
-    `round` is by default the last round. The policy is restored by replaying the recorded rounds before it, and the
-    world offers the round again. The explanation is exact only if world and policy reproduce the record.
+    `round` is by default the last round, or the last decision of a run without rounds. The policy is restored by
+    replaying the recorded rounds before it, and the world offers the round again. The explanation is exact only if
+    world and policy reproduce the record.
     """
     info = store.info(run)
     round_ = info.rounds if round is None else round
@@ -31,9 +36,12 @@ def explain_run(store: RunStore, run: int, client: int, round: int | None = None
         raise ReportError(f"there is no client {client} in run {run}: its rows are 0 to {info.clients - 1}")
     records = list(islice(store.records(run), round_))
     try:
-        policy, world = RunPlan.from_dict(info.plan).build()
+        plan = RunPlan.from_dict(info.plan)
+        policy, world = plan.build()
     except (TurnoutError, TypeError) as error:
         raise SettingError(f"the plan of run {run} cannot be played: {error}") from error
+    if plan.concurrency is not None:
+        return _explain_turn(SlotRun(policy, _KnownResults(world, records), plan.concurrency), records, client)
     selection = records[-1].selection
     first_difference = _replay_rounds(policy, world, records[:-1])
     if first_difference is not None:
@@ -44,6 +52,76 @@ def explain_run(store: RunStore, run: int, client: int, round: int | None = None
     return explain_choice(
         policy, offer if policy.requires_expected_times else offer.without_truth(), selection, client, _name
     )
+
+
+def _explain_turn(run: SlotRun, records: list[RoundRecord], client: int) -> Explanation:
+    """Explains the last of these decisions; the run plays those before it again."""
+    selection, policy = records[-1].selection, run.policy
+    for record in records[:-1]:
+        again, known = run.decide().report, record.report
+        if not _equal(again.clients, known.clients) or not _equal(again.exchange_times, known.exchange_times):
+            why = f"the replay of decision {record.round} differs from the record"
+            return inexact_explanation(policy, selection, client, _name, why, wording=SLOTS)
+    offer = run.next_offer()
+    since = run.in_flight.decision_of(client)
+    if since:
+        explanation = inexact_explanation(policy, selection, client, _name, "", standing="training", wording=SLOTS)
+        return replace(explanation, sentence=f"{_name(client)} was training, in its turn of decision {since}.")
+    return explain_choice(policy, run.visible(offer), selection, client, _name, SLOTS)
+
+
+class _KnownResults:
+    """A world in which the results of training are looked up instead of training again.
+
+    Args:
+        world: The recorded world. Only the times of its clients are used, if it trains.
+        records: The recorded turns.
+    """
+
+    def __init__(self, world: World, records: list[RoundRecord]) -> None:
+        self._world: World = getattr(world, "inner", world)
+        self._results = {record.round: record.report for record in records}
+
+    @property
+    def clients(self) -> int:
+        """The number of clients."""
+        return self._world.clients
+
+    @property
+    def availability(self) -> FloatArray:
+        """The probability that each client is available."""
+        return self._world.availability
+
+    @property
+    def idle_seconds(self) -> float:
+        """How long the world waits if nobody is available."""
+        return self._world.idle_seconds if isinstance(self._world, ClockedWorld) else 0.0
+
+    def set_clock(self, seconds: float) -> None:
+        """Sets the time of the world, if it has a clock."""
+        if isinstance(self._world, ClockedWorld):
+            self._world.set_clock(seconds)
+
+    def offer(self, round: int) -> RoundOffer:
+        """Returns the offer of the world."""
+        return self._world.offer(round)
+
+    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
+        """Returns the times of the world."""
+        return self._world.play(offer, selection)
+
+    def finish(self, report: RoundReport) -> RoundReport:
+        """Adds the recorded losses and metrics to a turn that ends."""
+        known = self._results[report.round]
+        return replace(report, losses=known.losses, metrics=known.metrics)
+
+    def state(self) -> dict[str, Any]:
+        """Returns the state of the world."""
+        return self._world.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores the state of the world."""
+        self._world.restore(state)
 
 
 def _replay_rounds(policy: SelectionPolicy, world: World, records: list[RoundRecord]) -> int | None:

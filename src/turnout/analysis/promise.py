@@ -172,8 +172,13 @@ def shortfalls(
     return Shortfall(certificate, largest, largest_in)
 
 
-def describe_promise(guarantee: Guarantee) -> str:
-    """Returns a promise as a phrase for reports.
+def share_of(accrual: Accrual, slots: int | None = None) -> str:
+    """Returns what a share of turns is a share of, in words; `slots` is given if there are no rounds."""
+    return SHARE_OF[accrual] if slots is None else f"of {fairness.SHARE_OF_TURNS[accrual]}"
+
+
+def describe_promise(guarantee: Guarantee, slots: int | None = None) -> str:
+    """Returns a promise as a phrase for reports; `slots` is given if there are no rounds.
 
     >>> describe_promise(Guarantee(0.1, tolerance=3))
     '0.1 of the rounds it was available for, at most 3 turns behind; a turn counts when the update arrives in time'
@@ -184,7 +189,8 @@ def describe_promise(guarantee: Guarantee) -> str:
     counts = "the client is selected" if guarantee.paid == "chosen" else "the update arrives in time"
     tolerance = float(guarantee.tolerance)
     turns = "turn" if tolerance == 1 else "turns"
-    return f"{rate} {SHARE_OF[guarantee.accrual]}, at most {tolerance:g} {turns} behind; a turn counts when {counts}"
+    shared = share_of(guarantee.accrual, slots)
+    return f"{rate} {shared}, at most {tolerance:g} {turns} behind; a turn counts when {counts}"
 
 
 def shares(columns: RoundColumns, *, accrual: Accrual = "always", paid: Paid = "chosen") -> FloatArray:

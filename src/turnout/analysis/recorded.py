@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from turnout.analysis.amended import Stage, StagedPolicy
+from turnout.analysis.recorded_rounds import round_records
+from turnout.analysis.recorded_slots import NOTES as SLOT_NOTES
+from turnout.analysis.recorded_slots import judged_columns, present_columns, read_turns
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.guarantee import Guarantee
-from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import guarantee_of, make_policy, setting_names, with_defaults
 from turnout.scheduler import (
@@ -28,7 +30,7 @@ from turnout.scheduler import (
     is_fleet,
     live_policy,
 )
-from turnout.simulator.plans import OUR_WORLDS, RunPlan
+from turnout.simulator.plans import OUR_WORLDS, RunPlan, slot_defaults
 from turnout.simulator.recorded import RecordedHistory
 from turnout.store import RoundColumns, RunStore
 
@@ -67,6 +69,13 @@ class Recorded:
     notes: tuple[str, ...] = ()
     ids: tuple[str, ...] | None = None
     stages: tuple[Stage, ...] = ()
+
+    @property
+    def slots(self) -> int | None:
+        """The number of slots, if there are no rounds."""
+        if self.live is not None:
+            return self.live.concurrency
+        return None if self.plan is None else self.plan.concurrency
 
     def settings_for(
         self, policy: str, given: Mapping[str, Any], recorded: Mapping[str, Any] | None = None
@@ -132,6 +141,8 @@ class Recorded:
             return live_policy(replace(self.live, policy=policy, settings=settings), features, clients)
         seed = 0 if self.plan is None else self.plan.seed
         fitting = {"seed": seed, "features": features, "availability": self.past.available.mean(axis=0)}
+        if self.slots is not None:
+            fitting |= slot_defaults(clients)
         return make_policy(policy, clients, **with_defaults(policy, settings, fitting))
 
     def promise(self, policy: SelectionPolicy, recorded: Mapping[str, Any] | None = None) -> Guarantee:
@@ -141,10 +152,14 @@ class Recorded:
         """
         if policy.guarantee is not None:
             return policy.guarantee
-        defaults = LIVE_DEFAULTS if self.live is not None else {}
+        defaults = dict(LIVE_DEFAULTS) if self.live is not None else {}
+        fallback: Any = DEFAULT_RATE
+        if self.slots is not None:
+            defaults |= slot_defaults(policy.clients)
+            fallback = defaults["guaranteed_rate"]
         own = self.settings if recorded is None else recorded
         guarantee = guarantee_of(self.policy, policy.clients, with_defaults(self.policy, own, defaults))
-        return guarantee or Guarantee(DEFAULT_RATE, accrual="always", paid="chosen")
+        return guarantee or Guarantee(fallback, accrual="always", paid="chosen")
 
     def name(self, row: int) -> str:
         """Returns the id of a client, or its row in a simulated run."""
@@ -187,6 +202,8 @@ def _recorded_fleet(path: Path) -> Recorded:
     with FleetReader(path) as reader, reader.reading():
         settings, features, ids = reader.settings, reader.features, tuple(reader.ids)
         clients = len(ids)
+        if settings.concurrency is not None:
+            return _recorded_slots(reader, settings, ids)
         rounds = list(reader.closed_rounds())
         amended, last_round = reader.amendments, reader.round
         # Contexts of other features cannot be compared: only the rounds with the present ones are used.
@@ -196,18 +213,17 @@ def _recorded_fleet(path: Path) -> Recorded:
             raise SettingError(
                 f"{path} does not persist the statuses of its clients (persist_statuses=False): it cannot be replayed"
             )
-        if settings.concurrency is not None:
-            raise SettingError(f"{path} is a fleet without rounds: only rounds can be replayed")
         if not kept:
             raise SettingError(
                 f"{path} holds no closed round with its available clients: close at least one round before a replay"
             )
-        offers = _offers(reader, kept, clients)
-        stages = _stages(reader.created_with, amended, kept)
-    columns = RoundColumns.from_records(_records(kept, clients), clients=clients)
+        numbers = [closed.round for closed in kept]
+        offers = _offers(reader, numbers, clients, kept[0].contexts.shape[1])
+        stages = _stages(reader.created_with, amended, numbers)
+    columns = RoundColumns.from_records(round_records(kept, clients), clients=clients)
     known = columns
     if any((closed.kinds == SURPLUS).any() for closed in kept):
-        known = RoundColumns.from_records(_records(kept, clients, wait_for_all=True), clients=clients)
+        known = RoundColumns.from_records(round_records(kept, clients, wait_for_all=True), clients=clients)
     paper_like = features.compute is not None and features.outputs == PAPER_FEATURES.outputs
     deadline = settings.deadline if isinstance(settings.deadline, int | float) else None
     past = RecordedHistory(known, COLD_START if paper_like and _is_flag(columns) else None, deadline, offers)
@@ -224,18 +240,53 @@ def _recorded_fleet(path: Path) -> Recorded:
     )
 
 
+def _recorded_slots(reader: FleetReader, settings: SchedulerSettings, ids: tuple[str, ...]) -> Recorded:
+    """Returns the record of a fleet without rounds: every turn that has ended is a round with one client."""
+    path, clients, amended = reader.path, len(ids), reader.amendments
+    learned_after = max((amendment.round for amendment in amended if amendment.has_new_features), default=0)
+    found = read_turns(reader, learned_after)
+    if not found.turns:
+        raise SettingError(
+            f"{path} holds no turn that has ended, with its context and the clients that were there: a replay needs one"
+        )
+    slots = settings.concurrency
+    assert slots is not None
+    width = 0 if found.turns[0].context is None else len(found.turns[0].context)
+    policy = live_policy(settings, width, clients)
+    offers = _offers(reader, [turn.id for turn in found.turns], clients, width)
+    stages = _stages(reader.created_with, amended, [turn.id for turn in found.turns])
+    notes = list(SLOT_NOTES)
+    if found.under_way:
+        notes.append(f"turns under way are left out: {found.under_way}")
+    if found.dropped:
+        notes.append(f"only {len(found.turns)} turns are used: the others, {found.dropped}, are not stored completely")
+    if stages:
+        changes = ", ".join(str(found.turns[stage.after - 1].id) for stage in stages[1:])
+        notes.append(f"the settings were amended after decision {changes}: each decision has the settings of its time")
+    deadline = settings.deadline if isinstance(settings.deadline, int | float) else None
+    return Recorded(
+        where=str(path),
+        columns=judged_columns(found.turns, clients, slots, policy.debts),
+        past=RecordedHistory(present_columns(found.turns, clients), None, deadline, offers),
+        policy=settings.policy,
+        settings=settings.settings,
+        live=settings,
+        notes=tuple(notes),
+        ids=ids,
+        stages=stages,
+    )
+
+
 def _is_complete(closed: RecordedRound) -> bool:
     """Returns whether the availability and the contexts of clients in a round are stored."""
     return closed.available is not None and not bool(np.isnan(closed.contexts).any())
 
 
-def _stages(
-    created: Mapping[str, Any], amended: Sequence[Amendment], kept: Sequence[RecordedRound]
-) -> tuple[Stage, ...]:
+def _stages(created: Mapping[str, Any], amended: Sequence[Amendment], kept: Sequence[int]) -> tuple[Stage, ...]:
     """Returns the settings in force between the kept rounds; empty if they were not amended between them."""
     stages = [Stage(0, SchedulerSettings.from_dict(created))]
     for amendment in amended:
-        after = sum(closed.round <= amendment.round for closed in kept)
+        after = sum(number <= amendment.round for number in kept)
         stage = Stage(after, SchedulerSettings.from_dict(amendment.settings))
         stages = [*(earlier for earlier in stages if earlier.after < after), stage]
     return tuple(stages) if len(stages) > 1 else ()
@@ -283,14 +334,13 @@ def _clients(closed: RecordedRound) -> int:
     return 0 if closed.available is None else len(closed.available)
 
 
-def _offers(reader: FleetReader, rounds: Sequence[RecordedRound], clients: int) -> FloatArray | None:
+def _offers(reader: FleetReader, rounds: Sequence[int], clients: int, width: int) -> FloatArray | None:
     """Returns the contexts of all available clients, or None if they were not recorded or are too many to load."""
-    width = rounds[0].contexts.shape[1]
     if len(rounds) * clients * width > MOST_NUMBERS:
         return None
     offers = np.full((len(rounds), clients, width), np.nan)
-    for index, closed in enumerate(rounds):
-        offered = reader.offer(closed.round)
+    for index, number in enumerate(rounds):
+        offered = reader.offer(number)
         if offered is not None and offered.contexts is not None:
             offers[index, np.flatnonzero(offered.available)] = offered.contexts
     return None if np.isnan(offers).all() else offers
@@ -299,48 +349,3 @@ def _offers(reader: FleetReader, rounds: Sequence[RecordedRound], clients: int) 
 def _is_flag(columns: RoundColumns) -> bool:
     """Returns whether the feature has only the values 0 and 1, as a cold start has."""
     return bool(np.isin(columns.contexts[:, COLD_START], (0.0, 1.0)).all())
-
-
-def _records(rounds: Sequence[RecordedRound], clients: int, *, wait_for_all: bool = False) -> list[RoundRecord]:
-    """Returns records with rounds numbered from 1 and availability masks for the current number of clients.
-
-    A client that returned after the round had enough others is late, with the time at which the round was over. If
-    `wait_for_all`, it arrived at its own time, as it would have if the server had waited for it.
-    """
-    number_of = {closed.round: number for number, closed in enumerate(rounds, start=1)}
-    turns: dict[tuple[int, int], tuple[FloatArray, float]] = {}
-    records = []
-    for number, closed in enumerate(rounds, start=1):
-        available = np.zeros(clients, dtype=np.bool_)
-        if closed.available is not None:
-            available[: len(closed.available)] = closed.available
-        surplus = closed.kinds == SURPLUS
-        seconds = closed.seconds if wait_for_all else np.where(surplus, closed.duration, closed.seconds)
-        late = [
-            (number_of[late.round], late.row, *turns[number_of[late.round], late.row], late.seconds)
-            for late in closed.late
-            if late.round in number_of
-        ]
-        report = RoundReport(
-            number,
-            closed.rows,
-            closed.contexts,
-            seconds,
-            available=available,
-            outcomes=np.where(surplus, "arrived", closed.outcomes) if wait_for_all else closed.outcomes,
-            losses=closed.losses,
-            late_arrivals=_late(late),
-        )
-        records.append(RoundRecord(Selection(number, closed.rows), report))
-        for at, row in enumerate(closed.rows.tolist()):
-            turns[number, row] = (closed.contexts[at], float(seconds[at]))
-    return records
-
-
-def _late(arrivals: Sequence[tuple[int, int, FloatArray, float, float]]) -> LateArrivals | None:
-    if not arrivals:
-        return None
-    rounds, rows, contexts, deadlines, seconds = zip(*arrivals, strict=True)
-    return LateArrivals(
-        np.array(rounds), np.array(rows), np.array(contexts), np.array(deadlines), np.maximum(seconds, deadlines)
-    )

@@ -12,26 +12,30 @@ import numpy as np
 
 from turnout.analysis.metrics import jain_index
 from turnout.analysis.promise import (
-    SHARE_OF,
     AmendedTerms,
     Shortfall,
     accrual_mask,
     describe_promise,
+    share_of,
     shortfalls,
     smallest_share,
 )
 from turnout.analysis.recorded import Recorded
+from turnout.analysis.recorded_slots import TurnWorld, play_turns
+from turnout.analysis.slots import slot_figures
 from turnout.analysis.statistics import UNIT_RANGE, student_t
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count
-from turnout.kernel.certificate import STATUSES, PromiseStatus
+from turnout.kernel.certificate import STATUSES, Clock, PromiseStatus
 from turnout.kernel.guarantee import Guarantee
 from turnout.policies.base import SelectionPolicy
 from turnout.simulator.plans import OUR_WORLDS, RunPlan
 from turnout.simulator.play import play
 from turnout.simulator.recorded import ASSUMPTIONS, FittedWorld, RecordedWorld
+from turnout.simulator.slots import STARTED
 from turnout.store import RoundColumns
 
+#: The figures of a replay; without rounds, a turn is a round with one client, and RATE comes first.
 FIGURES = (
     "mean_round",
     "p95_round",
@@ -43,7 +47,8 @@ FIGURES = (
     "other_choices",
     "other_rounds",
 )
-ON_TIME = ("mean_round", "p95_round")
+RATE = "updates_per_second"
+ON_TIME = ("mean_round", "p95_round", RATE)
 CALIBRATED_ON = 4  # the number of seeds that determine the scale of a fitted world
 REPEATED = "everything is exact: the policy selects the recorded cohorts from the recorded offers"
 
@@ -66,9 +71,9 @@ class Figure(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The figures of some rounds, in the order of FIGURES, and how far clients fell behind."""
+    """The figures of some rounds by name, and how far clients fell behind."""
 
-    figures: list[float]
+    figures: dict[str, float]
     shortfall: Shortfall
 
 
@@ -81,7 +86,7 @@ class Replayed:
         settings: Its settings.
         rounds: The number of rounds.
         choices: The number of recorded selections.
-        figures: The figures, in the order of FIGURES.
+        figures: The figures, in the order of FIGURES; without rounds, after RATE.
         promise: The promise by which both are judged, as a phrase.
         share_of: What the least share is a share of.
         recorded_status: The status of the promise after the recorded rounds.
@@ -91,6 +96,7 @@ class Replayed:
         known_times: The share of the replay's times that are recorded ones.
         draws: The number of replays.
         notes: What is exact and what is estimated.
+        slots: The number of slots, if there are no rounds: `rounds` is the number of turns then.
     """
 
     policy: str
@@ -107,6 +113,7 @@ class Replayed:
     known_times: float
     draws: int
     notes: tuple[str, ...]
+    slots: int | None = None
 
     @property
     def status(self) -> PromiseStatus:
@@ -139,6 +146,8 @@ def fitted_build(record: Recorded, given: Mapping[str, Any], policy: str = "rbcs
         given: Settings of the policy; they override the recorded ones.
         policy: The name of the policy.
     """
+    if record.slots is not None:
+        raise SettingError(f"{record.where} has no rounds: only records of rounds can be simulated again for a search")
     base = record.settings_for(policy, given)
 
     def fitted(seed: int, scale: float = 1.0) -> FittedWorld:
@@ -197,9 +206,12 @@ def replay(
         return _replayed(record, again, given, settings, [record.columns], 1.0, notes, exact=True)
     replays, recorded_times, reported_times = [], 0, 0
     for seed in range(draws):
-        world = RecordedWorld(record.past, seed)
-        records = list(play(record.staged(policy, given), world, len(record.columns)))
-        replays.append(RoundColumns.from_records(records, clients=world.clients))
+        world, staged = _world_of(record, seed), record.staged(policy, given)
+        if isinstance(world, TurnWorld) and record.slots is not None:
+            replays.append(play_turns(staged, world, record.slots))
+        else:
+            records = list(play(staged, world, len(record.columns)))
+            replays.append(RoundColumns.from_records(records, clients=world.clients))
         recorded_times += world.recorded_times
         reported_times += world.reported_times
         if watch is not None:
@@ -207,6 +219,10 @@ def replay(
     notes = _notes(record, again) if recorded_times < reported_times else (REPEATED,)
     known_share = recorded_times / max(reported_times, 1)
     return _replayed(record, again, given, settings, replays, known_share, notes, exact=False)
+
+
+def _world_of(record: Recorded, seed: int) -> RecordedWorld:
+    return RecordedWorld(record.past, seed) if record.slots is None else TurnWorld(record.past, seed)
 
 
 def _notes(record: Recorded, policy: SelectionPolicy) -> tuple[str, ...]:
@@ -218,8 +234,9 @@ def _notes(record: Recorded, policy: SelectionPolicy) -> tuple[str, ...]:
         fairness = "selections, turns and debts, as far as the policy learned from resampled times"
     else:
         exact = "exact: the available clients"
+        unknown = "not selected" if record.slots is None or record.past.offers is None else "training"
         fairness = (
-            "selections, turns and debts: contexts of clients that were not selected are resampled from their turns"
+            f"selections, turns and debts: contexts of clients that were {unknown} are resampled from their turns"
         )
     return (
         f"{exact}; the times of clients that were also selected in the record with the same context",
@@ -255,15 +272,16 @@ def _replayed(
     promises = record.promises(policy.name, given)
     before = _outcome(record.columns, record.columns, promises)
     outcomes = [_outcome(columns, record.columns, promises) for columns in played]
-    after = np.array([outcome.figures for outcome in outcomes])
+    names = list(before.figures)
+    after = np.array([[outcome.figures[name] for name in names] for outcome in outcomes])
     figures = []
     # The selections are certain if they do not depend on the draws.
     settled = all(np.array_equal(columns.chosen, played[0].chosen) for columns in played)
-    for index, name in enumerate(FIGURES):
+    for index, name in enumerate(names):
         values = after[:, index]
         sure = exact or (settled and (name not in ON_TIME or known == 1) and bool((values == values[0]).all()))
         now = float(values[0] if sure else values.mean())
-        figures.append(Figure(name, before.figures[index], now, 0.0 if sure else prediction_half_width(values), sure))
+        figures.append(Figure(name, before.figures[name], now, 0.0 if sure else prediction_half_width(values), sure))
     worst = max(outcomes, key=lambda outcome: STATUSES.index(outcome.shortfall.status))
     return Replayed(
         policy=policy.name,
@@ -271,16 +289,23 @@ def _replayed(
         rounds=len(record.columns),
         choices=len(record.columns.chosen),
         figures=tuple(figures),
-        promise=_describe_promises(promises),
-        share_of=SHARE_OF[promises[-1][1].accrual],
+        promise=_describe_promises(promises, record.slots),
+        share_of=share_of(promises[-1][1].accrual, record.slots),
         recorded_status=before.shortfall.status,
-        recorded_promise=before.shortfall.certificate.summary().sentence(record.name),
+        recorded_promise=_sentence(before, record),
         statuses=dict(Counter(outcome.shortfall.status for outcome in outcomes)),
-        replayed_promise=worst.shortfall.certificate.summary().sentence(record.name),
+        replayed_promise=_sentence(worst, record),
         known_times=known,
         draws=len(played),
         notes=notes,
+        slots=record.slots,
     )
+
+
+def _sentence(outcome: Outcome, record: Recorded) -> str:
+    """Returns the status of the promise as a sentence."""
+    clock: Clock = "round" if record.slots is None else "decision"
+    return replace(outcome.shortfall.certificate, clock=clock).summary().sentence(record.name)
 
 
 def prediction_half_width(values: FloatArray) -> float:
@@ -289,13 +314,14 @@ def prediction_half_width(values: FloatArray) -> float:
     return float(student_t(0.95, count - 1) * values.std(ddof=1) * math.sqrt(1 + 1 / count))
 
 
-def _describe_promises(promises: Sequence[tuple[int, Guarantee]]) -> str:
+def _describe_promises(promises: Sequence[tuple[int, Guarantee]], slots: int | None) -> str:
     """Returns the promises as a phrase; each of them once, if amendments left it as it was."""
-    text = last = describe_promise(promises[0][1])
+    text = last = describe_promise(promises[0][1], slots)
+    noun = "round" if slots is None else "turn"
     for after, promise in promises[1:]:
-        phrase = describe_promise(promise)
+        phrase = describe_promise(promise, slots)
         if phrase != last:
-            text, last = f"{text}; from round {after + 1} of these on, {phrase}", phrase
+            text, last = f"{text}; from {noun} {after + 1} of these on, {phrase}", phrase
     return text
 
 
@@ -310,7 +336,7 @@ def _outcome(columns: RoundColumns, record: RoundColumns, promises: Sequence[tup
     is_servable = certificate.promised_units >= certificate.units_per_turn
     new = columns.chosen_mask & ~record.chosen_mask
     other = (columns.chosen_mask != record.chosen_mask).any(axis=1)
-    figures = [
+    values = [
         float(durations.mean()),
         float(np.percentile(durations, 95)),
         smallest_share(certificate.turns, rounds, is_servable, promise.accrual),
@@ -321,6 +347,10 @@ def _outcome(columns: RoundColumns, record: RoundColumns, promises: Sequence[tup
         float(new.sum()),
         float(other.sum()),
     ]
+    figures = dict(zip(FIGURES, values, strict=True))
+    if STARTED in columns.metrics:
+        del figures["other_rounds"]  # equals other_choices: a turn has one client
+        figures = {RATE: slot_figures(columns).updates_per_second, **figures}
     return Outcome(figures, shortfall)
 
 
@@ -337,5 +367,5 @@ def _can_be_rebuilt(record: Recorded) -> bool:
 
 
 def _played_in_its_world(plan: RunPlan) -> RoundColumns:
-    policy, world = plan.build()
-    return RoundColumns.from_records(play(policy, world, plan.rounds), clients=world.clients)
+    run = plan.start()
+    return RoundColumns.from_records(run.play(plan.rounds), clients=run.world.clients)

@@ -72,8 +72,9 @@ def make_app(watch: Watch, *, token: str | None = None, limits: Limits = LIMITS)
             if body is None:
                 data = view(watch, source, **arguments)
                 body = as_json(data)
-                # Elapsed times of an open round and of the system page change without a new version.
-                if not data.get("open") and not data.get("is_open") and name != "system":
+                # Elapsed times of open rounds, of turns under way and of the system page change without a new version.
+                is_timed = any(data.get(key) for key in ("open", "is_open", "under_way"))
+                if not is_timed and name != "system":
                     cache.put(key, version, body)
         latencies.add(f"/api/{name}", time.perf_counter() - start)
         return Response(body, media_type=JSON)

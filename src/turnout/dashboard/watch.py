@@ -18,6 +18,8 @@ from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.digests import Digest, DigestCache, reference_rate_of
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.run import RunSource, name_of
+from turnout.dashboard.sources.slot_fleet import open_fleet_source
+from turnout.dashboard.sources.slot_run import open_run_source
 from turnout.errors import ReportError, StoreError, TurnoutError
 from turnout.scheduler import StaleError, is_fleet
 from turnout.store import RunInfo, RunStore
@@ -137,8 +139,8 @@ class Watch:
     def random_rounds(self, source: Source) -> tuple[float, int] | None:
         """Returns the mean round duration of random selection in the same world, and the number of runs it comes from.
 
-        Uses the first rounds of these runs, as many as `source` has, and prefers runs with the same seed. Returns None
-        if the store has no such run.
+        Without rounds, it is the mean time from one decision to the next. Uses the first rounds of these runs, as many
+        as `source` has, and prefers runs with the same seed. Returns None if the store has no such run.
         """
         if self._store is None or source.run is None:
             return None
@@ -148,7 +150,7 @@ class Watch:
             for info in self.infos.values()
             if info.plan.get("policy") == "random"
             and info.rounds >= rounds
-            and all(info.plan.get(key) == own.plan.get(key) for key in ("world", "world_settings"))
+            and all(info.plan.get(key) == own.plan.get(key) for key in ("world", "world_settings", "concurrency"))
             and info.clients == own.clients
         ]
         same_seed = [info for info in same_world if info.plan.get("seed") == own.plan.get("seed")]
@@ -225,7 +227,7 @@ class Watch:
             raise ReportError(f"there is no run {run} in {self.path.name}: choose one of the runs in the list")
         source = self._runs.get(run)
         if source is None:
-            source = RunSource(self._store, self.infos[run])
+            source = open_run_source(self._store, self.infos[run])
             self._read(source, FIRST_READ_SECONDS)
             self._runs[run] = source
             while len(self._runs) > CACHED_RUNS:
@@ -308,7 +310,7 @@ class Watch:
         self._inode = self.path.stat().st_ino
         self.infos = {}
         if self.kind == "fleet":
-            self._fleet = FleetSource(self.path)
+            self._fleet = open_fleet_source(self.path)
         else:
             self._store = RunStore(self.path, read_only=True)
         self._last_changes = self._changes_now()

@@ -32,6 +32,8 @@ Accrual: TypeAlias = Literal["always", "available"]
 
 #: The rounds in which a client earns, in words: a share of turns is a share of these rounds, and headings name them.
 SHARE_OF: Mapping[Accrual, str] = {"always": "all rounds", "available": "the rounds it was available for"}
+#: The same if there are no rounds.
+SHARE_OF_TURNS: Mapping[Accrual, str] = {"always": "all turns", "available": "the turns given while it was there"}
 #: The default guaranteed rate, in turns per round: that of the paper's experiments.
 DEFAULT_RATE = 0.15
 #: The key of the balances in the state of amended queues. It differs from that of other queues, so that versions that

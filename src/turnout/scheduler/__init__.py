@@ -10,6 +10,7 @@ from turnout.scheduler.audit.explain import explain_closed_round
 from turnout.scheduler.features import PAPER_FEATURES, ClientStatus, Feature, Features, FleetStatus, Statuses
 from turnout.scheduler.journal.amendments import Amendment
 from turnout.scheduler.journal.backup import back_up_fleet
+from turnout.scheduler.journal.ended import RecordedTurn
 from turnout.scheduler.journal.events import FleetEvent, LateTime, RecordedRound
 from turnout.scheduler.journal.figures import WriterFigures
 from turnout.scheduler.journal.journal import is_fleet
@@ -35,7 +36,8 @@ from turnout.scheduler.reporter import Reporter
 from turnout.scheduler.rounds.history import JUDGED_AFTER, ClientHistory
 from turnout.scheduler.scheduler import Scheduler
 from turnout.scheduler.settings import SchedulerOptions, SchedulerSettings
-from turnout.scheduler.slots.records import FilledSlots
+from turnout.scheduler.slots.records import FilledSlots, Flight
+from turnout.scheduler.slots.state import SlotFleet
 from turnout.scheduler.slots.turns import GivenTurn, Wait
 from turnout.scheduler.status import SchedulerStatus
 
@@ -64,12 +66,14 @@ __all__ = [
     "FleetReader",
     "FleetStatus",
     "FleetTotals",
+    "Flight",
     "Follower",
     "GivenTurn",
     "LateTime",
     "OpenRound",
     "RecordedOffer",
     "RecordedRound",
+    "RecordedTurn",
     "ReplayStart",
     "Reporter",
     "Scheduler",
@@ -77,6 +81,7 @@ __all__ = [
     "SchedulerOptions",
     "SchedulerSettings",
     "SchedulerStatus",
+    "SlotFleet",
     "StaleError",
     "Statuses",
     "Summary",

@@ -133,7 +133,7 @@ class RunPlan:
                 )
         defaults = {"seed": self.seed, "availability": world.availability}
         if self.concurrency is not None:
-            defaults |= {"cohort_size": 1, "guaranteed_rate": f"3/{4 * world.clients}"}
+            defaults |= slot_defaults(world.clients)
         settings = with_defaults(self.policy, settings, defaults)
         return make_policy(self.policy, world.clients, **settings), world
 
@@ -141,6 +141,11 @@ class RunPlan:
         """Builds a new policy and a new world, and returns a run that can be played, saved and restored."""
         policy, world = self.build()
         return RoundRun(policy, world) if self.concurrency is None else SlotRun(policy, world, self.concurrency)
+
+
+def slot_defaults(clients: int) -> dict[str, Any]:
+    """Returns the default settings of a policy without rounds: one client at a time, 3/4 of an equal share each."""
+    return {"cohort_size": 1, "guaranteed_rate": f"3/{4 * clients}"}
 
 
 def _canonical(value: Any) -> Any:

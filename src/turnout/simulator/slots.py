@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError, StateError
-from turnout.kernel.arrays import BoolArray, as_count, as_number, saved_value
+from turnout.kernel.arrays import as_count, as_number, saved_value
 from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport
 from turnout.kernel.slots.turns import InFlight, StartedTurn
 from turnout.policies.base import SelectionPolicy, prefixed, subset
@@ -122,10 +122,21 @@ class SlotRun:
         self.decisions, self._next, self._world_round = counts["decisions"], counts["next"], counts["world_round"]
         self.now = now
 
-    def decide(self) -> None:
-        """Ends turns until a slot is free and a client is available, and gives one turn."""
-        while not self._try_to_give():
+    def decide(self) -> RoundRecord:
+        """Ends turns until a slot is free and a client is available, gives one turn, and returns its record.
+
+        The result is not learned yet, and a world that trains has not trained yet.
+        """
+        return self._give(self.next_offer())
+
+    def next_offer(self) -> RoundOffer:
+        """Ends turns until a slot is free and a client is available, and returns the offer for this slot.
+
+        The clients that are training are available in it.
+        """
+        while (offer := self._offer_for_slot()) is None:
             self._finish_one(heapq.heappop(self._flights))
+        return offer
 
     def next_end(self, total: int) -> Flight:
         """Gives turns until one must end first; returns that turn, which must be given to `end` with its report.
@@ -135,8 +146,8 @@ class SlotRun:
         Args:
             total: The number of turns to give in the whole run; fewer than that have ended.
         """
-        while self.decisions < total and self._try_to_give():
-            pass
+        while self.decisions < total and (offer := self._offer_for_slot()) is not None:
+            self._give(offer)
         if not self._flights:
             raise StateError(f"all {total:,} turns of the run have ended")
         return heapq.heappop(self._flights)
@@ -150,26 +161,28 @@ class SlotRun:
             self._next += 1
         return records
 
-    def _try_to_give(self) -> bool:
-        """Gives a turn if a slot is free and a client is available; returns False if a turn must end first."""
+    def _offer_for_slot(self) -> RoundOffer | None:
+        """Returns the next offer if a slot is free and a client is available; None if a turn must end first."""
         if len(self._flights) >= self.concurrency:
-            return False
+            return None
         for _ in range(MOST_EMPTY + 1):
             offer = self._offer()
-            idle = offer.available & self.in_flight.idle
-            if idle.any():
-                self._give(offer, idle)
-                return True
+            if (offer.available & self.in_flight.idle).any():
+                return offer
             if self._flights:
-                return False
+                return None
             self._pass_time()
         raise StateError(f"no client was available in {MOST_EMPTY:,} offers in a row: the run cannot go on")
 
-    def _give(self, offer: RoundOffer, idle: BoolArray) -> None:
-        decision = self.decisions + 1
-        visible = offer.restricted(idle, 1)
+    def visible(self, offer: RoundOffer) -> RoundOffer:
+        """Returns what the policy sees of an offer: the clients that are idle, and one place."""
+        visible = offer.restricted(offer.available & self.in_flight.idle, 1)
         known = visible if self.policy.requires_expected_times else visible.without_truth()
-        selection = self.policy.ask(replace(known, round=decision))
+        return replace(known, round=self.decisions + 1)
+
+    def _give(self, offer: RoundOffer) -> RoundRecord:
+        decision, visible = self.decisions + 1, offer.restricted(offer.available & self.in_flight.idle, 1)
+        selection = self.policy.ask(self.visible(offer))
         if len(selection.clients) != 1:
             raise SettingError(
                 f"{self.policy.name} selected {len(selection.clients)} clients for one slot: it cannot fill slots"
@@ -185,7 +198,9 @@ class SlotRun:
         end = self.now + float(played.exchange_times[0])
         metrics = {**played.metrics, STARTED: self.now, FINISHED: end}
         report = replace(played, round=decision, available=turn.earning(), metrics=metrics)
-        heapq.heappush(self._flights, Flight(end, decision, RoundRecord(selection, report)))
+        record = RoundRecord(selection, report)
+        heapq.heappush(self._flights, Flight(end, decision, record))
+        return record
 
     def _finish_one(self, flight: Flight) -> None:
         report = flight.record.report

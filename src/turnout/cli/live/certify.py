@@ -112,7 +112,7 @@ def verify(
 
 
 def _print_summary(console: Console, certificate: Mapping[str, Any]) -> None:
-    """Prints which rounds are not part of the record, if there are any."""
+    """Prints which rounds or turns are not part of the record, if there are any."""
     if "summary" in certificate:
         clock = "decision" if _has_slots(certificate) else "round"
         console.print(

@@ -45,12 +45,23 @@ PRICE_ROWS = {
 }
 
 
+#: The headings that differ without rounds.
+SLOT_HEADINGS = {
+    "threshold": "expected time of the selected client",
+    "objective": "objective of the selected client",
+    "behind": "turns behind, this decision included",
+    "longer": "the turn would take longer by",
+}
+
+
 def explain(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File of a fleet, or store of runs.")],
     client: Annotated[
         str, typer.Argument(metavar="CLIENT", help="Id of the client; in a store of runs its row, from 0.")
     ],
-    round_: Annotated[int | None, typer.Option("--round", min=1, help="Round; by default the newest.")] = None,
+    round_: Annotated[
+        int | None, typer.Option("--round", min=1, help="Round, or turn without rounds; by default the newest.")
+    ] = None,
     run: Annotated[
         int | None, typer.Option(min=1, help="Number of the run in a store; by default the only one.")
     ] = None,
@@ -71,6 +82,8 @@ def explain(
     table = Table(show_header=False)
     for name, (heading, unit) in (PRICE_ROWS if found.unit == "seconds" else ROWS).items():
         value = getattr(found, name)
+        if found.moment != "round":
+            heading = SLOT_HEADINGS.get(name, heading.replace("rounds until", f"{found.moment}s until"))
         if value is not None:
             table.add_row(heading, f"{value:,.4g} {unit}".rstrip() if isinstance(value, float) else f"{value:,}")
     if found.instead:

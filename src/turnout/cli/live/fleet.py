@@ -21,7 +21,7 @@ from turnout.cli.live.promise import behind_words, certificate_table, explain_ce
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Certificate
-from turnout.scheduler import Finding, Scheduler, SchedulerStatus, Turn, examine
+from turnout.scheduler import Finding, FleetReader, Scheduler, SchedulerStatus, Turn, examine
 from turnout.store.files.atomic import atomic_write
 
 fleet = typer.Typer(no_args_is_help=True, help="Inspect and maintain the file of a live fleet.")
@@ -36,17 +36,20 @@ MAX_SHOWN = 20
 def status(file: FleetArgument, json: JsonOption = False) -> None:
     """Show the open round, pending, failed and late clients, the promise and who is behind, and back-offs.
 
+    Without rounds, it shows the turns under way, with their ages and deadlines.
+
     Example: turnout fleet status fleet.turnout
     """
     with Scheduler.open(file, read_only=True) as scheduler:
         found, ids = scheduler.status(), scheduler.clients
+        training = [] if found.slots is None else _training(file)
         promise = scheduler.certificate() if ids and scheduler.has_guarantee else None
     if json:
         known = None if promise is None else promise_to_dict(promise.summary(), ids)
         print_json({**asdict(found), "resting": found.backing_off, "promise": known})  # resting: the former name
         return
     table = _table("", "", title=str(file), show_header=False)
-    for heading, lines in _status_rows(found, promise, ids):
+    for heading, lines in _status_rows(found, promise, ids, training):
         table.add_row(heading, Text("\n").join(printable(line) for line in lines))
     Console().print(table)
 
@@ -108,7 +111,7 @@ def history(
         turns, reliability = scheduler.history(client), scheduler.reliability(client)
         row = scheduler.rows([client])[0]
         promise = scheduler.certificate() if scheduler.has_guarantee else None
-        guarantee = scheduler.policy.guarantee
+        guarantee, noun = scheduler.policy.guarantee, _noun(scheduler)
     is_chosen = guarantee is not None and guarantee.paid == "chosen"
     counted = sum(turn.kind == "arrived" or (is_chosen and turn.kind is not None) for turn in turns)
     behind, owed = (None, None) if promise is None else (float(promise.behind[row]), float(promise.owed[row]))
@@ -118,7 +121,7 @@ def history(
         print_json({**known, "turns": rows})
         return
     suffix = "" if promise is None else f"; {_standing(promise, int(row))}"
-    Console().print(_turns_table(turns, client))
+    Console().print(_turns_table(turns, client, noun))
     selections = f"selected {len(turns):,} times, of which {counted:,} count as turns"
     Console(highlight=False, soft_wrap=True).print(f"{selections}, reliability {reliability:.2f}{suffix}")
 
@@ -162,19 +165,29 @@ def doctor(file: FleetArgument, json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
+def _training(file: Path) -> list[str]:
+    """Returns the turns under way of a fleet without rounds, with their ages and deadlines."""
+    with FleetReader(file) as reader:
+        return [
+            f"{turn.id}, turn {flight.decision:,}: {_age(flight.deadline, flight.elapsed)}"
+            for flight, turn in reader.in_flight()
+            if turn.kind is None
+        ]
+
+
 def _status_rows(
-    found: SchedulerStatus, promise: Certificate | None, ids: list[str]
+    found: SchedulerStatus, promise: Certificate | None, ids: list[str], training: list[str]
 ) -> Iterator[tuple[str, list[str]]]:
     yield "clients", [f"{found.clients:,}, {found.retired:,} of them retired"]
     if found.is_open:
-        yield "round", [f"{found.round}, open for {found.elapsed:.1f} s; {_deadline(found)}"]
+        yield "round", [f"{found.round}, open {_age(found.deadline, found.elapsed)}"]
         yield "reported", [f"{len(found.arrived)} of {found.wanted} required", *_shorten(found.arrived)]
         pending = f"{len(found.out)} since {found.elapsed:.1f} s" if found.out else "none"
         yield "pending", [pending, *_shorten(found.out)]
     elif found.slots is not None:
         yield "turns", [f"{found.round:,} were given; {len(found.out)} of {found.slots} slots are in use"]
-        if found.out:
-            yield "training", _shorten(found.out)
+        if training:
+            yield "training", _shorten(training)
     else:
         yield "round", [f"{found.round} is closed, no round is open" if found.round else "no round was opened yet"]
     unit = "round" if found.slots is None else "turn"
@@ -190,12 +203,12 @@ def _status_rows(
         yield "notes", found.notices
 
 
-def _deadline(found: SchedulerStatus) -> str:
-    if found.deadline is None:
-        return "no deadline"
-    left = found.deadline - found.elapsed
+def _age(deadline: float | None, elapsed: float) -> str:
+    if deadline is None:
+        return f"for {elapsed:.1f} s; no deadline"
+    left = deadline - elapsed
     relative = f"{left:.1f} s left" if left > 0 else f"exceeded by {-left:.1f} s"
-    return f"deadline {found.deadline:.1f} s, {relative}"
+    return f"for {elapsed:.1f} s; deadline {deadline:.1f} s, {relative}"
 
 
 def _shorten(lines: list[str]) -> list[str]:
@@ -240,11 +253,16 @@ def _standing(promise: Certificate, row: int) -> str:
     )
 
 
-def _turns_table(turns: list[Turn], client: str) -> Table:
+def _noun(scheduler: Scheduler) -> str:
+    """Returns what the number of a turn counts."""
+    return "round" if scheduler.settings.concurrency is None else "turn"
+
+
+def _turns_table(turns: list[Turn], client: str, noun: str) -> Table:
     """Returns the table of a client's turns, with a column for losses if the client reported any."""
     has_losses = any(turn.loss is not None for turn in turns)
     heading = ["loss"] if has_losses else []
-    headings = ("round", "outcome", "seconds", *heading, "why", "late after", "reported (UTC)")
+    headings = (noun, "outcome", "seconds", *heading, "why", "late after", "reported (UTC)")
     table = _table(*headings, title=printable(client))
     for turn in turns:
         loss = ["" if turn.loss is None else f"{turn.loss:.4g}"] if has_losses else []
@@ -274,7 +292,7 @@ def _turn_dict(turn: Turn) -> dict[str, Any]:
 
 
 def _table(*headings: str, title: str | Text = "", show_header: bool = True) -> Table:
-    numbers = ("round", "seconds", "loss", "late after")
+    numbers = ("round", "turn", "seconds", "loss", "late after")
     table = Table(title=title or None, show_header=show_header)
     for heading in headings:
         table.add_column(heading, justify="right" if heading in numbers else "left")

@@ -32,7 +32,8 @@ def backup(
         task = progress.add_task("pages", total=None)
         back_up_fleet(file, copy, lambda done, total: progress.update(task, completed=done, total=total))
     with FleetReader(copy) as reader:
-        _say(f"{copy} has all {reader.round:,} closed rounds of {len(reader.ids):,} clients.")
+        rounds = "closed rounds" if reader.settings.concurrency is None else "turns"
+        _say(f"{copy} has all {reader.round:,} {rounds} of {len(reader.ids):,} clients.")
 
 
 def compact(file: FleetArgument) -> None:
@@ -53,7 +54,8 @@ def compact(file: FleetArgument) -> None:
         settings = scheduler.settings
     with FleetReader(file) as reader:
         summary = reader.summary()
-    kept = f"rounds after {summary.round:,} are kept" if summary.round else "all rounds are kept"
+    rounds = "rounds" if settings.concurrency is None else "turns"
+    kept = f"{rounds} after {summary.round:,} are kept" if summary.round else f"all {rounds} are kept"
     _say(f"{file} has {file.stat().st_size / 1e6:,.1f} MB now, {before / 1e6:,.1f} MB before; {kept}.")
     if settings.keep_rounds is None and settings.keep_offers is None:
         _say("To keep less, set a limit first: turnout fleet amend FILE --keep-rounds 5000 --keep-offers 1000")
@@ -132,7 +134,8 @@ def repair(
     with FleetReader(file, accept_older=True) as reader:
         features = reader.features
     with Scheduler.open(file, features=features, accept_older=True) as scheduler:
-        _say(f"{file} continues after round {scheduler.round:,}.")
+        noun = "round" if scheduler.settings.concurrency is None else "turn"
+        _say(f"{file} continues after {noun} {scheduler.round:,}.")
 
 
 def _opened(file: Path) -> Scheduler:

@@ -19,6 +19,7 @@ from turnout.cli.options import JsonOption, SettingOption, contenders, print_jso
 
 #: Row headings and decimal places of the figures of a replay.
 ROWS = {
+    "updates_per_second": ("updates per second", 4),
     "mean_round": ("mean round, s", 2),
     "p95_round": ("95 % of rounds within, s", 2),
     "least_share": ("least share", 3),
@@ -31,6 +32,10 @@ ROWS = {
 }
 
 
+#: The headings that differ without rounds.
+SLOT_HEADINGS = {"mean_round": "mean turn, s", "p95_round": "95 % of turns within, s"}
+
+
 def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File of a live fleet, or store of runs.")],
     policy: Annotated[str | None, typer.Option(help="Name of the policy; by default the recorded one.")] = None,
@@ -41,7 +46,7 @@ def replay(
     draws: Annotated[int, typer.Option(min=2, help="Number of samples of times that were not recorded.")] = 20,
     json: JsonOption = False,
 ) -> None:
-    """Replay recorded rounds under another policy or other settings, and compare.
+    """Replay recorded rounds, or turns without rounds, under another policy or other settings, and compare.
 
     Each figure is marked as exact, or as estimated with a 95 % prediction interval. The file is not changed.
 
@@ -71,13 +76,17 @@ def _print(found: Replayed, where: str, policy: str) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     settings = ", ".join(f"{name}={value}" for name, value in found.settings.items())
     other = f"{found.policy} ({settings})" if settings else found.policy
-    console.print(f"{where}: {found.rounds} rounds, {found.choices:,} selections by {policy}; replayed by {other}")
+    given = f"{found.rounds} rounds, {found.choices:,} selections"
+    if found.slots is not None:
+        given = f"{found.rounds:,} turns in {found.slots} slots, given"
+    console.print(f"{where}: {given} by {policy}; replayed by {other}")
     console.print(f"promise: {found.promise}")
     table = Table()
     for heading in ("", "recorded", "replayed", ""):
         table.add_column(heading, justify="right" if heading else "left")
     for figure in found.figures:
         heading, digits = ROWS[figure.name]
+        heading = heading if found.slots is None else SLOT_HEADINGS.get(figure.name, heading)
         if figure.name == "least_share":
             heading = f"{heading} {found.share_of}"
         value = "" if figure.name.startswith("other") else format_interval(figure.recorded, math.nan, digits)

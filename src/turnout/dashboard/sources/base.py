@@ -10,7 +10,7 @@ from turnout.dashboard.sources.ledger import Ledger
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
 from turnout.policies.explain.explanation import Explanation
-from turnout.scheduler import OpenRound, Turn, WriterFigures
+from turnout.scheduler import Flight, OpenRound, Turn, WriterFigures
 
 
 class Source(Protocol):
@@ -61,6 +61,9 @@ class Source(Protocol):
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
         """Returns the open round and its turns; None if no round is open."""
+
+    def in_flight(self) -> list[tuple[Flight, Turn]]:
+        """Returns the turns under way of a fleet without rounds, with the outcomes reported so far."""
 
     def writer(self) -> tuple[WriterFigures, int] | None:
         """Returns figures about the process that writes the fleet, and the age of its snapshot in rounds."""

@@ -11,17 +11,25 @@ from typing import Any
 import numpy as np
 
 from turnout.analysis.metrics import jain_index
+from turnout.analysis.slots import SlotFigures, slot_figures, turn_clocks
 from turnout.errors import TurnoutError
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.policies.registry import guarantee_of
+from turnout.policies.registry import guarantee_of, with_defaults
+from turnout.simulator.plans import slot_defaults
+from turnout.simulator.slots import FINISHED, STARTED
 from turnout.store import RoundColumns, RunInfo, RunStore
+
+#: The metrics of turns without rounds that are times of the run.
+CLOCKS = (STARTED, FINISHED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Digest:
     """Summary of a run: durations of its rounds, turns of its clients, and metrics (rounds and values by name).
 
-    `shortfall` is how far any client was ever behind the reference rate of the store, of all rounds, in turns.
+    Without rounds, a decision counts as a round that lasts until the next one, and metrics are ordered by the end of
+    the turns: their rounds are the numbers of turns that had ended. `shortfall` is how far any client was ever behind
+    the reference rate of the store, of all rounds, in turns. `clock` is when each round, or turn in that order, ended.
     """
 
     rounds: int
@@ -29,6 +37,15 @@ class Digest:
     turns: IntArray
     metrics: dict[str, tuple[IntArray, FloatArray]]
     shortfall: float | None
+    clock: FloatArray
+    slots: SlotFigures | None = None
+
+    @property
+    def staleness(self) -> float | None:
+        """The mean staleness of updates, in versions if these are recorded, else in updates; None with rounds."""
+        if self.slots is None:
+            return None
+        return float(self.metrics["staleness"][1].mean()) if "staleness" in self.metrics else self.slots.mean_staleness
 
     @property
     def figures(self) -> dict[str, float | None]:
@@ -41,6 +58,9 @@ class Digest:
             "jain": jain_index(self.turns),
             "shortfall": self.shortfall,
             "accuracy": None if "accuracy" not in self.metrics else float(self.metrics["accuracy"][1][-1]),
+            "rate": None if self.slots is None else self.slots.updates_per_second,
+            "mean_turn": None if self.slots is None else self.slots.mean_turn,
+            "staleness": self.staleness,
         }
 
 
@@ -68,7 +88,10 @@ def reference_rate_of(infos: Iterable[RunInfo]) -> float | None:
 def _guaranteed_rate(info: RunInfo) -> float | None:
     """Returns the common rate that a run guarantees; None if there is none, or its policy cannot be built here."""
     try:
-        guarantee = guarantee_of(str(info.plan["policy"]), info.clients, dict(info.plan.get("settings") or {}))
+        policy, settings = str(info.plan["policy"]), dict(info.plan.get("settings") or {})
+        if info.plan.get("concurrency") is not None:
+            settings = with_defaults(policy, settings, slot_defaults(info.clients))
+        guarantee = guarantee_of(policy, info.clients, settings)
     except (TurnoutError, LookupError, TypeError, ValueError):
         return None
     rate = None if guarantee is None else guarantee.rate
@@ -91,11 +114,19 @@ def largest_shortfall(columns: RoundColumns, rate: float) -> float:
 
 def _make_digest(columns: RoundColumns, reference_rate: float | None) -> Digest:
     shortfall = None if reference_rate is None else largest_shortfall(columns, reference_rate)
+    is_timed = FINISHED in columns.metrics
+    order = np.argsort(columns.metrics[FINISHED], kind="stable") if is_timed else np.arange(len(columns))
     metrics: dict[str, Any] = {}
     for name, values in columns.metrics.items():
         known = np.isfinite(values)
         if (absent := columns.absent.get(f"metrics.{name}")) is not None:
             known &= ~absent
-        if known.any():
-            metrics[name] = (columns.rounds[known], values[known])
-    return Digest(len(columns), columns.durations, columns.turns, metrics, shortfall)
+        if known.any() and name not in CLOCKS:
+            known = known[order]
+            metrics[name] = (columns.rounds[known], values[order][known])
+    if not is_timed:
+        durations = columns.durations
+        return Digest(len(columns), durations, columns.turns, metrics, shortfall, np.cumsum(durations))
+    started, finished = turn_clocks(columns)
+    between = np.diff(started, prepend=0.0)
+    return Digest(len(columns), between, columns.turns, metrics, shortfall, finished[order], slot_figures(columns))

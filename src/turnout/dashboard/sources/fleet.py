@@ -12,7 +12,7 @@ import numpy as np
 from turnout.dashboard.sources.base import align_reasons
 from turnout.dashboard.sources.ledger import EVERY_ROUND_UP_TO, Ledger, PlayedRound
 from turnout.dashboard.sources.training import read_training_metrics
-from turnout.errors import ReportError, SettingError
+from turnout.errors import ReportError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
 from turnout.policies.explain.explanation import Explanation
@@ -21,6 +21,7 @@ from turnout.scheduler import (
     Amendment,
     FleetEvent,
     FleetReader,
+    Flight,
     OpenRound,
     RecordedRound,
     Scheduler,
@@ -38,21 +39,18 @@ SHOWN_AMENDMENTS = 5
 class FleetSource:
     """The source of a live fleet."""
 
+    _no_deadline = "No deadline is set: a round stays open until every selected client replies or the round is closed."
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._reader = FleetReader(path)
         try:
-            if self._reader.settings.concurrency is not None:
-                raise SettingError(
-                    f"{path} is a fleet without rounds, which the dashboard does not show yet: read its status, its "
-                    "certificate and its explanations instead"
-                )
             self._follower = self._reader.follow()
         except BaseException:
             self._reader.close()
             raise
         self.trouble: str | None = None
-        self.ledger = Ledger(debts_from=self._follower.fleet.round, first_after=self._follower.summary.round)
+        self.ledger = self._make_ledger()
         self._add_dropped_rounds()
         self._events = self._reader.last_event
         self._amendments: list[Amendment] = []
@@ -134,6 +132,10 @@ class FleetSource:
         """Returns the open round and its turns; None if no round is open."""
         return self._reader.open_round()
 
+    def in_flight(self) -> list[tuple[Flight, Turn]]:
+        """Returns an empty list: all turns of a round are those of the open round."""
+        return []
+
     def writer(self) -> tuple[WriterFigures, int] | None:
         """Returns figures about the process that writes the fleet, and the age of its snapshot in rounds."""
         return self._reader.writer_figures(), self._reader.snapshot_age()
@@ -150,20 +152,18 @@ class FleetSource:
 
     def notices(self) -> list[str]:
         """Returns messages about the settings and about data that are not recorded."""
-        notices = []
+        notices, noun = [], self.ledger.noun
         if self._reader.settings.deadline is None:
-            notices.append(
-                "No deadline is set: a round stays open until every selected client replies or the round is closed."
-            )
+            notices.append(self._no_deadline)
         if self.ledger.first_after:
             notices.append(
-                f"Rounds up to {self.ledger.first_after:,} are no longer kept (keep_rounds). Totals contain them, "
-                "charts begin with the next round."
+                f"{noun.capitalize()}s up to {self.ledger.first_after:,} are no longer kept (keep_rounds). Totals "
+                f"contain them, charts begin with the next {noun}."
             )
         if self.ledger.debts_from > self.ledger.first_after:
             notices.append(
-                f"Availability up to round {self.ledger.debts_from:,} is no longer stored because this fleet is large. "
-                "Debts are shown from the next round on."
+                f"Availability up to {noun} {self.ledger.debts_from:,} is no longer stored because this fleet is "
+                f"large. Debts are shown from the next {noun} on."
             )
         notices.extend(
             f"The settings were {amendment.sentence()}." for amendment in self._amendments[-SHOWN_AMENDMENTS:]
@@ -182,6 +182,9 @@ class FleetSource:
     def close(self) -> None:
         """Closes the file."""
         self._reader.close()
+
+    def _make_ledger(self) -> Ledger:
+        return Ledger(debts_from=self._follower.fleet.round, first_after=self._follower.summary.round)
 
     def _add_dropped_rounds(self) -> None:
         """Adds the clients that joined, and the turns that were taken, in rounds that are no longer kept."""

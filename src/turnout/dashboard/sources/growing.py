@@ -40,6 +40,12 @@ class GrowingArray:
         self._buffer[self._count : needed] = new
         self._count = needed
 
+    def set(self, index: int, value: float) -> None:
+        """Replaces a value that was appended before."""
+        if not 0 <= index < self._count:
+            raise IndexError(f"index must be at least 0 and less than {self._count}, got {index}")
+        self._buffer[index] = value
+
 
 class AvailabilityMasks:
     """Bit masks of the available clients by round, limited to `max_bytes`; the oldest rounds are dropped first."""

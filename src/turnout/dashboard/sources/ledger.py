@@ -11,13 +11,13 @@ import numpy as np
 
 from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingArray
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
-from turnout.kernel.certificate import Certificate, PromiseSummary
+from turnout.kernel.certificate import Certificate, Clock, PromiseSummary
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import Accrual, FairnessQueues
 from turnout.kernel.rounds import RoundReport, round_seconds
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.rbcsf.change import ChangeDetector
-from turnout.scheduler import JUDGED_AFTER, KINDS, OUTRUN, SURPLUS, ClientHistory, FleetTotals
+from turnout.scheduler import ARRIVED, JUDGED_AFTER, KINDS, OUTRUN, SURPLUS, ClientHistory, FleetTotals
 
 #: Threshold of Page's test for changed exchange times, in mean prediction errors of the client. With exponentially
 #: distributed times the false alarm rate is 1 in 10,000 turns; doubled times are detected after about ten turns.
@@ -50,6 +50,8 @@ _PER_TURN = {
 #: The reasons of a selection that are shown for each client.
 TURN_REASONS = ("optimistic", "owed", "usual", "behind", "price")
 UNKNOWN = -1
+#: The kind of a turn without rounds that has not ended yet, after those of `turnout.scheduler.KINDS`.
+UNDER_WAY = len(KINDS)
 _FAIRNESS_SERIES = ("rounds", "worst", "mean", "p95", "least_share", "behind")
 _PER_CLIENT = {
     "turns": 0,
@@ -110,8 +112,11 @@ class Ledger:
 
     `policy` is the policy that selected the cohorts, in its state after the last report it learned from; debts and
     certificates come from it. Debts are known for rounds after `debts_from`. The first round is that after
-    `first_after`: earlier ones are no longer kept, and only part of the totals.
+    `first_after`: earlier ones are no longer kept, and only part of the totals. `slots` is their number if there are no
+    rounds; then the number of a round is that of a decision.
     """
+
+    slots: int | None = None
 
     def __init__(self, *, debts_from: int = 0, first_after: int = 0) -> None:
         self.policy: SelectionPolicy | None = None
@@ -156,6 +161,11 @@ class Ledger:
     def fairness_series(self) -> dict[str, FloatArray]:
         """By round: the worst debt, mean debt, 95th percentile of the debts, least share, and most turns behind."""
         return {name: column.values for name, column in self._fairness_series.items()}
+
+    @property
+    def noun(self) -> Clock:
+        """What the numbers of `rounds` count: "round", or "decision" if there are no rounds."""
+        return "round" if self.slots is None else "decision"
 
     @property
     def last_round(self) -> int:
@@ -209,6 +219,31 @@ class Ledger:
         retired: BoolArray = self.counters["left_in"] != UNKNOWN
         return retired
 
+    def accruing(self, rows: IntArray, numbers: IntArray) -> BoolArray | None:
+        """Returns in which rounds clients accrue turns, shape (rounds, clients); None if that is not recorded."""
+        if self.queues is not None and self.queues.accrual == "available":
+            return self.availability.get(rows, numbers)
+        return np.ones((len(numbers), len(rows)), dtype=np.bool_)
+
+    def payments(self, rows: IntArray) -> tuple[BoolArray, BoolArray | None]:
+        """Returns with which rounds turns count, shape (rounds, clients); and None, because none count between them."""
+        chosen, arrived = self.participation(rows)
+        return (arrived if self.paid == "contributed" else chosen), None
+
+    def participation(self, rows: IntArray) -> tuple[BoolArray, BoolArray]:
+        """Returns whether each client was chosen, and whether it arrived, each of shape (rounds, clients)."""
+        column_of = np.full(self.clients, -1, dtype=np.int64)
+        column_of[rows] = np.arange(len(rows))
+        columns = column_of[self.turn_column("chosen")]
+        selected = columns >= 0
+        rounds = np.repeat(np.arange(len(self)), np.diff(self.starts))[selected]
+        chosen = np.zeros((len(self), len(rows)), dtype=np.bool_)
+        chosen[rounds, columns[selected]] = True
+        arrived = np.zeros_like(chosen)
+        is_arrival = self.turn_column("kinds")[selected] == ARRIVED
+        arrived[rounds[is_arrival], columns[selected][is_arrival]] = True
+        return chosen, arrived
+
     def certificate(self) -> Certificate | None:
         """Returns what every client was promised and got, and since when; None if the policy guarantees nothing."""
         certified = self._certify()
@@ -231,6 +266,7 @@ class Ledger:
                 certificate,
                 broken_since=self._broken_since.copy() if self._knows_broken_since else None,
                 retired=self.retired if self.retired.any() else None,
+                clock=self.noun,
             )
             known = self._certified = (self._changes, self.policy, certificate, certificate.summary())
         return known[2:]
@@ -439,6 +475,11 @@ class Ledger:
         else:
             counters["volunteered"][: len(report.available)] += report.available
             self.availability.add(report.round, report.available)
+        self._count_times(played, predicted, arrived_before)
+
+    def _count_times(self, played: PlayedRound, predicted: FloatArray, arrived_before: IntArray) -> None:
+        """Updates what is known about the times of the clients that have returned, or have not."""
+        report, counters = played.report, self.counters
         returned = played.kinds < OUTRUN
         timed = returned & (report.exchange_times > 0)  # the times of forgotten clients are erased
         if self._owns_history:

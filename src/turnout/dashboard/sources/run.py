@@ -17,8 +17,8 @@ from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation
 from turnout.policies.registry import make_policy, with_defaults
 from turnout.policies.wrappers.guarantee import MostOwed
-from turnout.scheduler import KINDS, OpenRound, Turn, WriterFigures
-from turnout.simulator.plans import RunPlan
+from turnout.scheduler import KINDS, Flight, OpenRound, Turn, WriterFigures
+from turnout.simulator.plans import RunPlan, slot_defaults
 from turnout.store import RunInfo, RunStore
 
 _KIND_OF = {outcome: KINDS.index(outcome) for outcome in OUTCOMES}
@@ -29,7 +29,7 @@ class RunSource:
 
     def __init__(self, store: RunStore, info: RunInfo) -> None:
         self._store, self.info = store, info
-        self.ledger = Ledger()
+        self.ledger = self._make_ledger()
         self.trouble: str | None = None
         self.ledger.policy, self.trouble = _make_policy(info)
         self.ledger.join(info.clients)
@@ -102,6 +102,10 @@ class RunSource:
         """Returns None: a run records closed rounds only."""
         return None
 
+    def in_flight(self) -> list[tuple[Flight, Turn]]:
+        """Returns an empty list: a run records only turns that have ended."""
+        return []
+
     def writer(self) -> tuple[WriterFigures, int] | None:
         """Returns None: a run is complete when it is written."""
         return None
@@ -121,6 +125,9 @@ class RunSource:
     def extra_flags(self) -> dict[str, BoolArray]:
         """Returns an empty dict: a run has no flags of its own."""
         return {}
+
+    def _make_ledger(self) -> Ledger:
+        return Ledger()
 
     def _tell(self, report: RoundReport) -> None:
         if self.ledger.policy is None:
@@ -145,6 +152,8 @@ def _make_policy(info: RunInfo) -> tuple[SelectionPolicy | None, str | None]:
     plan = info.plan
     try:
         required = {"seed": plan.get("seed", 0), "allow_infeasible": True}
+        if plan.get("concurrency") is not None:
+            required |= slot_defaults(info.clients)
         name, settings = str(plan["policy"]), dict(plan.get("settings") or {})
         policy = make_policy(name, info.clients, **with_defaults(name, settings, required))
         return (_counting_policy(policy) if plan.get("keep") == "choices" else policy), None
@@ -159,7 +168,11 @@ def _counting_policy(policy: SelectionPolicy) -> SelectionPolicy | None:
 
 def _to_played_round(record: RoundRecord) -> PlayedRound:
     report = record.report
-    kinds = np.zeros(len(report.clients), dtype=np.int64)
-    if report.outcomes is not None:
-        kinds = np.array([_KIND_OF[str(outcome)] for outcome in report.outcomes], dtype=np.int64)
-    return PlayedRound(report, kinds, report.exchange_times, align_reasons(record.selection, report))
+    return PlayedRound(report, kinds_of(report), report.exchange_times, align_reasons(record.selection, report))
+
+
+def kinds_of(report: RoundReport) -> IntArray:
+    """Returns the outcomes of a simulated report, as indices of `turnout.scheduler.KINDS`."""
+    if report.outcomes is None:
+        return np.zeros(len(report.clients), dtype=np.int64)
+    return np.array([_KIND_OF[str(outcome)] for outcome in report.outcomes], dtype=np.int64)

@@ -1,6 +1,6 @@
 // Charts: a thin layer over Plotly, which is loaded after the page shows its first numbers.
 import { h } from './dom.js';
-import { plain } from './format.js';
+import { plain, words } from './format.js';
 
 const drawn = new Set();
 let library = null;
@@ -206,4 +206,4 @@ export const mapHeight = (ids) => Math.min(1000, Math.max(200, ids.length * 15 +
 export const timeUnit = (most) => (most >= 7200 ? [3600, 'hours'] : most >= 600 ? [60, 'minutes'] : [1, 'seconds']);
 /** With more curves the legend would hide the chart; names are then shown on hover. */
 export const LEGEND_LIMIT = 8;
-export const roundAxis = { title: 'round', tickformat: ',d', hoverformat: ',d' };
+export const roundAxis = { get title() { return words.round; }, tickformat: ',d', hoverformat: ',d' };

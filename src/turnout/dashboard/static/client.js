@@ -5,7 +5,7 @@ import { h } from './dom.js';
 import {
   badge, box, card, cards, certificate, charts, clientLink, facts, flagLegend, muted, navigation, renderSlot, roundLink,
 } from './parts.js';
-import { count, number, seconds, share, short, span, turns } from './format.js';
+import { count, number, seconds, share, short, span, turns, words } from './format.js';
 
 const FOLLOWED_CLIENTS = 100_000;
 const MARKERS = { failed: ['bad', 'x'], late: ['warn', 'diamond'] };
@@ -15,8 +15,8 @@ function strip({ strip: data }, from) {
   const rounds = x.map((first) => span(first, width));
   return chart({
     id: 'client-strip', from, wide: true, height: 150, title: 'When was the client available, and when was it chosen?',
-    caption: `Each bar is ${width === 1 ? 'a round' : `${count(width)} rounds`}: the share in which the client was ` +
-      `available and, in front, the share in which it was chosen. ${available ? '' : 'Availability is not recorded.'}`,
+    caption: `Each bar is ${width === 1 ? `a ${words.round}` : `${count(width)} ${words.rounds}`}: the share in which ` +
+      `the client was available and, in front, the share in which it was chosen. ${available ? '' : 'Availability is not recorded.'}`,
     traces: (c) =>
       [
         available && {
@@ -54,7 +54,7 @@ function times({ times: data }, from) {
           y: shown.map((index) => data.seconds[index] ?? (name === 'failed' ? 0 : null)),
           customdata: shown.map((index) => data.round[index]), showlegend: shown.length > 0,
           text: shown.map((index) =>
-              `round ${count(data.round[index])}: ${data.outcome[index]}, ${seconds(data.seconds[index])} ` +
+              `${words.round} ${count(data.round[index])}: ${data.outcome[index]}, ${seconds(data.seconds[index])} ` +
                 `(predicted ${seconds(data.predicted[index])})`),
           hovertemplate: '%{text}<extra></extra>', cliponaxis: false,
           marker: {
@@ -79,9 +79,9 @@ function headCards(data) {
       data.rank != null && `Rank ${count(data.rank)} of ${count(data.about.clients)} by debt`,
       data.forfeited > 0 && `Forfeited: ${turns(data.forfeited)}`),
     card('Mean time', seconds(data.mean_seconds), data.reliability != null && `Reliability ${share(data.reliability)}`),
-    card('Available in', data.volunteered == null ? '–' : `${count(data.volunteered)} rounds`,
-      data.joined ? `Joined after round ${count(data.joined)}` : 'Joined before the first round',
-      ['Last turn in round ', roundLink(data.last_round)]));
+    card('Available in', data.volunteered == null ? '–' : `${count(data.volunteered)} ${words.rounds}`,
+      data.joined ? `Joined after ${words.round} ${count(data.joined)}` : `Joined before the first ${words.round}`,
+      [`Last turn in ${words.round} `, roundLink(data.last_round)]));
 }
 
 function figures(why) {
@@ -89,11 +89,11 @@ function figures(why) {
   const worth = isPriced ? seconds : turns;
   return [
     ['Assumed time', seconds(why.seconds)], ['Usual time', seconds(why.usual)],
-    ['Behind, this round included', turns(why.behind)], ['May be behind', turns(why.allowed)],
-    [isPriced ? 'Price of a turn' : 'Owed', worth(why.owed)], ['Assumed slowest time', seconds(why.threshold)],
+    [`Behind, this ${words.round} included`, turns(why.behind)], ['May be behind', turns(why.allowed)],
+    [isPriced ? 'Price of a turn' : 'Owed', worth(why.owed)], [words.round === 'round' ? 'Assumed slowest time' : 'Assumed time of the chosen', seconds(why.threshold)],
     ['Objective', worth(why.objective)], ['Margin', worth(why.margin)],
     [isPriced ? 'Missing in the price' : 'Missing turns', worth(why.missing_turns)],
-    ['Its turn comes in', why.rounds_until == null ? '–' : `${count(why.rounds_until)} rounds`],
+    ['Its turn comes in', why.rounds_until == null ? '–' : `${count(why.rounds_until)} ${words.rounds}`],
     ['Change of the duration', seconds(why.longer)], ['Worth', worth(why.worth)],
   ].filter(([, value]) => value !== '–');
 }
@@ -118,17 +118,17 @@ function whyCard(data, slot, round) {
   const show = (number) => navigation.update({ round: Math.min(Math.max(1, number), rounds) });
   return h(
     'section', { class: 'card', id: 'why' },
-    h('h2', null, `Why was the client chosen or not chosen in round ${count(round)}?`),
-    h('div', { class: 'pager', role: 'group', 'aria-label': 'Step through rounds' },
+    h('h2', null, `Why was the client chosen or not chosen in ${words.round} ${count(round)}?`),
+    h('div', { class: 'pager', role: 'group', 'aria-label': `Step through ${words.rounds}` },
       h('button', { type: 'button', disabled: round <= 1, onclick: () => show(round - 1) }, '← Previous'),
       h('button', { type: 'button', disabled: round >= rounds, onclick: () => show(round + 1) }, 'Next →'),
       h('button', { type: 'button', onclick: () => show(rounds) }, 'Latest'),
-      h('label', null, 'Round ',
+      h('label', null, `${words.Round} `,
         h('input', {
           type: 'number', min: 1, max: rounds, value: round, onchange: (event) => show(Number(event.target.value) || 1),
         })),
       h('span', { class: 'muted' }, `of ${count(rounds)}`)),
-    slot?.waiting && muted('Replaying the rounds up to this one; this takes some seconds for long runs.'),
+    slot?.waiting && muted(`Replaying the ${words.rounds} up to this one; this takes some seconds for long runs.`),
     renderSlot(slot, explanation));
 }
 
@@ -152,11 +152,12 @@ const detail = (data, slots, settings) => [
       chart({
         id: 'client-debts', from: data, title: 'Is the debt of the client paid?',
         caption:
-          'The queue of owed turns after each round. It rises while the client waits, falls by one with each turn, ' +
-          'and never falls below 0.',
+          `The queue of owed turns after each ${words.round}. It rises while the client waits, falls by one with ` +
+          'each turn, and never falls below 0.',
         traces: (c) => [
           line(data.debts.x, data.debts.owed, 'owed', c.accent, {
-            mode: 'lines', line: { shape: 'hv' }, hovertemplate: 'round %{x:,d}: %{y:.2f} turns<extra></extra>',
+            mode: 'lines', line: { shape: 'hv' },
+            hovertemplate: `${words.round} %{x:,d}: %{y:.2f} turns<extra></extra>`,
           }),
         ],
         layout: () => ({ xaxis: roundAxis, yaxis: { title: 'turns owed', rangemode: 'tozero' }, showlegend: false }),

@@ -1,7 +1,7 @@
 // The table of clients on Fairness and Client; the server sorts, searches and paginates it.
 import { h } from './dom.js';
 import { clientLink, debounce, flagLegend, flags, navigation, pager, roundLink, statusBadge, table } from './parts.js';
-import { count, number, seconds, share } from './format.js';
+import { count, number, seconds, share, words } from './format.js';
 
 export const clientsRequest = ({ sort = 'behind', order = 'desc', page, search }) => ({
   sort, order, page: page ?? 1, size: 25, search,
@@ -41,13 +41,13 @@ const columns = ({ share_of: shareOf, promise }) => [
     key: 'forfeited', label: 'forfeited (turns)', title: 'Turns lost because the debt had reached its cap',
     cell: (row) => number(row.forfeited),
   },
-  { key: 'volunteered', label: 'rounds available', cell: (row) => count(row.volunteered) },
+  { key: 'volunteered', label: `${words.rounds} available`, cell: (row) => count(row.volunteered) },
   { key: 'mean_seconds', label: 'mean time', cell: (row) => seconds(row.mean_seconds) },
   {
     key: 'reliability', label: 'reliability', title: 'Share of turns from which the client returned',
     cell: (row) => share(row.reliability),
   },
-  { key: 'last_round', label: 'last turn (round)', cell: (row) => roundLink(row.last_round) },
+  { key: 'last_round', label: `last turn (${words.round})`, cell: (row) => roundLink(row.last_round) },
   { label: 'flags', text: true, cell: (row) => flags(row.flags) },
 ];
 

@@ -2,23 +2,31 @@
 import { LEGEND_LIMIT, chart, line, roundAxis, rule, timeUnit } from './charts.js';
 import { h } from './dom.js';
 import { box, charts, empty, muted, navigation, renderSlot, table } from './parts.js';
-import { count, plain, plusMinus, share } from './format.js';
+import { count, plain, plusMinus, share, words } from './format.js';
 
 const PERCENT = () => [0.01, '%'];
 const TURNS = () => [1, 'turns'];
 const PLAIN = () => [1, ''];
 /** Field, label, [divisor, unit] as a function of the largest mean, decimals, and 1 if larger is better, else -1. */
-const MEASURES = [
+const SPEED = [
   ['mean_round', 'mean round', timeUnit, null, -1], ['p95_round', '95th percentile', timeUnit, null, -1],
-  ['least_share', 'smallest share of all rounds', PERCENT, 1, 1],
+];
+/** The same for turns without rounds. */
+const RATE = [
+  ['rate', 'updates', () => [1, 'per second'], null, 1], ['mean_turn', 'mean turn', timeUnit, null, -1],
+  ['staleness', 'mean staleness', PLAIN, null, -1],
+];
+const MEASURES = [
+  ['least_share', 'smallest share', PERCENT, 1, 1],
   ['jain', 'Jain’s index', PLAIN, 3, 1], ['shortfall', 'largest shortfall at any time', TURNS, null, -1],
   ['accuracy', 'accuracy', PLAIN, 3, 1],
 ];
 const DASHES = ['solid', 'dash', 'dot', 'dashdot', 'longdash'];
 const SYMBOLS = ['circle', 'square', 'diamond', 'triangle-up', 'cross', 'x', 'star', 'hexagon'];
 
-function measures(groups) {
-  return MEASURES.filter(([field]) => groups.some((group) => group[field]?.mean != null)).map(
+function measures(groups, { slots }) {
+  const speed = slots == null ? SPEED : RATE;
+  return [...speed, ...MEASURES].filter(([field]) => groups.some((group) => group[field]?.mean != null)).map(
     ([field, label, unitFor, digits, better]) => {
       const [by, unit] = unitFor(Math.max(...groups.map((group) => group[field]?.mean ?? 0)));
       const best = Math.max(
@@ -49,6 +57,7 @@ function view(data) {
       data.empty_reason ??
         'Add runs of other policies or seeds to this store to see them here side by side.');
   const { groups, curves, reference_rate: referenceRate } = data;
+  const isTimed = data.about.slots != null;
   const front = data.front.filter((group) => group.mean_round != null && group.least_share != null);
   const best = paretoFront(front);
   const [by, unit] = timeUnit(Math.max(...curves.map((curve) => curve.seconds.at(-1) ?? 0)));
@@ -73,22 +82,23 @@ function view(data) {
                 },
                 group.name),
           },
-          ...measures(groups),
-          { label: 'rounds', cell: (group) => count(group.rounds) },
+          ...measures(groups, data.about),
+          { label: words.rounds, cell: (group) => count(group.rounds) },
           { label: 'runs', cell: (group) => count(group.runs.length) },
         ],
       }),
       referenceRate != null &&
-        muted(`The shortfall is how far any client was ever behind ${share(referenceRate)} of all rounds, for all ` +
-          'policies alike.'),
+        muted(`The shortfall is how far any client was ever behind ${share(referenceRate)} of all ${words.rounds}, ` +
+          'for all policies alike.'),
       muted('± is the half-width of the 95 % confidence interval over the runs of a group. ',
         'If intervals overlap, “best” may be due to chance.')),
     charts(
       chart({
         id: 'compare-front', from: data, height: 380, title: 'What does fairness cost?',
         caption:
-          'Each mark is a group. Marks further left have shorter rounds, marks further up give more turns to the ' +
-          'client with the fewest. The line is the Pareto front: no other group is better in both.',
+          `Each mark is a group. Marks further left have ${isTimed ? 'more updates' : 'shorter rounds'}, marks ` +
+          'further up give more turns to the client with the fewest. The line is the Pareto front: no other group is ' +
+          'better in both.',
         traces: (c) => [
           {
             type: 'scatter', mode: 'lines', x: best.map((group) => group.mean_round),
@@ -110,15 +120,19 @@ function view(data) {
           }),
         ],
         layout: (c) => ({
-          xaxis: { title: 'mean round duration (seconds)', rangemode: 'tozero' },
-          yaxis: { title: 'smallest share of all rounds', tickformat: '.3~p', rangemode: 'tozero' },
+          xaxis: {
+            title: isTimed ? 'seconds from one decision to the next' : 'mean round duration (seconds)',
+            rangemode: 'tozero',
+          },
+          yaxis: { title: `smallest share of all ${words.rounds}`, tickformat: '.3~p', rangemode: 'tozero' },
           showlegend: !isCrowded,
           ...(referenceRate == null ? {} : rule(c, 'y', referenceRate, 'promised', { right: true })),
         }),
       }),
       chart({
         id: 'compare-curves', from: data, height: 380, title: 'Which policy finishes first?',
-        caption: 'Cumulative duration of the rounds. A flatter line means shorter rounds.' +
+        caption: (isTimed ? 'When each turn was given. A flatter line means more turns per second.'
+          : 'Cumulative duration of the rounds. A flatter line means shorter rounds.') +
           (isCrowded ? ' The thick line is this run; hover over another line to see its name.' : ''),
         traces: (c) =>
           curves.map((curve) => {
@@ -129,7 +143,7 @@ function view(data) {
                 line: isCrowded
                   ? { width: curve.name === current ? 3.5 : 1 } : { dash: DASHES[position % DASHES.length] },
                 text: curve.x.map(() => plain(curve.name, 40)),
-                hovertemplate: `%{text}, round %{x:,d}: %{y:.1f} ${unit}<extra></extra>`,
+                hovertemplate: `%{text}, ${words.round} %{x:,d}: %{y:.1f} ${unit}<extra></extra>`,
               });
           }),
         layout: () => ({ xaxis: roundAxis, yaxis: { title: unit, rangemode: 'tozero' }, showlegend: !isCrowded }),

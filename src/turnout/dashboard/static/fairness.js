@@ -4,7 +4,7 @@ import { clientsRequest, clientsTable } from './clients.js';
 import {
   STATUSES, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, statusBadge, table,
 } from './parts.js';
-import { count, number, plain, ratio, share, turns } from './format.js';
+import { count, number, plain, ratio, share, turns, words } from './format.js';
 
 const largest = (values) => values.reduce((a, b) => Math.max(a, b ?? 0), 0);
 
@@ -101,7 +101,8 @@ function takenVsPromised(data) {
 function unserved({ unserved: { total, ids } }) {
   if (!total) return null;
   const more = total > ids.length ? ` and ${count(total - ids.length)} more` : '';
-  return muted(`${count(total)} ${total === 1 ? 'client was' : 'clients were'} there for too few rounds to be served: `,
+  const were = total === 1 ? 'client was' : 'clients were';
+  return muted(`${count(total)} ${were} there for too few ${words.rounds} to be served: `,
     ids.map((id, index) => [index > 0 && ', ', clientLink(id)]), `${more}.`);
 }
 
@@ -152,11 +153,11 @@ function view(data) {
       chart({
         id: 'worst', from: data, title: 'Does the client with the smallest share catch up?',
         caption:
-          `The smallest share of ${shareOf} of any client up to each round. If all clients get their turns, it ` +
-          'approaches the line from below.',
+          `The smallest share of ${shareOf} of any client up to each ${words.round}. If all clients get their turns, ` +
+          'it approaches the line from below.',
         traces: (c) => [
           line(worst.x, worst.least_share, 'smallest share', c.accent, {
-            hovertemplate: 'round %{x:,d}: %{y:.1%}<extra></extra>',
+            hovertemplate: `${words.round} %{x:,d}: %{y:.1%}<extra></extra>`,
           }),
         ],
         layout: (c) => ({
@@ -177,7 +178,7 @@ function view(data) {
             { label: 'turns', cell: (row) => count(row.turns) },
             { label: 'promised (turns)', cell: (row) => number(row.promised) },
             { label: 'tolerance (turns)', cell: (row) => number(row.tolerance) },
-            { label: 'share of all rounds', cell: (row) => share(row.share) },
+            { label: `share of all ${words.rounds}`, cell: (row) => share(row.share) },
             { label: 'owed (turns)', cell: (row) => number(row.owed) },
           ],
         })),

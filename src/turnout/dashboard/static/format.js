@@ -35,13 +35,28 @@ export function bytes(value) {
   return `${fixed(value / 1000 ** power, power ? 1 : 0)}${THIN}${['bytes', 'kB', 'MB', 'GB', 'TB'][power]}`;
 }
 
+/** What the source counts: rounds, or decisions if it has slots instead of rounds; set by main.js. */
+export const words = { round: 'round', rounds: 'rounds', Round: 'Round', Rounds: 'Rounds' };
+export function setWords({ noun }) {
+  const upper = noun[0].toUpperCase() + noun.slice(1);
+  Object.assign(words, { round: noun, rounds: `${noun}s`, Round: upper, Rounds: `${upper}s` });
+}
+
 /** 400 of 500 rounds, finished */
 export const progress = ({ rounds, planned, finished, reading }) =>
-  `${count(rounds)}${planned ? ` of ${count(planned)}` : ''} rounds${reading ? ' read' : finished ? ', finished' : ''}`;
+  `${count(rounds)}${planned ? ` of ${count(planned)}` : ''} ${words.rounds}` +
+  (reading ? ' read' : finished ? ', finished' : '');
 
 /** “round 5” or “rounds 5 to 8”. */
-export const span = (first, width) =>
-  width === 1 ? `round ${count(first)}` : `rounds ${count(first)} to ${count(first + width - 1)}`;
+export const span = (first, width) => width === 1
+  ? `${words.round} ${count(first)}` : `${words.rounds} ${count(first)} to ${count(first + width - 1)}`;
+
+/** 2.41/s, 3.2/min: how often something happens */
+export function rate(value) {
+  if (!known(value)) return UNKNOWN;
+  const [by, unit] = value >= 0.1 || value === 0 ? [1, 's'] : value * 60 >= 0.1 ? [60, 'min'] : [3600, 'h'];
+  return `${number(value * by)}${THIN}per${THIN}${unit}`;
+}
 
 /** A time stamp in the time zone of the browser. */
 export function timestamp(value) {
@@ -77,15 +92,15 @@ export const plain = (text, limit = 24) =>
 export const FLAGS = {
   context: 'The context that the client reports predicts its times worse than its own typical time does.',
   changed: 'The times of the client have departed from its predictions recently.',
-  backing_off: 'The client missed several turns in a row and is not selected for some rounds.',
+  backing_off: 'The client missed several turns in a row and is not selected for some time.',
   retired: 'The client has retired: it accrues and takes no more turns.',
-  rarely_available: 'The client was available in fewer rounds than its guarantee needs.',
-  too_few_rounds: 'The client was there for too few rounds to be promised a whole turn, and had none.',
+  rarely_available: 'The client was available less often than its guarantee needs.',
+  too_few_rounds: 'The client was not there for long enough to be promised a whole turn, and had none.',
 };
-export const flagLabel = (name) => name.replaceAll('_', ' ');
+export const flagLabel = (name) => name.replaceAll('_', ' ').replace('rounds', words.rounds);
 
 export const OUTCOMES = {
-  arrived: 'returned in time', late: 'returned after the round was closed',
+  arrived: 'returned in time', late: 'did not return in time',
   failed: 'reported a failure or did not return', surplus: 'returned after enough other clients had',
   outrun: 'had not returned when enough other clients had', out: 'has not returned yet',
 };

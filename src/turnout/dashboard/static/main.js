@@ -3,7 +3,7 @@ import { drawAll } from './charts.js';
 import { fill, h } from './dom.js';
 import { badge, debounce, emptyRounds, navigation, promiseLine } from './parts.js';
 import { chooseRun, showRun } from './runs.js';
-import { count, progress, short } from './format.js';
+import { count, progress, setWords, short, words } from './format.js';
 import client from './client.js';
 import compare from './compare.js';
 import fairness from './fairness.js';
@@ -156,8 +156,9 @@ function render() {
 function draw() {
   const { page, settings } = route;
   const about = Object.values(slots).find((slot) => slot.data?.about)?.data.about;
+  if (about) setWords(about);
   drawFrame(about);
-  const heading = h('h1', null, page.title?.(settings) ?? page.label,
+  const heading = h('h1', null, titleOf(page, settings),
     about && h('span', { class: 'muted' }, ` ${count(about.clients)} clients, ${progress(about)}`));
   const isEmpty = about && about.rounds === 0 && !page.worksWithoutRounds && !slots.overview?.data?.open;
   const content = isEmpty ? emptyRounds(about.reading) : page.view(slots, settings);
@@ -169,6 +170,10 @@ function draw() {
   drawAll(at('page'));
 }
 
+/** The page of rounds is that of decisions if there are no rounds. */
+const labelOf = (page) => (page.name === 'rounds' ? words.Rounds : page.label);
+const titleOf = (page, settings) => page.title?.(settings) ?? labelOf(page);
+
 /** Scrolls the strip of pages on a phone to the current page. */
 function showTab(page) {
   const strip = at('pages').parentElement;
@@ -179,7 +184,7 @@ function showTab(page) {
 
 function drawFrame(about) {
   const { page, settings } = route;
-  document.title = `${page.title?.(settings) ?? page.label} · ${about?.name ?? store.data?.name ?? ''} · turnout`;
+  document.title = `${titleOf(page, settings)} · ${about?.name ?? store.data?.name ?? ''} · turnout`;
   at('store-name').textContent = store.data ? short(store.data.name, 40) : '';
   fill(at('pages'),
     PAGES.map((other, index) =>
@@ -189,7 +194,7 @@ function drawFrame(about) {
             href: address(other.name), 'aria-current': other === page ? 'page' : null,
             'aria-keyshortcuts': String((index + 1) % 10),
           },
-          h('kbd', { 'aria-hidden': 'true' }, String((index + 1) % 10)), h('span', null, other.label)))));
+          h('kbd', { 'aria-hidden': 'true' }, String((index + 1) % 10)), h('span', null, labelOf(other))))));
   if (at('pages').shown !== page) showTab(page);
   showRun(at('run-button'), store.data, about);
   const state =
@@ -275,7 +280,7 @@ async function suggest(text) {
 
 const KEYS = [
   ['1 to 9, 0', 'open a page'], ['/', 'find a client'], ['r', 'choose a run'],
-  ['← →', 'previous or next round (on Rounds and Client)'], ['t', 'toggle light and dark theme'],
+  ['← →', 'previous or next round or decision (on Rounds, Decisions and Client)'], ['t', 'toggle light and dark theme'],
   ['?', 'show this list'],
 ];
 const ACTIONS = {

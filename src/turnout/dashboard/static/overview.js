@@ -5,7 +5,8 @@ import {
   badge, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, roundLink, statusBadge,
   table,
 } from './parts.js';
-import { OUTCOMES, behind, count, number, percent, ratio, seconds, share, turns } from './format.js';
+import { rateChart, slotCards, underWay } from './slots.js';
+import { OUTCOMES, behind, count, number, percent, ratio, seconds, share, turns, words } from './format.js';
 
 function openRound(open) {
   if (!open) return null;
@@ -27,19 +28,23 @@ const comparison = ({ saved: part, how, mean_round: mean }) => [
   ` (${seconds(mean)}, ${how})`,
 ];
 
+const roundCards = (data) => [
+  card('Rounds closed', count(data.round), openRound(data.open), [
+    `${seconds(data.total_time)} in total; last round: `, data.round ? roundLink(data.round) : '–',
+  ]),
+  card('Mean round duration', seconds(data.mean_round), data.random && comparison(data.random),
+    data.recent_round != null &&
+      `Mean of the last ${count(data.recent_of)}: ${seconds(data.recent_round)}; ` +
+        `95th percentile: ${seconds(data.p95_round)}`),
+];
+
 function headCards(data) {
   const promise = data.about.promise;
   const promised =
     promise &&
     (promise.least === promise.most ? share(promise.least) : `${share(promise.least)} to ${share(promise.most)}`);
   return cards(
-    card('Rounds closed', count(data.round), openRound(data.open), [
-      `${seconds(data.total_time)} in total; last round: `, data.round ? roundLink(data.round) : '–',
-    ]),
-    card('Mean round duration', seconds(data.mean_round), data.random && comparison(data.random),
-      data.recent_round != null &&
-        `Mean of the last ${count(data.recent_of)}: ${seconds(data.recent_round)}; ` +
-          `95th percentile: ${seconds(data.p95_round)}`),
+    ...(data.slots ? slotCards(data) : roundCards(data)),
     certificate(data.certificate),
     card('Furthest behind', data.worst ? behind(data.worst.behind) : '–',
       data.worst
@@ -50,11 +55,13 @@ function headCards(data) {
       data.least && ['had by ', clientLink(data.least.id)],
       promised
         ? `Promised: ${promised} of ${promise.of}`
-        : 'No share is promised.'),
-    card('Jain’s index', ratio(data.jain), '1 if all clients have had the same number of turns.',
-      data.cohort != null &&
-        `Mean cohort: ${number(data.cohort)} clients` +
-          (data.volunteers == null ? '' : ` of ${number(data.volunteers)} available`)));
+        : 'No share is promised.',
+      data.slots && `Jain’s index: ${ratio(data.jain)}`),
+    !data.slots &&
+      card('Jain’s index', ratio(data.jain), '1 if all clients have had the same number of turns.',
+        data.cohort != null &&
+          `Mean cohort: ${number(data.cohort)} clients` +
+            (data.volunteers == null ? '' : ` of ${number(data.volunteers)} available`)));
 }
 
 const LEVELS = { error: ['bad', 'Error'], warning: ['warn', 'Warning'], note: ['none', 'Note'] };
@@ -66,15 +73,18 @@ function view(data) {
   return [
     headCards(data),
     charts(
+      data.slots && rateChart(data),
       chart({
-        id: 'overview-rounds', from: data, title: 'Are rounds getting shorter?',
-        caption:
-          'Seconds for which the server waited in a round, failed and late clients included. The line is the mean of ' +
-          'the rounds at a point, the band is their range.',
+        id: 'overview-rounds', from: data, title: `Are ${data.slots ? 'turns' : 'rounds'} getting shorter?`,
+        caption: data.slots
+          ? 'Seconds of a turn, failed and late clients included, by the decision that gave it. The line is the mean ' +
+            'of the turns at a point, the band is their range.'
+          : 'Seconds for which the server waited in a round, failed and late clients included. The line is the mean ' +
+            'of the rounds at a point, the band is their range.',
         traces: (c) => [
           ...band(rounds.x, rounds.low, rounds.high, c.band),
           line(rounds.x, rounds.mean, 'mean duration', c.accent, {
-            customdata: rounds.x, hovertemplate: 'up to round %{x:,d}: %{y:.2f} s<extra></extra>',
+            customdata: rounds.x, hovertemplate: `up to ${words.round} %{x:,d}: %{y:.2f} s<extra></extra>`,
           }),
         ],
         layout: (c) => ({
@@ -87,11 +97,12 @@ function view(data) {
         chart({
           id: 'overview-shortfall', from: data, title: 'Was any client ever beyond the tolerance?',
           caption:
-            'How many turns the client that was furthest behind its promise was behind, after each round. Above the ' +
+            'How many turns the client that was furthest behind its promise was behind, after each ' +
+            `${words.round}. Above the ` +
             `line the promise is broken. The largest value so far: ${behind(shortfall.ever)}.`,
           traces: (c) => [
             line(shortfall.x, shortfall.largest, 'furthest behind', c.accent, {
-              hovertemplate: 'up to round %{x:,d}: %{y:.2f} turns<extra></extra>',
+              hovertemplate: `up to ${words.round} %{x:,d}: %{y:.2f} turns<extra></extra>`,
             }),
           ],
           layout: (c) => ({
@@ -99,6 +110,7 @@ function view(data) {
             ...rule(c, 'y', shortfall.tolerance, 'tolerance', { color: c.bad }),
           }),
         })),
+    data.slots && data.about.run == null && underWay(data),
     h('div', { class: 'charts' },
       box('Warnings',
         data.warnings.length
@@ -129,12 +141,12 @@ function view(data) {
           { label: 'promised (turns)', cell: (row) => number(row.promised) },
           { label: `share of ${data.about.share_of}`, cell: (row) => share(row.share) },
           {
-            label: 'last round', text: true,
+            label: `last ${words.round}`, text: true,
             cell: (row) =>
               h('a',
                 {
                   href: navigation.link('client', { id: row.id, round: data.round }),
-                  title: `Explain the selection of round ${count(data.round)} for this client`,
+                  title: `Explain the selection of ${words.round} ${count(data.round)} for this client`,
                 },
                 'explain'),
           },

@@ -1,6 +1,6 @@
 // Components of the pages: cards, links, badges, tables, pagers, and placeholders for missing data.
 import { h } from './dom.js';
-import { FLAGS, UNKNOWN, count, flagLabel, short } from './format.js';
+import { FLAGS, UNKNOWN, count, flagLabel, short, words } from './format.js';
 
 /**
  * Set by main.js: `update(changes)` changes the settings of this page, `open(page, settings)` opens another page,
@@ -18,7 +18,10 @@ export const roundLink = (round) =>
 export const card = (label, value, ...more) =>
   h('section', { class: 'card' }, h('h2', { class: 'label' }, label), h('p', { class: 'value' }, value),
     more.filter(Boolean).map((text) => h('p', { class: 'more' }, text)));
-export const cards = (...all) => h('div', { class: all.length % 3 ? 'cards' : 'cards thirds' }, all);
+export function cards(...all) {
+  const shown = all.filter(Boolean);
+  return h('div', { class: shown.length % 3 ? 'cards' : 'cards thirds' }, shown);
+}
 export const charts = (...all) => h('div', { class: 'charts' }, all);
 export const box = (title, ...inside) => h('section', { class: 'card' }, title && h('h2', null, title), inside);
 export const facts = (pairs) =>
@@ -65,8 +68,10 @@ export const flagLegend = (rows) => {
 export const empty = (title, ...text) => h('div', { class: 'card empty' }, h('h2', null, title), h('p', null, text));
 export const emptyRounds = (reading) =>
   reading
-    ? empty('The store is still being read.', 'This page updates itself when the first round has been read.')
-    : empty('No round is recorded yet.', 'This page updates itself when the first round is closed.');
+    ? empty('The store is still being read.', `This page updates itself when the first ${words.round} has been read.`)
+    : words.round === 'round'
+      ? empty('No round is recorded yet.', 'This page updates itself when the first round is closed.')
+      : empty('No turn is recorded yet.', 'This page updates itself when the first turn is given.');
 const skeleton = () =>
   h('div', { class: 'skeletons', role: 'status', 'aria-label': 'Loading' },
     ['', '', ''].map(() => h('div', { class: 'skeleton' })));

@@ -1,21 +1,21 @@
 // Queues: the turns owed to each client by round, and the distribution of debts.
 import { bars, chart, clientAxis, line, mapHeight, roundAxis, rule } from './charts.js';
 import { ORDERS, charts, choice, empty, muted, navigation, pager, renderSlot } from './parts.js';
-import { plain, turns } from './format.js';
+import { plain, turns, words } from './format.js';
 
 function map(data) {
   const { ids, x, owed } = data;
   return chart({
     id: 'queues', from: data, wide: true, height: mapHeight(ids), title: 'Which debts grow, and which are paid?',
     caption:
-      'One row per client, one column per round or group of rounds. A stronger colour means more turns owed; a row ' +
-      'that fades was paid. Click a row to open the client.',
+      `One row per client, one column per ${words.round} or group of ${words.rounds}. A stronger colour means more ` +
+      'turns owed; a row that fades was paid. Click a row to open the client.',
     traces: (c) => [
       {
         type: 'heatmap', x, y: ids.map((_, index) => index), z: owed, colorscale: c.scale, zmin: 0,
         colorbar: { title: { text: 'turns', side: 'top' }, thickness: 10, outlinewidth: 0, len: 1 },
         customdata: ids.map((id) => x.map(() => id)), text: ids.map((id) => x.map(() => plain(id))),
-        hovertemplate: '%{text}, round %{x:,d}: %{z:.2f} turns owed<extra></extra>', hoverongaps: false,
+        hovertemplate: `%{text}, ${words.round} %{x:,d}: %{z:.2f} turns owed<extra></extra>`, hoverongaps: false,
       },
     ],
     layout: (c, width) => ({ xaxis: { ...roundAxis, showgrid: false }, yaxis: clientAxis(ids, width) }),
@@ -43,8 +43,8 @@ function view(data) {
       now &&
         chart({
           id: 'queue-now', from: data, title: 'How are the current debts distributed?',
-          caption: 'Number of clients by turns owed after the last round. ' + (cap == null ? 'Debts have no cap.'
-            : `Debts are capped at ${turns(cap)}; further turns are forfeited.`),
+          caption: `Number of clients by turns owed after the last ${words.round}. ` +
+            (cap == null ? 'Debts have no cap.' : `Debts are capped at ${turns(cap)}; further turns are forfeited.`),
           traces: (c) => [bars(now, 'clients', c.accent, turns)],
           layout: (c) => ({
             xaxis: { title: 'turns owed', rangemode: 'tozero' }, yaxis: { title: 'clients', rangemode: 'tozero' },

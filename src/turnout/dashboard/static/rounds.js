@@ -1,18 +1,17 @@
 // Rounds: details of one round, and the list of all rounds.
 import { chart } from './charts.js';
 import { h } from './dom.js';
-import { badge, box, clientLink, facts, muted, navigation, pager, renderSlot, roundLink, table } from './parts.js';
-import { OUTCOMES, count, number, plain, seconds, timestamp, turns } from './format.js';
-
-const LEVELS = { arrived: 'ok', late: 'warn', failed: 'bad' };
+import { box, clientLink, facts, muted, navigation, pager, renderSlot, roundLink, table } from './parts.js';
+import { decisionColumns, outcomeBadge, staleness } from './slots.js';
+import { count, number, plain, seconds, timestamp, turns, words } from './format.js';
 
 function stepper(data) {
   const button = (text, number, disabled) =>
     h('button', { type: 'button', disabled, onclick: () => navigation.update({ number }) }, text);
-  return h('div', { class: 'pager', role: 'group', 'aria-label': 'Step through rounds' },
+  return h('div', { class: 'pager', role: 'group', 'aria-label': `Step through ${words.rounds}` },
     button('← Previous', data.number - 1, data.number <= data.first),
     button('Next →', data.number + 1, data.number >= data.last), button('Latest', null, false),
-    muted(`Rounds ${count(data.first)} to ${count(data.last)}`));
+    muted(`${words.Rounds} ${count(data.first)} to ${count(data.last)}`));
 }
 
 function bars(data) {
@@ -53,9 +52,18 @@ function bars(data) {
 
 function detail(data) {
   return [
-    h('h2', { class: 'large' }, `Round ${count(data.number)}${data.is_open ? ', still open' : ''}`), stepper(data),
+    h('h2', { class: 'large' },
+      `${words.Round} ${count(data.number)}`,
+      data.is_open && (data.turn ? ', its turn is under way' : ', still open')),
+    stepper(data),
     h('p', { class: 'sentence' }, data.summary),
-    facts([
+    data.turn ? facts([
+      [data.is_open ? 'Under way for' : 'Duration', seconds(data.seconds)],
+      ['Staleness', staleness(data.turn.staleness, data.turn.stale_in)],
+      ['Idle clients', count(data.volunteers)], ['Assumed time', seconds(data.threshold)],
+      ['Objective', data.unit === 'seconds' ? seconds(data.objective) : turns(data.objective)],
+      ['Given', timestamp(data.opened)], ['Ended', timestamp(data.closed)],
+    ]) : facts([
       ['Duration', seconds(data.seconds)], ['Chosen', count(data.rows.length)],
       ['Target size', count(data.target_size)],
       ['Available', count(data.volunteers)], ['Assumed slowest time', seconds(data.threshold)],
@@ -63,18 +71,19 @@ function detail(data) {
       ['Opened', timestamp(data.opened)],
       ['Closed', timestamp(data.closed)],
     ]),
-    data.rows.length > 0 && data.rows.length <= 200 && bars(data),
-    box('Chosen clients',
+    data.rows.length > 0 && data.rows.length <= 200 && !data.turn && bars(data),
+    box(data.turn ? 'Chosen client' : 'Chosen clients',
       table({
-        caption: `Clients chosen in round ${count(data.number)}`, rows: data.rows,
+        caption: `${data.turn ? 'Client' : 'Clients'} chosen in ${words.round} ${count(data.number)}`, rows: data.rows,
         none: 'No client was chosen in this round.',
         columns: [
           { label: 'client', text: true, cell: (row) => clientLink(row.id, { round: data.number }) },
           {
             label: 'outcome', text: true,
             cell: (row) => [
-              h('span', { title: OUTCOMES[row.outcome] }, badge(LEVELS[row.outcome] ?? 'none', row.outcome)),
-              row.bottleneck && h('span', { class: 'flag', title: 'The round waited for this client' }, 'last'),
+              outcomeBadge(row.outcome),
+              row.bottleneck && !data.turn &&
+                h('span', { class: 'flag', title: 'The round waited for this client' }, 'last'),
               row.why && ` ${row.why}`,
             ],
           },
@@ -91,7 +100,7 @@ function detail(data) {
                   cell: (row) => (row.price === 0 ? 'urgent' : seconds(row.price)),
                 },
               ]
-            : [{ label: 'owed before the round (turns)', cell: (row) => number(row.owed) }]),
+            : [{ label: `owed before the ${words.round} (turns)`, cell: (row) => number(row.owed) }]),
           { label: 'loss', cell: (row) => number(row.loss) },
           {
             label: 'selection', text: true,
@@ -103,11 +112,11 @@ function detail(data) {
 }
 
 const list = (data, shown) =>
-  box('All rounds',
+  box(`All ${words.rounds}`,
     table({
-      caption: 'Rounds, newest first', rows: data.rows, current: (row) => row.round === shown,
-      none: 'No round is recorded yet.',
-      columns: [
+      caption: `${words.Rounds}, newest first`, rows: data.rows, current: (row) => row.round === shown,
+      none: `No ${words.round} is recorded yet.`,
+      columns: data.about.slots != null ? decisionColumns : [
         { label: 'round', cell: (row) => roundLink(row.round) },
         {
           label: 'duration', title: 'What the server waited for, failed and late clients included',
@@ -124,7 +133,7 @@ const list = (data, shown) =>
         },
       ],
     }),
-    pager(data, 'rounds'));
+    pager(data, words.rounds));
 
 export default {
   name: 'rounds', label: 'Rounds',

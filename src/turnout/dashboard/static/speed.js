@@ -1,7 +1,7 @@
 // Speed model: predicted and actual exchange times, and clients that the model does not explain.
 import { band, bars, chart, line, roundAxis, rule } from './charts.js';
 import { box, card, cards, charts, clientLink, empty, flags, muted, navigation, renderSlot, table } from './parts.js';
-import { FLAGS, count, number, plain, seconds, share } from './format.js';
+import { FLAGS, count, number, plain, seconds, share, words } from './format.js';
 
 function view(data) {
   if (data.empty_reason) return empty('No predictions yet', data.empty_reason);
@@ -37,7 +37,7 @@ function view(data) {
               {
                 type: 'scatter', mode: 'markers', name: 'turns', x: points.predicted, y: points.actual,
                 customdata: points.id.map((id, index) => [id, points.round[index]]),
-                text: points.id.map((id, index) => `${plain(id)}, round ${count(points.round[index])}`),
+                text: points.id.map((id, index) => `${plain(id)}, ${words.round} ${count(points.round[index])}`),
                 hovertemplate: '%{text}: predicted %{x:.2f} s, actual %{y:.2f} s<extra></extra>',
                 marker: { color: c.accent, size: points.id.length > 400 ? 4 : 6, opacity: 0.65 },
               },
@@ -51,11 +51,12 @@ function view(data) {
           chart({
             id: 'speed-error', from: data, height: 340, title: 'Do predictions improve?',
             caption:
-              'Mean absolute error by round. It falls while the model learns, then stays at the random variation of ' +
+              `Mean absolute error by ${words.round}. ` +
+              'It falls while the model learns, then stays at the random variation of ' +
               'the times.',
             traces: (c) => [
               line(error.x, error.mean_abs, 'mean absolute error', c.accent, {
-                hovertemplate: 'round %{x:,d}: %{y:.2f} s<extra></extra>',
+                hovertemplate: `${words.round} %{x:,d}: %{y:.2f} s<extra></extra>`,
               }),
             ],
             layout: () => ({

@@ -1,9 +1,9 @@
 // System: the store, reading and response times, and versions.
 import { h } from './dom.js';
 import { box, charts, facts, renderSlot, table } from './parts.js';
-import { bytes, count, milliseconds, seconds, timestamp } from './format.js';
+import { bytes, count, milliseconds, seconds, timestamp, words } from './format.js';
 
-function view({ store, reading, gaps, requests, versions, uptime, memory_bytes: memory }) {
+function view({ about, store, reading, gaps, requests, versions, uptime, memory_bytes: memory }) {
   return [
     charts(
       box('Store',
@@ -14,14 +14,16 @@ function view({ store, reading, gaps, requests, versions, uptime, memory_bytes: 
         ])),
       box('Reading',
         facts([
-          ['Rounds read', count(reading.rounds)], ['Time to read all rounds', seconds(reading.seconds)],
+          [`${words.Rounds} read`, count(reading.rounds)],
+          [`Time to read all ${words.rounds}`, seconds(reading.seconds)],
           ['Time to read the last change', milliseconds(reading.last_ms)],
         ])),
       gaps &&
-        box('Timing of rounds',
+        box(about.slots == null ? 'Timing of rounds' : 'Timing of turns',
           facts([
-            ['Round open for', `${seconds(gaps.round_median)} (median)`],
-            ['From closing to the next selection', `${seconds(gaps.between_median)} (median)`],
+            [about.slots == null ? 'Round open for' : 'Turn under way for', `${seconds(gaps.round_median)} (median)`],
+            ...(about.slots == null
+              ? [['From closing to the next selection', `${seconds(gaps.between_median)} (median)`]] : []),
           ])),
       box('This server',
         facts([

@@ -1,7 +1,7 @@
 // Training: metrics of the model by round and by time, compared with other policies.
 import { LEGEND_LIMIT, band, chart, line, roundAxis, timeUnit } from './charts.js';
 import { charts, choice, empty, navigation, renderSlot } from './parts.js';
-import { plain } from './format.js';
+import { plain, words } from './format.js';
 
 const DASHES = ['dash', 'dot', 'dashdot', 'solid'];
 
@@ -39,7 +39,7 @@ function curves(data, field, by) {
 
 const losses = (data) => chart({
     id: 'train-losses', from: data, title: 'Do the losses of clients fall?',
-    caption: 'Mean of the training losses that clients reported in each round.',
+    caption: `Mean of the training losses that clients reported in each ${words.round}.`,
     traces: (c) => [line(data.losses.x, data.losses.mean, 'reported loss', c.accent)],
     layout: () => ({ xaxis: roundAxis, yaxis: { title: 'mean reported loss' }, showlegend: false }),
   });
@@ -48,11 +48,13 @@ function view(data) {
   if (!data.groups.length && data.losses) return charts(losses(data));
   if (!data.groups.length)
     return empty('No metrics are recorded.', data.about.run == null
-        ? 'This page shows the metrics of a Flower server after each of its rounds, and losses that clients report.'
+        ? 'This page shows the metrics of a Flower server as it trains, and losses that clients report.'
         : 'This run simulated selections and times without training a model. Metrics of runs that train a model are ' +
           'shown here.');
   const [by, unit] = timeUnit(Math.max(...data.groups.map((group) => group.seconds.at(-1) ?? 0)));
   const isCrowded = data.groups.length > LEGEND_LIMIT;
+  const isTimed = data.about.slots != null;
+  const after = isTimed ? (data.about.run == null ? 'decisions' : 'turns that have ended') : 'rounds';
   const others = isCrowded ? ' Thin lines are other policies; hover over a line to see its name.' : '';
   const title = { title: plain(data.metric) };
   const runs = Math.max(...data.groups.map((group) => group.runs ?? 1));
@@ -66,17 +68,19 @@ function view(data) {
     charts(
       chart({
         id: `train-rounds-${data.metric}`, from: data, height: 380,
-        title: `How does ${data.metric} change with each round?`,
+        title: `How does ${data.metric} change with each ${isTimed ? 'turn' : 'round'}?`,
         caption:
-          `${data.groups.length > 1 ? 'The thick line is the policy of this run.' : 'Values measured after rounds.'}` +
+          (data.groups.length > 1 ? 'The thick line is the policy of this run.' : `Values measured after ${after}.`) +
           `${others}${bands}`,
         traces: curves(data, 'rounds', 1),
-        layout: () => ({ xaxis: roundAxis, yaxis: title, showlegend: !isCrowded }),
+        layout: () => ({
+          xaxis: isTimed ? { ...roundAxis, title: after } : roundAxis, yaxis: title, showlegend: !isCrowded,
+        }),
       }),
       chart({
         id: `train-seconds-${data.metric}`, from: data, height: 380,
         title: `How does ${data.metric} change over time?`,
-        caption: `The same values over the cumulative duration of the rounds.${bands}`,
+        caption: `The same values over ${isTimed ? 'time' : 'the cumulative duration of the rounds'}.${bands}`,
         traces: curves(data, 'seconds', by),
         layout: () => ({ xaxis: { title: unit }, yaxis: title, showlegend: !isCrowded }),
       }),

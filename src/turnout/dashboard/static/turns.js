@@ -2,7 +2,7 @@
 import { chart, clientAxis, mapHeight, roundAxis } from './charts.js';
 import { h } from './dom.js';
 import { ORDERS, choice, empty, navigation, pager, renderSlot } from './parts.js';
-import { count, plain, turns } from './format.js';
+import { count, plain, span, turns, words } from './format.js';
 
 const STATES = [['unavailable', 'not available'], ['available', 'available, not chosen'], ['chosen', 'chosen']];
 const STRONGER = 'a stronger colour means more turns';
@@ -15,7 +15,8 @@ const stateOf = (turns, availability) => (turns > 0 ? 2 : availability == null |
 const describeRound = (turns, availability) =>
   turns ? 'chosen' : availability == null ? 'not chosen' : availability ? 'available, not chosen' : 'not available';
 const describeBin = (total, availability) =>
-  turns(total) + (availability == null ? '' : `, available in ${Math.round(availability * 100)} % of the rounds`);
+  turns(total) +
+  (availability == null ? '' : `, available in ${Math.round(availability * 100)} % of the ${words.rounds}`);
 
 const largestOf = (counts) => counts.reduce((most, row) => row.reduce((a, b) => Math.max(a, b), most), 1);
 
@@ -24,7 +25,8 @@ function legend({ available, width, counts }) {
   return h('ul', { class: 'swatches', 'aria-label': 'Legend' },
     states.map(([name, text]) =>
       h('li', null, h('span', { class: `swatch ${name}`, 'aria-hidden': 'true' }),
-        name === 'chosen' && width > 1 ? `chosen in ${count(largestOf(counts))} of ${count(width)} rounds` : text)));
+        name === 'chosen' && width > 1
+          ? `chosen in ${count(largestOf(counts))} of ${count(width)} ${words.rounds}` : text)));
 }
 
 function map(data) {
@@ -33,7 +35,7 @@ function map(data) {
   const text = counts.map((row, client) =>
     row.map((turns, index) => {
       const availability = available?.[client][index];
-      const when = bin === 1 ? `round ${count(x[index])}` : `rounds ${count(x[index])} to ${count(x[index] + bin - 1)}`;
+      const when = span(x[index], bin);
       const what = bin === 1 ? describeRound(turns, availability) : describeBin(turns, availability);
       return `${plain(ids[client])}, ${when}: ${what}`;
     }));
@@ -58,7 +60,8 @@ function map(data) {
     id: 'turns', from: data, wide: true, height: mapHeight(ids), title: 'When is each client chosen?', traces,
     above: legend(data),
     caption:
-      `One row per client, one column per ${bin === 1 ? 'round' : `${count(bin)} rounds; ${STRONGER}`}. A guarantee ` +
+      `One row per client, one column per ${bin === 1 ? words.round : `${count(bin)} ${words.rounds}; ${STRONGER}`}. ` +
+      'A guarantee ' +
       'limits how long an available client waits for its next turn. Click a row to open the client.',
     layout: (c, width) => ({ xaxis: { ...roundAxis, showgrid: false }, yaxis: clientAxis(ids, width) }),
     click: (id) => navigation.open('client', { id }),

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
+from turnout.dashboard.sources.ledger import UNDER_WAY
+from turnout.dashboard.sources.slot_ledger import SlotLedger
 from turnout.dashboard.views.common import (
     OWED_WITH_SURPLUS,
     Standings,
@@ -27,6 +29,8 @@ from turnout.policies.explain.explanation import Explanation
 from turnout.scheduler import KINDS
 
 SHOWN_TURNS = 500
+#: When a client accrues turns, in words, for rounds and for decisions.
+AVAILABLE = {"round": "in which it is available", "decision": "while it is there"}
 
 
 def client(watch: Watch, source: Source | None, *, client_id: str) -> dict[str, Any]:
@@ -75,7 +79,8 @@ def client(watch: Watch, source: Source | None, *, client_id: str) -> dict[str, 
 
 def _times(source: Source, row: int) -> dict[str, Any]:
     ledger = source.ledger
-    indices = np.flatnonzero(ledger.turn_column("chosen") == row)[-SHOWN_TURNS:]
+    is_over = ledger.turn_column("kinds") != UNDER_WAY
+    indices = np.flatnonzero((ledger.turn_column("chosen") == row) & is_over)[-SHOWN_TURNS:]
     predicted, band = ledger.turn_column("predicted")[indices], ledger.turn_column("band")[indices]
     return {
         "round": ledger.round_of_each_turn[indices].tolist(),
@@ -100,17 +105,17 @@ def _debts(source: Source, row: int) -> dict[str, Any] | None:
 
 def next_turn(explanation: Explanation) -> str | None:
     """Returns when the client's next turn is due, as its explanation of a round says; None if that says nothing."""
+    noun = explanation.moment
+    number = f"{noun} {explanation.round:,}"
     if explanation.standing == "chosen":
-        return f"It was chosen in round {explanation.round:,}; how long it waits is known after a round without it."
+        return f"It was chosen in {number}; how long it waits is known after a {noun} without it."
     if explanation.standing != "not chosen":
         return None
     if explanation.rounds_until is None:
-        return (
-            f"How long it waits for its next turn is unknown; the explanation of round {explanation.round:,} says why."
-        )
-    rounds = count_of(explanation.rounds_until, "round")
+        return f"How long it waits for its next turn is unknown; the explanation of {number} says why."
+    rounds = count_of(explanation.rounds_until, noun)
     return (
-        f"Its next turn comes in about {rounds}, counted from round {explanation.round:,}, if it is available in each "
+        f"Its next turn comes in about {rounds}, counted from {number}, if it is available in each "
         "and nothing else changes."
     )
 
@@ -125,11 +130,11 @@ def _standing(source: Source, standing: Standings, row: int) -> str | None:
     text = f"{status}: {source.id_of(row)} is {distance}"
     if status == "broken":
         since = 0 if certified.broken_since is None else int(certified.broken_since[row])
-        text += f", beyond the tolerance of {tolerance:g}{f', since round {since:,}' if since else ''}"
+        text += f", beyond the tolerance of {tolerance:g}{f', since {source.ledger.noun} {since:,}' if since else ''}"
     elif status == "behind":
         text += f", within the tolerance of {tolerance:g}"
     if standing.unserved[row]:
-        text += "; it was there for too few rounds to be served"
+        text += f"; it was there for too few {source.ledger.noun}s to be served"
     if standing.owed_with_surplus[row]:
         text += f". It is owed {standing.owed[row]:.2f} turns all the same: {OWED_WITH_SURPLUS}"
     return f"{text}."
@@ -137,23 +142,27 @@ def _standing(source: Source, standing: Standings, row: int) -> str | None:
 
 def _record_in_words(source: Source, row: int) -> str:
     """States how often the client had a turn, when it had the last one, and its guaranteed rate."""
-    ledger = source.ledger
+    ledger, noun = source.ledger, source.ledger.noun
     if ledger.retired[row]:
         return "This client has retired and gets no more turns."
     turns, rounds = int(ledger.counters["turns"][row]), ledger.last_round - int(ledger.counters["joined"][row])
     if rounds <= 0:
         return "This client has just joined."
-    text = f"This client had {count_of(turns, 'turn')} in {count_of(rounds, 'round')}"
+    text = f"This client had {count_of(turns, 'turn')} in {count_of(rounds, noun)}"
     if turns:
         interval = rounds / turns
         since = ledger.last_round - int(ledger.counters["last_round"][row])
-        text += f", one every {interval:.1f} rounds; the last was {_rounds_ago(since)}"
+        text += f", one every {interval:.1f} {noun}s; the last was {_rounds_ago(since, noun)}"
     queues = ledger.queues
     if queues is not None and (rate := float(queues.guaranteed_rates[row])) > 0:
-        rounds_counted = "rounds in which it is available" if queues.accrual == "available" else "rounds"
+        rounds_counted = f"{noun}s {AVAILABLE[noun]}" if queues.accrual == "available" else f"{noun}s"
         text += f". Its guarantee is one turn every {1 / rate:.1f} {rounds_counted}"
+    if isinstance(ledger, SlotLedger) and (number := ledger.turn_under_way(row)):
+        text += f". Its turn of decision {number:,} is under way"
     return f"{text}."
 
 
-def _rounds_ago(rounds: int) -> str:
-    return "in the last closed round" if rounds == 0 else f"{count_of(rounds, 'round')} ago"
+def _rounds_ago(rounds: int, noun: str) -> str:
+    if rounds == 0:
+        return "in the last closed round" if noun == "round" else f"that of the last {noun}"
+    return f"{count_of(rounds, noun)} ago"

@@ -14,7 +14,7 @@ from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.certificate import STATUSES
-from turnout.kernel.fairness import SHARE_OF
+from turnout.kernel.fairness import SHARE_OF, SHARE_OF_TURNS, Accrual
 
 POINTS = 300
 DIGITS = 6
@@ -23,9 +23,7 @@ LARGEST_PAGE = 500
 RECENT_CHANGE_ROUNDS = 100  # rounds for which a change of a client is flagged
 FLAGS = ("context", "changed", "backing_off", "retired", "rarely_available", "too_few_rounds")
 #: Why a client with a surplus can be owed turns; shown wherever there is one.
-OWED_WITH_SURPLUS = (
-    "the queue of owed turns never falls below 0, so early extra turns do not count against later rounds"
-)
+OWED_WITH_SURPLUS = "the queue of owed turns never falls below 0, so early extra turns do not count against later turns"
 
 
 class Page(NamedTuple):
@@ -99,6 +97,8 @@ def about(watch: Watch, source: Source | None) -> dict[str, Any]:
         "clients": 0,
         "rounds": 0,
         "planned": None,
+        "slots": None,
+        "noun": "round",
         "promise": None,
         "certificate": certificate(source),
         "share_of": SHARE_OF["always"],
@@ -118,9 +118,16 @@ def about(watch: Watch, source: Source | None) -> dict[str, Any]:
         "rounds": ledger.last_round,
         "planned": source.planned,
         "finished": source.finished,
+        "slots": ledger.slots,
+        "noun": ledger.noun,
         "promise": promise(ledger),
-        "share_of": SHARE_OF[ledger.share_accrual],
+        "share_of": share_of(ledger, ledger.share_accrual),
     }
+
+
+def share_of(ledger: Ledger, accrual: Accrual) -> str:
+    """Returns what a share of turns is a share of, in words."""
+    return (SHARE_OF if ledger.slots is None else SHARE_OF_TURNS)[accrual]
 
 
 def promise(ledger: Ledger) -> dict[str, Any] | None:
@@ -133,7 +140,7 @@ def promise(ledger: Ledger) -> dict[str, Any] | None:
         "least": json_number(float(rates.min())),
         "most": json_number(float(rates.max())),
         "accrual": queues.accrual,
-        "of": SHARE_OF[queues.accrual],
+        "of": share_of(ledger, queues.accrual),
         "paid": ledger.paid,
         "tolerance": json_number(tolerance_of(ledger)),
         "cap": None if queues.max_owed is None else json_number(float(queues.max_owed)),
@@ -254,10 +261,11 @@ def owed(ledger: Ledger) -> FloatArray:
 def flags(source: Source) -> dict[str, BoolArray]:
     """Returns for each flag the clients that have it."""
     ledger = source.ledger
+    recent = RECENT_CHANGE_ROUNDS * (ledger.slots or 1)
     changed_in = ledger.counters["changed_in"]
     shared = {
         "context": ledger.suspect_clients(),
-        "changed": (changed_in > 0) & (changed_in > ledger.last_round - RECENT_CHANGE_ROUNDS),
+        "changed": (changed_in > 0) & (changed_in > ledger.last_round - recent),
         "retired": ledger.retired,
         "too_few_rounds": standings(ledger).unserved & ~ledger.retired,
     }

@@ -11,7 +11,9 @@ import numpy as np
 from turnout.analysis.statistics import mean_confidence_interval
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.digests import Digest
+from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.sources.run import name_of
+from turnout.dashboard.sources.slot_ledger import SlotLedger
 from turnout.dashboard.views.common import about, bin_series, json_number, json_numbers
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
@@ -20,7 +22,18 @@ from turnout.store import RunInfo
 
 MAX_RUNS = 400
 MAX_GROUPS = 24
-FIGURES = ("mean_round", "p95_round", "total_time", "least_share", "jain", "shortfall", "accuracy")
+FIGURES = (
+    "mean_round",
+    "p95_round",
+    "total_time",
+    "least_share",
+    "jain",
+    "shortfall",
+    "accuracy",
+    "rate",
+    "mean_turn",
+    "staleness",
+)
 
 
 def training(watch: Watch, source: Source | None, *, metric: str | None) -> dict[str, Any]:
@@ -59,7 +72,8 @@ def compare(watch: Watch, source: Source | None) -> dict[str, Any]:
         "front": [],
     }
     if watch.kind == "fleet":
-        fleet = "A live fleet has only one run. A replay can show its rounds with other policies."
+        what = "turns" if source is not None and source.ledger.slots is not None else "rounds"
+        fleet = f"A live fleet has only one run. A replay can show its {what} with other policies."
         return {**data, "empty_reason": fleet}
     if source is None:
         return {**data, "empty_reason": None}
@@ -125,7 +139,7 @@ def _group_name(info: RunInfo) -> str:
 
 
 def _world_key(info: RunInfo) -> str:
-    world = {key: info.plan.get(key) for key in ("world", "world_settings")}
+    world = {key: info.plan.get(key) for key in ("world", "world_settings", "concurrency")}
     return json.dumps([world, info.clients], sort_keys=True)
 
 
@@ -137,7 +151,7 @@ def _curve(digests: Sequence[Digest], metric: str) -> dict[str, Any]:
     for digest in digests:
         measured_rounds, measured_values = digest.metrics[metric]
         values.append(measured_values[np.isin(measured_rounds, rounds)])
-        seconds.append(np.cumsum(digest.seconds)[rounds - 1])
+        seconds.append(digest.clock[rounds - 1])
     mean, half = mean_confidence_interval(np.array(values))
     x, (y, _, _) = bin_series(rounds, mean)
     return {
@@ -150,10 +164,18 @@ def _curve(digests: Sequence[Digest], metric: str) -> dict[str, Any]:
 
 def _fleet_curve(source: Source, rounds: IntArray, values: FloatArray) -> dict[str, Any]:
     """Returns the curve of a fleet; round 0, before its first round, is at 0 s."""
-    elapsed = np.concatenate([[0.0], np.cumsum(source.ledger.round_column("seconds"))])
+    elapsed = _elapsed(source.ledger)
     x, (mean, _, _) = bin_series(rounds, values)
     seconds = bin_series(rounds, elapsed[rounds])[1][2]
     return {"rounds": x, "seconds": json_numbers(seconds), "mean": json_numbers(mean), "half_width": None}
+
+
+def _elapsed(ledger: Ledger) -> FloatArray:
+    """Returns the seconds until the end of each round; without rounds, until each turn was given."""
+    if isinstance(ledger, SlotLedger):
+        started = ledger.round_column("started")
+        return np.concatenate([[0.0], started - started[:1]])
+    return np.concatenate([[0.0], np.cumsum(ledger.round_column("seconds"))])
 
 
 def _interval(values: list[float | None]) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ from turnout.dashboard.views.common import (
     standings,
     tolerance_of,
 )
+from turnout.dashboard.views.slots import slot_figures, under_way
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray
 from turnout.scheduler import ARRIVED, KINDS, MISSED, RETURNED
@@ -48,12 +49,13 @@ EMPTY: dict[str, Any] = {
     **dict.fromkeys(
         ("open", "mean_round", "recent_round", "p95_round", "volunteers", "cohort", "random", "least_share")
     ),
-    **dict.fromkeys(("least", "jain", "worst", "shortfall")),
+    **dict.fromkeys(("least", "jain", "worst", "shortfall", "slots")),
     **dict.fromkeys(("round", "recent_of", "total_time"), 0),
     "rounds": {"x": [], "mean": [], "low": [], "high": []},
     "outcomes": {},
     "warnings": [],
     "behind": [],
+    "under_way": [],
 }
 
 
@@ -65,6 +67,7 @@ def overview(watch: Watch, source: Source | None) -> dict[str, Any]:
     ledger = source.ledger
     seconds = ledger.round_column("seconds")
     x, (mean, low, high) = bin_series(ledger.round_column("rounds"), seconds)
+    seconds = seconds[np.isfinite(seconds)]  # without rounds, turns may be under way
     shares, standing = ledger.shares(), standings(ledger)
     judged = ledger.judged_shares()
     least = int(np.nanargmin(judged)) if np.isfinite(judged).any() else None
@@ -84,7 +87,9 @@ def overview(watch: Watch, source: Source | None) -> dict[str, Any]:
         "total_time": json_number(seconds.sum()),
         "volunteers": json_number(known.mean()) if len(known) else None,
         "cohort": json_number(sizes.mean()) if len(sizes) else None,
-        "random": random_baseline(watch, source),
+        "random": random_baseline(watch, source) if ledger.slots is None else None,
+        "slots": slot_figures(watch, source),
+        "under_way": under_way(source),
         "least_share": None if least is None else json_number(shares[least]),
         "least": None if least is None else {"id": source.id_of(least)},
         "jain": json_number(jain_index(ledger.counters["turns"])) if ledger.clients else None,
@@ -125,7 +130,9 @@ def shortfall_over_time(ledger: Ledger) -> dict[str, Any] | None:
 
 def outcomes(ledger: Ledger) -> dict[str, int]:
     """Returns the number of turns by outcome, also of rounds that are no longer kept."""
-    counts = (np.bincount(ledger.turn_column("kinds"), minlength=len(KINDS)) + ledger.dropped_outcomes).tolist()
+    counts = (
+        np.bincount(ledger.turn_column("kinds"), minlength=len(KINDS))[: len(KINDS)] + ledger.dropped_outcomes
+    ).tolist()
     return {kind: count for kind, count in zip(KINDS, counts, strict=True) if count or kind == KINDS[ARRIVED]}
 
 

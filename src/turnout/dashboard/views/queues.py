@@ -26,9 +26,8 @@ from turnout.dashboard.views.common import (
 )
 from turnout.dashboard.views.overview import debts_over_time
 from turnout.dashboard.watch import Watch
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.fairness import FairnessQueues
-from turnout.scheduler import ARRIVED
 
 COLUMNS = 160
 #: A cap that no debt reaches, in units.
@@ -102,7 +101,7 @@ def turns_and_availability(ledger: Ledger, rows: IntArray) -> tuple[IntArray, Fl
     The shares are None if availability is not recorded.
     """
     edges = bin_edges(len(ledger), COLUMNS)
-    taken = _participation(ledger, rows)[0]
+    taken = ledger.participation(rows)[0]
     if not len(ledger):
         return np.zeros((0, len(rows)), dtype=np.int64), None, edges
     counts = np.add.reduceat(taken.astype(np.int64), edges[:-1], axis=0)
@@ -123,25 +122,29 @@ def debt_history(ledger: Ledger, rows: IntArray) -> tuple[FloatArray | None, str
     assert queues is not None
     rounds = ledger.round_column("rounds")
     known = rounds > ledger.debts_from
-    accrues: BoolArray | None = np.ones((int(known.sum()), len(rows)), dtype=np.bool_)
-    if queues.accrual == "available":
-        accrues = ledger.availability.get(rows, rounds[known])
+    accrues = ledger.accruing(rows, rounds[known])
     if accrues is None:
         return None, "Availability by round is no longer stored, because this fleet is large."
     units_per_turn = int(queues.units_per_turn)
     numbers = rounds[known]
     rates, caps = _terms_by_round(ledger, rows, numbers)
-    chosen, arrived = _participation(ledger, rows)
-    paid = (arrived if ledger.paid == "contributed" else chosen)[known]
-    gains = accrues * rates - paid * units_per_turn
+    paid, ended = ledger.payments(rows)
+    gains = accrues * rates - paid[known] * units_per_turn
+    # Without rounds, turns may count when they end: before a decision, or after the last one.
+    before = np.zeros((len(gains) + 1, len(rows)), dtype=np.int64)
+    if ended is not None:
+        before[:] = ended[-len(before) :] * units_per_turn
     units = _initial_units(ledger)[rows]
     debts = np.empty(gains.shape, dtype=np.int64)
     joined, left = ledger.counters["joined"][rows], ledger.counters["left_in"][rows]
     for index, (number, gain) in enumerate(zip(numbers.tolist(), gains, strict=True)):
         earns = (joined < number) & ((left == UNKNOWN) | (number <= left))
+        units = np.maximum(units - before[index], 0)
         units = np.maximum(units + np.where(earns, gain, 0), 0)
         units = np.minimum(units, caps[index])
         debts[index] = units
+    if len(debts):
+        debts[-1] = np.maximum(units - before[-1], 0)
     exact = queues.owed_exactly()
     if len(debts) and not np.array_equal(debts[-1], exact.units[rows] + exact.credit):
         return (
@@ -192,18 +195,3 @@ def _initial_units(ledger: Ledger) -> IntArray:
         finer = ledger.queues.units_per_turn // ledger.initial_units_per_turn
         units[: len(ledger.initial_units)] = ledger.initial_units * finer
     return units
-
-
-def _participation(ledger: Ledger, rows: IntArray) -> tuple[BoolArray, BoolArray]:
-    """Returns whether each client was chosen, and whether it arrived, each of shape (rounds, clients)."""
-    column_of = np.full(ledger.clients, -1, dtype=np.int64)
-    column_of[rows] = np.arange(len(rows))
-    columns = column_of[ledger.turn_column("chosen")]
-    selected = columns >= 0
-    rounds = np.repeat(np.arange(len(ledger)), np.diff(ledger.starts))[selected]
-    chosen = np.zeros((len(ledger), len(rows)), dtype=np.bool_)
-    chosen[rounds, columns[selected]] = True
-    arrived = np.zeros_like(chosen)
-    is_arrival = ledger.turn_column("kinds")[selected] == ARRIVED
-    arrived[rounds[is_arrival], columns[selected][is_arrival]] = True
-    return chosen, arrived

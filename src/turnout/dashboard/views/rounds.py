@@ -10,6 +10,7 @@ import numpy as np
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import TURN_REASONS, Ledger
 from turnout.dashboard.views.common import about, count_of, json_number, known_count, page_of
+from turnout.dashboard.views.slots import OUT, decision_summary, kind_name, turn_of
 from turnout.dashboard.watch import Watch
 from turnout.errors import ReportError
 from turnout.kernel.arrays import FloatArray, IntArray
@@ -17,7 +18,7 @@ from turnout.scheduler import ARRIVED, FAILED, KINDS, LATE, OUTRUN, SURPLUS, Ope
 
 EMPTY: dict[str, Any] = {
     **dict.fromkeys(("number", "first", "last", "seconds", "volunteers", "target_size", "threshold", "objective")),
-    **dict.fromkeys(("opened", "closed")),
+    **dict.fromkeys(("opened", "closed", "turn")),
     "is_open": False,
     "unit": "turns",
     "summary": "",
@@ -55,15 +56,20 @@ def round_detail(watch: Watch, source: Source | None, *, requested: int | None) 
     if turns is None:
         suffix = " yet" if source.reading is not None else ""
         first = ledger.first_after + 1
-        raise ReportError(f"there is no round {number}{suffix}: choose one from {first} to {newest}")
+        raise ReportError(f"there is no {ledger.noun} {number}{suffix}: choose one from {first} to {newest}")
     index = int(np.searchsorted(ledger.round_column("rounds"), number))
     row = _round_row(source, index, turns)
     reasons = source.failures(number) if row["failed"] else {}
     rows = [_turn_row(source, turn, row["bottleneck"], reasons) for turn in range(turns.start, turns.stop)]
+    is_open = row["turn"] is not None and row["turn"]["outcome"] == OUT
+    if is_open:
+        flights = {flight.decision: flight for flight, _ in source.in_flight()}
+        row["seconds"] = json_number(flights[number].elapsed) if number in flights else None
     return {
         **data,
         "number": number,
-        "is_open": False,
+        "is_open": is_open,
+        "turn": row["turn"],
         "seconds": row["seconds"],
         "volunteers": row["volunteers"],
         "target_size": row["cohort"],
@@ -95,6 +101,7 @@ def _round_row(source: Source, index: int, turns: slice) -> dict[str, Any]:
         "objective": json_number(ledger.round_column("objective")[index]),
         "unit": _unit(ledger.turn_column("price")[turns]),
         "volunteers": known_count(int(ledger.round_column("volunteers")[index])),
+        "turn": turn_of(source, index),
     }
 
 
@@ -120,7 +127,7 @@ def _turn_row(source: Source, turn: int, bottleneck: str | None, reasons: dict[i
         "low": json_number(max(predicted - band, 0.0)),
         "high": json_number(predicted + band),
         "seconds": json_number(ledger.turn_column("times")[turn]),
-        "outcome": KINDS[int(ledger.turn_column("kinds")[turn])],
+        "outcome": kind_name(int(ledger.turn_column("kinds")[turn])),
         "loss": json_number(ledger.turn_column("losses")[turn]),
         "bottleneck": client == bottleneck,
         "why": reasons.get(row),
@@ -137,6 +144,8 @@ def _timestamp(seconds: float) -> str | None:
 
 
 def _summary(row: dict[str, Any]) -> str:
+    if row["turn"] is not None:
+        return decision_summary(row)
     if not row["cohort"]:
         return "No client was chosen in this round."
     text = f"{count_of(row['cohort'], 'client')} chosen"
@@ -190,6 +199,7 @@ def _open_round(opened: OpenRound, turns: list[Turn]) -> dict[str, Any]:
     return {
         "number": opened.round,
         "is_open": True,
+        "turn": None,
         "seconds": json_number(opened.elapsed),
         "volunteers": int(opened.available.sum()),
         "target_size": opened.wanted,

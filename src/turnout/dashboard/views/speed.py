@@ -17,7 +17,7 @@ BAND_PARTS, MIN_BAND_TURNS = 10, 40
 MAX_FLAGS = 100
 FLAG_TEXTS = {
     "context": "its context predicts its times with an error of {:.0f} %, its own typical time with {:.0f} %",
-    "changed": "its times departed from the predictions in round {}",
+    "changed": "its times departed from the predictions in {} {}",
 }
 
 
@@ -73,7 +73,8 @@ def speed(watch: Watch, source: Source | None) -> dict[str, Any]:
 def _empty_reason(source: Source) -> str:
     if source.ledger.model is None:
         return "This run was recorded without contexts, so exchange times cannot be predicted from them."
-    return "No client has been chosen twice yet. Times are predicted once a client has returned from an earlier round."
+    since = "an earlier round" if source.ledger.slots is None else "its first turn"
+    return f"No client has been chosen twice yet. Times are predicted once a client has returned from {since}."
 
 
 def _by_round(rounds: IntArray, error: FloatArray) -> tuple[list[Any], list[Any]]:
@@ -117,6 +118,6 @@ def _flags(source: Source) -> list[dict[str, Any]]:
                 errors = ledger.history.context_errors[row], ledger.history.typical_errors[row]
                 text = FLAG_TEXTS[kind].format(*(100 * error for error in errors))
             else:
-                text = FLAG_TEXTS[kind].format(int(ledger.counters["changed_in"][row]))
+                text = FLAG_TEXTS[kind].format(ledger.noun, int(ledger.counters["changed_in"][row]))
             rows.append({"id": source.id_of(row), "kind": kind, "text": text})
     return rows

@@ -17,12 +17,13 @@ import numpy as np
 
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import Ledger
-from turnout.dashboard.views.common import about, json_number, owed
+from turnout.dashboard.sources.slot_ledger import SlotLedger
+from turnout.dashboard.views.common import about, json_number, owed, share_of
 from turnout.dashboard.views.overview import outcomes
+from turnout.dashboard.views.slots import RECENT_PER_SLOT, rate_of
 from turnout.dashboard.watch import Watch
 from turnout.kernel.backend import kernel_name
 from turnout.kernel.certificate import STATUSES
-from turnout.kernel.fairness import SHARE_OF
 from turnout.scheduler import seconds_since_report
 from turnout.version import __version__
 
@@ -113,28 +114,30 @@ def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
     ledger = source.ledger
     labels = f'{{policy="{_escaped(source.policy)}"' + ("" if source.run is None else f',run="{source.run}"') + "}"
     seconds = ledger.round_column("seconds")
+    seconds = seconds[np.isfinite(seconds)]
     records_read, records = source.reading or (1, 1)
+    last, unit = ("closed round", "round") if ledger.slots is None else ("decision", "turn")
     data: dict[str, tuple[str, str, float]] = {
         "turnout_read_ratio": (
             "Share of the records that have been read; below 1 the other metrics are incomplete.",
             "gauge",
             records_read / records,
         ),
-        "turnout_round": ("The last closed round.", "gauge", float(ledger.last_round)),
+        "turnout_round": (f"The last {last}.", "gauge", float(ledger.last_round)),
         "turnout_clients": ("Clients that have joined, including retired ones.", "gauge", float(ledger.clients)),
-        "turnout_rounds_total": ("Closed rounds.", "counter", float(ledger.last_round)),
+        "turnout_rounds_total": (f"{last.capitalize()}s.", "counter", float(ledger.last_round)),
         "turnout_round_seconds_total": (
-            "Total duration of the rounds that are kept, in seconds.",
+            f"Total duration of the {unit}s that are kept, in seconds.",
             "counter",
             float(seconds.sum()),
         ),
     }
     if len(seconds):
-        data["turnout_last_round_seconds"] = ("Duration of the last round in seconds.", "gauge", float(seconds[-1]))
+        text = f"Duration of the last {unit} in seconds."
+        data["turnout_last_round_seconds"] = (text, "gauge", float(seconds[-1]))
     shares = ledger.judged_shares()
     if np.isfinite(shares).any():
-        share_of = SHARE_OF[ledger.share_accrual]
-        text = f"The smallest share of turns of any client, of {share_of}."
+        text = f"The smallest share of turns of any client, of {share_of(ledger, ledger.share_accrual)}."
         data["turnout_least_share"] = (text, "gauge", float(np.nanmin(shares)))
     if ledger.queues is not None and ledger.clients:
         debts = owed(ledger)[~ledger.retired]
@@ -145,7 +148,7 @@ def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
         )
         data["turnout_mean_debt_turns"] = ("Mean number of turns owed to a client.", "gauge", float(debts.mean()))
     data |= _promise(ledger)
-    data |= _open_round(source)
+    data |= _slots(source, ledger) if isinstance(ledger, SlotLedger) else _open_round(source)
     data |= _writer(source)
     data["turnout_clients_doubted"] = (
         "Clients whose context predicts their times worse than their typical time does.",
@@ -174,6 +177,35 @@ def _open_round(source: Source) -> dict[str, tuple[str, str, float]]:
     }
 
 
+def _slots(source: Source, ledger: SlotLedger) -> dict[str, tuple[str, str, float]]:
+    """Returns the metrics of turns without rounds; ages and reports are 0 if no turn is under way."""
+    flights = source.in_flight()
+    turns = [turn for _, turn in flights]
+    ages = [flight.elapsed for flight, turn in flights if turn.kind is None]
+    rate = rate_of(ledger, RECENT_PER_SLOT * ledger.slots)
+    values = {
+        "turnout_slots": ("Slots, in each of which a client can train.", float(ledger.slots)),
+        "turnout_turns_in_flight": ("Turns that are under way and without a report.", float(len(ages))),
+        "turnout_oldest_turn_seconds": (
+            "How long the oldest turn has been under way; 0 if none is.",
+            max(ages, default=0.0),
+        ),
+        "turnout_turns_reported": (
+            "Turns that were reported, and that the next call of fill learns.",
+            float(len(turns) - len(ages)),
+        ),
+        "turnout_seconds_since_report": (
+            "Time since the newest report of these turns.",
+            seconds_since_report(turns) or 0.0,
+        ),
+        "turnout_updates_per_second": (
+            f"Updates per second, over the last {RECENT_PER_SLOT} decisions for each slot.",
+            rate if np.isfinite(rate) else 0.0,
+        ),
+    }
+    return {name: (text, "gauge", value) for name, (text, value) in values.items()}
+
+
 def _writer(source: Source) -> dict[str, tuple[str, str, float]]:
     """Returns the metrics of the process that writes a fleet, as of the last closed round; none for a run."""
     if (found := source.writer()) is None:
@@ -181,7 +213,7 @@ def _writer(source: Source) -> dict[str, tuple[str, str, float]]:
     figures, snapshot_age = found
     metrics = {
         "turnout_snapshot_age_rounds": (
-            "Rounds that were closed since the last snapshot.",
+            f"{'Rounds that were closed' if source.ledger.slots is None else 'Calls of fill'} since the last snapshot.",
             "gauge",
             float(snapshot_age),
         ),

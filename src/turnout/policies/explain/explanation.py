@@ -16,9 +16,11 @@ from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.margin import SelectionMargin, selection_margin
 from turnout.policies.explain.prices import PriceSentences
-from turnout.policies.explain.sentences import MarginSentences, inexact_sentence, waiting_sentence
+from turnout.policies.explain.sentences import ROUNDS, MarginSentences, Wording, inexact_sentence, waiting_sentence
 
-Standing: TypeAlias = Literal["chosen", "not chosen", "not available", "excluded", "resting", "retired", "not joined"]
+Standing: TypeAlias = Literal[
+    "chosen", "not chosen", "not available", "excluded", "resting", "retired", "not joined", "training"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Explanation:
         behind: How many turns the client was behind, this round included, if the policy gives turns a price.
         allowed: How many turns it may be behind, if the policy gives turns a price.
         urgent: Whether it was as far behind as it may be, so that it came before all others.
+        moment: What `round` and `rounds_until` count: "round", or "decision" without rounds.
     """
 
     round: int
@@ -76,10 +79,16 @@ class Explanation:
     behind: float | None = None
     allowed: float | None = None
     urgent: bool = False
+    moment: str = "round"
 
 
 def explain_choice(
-    policy: SelectionPolicy, offer: RoundOffer, selection: Selection, row: int, name: Callable[[int], str] = str
+    policy: SelectionPolicy,
+    offer: RoundOffer,
+    selection: Selection,
+    row: int,
+    name: Callable[[int], str] = str,
+    wording: Wording = ROUNDS,
 ) -> Explanation:
     """Explains why a client was selected from an offer or was not.
 
@@ -92,24 +101,28 @@ def explain_choice(
         selection: The recorded selection.
         row: The row of the client.
         name: Returns the name of a client from its row.
+        wording: The nouns of the sentence: ROUNDS, or SLOTS without rounds.
     """
     if not offer.available[row]:
-        return inexact_explanation(policy, selection, row, name, "", standing="not available")
+        return inexact_explanation(policy, selection, row, name, "", standing="not available", wording=wording)
     if offer.places is None:
         # Over-selection may have asked for more places than cohort_size.
         offer = offer.restricted(places=max(len(selection.clients), policy.cohort_size or 0))
     problem = policy.cohort_problem(offer)
     if problem is None:
-        why = f"{policy.name} did not weigh seconds against turns owed in this round"
-        return inexact_explanation(policy, selection, row, name, why)
+        why = f"{policy.name} did not weigh seconds against turns owed in this {wording.moment}"
+        return inexact_explanation(policy, selection, row, name, why, wording=wording)
     cohort = problem.solve()
     if not _is_same(cohort, selection):
-        return inexact_explanation(policy, selection, row, name, "computing it again gives another selection")
+        why = "computing it again gives another selection"
+        return inexact_explanation(policy, selection, row, name, why, wording=wording)
     if not problem.available[row]:
-        return inexact_explanation(policy, selection, row, name, "", standing="excluded")
+        return inexact_explanation(policy, selection, row, name, "", standing="excluded", wording=wording)
     if problem.prices is not None:
-        return _price_explanation(policy, offer, problem, problem.prices, cohort, row, name)
-    return _exact_explanation(policy, offer, selection_margin(problem, row), problem, row, name)
+        sentences = PriceSentences(row, problem, problem.prices, name, wording)
+        return _price_explanation(policy, offer, problem, problem.prices, cohort, sentences)
+    margin = selection_margin(problem, row)
+    return _exact_explanation(policy, offer, MarginSentences(row, margin, problem, name, wording))
 
 
 def inexact_explanation(
@@ -120,6 +133,7 @@ def inexact_explanation(
     why: str,
     *,
     standing: Standing | None = None,
+    wording: Wording = ROUNDS,
 ) -> Explanation:
     """Returns an explanation without the numbers of the selection, with the recorded reasons of a selected client.
 
@@ -130,6 +144,7 @@ def inexact_explanation(
         name: Returns the name of a client from its row.
         why: Why no exact explanation is possible; empty if the standing explains itself.
         standing: What happened to the client; None for "chosen" or "not chosen".
+        wording: The nouns of the sentence.
     """
     position = np.flatnonzero(selection.clients == row)
     status: Standing = standing or ("chosen" if len(position) else "not chosen")
@@ -143,31 +158,25 @@ def inexact_explanation(
         policy=policy.name,
         standing=status,
         exact=not why,
-        sentence=inexact_sentence(client, status, selection.round, reasons, why),
+        sentence=inexact_sentence(client, status, selection.round, reasons, why, wording),
         seconds=reasons.get("optimistic"),
         owed=reasons.get("owed"),
         threshold=_cohort_reason(selection, "threshold"),
         objective=_cohort_reason(selection, "objective"),
+        moment=wording.moment,
     )
 
 
-def _exact_explanation(
-    policy: SelectionPolicy,
-    offer: RoundOffer,
-    margin: SelectionMargin,
-    problem: CohortProblem,
-    row: int,
-    name: Callable[[int], str],
-) -> Explanation:
+def _exact_explanation(policy: SelectionPolicy, offer: RoundOffer, sentences: MarginSentences) -> Explanation:
+    row, margin, problem, name, wording = sentences
     longer = None if margin.rival_threshold is None else margin.rival_threshold - margin.threshold
     rounds, never = rounds_until(problem, margin, row)
     missing = None if margin.missing_units is None else margin.missing_units / margin.units_per_turn
     client = name(row)
-    sentences = MarginSentences(row, margin, problem, name)
     if margin.chosen:
         sentence = sentences.chosen()
     else:
-        sentence = f"{sentences.not_chosen()}. {waiting_sentence(client, rounds, never)}"
+        sentence = f"{sentences.not_chosen()}. {waiting_sentence(client, rounds, never, wording)}"
     return Explanation(
         round=offer.round,
         client=client,
@@ -187,6 +196,7 @@ def _exact_explanation(
         longer=longer,
         worth=None if longer is None else problem.speed_weight * longer,
         instead=tuple(name(other) for other in (margin.joining if margin.chosen else margin.leaving)),
+        moment=wording.moment,
     )
 
 
@@ -196,8 +206,7 @@ def _price_explanation(
     problem: CohortProblem,
     terms: PriceTerms,
     cohort: Cohort,
-    row: int,
-    name: Callable[[int], str],
+    sentences: PriceSentences,
 ) -> Explanation:
     """Explains the selection of a policy that gives turns a price.
 
@@ -207,10 +216,9 @@ def _price_explanation(
         problem: The problem that the policy solved.
         terms: The terms of its prices.
         cohort: The solution of the problem.
-        row: The row of the client.
-        name: Returns the name of a client from its row.
+        sentences: The sentences about the client.
     """
-    sentences = PriceSentences(row, problem, terms, name)
+    row, name = sentences.row, sentences.name
     urgent = row in problem.urgent.tolist()
     known = Explanation(
         round=offer.round,
@@ -227,6 +235,7 @@ def _price_explanation(
         behind=float(terms.behind[row]),
         allowed=float(terms.allowed[row]),
         urgent=urgent,
+        moment=sentences.wording.moment,
     )
     if urgent or not problem.contested().size:
         if known.standing == "chosen":

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from turnout.kernel.cohort_problem import CohortProblem, PriceTerms
 from turnout.policies.explain.margin import SelectionMargin
-from turnout.policies.explain.sentences import TIES, format_number, format_turns, join_names
+from turnout.policies.explain.sentences import ROUNDS, TIES, Wording, format_number, format_turns, join_names
 
 
 class PriceSentences(NamedTuple):
@@ -17,6 +17,7 @@ class PriceSentences(NamedTuple):
     problem: CohortProblem
     terms: PriceTerms
     name: Callable[[int], str]
+    wording: Wording = ROUNDS
 
     @property
     def client(self) -> str:
@@ -59,14 +60,15 @@ class PriceSentences(NamedTuple):
         change = margin.rival_threshold - margin.threshold
         lost = self.problem.total_value(margin.leaving) - self.problem.total_value(margin.joining)
         if change == 0 and lost == 0:
-            return f"{self.client} was chosen by a tie: the best cohort without it is equally good; {TIES}"
+            best = f"the best {self.wording.selection} without it"
+            return f"{self.client} was chosen by a tie: {best} is equally good; {TIES}"
         parts = []
         if change:
             parts.append(f"last {format_number(abs(change))} s {'less' if change < 0 else 'longer'}")
         parts.append(f"pay prices of {format_number(abs(lost))} s {'less' if lost >= 0 else 'more'}")
         return (
             f"{self.client} was chosen with a margin of {format_number(margin.margin)} s: {self.price()}; the best "
-            f"cohort without it would {' and '.join(parts)}"
+            f"{self.wording.selection} without it would {' and '.join(parts)}"
         )
 
     def not_chosen(self, margin: SelectionMargin) -> str:
@@ -80,7 +82,8 @@ class PriceSentences(NamedTuple):
         else:
             verb = "lengthen" if change > 0 else "shorten"
             effect = (
-                f"choosing {self.client} would {verb} the round by {format_number(abs(change))} s, and it would replace"
+                f"choosing {self.client} would {verb} the {self.wording.duration} by {format_number(abs(change))} s, "
+                "and it would replace"
             )
         effect += f" {self._valued(margin.leaving)}"
         if along:
@@ -99,7 +102,7 @@ class PriceSentences(NamedTuple):
     def _waiting(self, event: str, rounds: int | None, never: str) -> str:
         if rounds is None:
             return f"How long it has to wait is unknown: {never}"
-        count = "1 round" if rounds == 1 else f"{rounds:,} rounds"
+        count = self.wording.number(rounds)
         return f"Without a turn {self.client} {event} in {count}, if it is available in each and nothing else changes"
 
     def _behind(self) -> str:

@@ -12,6 +12,29 @@ NAMED = 3  # clients named in a sentence
 TIES = "among equals the faster client comes first, then the lower row"
 
 
+class Wording(NamedTuple):
+    """The nouns of an explanation.
+
+    Attributes:
+        moment: When clients are selected.
+        duration: What lasts as long as the slowest selected client.
+        selection: What is selected.
+    """
+
+    moment: str = "round"
+    duration: str = "round"
+    selection: str = "cohort"
+
+    def number(self, number: int) -> str:
+        """Returns a number of rounds or decisions."""
+        return f"1 {self.moment}" if number == 1 else f"{number:,} {self.moment}s"
+
+
+ROUNDS = Wording()
+#: The nouns of an explanation without rounds, where one client is selected for one slot.
+SLOTS = Wording("decision", "turn", "choice")
+
+
 class MarginSentences(NamedTuple):
     """Sentences about the margin of one client."""
 
@@ -19,6 +42,7 @@ class MarginSentences(NamedTuple):
     margin: SelectionMargin
     problem: CohortProblem
     name: Callable[[int], str]
+    wording: Wording = ROUNDS
 
     @property
     def client(self) -> str:
@@ -33,7 +57,8 @@ class MarginSentences(NamedTuple):
         change = margin.rival_threshold - margin.threshold
         lost = self.problem.total_value(margin.leaving) - self.problem.total_value(margin.joining)
         if change == 0 and lost == 0:
-            return f"{self.client} was chosen by a tie: the best cohort without it is equally good; {TIES}"
+            best = f"the best {self.wording.selection} without it"
+            return f"{self.client} was chosen by a tie: {best} is equally good; {TIES}"
         parts = []
         if change:
             parts.append(
@@ -41,8 +66,8 @@ class MarginSentences(NamedTuple):
             )
         parts.append(f"pay {format_turns(abs(lost))} {'less' if lost >= 0 else 'more'} of the debts")
         return (
-            f"{self.client} was chosen with a margin of {format_turns(margin.margin)}: the best cohort without it "
-            f"would {' and '.join(parts)}"
+            f"{self.client} was chosen with a margin of {format_turns(margin.margin)}: the best "
+            f"{self.wording.selection} without it would {' and '.join(parts)}"
         )
 
     def not_chosen(self) -> str:
@@ -62,8 +87,8 @@ class MarginSentences(NamedTuple):
         else:
             verb = "lengthen" if change > 0 else "shorten"
             start = (
-                f"choosing {client} would {verb} the round by {format_number(abs(change))} s ({self._worth(change)}); "
-                f"it {debt}"
+                f"choosing {client} would {verb} the {self.wording.duration} by {format_number(abs(change))} s "
+                f"({self._worth(change)}); it {debt}"
             )
         missing = format_turns(margin.missing_units / margin.units_per_turn)
         return f"{start}: with {missing} more it would have been chosen"
@@ -91,7 +116,9 @@ def join_names(name: Callable[[int], str], rows: tuple[int, ...]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def inexact_sentence(client: str, standing: str, round: int, reasons: Mapping[str, float], why: str) -> str:
+def inexact_sentence(
+    client: str, standing: str, round: int, reasons: Mapping[str, float], why: str, wording: Wording = ROUNDS
+) -> str:
     """States what is known if no exact explanation is possible.
 
     Args:
@@ -100,8 +127,9 @@ def inexact_sentence(client: str, standing: str, round: int, reasons: Mapping[st
         round: The number of the round.
         reasons: The recorded reasons of its selection.
         why: Why no exact explanation is possible; empty if none is needed.
+        wording: The nouns.
     """
-    sentence = f"{client} was {standing} in round {round}"
+    sentence = f"{client} was {standing} in {wording.moment} {round}"
     if reasons:
         sentence += f" ({', '.join(f'{key} {value:.4g}' for key, value in reasons.items())})"
     if standing == "excluded":
@@ -111,12 +139,14 @@ def inexact_sentence(client: str, standing: str, round: int, reasons: Mapping[st
     return f"{sentence}."
 
 
-def waiting_sentence(client: str, rounds: int | None, never: str) -> str:
+def waiting_sentence(client: str, rounds: int | None, never: str, wording: Wording = ROUNDS) -> str:
     """States in how many rounds the client earns what it lacked, or why that is unknown."""
     if rounds is None:
         return f"How long it has to wait is unknown: {never}"
-    count = "1 round" if rounds == 1 else f"{rounds:,} rounds"
-    return f"At its guaranteed rate {client} earns that in {count}, if it is available in each and nothing else changes"
+    return (
+        f"At its guaranteed rate {client} earns that in {wording.number(rounds)}, if it is available in each and "
+        "nothing else changes"
+    )
 
 
 def format_turns(turns: float) -> str:

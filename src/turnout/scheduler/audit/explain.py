@@ -10,7 +10,9 @@ import numpy as np
 from turnout.errors import ReportError, StoreError
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.explain.explanation import Explanation, explain_choice, inexact_explanation
+from turnout.policies.explain.sentences import ROUNDS, SLOTS, Wording
 from turnout.scheduler.features import Features
+from turnout.scheduler.journal.ended import offer_of_decision
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.reader import FleetReader
 from turnout.scheduler.journal.replay import FleetState, load_before
@@ -38,21 +40,22 @@ def explain_client(
         number: The number of the round.
     """
     newest = state.fleet.round if state.opened is None else state.opened.round
-    clock = "round" if settings.concurrency is None else "decision"
+    wording = ROUNDS if settings.concurrency is None else SLOTS
     if not newest:
-        none_yet = "no round was opened yet" if settings.concurrency is None else "no turn was given yet"
-        raise ReportError(f"there is no {clock} {number} to explain: {none_yet}")
+        begun = "no round was opened" if settings.concurrency is None else "no turn was given"
+        raise ReportError(f"there is no {wording.moment} {number} to explain: {begun} yet")
     if not 1 <= number <= newest:
-        raise ReportError(f"there is no {clock} {number} to explain: choose one from 1 to {newest}")
+        raise ReportError(f"there is no {wording.moment} {number} to explain: choose one from 1 to {newest}")
     ids = state.fleet.ids
     with journal.reading():
-        recorded = journal.offer(number) if settings.concurrency is None else _slot_offer(journal, number)
+        recorded = journal.offer(number) if settings.concurrency is None else offer_of_decision(journal, number)
         selection = _recorded_selection(journal, recorded, number)
         try:
             fleet = state.fleet if number > state.fleet.round else load_before(journal, settings, features, number)
         except StoreError as error:
-            return inexact_explanation(state.fleet.policy, selection, row, ids.__getitem__, str(error))
-    not_selectable = _explain_not_selectable(fleet, selection, row, ids) or _explain_staleness(
+            why = str(error)
+            return inexact_explanation(state.fleet.policy, selection, row, ids.__getitem__, why, wording=wording)
+    not_selectable = _explain_not_selectable(fleet, selection, row, ids, wording) or _explain_staleness(
         fleet, settings, recorded, selection, row, ids
     )
     if not_selectable is not None:
@@ -60,37 +63,16 @@ def explain_client(
     contexts = None if recorded is None else recorded.whole_contexts()
     if recorded is None or contexts is None:
         why = _why_not_recorded(recorded, settings)
-        return inexact_explanation(fleet.policy, selection, row, ids.__getitem__, why)
+        return inexact_explanation(fleet.policy, selection, row, ids.__getitem__, why, wording=wording)
     places = None if settings.concurrency is None else 1
     offer = RoundOffer(number, recorded.available, contexts, places=places)
-    return explain_choice(fleet.policy, offer, selection, row, ids.__getitem__)
+    return explain_choice(fleet.policy, offer, selection, row, ids.__getitem__, wording)
 
 
 def explain_closed_round(reader: FleetReader, fleet: Fleet, row: int, number: int) -> Explanation:
     """Explains a closed round with the state of a follower, instead of loading the current state again."""
     with closing(Journal(reader.path, read_only=True)) as journal:
         return explain_client(journal, FleetState(fleet, None, 0), reader.settings, reader.features, row, number)
-
-
-def _slot_offer(journal: Journal, decision: int) -> RecordedOffer | None:
-    """Returns the offer of a decision about one slot.
-
-    Several slots may be filled at once: only the offer of the first is recorded, and those that were given a turn
-    before this decision were not available any more.
-    """
-    first = journal.last_offer(decision)
-    recorded = None if first is None else journal.offer(first)
-    if first is None or recorded is None or first == decision:
-        return recorded
-    turns = journal.turns_between(first, decision)
-    if any(turn.round == decision for turn in turns) and len(turns) == decision - first + 1:
-        given = np.array([turn.row for turn in turns if turn.round < decision], dtype=np.int64)
-        own = np.array([turn.row for turn in turns if turn.round == decision], dtype=np.int64)
-        left = recorded.available.copy()
-        left[given] = False
-        contexts = None if recorded.contexts is None else recorded.contexts[left[recorded.available]]
-        return RecordedOffer(decision, own, {}, left, contexts)
-    return None
 
 
 def _recorded_selection(journal: Journal, offer: RecordedOffer | None, number: int) -> Selection:
@@ -100,21 +82,35 @@ def _recorded_selection(journal: Journal, offer: RecordedOffer | None, number: i
     return Selection(number, np.array([turn.row for turn in journal.turns_of(number)], dtype=np.int64), {})
 
 
-def _explain_not_selectable(fleet: Fleet, selection: Selection, row: int, ids: list[str]) -> Explanation | None:
-    """Explains a client that was new, retired or backed off; returns None for any other client."""
-    number, name = selection.round, ids.__getitem__
-    clock = "decision" if isinstance(fleet, SlotFleet) else "round"
+def _explain_not_selectable(
+    fleet: Fleet, selection: Selection, row: int, ids: list[str], wording: Wording
+) -> Explanation | None:
+    """Explains a client that was new, retired, training or backed off; returns None for any other client.
+
+    Args:
+        fleet: The state before the selection.
+        selection: The recorded selection.
+        row: The row of the client.
+        ids: The ids of all clients, by row.
+        wording: The nouns of the sentence.
+    """
+    number, name, moment = f"{wording.moment} {selection.round}", ids.__getitem__, wording.moment
     if row >= len(fleet.ids):
-        explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="not joined")
-        return replace(explanation, sentence=f"{name(row)} had not joined the fleet before {clock} {number}.")
+        explanation = inexact_explanation(
+            fleet.policy, selection, row, name, "", standing="not joined", wording=wording
+        )
+        return replace(explanation, sentence=f"{name(row)} had not joined the fleet before {number}.")
     if fleet.counters.retired[row]:
-        explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="retired")
-        return replace(explanation, sentence=f"{name(row)} was retired before {clock} {number}.")
+        explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="retired", wording=wording)
+        return replace(explanation, sentence=f"{name(row)} was retired before {number}.")
+    if isinstance(fleet, SlotFleet) and (since := fleet.in_flight.decision_of(row)):
+        explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="training", wording=SLOTS)
+        return replace(explanation, sentence=f"{name(row)} was training, in its turn of decision {since}.")
     if fleet.counters.backing_off(fleet.round)[row] and row not in selection.clients:
-        explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="resting")
+        explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="resting", wording=wording)
         misses, last = int(fleet.counters.misses[row]), int(fleet.counters.backoff_until[row])
         after = "a miss" if misses == 1 else f"{misses} consecutive misses"
-        sentence = f"{name(row)} was backed off in {clock} {number} after {after}, up to and including {clock} {last}."
+        sentence = f"{name(row)} was backed off in {number} after {after}, up to and including {moment} {last}."
         return replace(explanation, sentence=sentence)
     return None
 
@@ -141,7 +137,8 @@ def _explain_staleness(
         return None
     if offer is None or offer.contexts is None or offer.available[row] or not too_stale(fleet, settings)[row]:
         return None
-    explanation = inexact_explanation(fleet.policy, selection, row, ids.__getitem__, "", standing="excluded")
+    name = ids.__getitem__
+    explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="excluded", wording=SLOTS)
     versions = float(expected_staleness(fleet, settings.buffer)[row])
     sentence = (
         f"{ids[row]} was not offered the turn of decision {selection.round}: during its turn of about "

@@ -8,9 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from turnout.errors import StoreError
+from turnout.errors import SettingError, StoreError
 from turnout.scheduler.features import Features
 from turnout.scheduler.journal.amendments import Amendment, amendments, settings_at
+from turnout.scheduler.journal.ended import RecordedTurn, ended_turns, offer_of_decision
 from turnout.scheduler.journal.events import FleetEvent, RecordedRound, decode_event
 from turnout.scheduler.journal.figures import WriterFigures
 from turnout.scheduler.journal.journal import Journal
@@ -19,6 +20,7 @@ from turnout.scheduler.journal.summary import FleetTotals, Summary
 from turnout.scheduler.records import OpenRound, RecordedOffer, Turn
 from turnout.scheduler.rounds.state import Fleet, judged_after
 from turnout.scheduler.settings import SchedulerSettings
+from turnout.scheduler.slots.records import FILL, Flight
 
 
 class FleetReader:
@@ -26,6 +28,11 @@ class FleetReader:
 
     Each call reads the newest state of the file. Calls inside `with reader.reading():`, and inside the loop over an
     iterator, all see the same state. Only one thread may use a reader at a time.
+
+    In a fleet without rounds, `ended_turns` and `in_flight` take the place of `closed_rounds` and `open_round`. A turn
+    ends in any order, and what was learned at a decision depends on that order: so turns are read as they ended, and
+    not by decision, as if each were a round of its own. Everything else has the number of a decision where it has that
+    of a round elsewhere.
 
     >>> import tempfile
     >>> from turnout.scheduler import Scheduler
@@ -103,17 +110,57 @@ class FleetReader:
 
     @property
     def round(self) -> int:
-        """The number of the last closed round; 0 before the first."""
+        """The number of the last closed round; without rounds, of the last decision; 0 before the first."""
         return self._journal.last_closed_round()
 
     def closed_rounds(self, after: int = 0) -> Iterator[RecordedRound]:
-        """Yields the closed rounds after round `after`, in order."""
+        """Yields the closed rounds after round `after`, in order.
+
+        Raises:
+            SettingError: If the fleet has no rounds.
+        """
+        self._need(rounds=True, instead="ended_turns")
+        return self._closed_rounds(after)
+
+    def ended_turns(self) -> Iterator[RecordedTurn]:
+        """Yields the turns of a fleet without rounds that have ended, in the order in which their results were learned.
+
+        Raises:
+            SettingError: If the fleet has rounds.
+        """
+        self._need(rounds=False, instead="closed_rounds")
+        return ended_turns(self.events())
+
+    def in_flight(self) -> list[tuple[Flight, Turn]]:
+        """Returns the turns of a fleet without rounds that are under way, in the order of their decisions.
+
+        The second value has the outcome, if one was reported: it is learned, and the slot is free, with the next fill.
+
+        Raises:
+            SettingError: If the fleet has rounds.
+        """
+        self._need(rounds=False, instead="open_round")
+        with self.reading():
+            turns = {turn.round: turn for turn in self._journal.turns_under_way()}
+            return [(flight, turns[decision]) for decision, flight in self._journal.flights().items()]
+
+    def _need(self, *, rounds: bool, instead: str) -> None:
+        if (self.settings.concurrency is None) != rounds:
+            what = "no rounds" if rounds else "rounds"
+            raise SettingError(f"{self.path} is a fleet with {what}: use {instead} of its reader")
+
+    def _closed_rounds(self, after: int) -> Iterator[RecordedRound]:
         for event in self.events():
             if event.closed is not None and event.closed.round > after:
                 yield event.closed
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
-        """Returns the open round with the turns of its cohort, or None if no round is open."""
+        """Returns the open round with the turns of its cohort, or None if no round is open.
+
+        Raises:
+            SettingError: If the fleet has no rounds.
+        """
+        self._need(rounds=True, instead="in_flight")
         with self.reading():
             opened = self._journal.open_round()
             return None if opened is None else (opened, self.turns(opened.round))
@@ -127,18 +174,24 @@ class FleetReader:
         return self._journal.snapshot_age()
 
     def turns(self, round: int) -> list[Turn]:
-        """Returns the turns of all clients that were invited in a round, by row."""
+        """Returns the turns of all clients that were invited in a round, by row; the one turn of a decision."""
         return self._journal.turns_of(round)
 
     def offer(self, round: int) -> RecordedOffer | None:
         """Returns the offer from which the cohort of a round was selected, or None if it is not recorded."""
-        return self._journal.offer(round)
+        if self.settings.concurrency is None:
+            return self._journal.offer(round)
+        with self.reading():
+            return offer_of_decision(self._journal, round)
 
     def offers(self) -> Iterator[RecordedOffer]:
-        """Yields all recorded offers, in the order of their rounds."""
+        """Yields all recorded offers, in the order of their rounds.
+
+        Where several slots were filled at once, only the offer of the first decision is recorded.
+        """
         with self.reading():
             for round_ in self._journal.rounds_with_offers():
-                offer = self.offer(round_)
+                offer = self._journal.offer(round_)
                 if offer is not None:
                     yield offer
 
@@ -270,7 +323,7 @@ class Follower:
         events = []
         for number, kind, data, availability in self._journal.events(self.position, limit):
             forgotten = kind == "forget" and number > self._last_at_start
-            if forgotten or (self.is_ahead(number) and kind == "close" and availability is None):
+            if forgotten or (self.is_ahead(number) and kind in ("close", FILL) and availability is None):
                 raise self._stale()
             event = decode_event(number, kind, data, availability, self._ids, len(self._ids))
             if event.kind == "joined":  # share the strings of the state, if it has these ids already

@@ -1,0 +1,240 @@
+"""Fleets and runs without rounds on the dashboard."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dashboard.readings import FOREVER, close_to
+from dashboard.served import served
+from scheduler.fleets import named, offered
+from scheduler.slots.played import fill, open_slots, play_turns
+from turnout.analysis.slots import slot_figures, staleness
+from turnout.dashboard.sources.slot_fleet import open_fleet_source
+from turnout.dashboard.sources.slot_ledger import SlotLedger
+from turnout.dashboard.sources.slot_run import open_run_source
+from turnout.dashboard.views.client import client
+from turnout.dashboard.views.overview import overview
+from turnout.dashboard.views.queues import debt_history
+from turnout.dashboard.views.rounds import round_detail, rounds
+from turnout.dashboard.views.system import metrics
+from turnout.dashboard.watch import Watch
+from turnout.scheduler import Scheduler
+from turnout.simulator import RunPlan, SlotRun, play_into
+from turnout.store import RunStore
+
+
+@pytest.fixture(scope="module")
+def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
+    """A fleet without rounds, read completely; two of its turns are under way, and a third was reported."""
+    path = tmp_path_factory.mktemp("slots") / "fleet.turnout"
+    with open_slots(path) as scheduler:
+        play_turns(scheduler, 40)
+        fill(scheduler, random.Random(1))
+        scheduler.report(scheduler.in_flight()[0].id, 4.0)
+        opened = Watch(path)
+        with opened.locked_source() as source:
+            assert source is not None
+            source.catch_up(FOREVER)
+        yield opened
+        opened.stop()
+
+
+def shown(watch: Watch, view: Any, **arguments: Any) -> dict[str, Any]:
+    with watch.locked_source() as source:
+        data: dict[str, Any] = view(watch, source, **arguments)
+        return data
+
+
+def play_with_a_long_turn(scheduler: Scheduler) -> None:
+    """Plays turns of which one lasts so long that its client earns a whole turn meanwhile; some fail."""
+    rng = random.Random(7)
+    for step in range(60):
+        scheduler.fill(offered(*(name for name in named(8) if rng.random() < 0.8)))
+        for turn in scheduler.in_flight():
+            if rng.random() < 0.5 and (turn.client != "c3" or step % 25 == 0):
+                if rng.random() < 0.2:
+                    scheduler.report_failure(turn.id, "lost")
+                else:
+                    scheduler.report(turn.id, 1.0 + rng.random())
+        if step == 30:
+            scheduler.amend(guaranteed_rate="1/10")
+
+
+@pytest.mark.parametrize("paid", ["chosen", "contributed"])
+@pytest.mark.parametrize("accrual", ["available", "always"])
+def test_debts_and_promise_are_those_of_the_scheduler(tmp_path: Path, paid: str, accrual: str) -> None:
+    settings = {"guaranteed_rate": "1/9", "tolerance": 1.0, "paid": paid, "accrual": accrual}
+    with open_slots(tmp_path / "fleet.turnout", settings=settings, allow_infeasible=True) as scheduler:
+        play_with_a_long_turn(scheduler)
+        assert scheduler.state()["in_flight.unearned"].sum() > 0
+        with closing(open_fleet_source(scheduler.path)) as source:
+            source.catch_up(FOREVER)
+            ledger, own = source.ledger, scheduler.certificate()
+            certificate = ledger.certificate()
+            assert certificate is not None
+            assert certificate.turns.tolist() == own.turns.tolist()
+            assert certificate.behind_units.tolist() == own.behind_units.tolist()
+            assert certificate.statuses.tolist() == own.statuses.tolist()
+            assert certificate.broken_since is not None
+            assert own.broken_since is not None
+            assert certificate.broken_since.tolist() == own.broken_since.tolist()
+            debts, why = debt_history(ledger, np.arange(8))
+            assert why is None
+            assert debts is not None
+            assert debts[-1].tolist() == own.owed.tolist()
+            assert len(debts) == scheduler.round
+
+
+def test_debts_are_exact_after_decisions_that_are_no_longer_kept(tmp_path: Path) -> None:
+    with open_slots(tmp_path / "fleet.turnout", keep_rounds=20) as scheduler:
+        play_turns(scheduler, 40)
+        scheduler.compact()
+        with closing(open_fleet_source(scheduler.path)) as source:
+            source.catch_up(FOREVER)
+            ledger = source.ledger
+            assert ledger.first_after > 0
+            assert ledger.last_round == scheduler.round
+            debts, why = debt_history(ledger, np.arange(10))
+            assert why is None
+            assert debts is not None
+            assert debts[-1].tolist() == scheduler.certificate().owed.tolist()
+            assert source.notices()[0].startswith(f"Decisions up to {ledger.first_after} are no longer kept")
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        RunPlan("fair-pace", 150, 1, {"tolerance": 1.0}, concurrency=6),
+        # Late turns end at the deadline, many of them at the same time.
+        RunPlan(
+            "fair-pace",
+            150,
+            1,
+            {"accrual": "always", "allow_infeasible": True},
+            "traces",
+            {"deadline": 60},
+            concurrency=6,
+        ),
+        RunPlan("rbcsf", 150, 2, {"paid": "contributed"}, concurrency=6),
+    ],
+    ids=lambda plan: f"{plan.policy} {plan.world}",
+)
+def test_a_run_is_read_as_it_was_played(tmp_path: Path, plan: RunPlan) -> None:
+    played = plan.start()
+    assert isinstance(played, SlotRun)
+    records = list(played.play(plan.rounds))
+    with RunStore(tmp_path / "runs.turnout") as store:
+        run = play_into(store, plan, every=40)
+        source = open_run_source(store, store.info(run))
+        source.catch_up(FOREVER)
+        ledger = source.ledger
+        assert isinstance(ledger, SlotLedger)
+        assert ledger.policy is not None
+        assert (ledger.under_way, source.trouble, source.reading) == ([], None, None)
+        state = played.policy.state()
+        for name, value in ledger.policy.state().items():
+            assert np.array_equal(value, state[name]), name
+        columns = store.columns(run)
+        assert ledger.round_column("finished").tolist() == [record.report.metrics["finished"] for record in records]
+        arrived = ledger.round_column("staleness")[np.argsort(ledger.round_column("finished"), kind="stable")]
+        assert arrived[np.isfinite(arrived)].mean() == pytest.approx(staleness(columns).mean(), rel=0.05)
+        assert debt_history(ledger, np.arange(3))[1] is None
+
+
+def test_the_overview_has_the_rate_of_updates_and_the_turns_under_way(watch: Watch) -> None:
+    data = shown(watch, overview)
+    with Scheduler.open(watch.path, read_only=True) as scheduler:
+        under_way = scheduler.in_flight()
+        decisions = scheduler.round
+    assert (data["about"]["noun"], data["about"]["slots"], data["round"]) == ("decision", 3, decisions)
+    assert [row["outcome"] for row in data["under_way"]] == ["arrived", "out", "out"]
+    assert [row["turn"] for row in data["under_way"][1:]] == [turn.id for turn in under_way]
+    assert [row["id"] for row in data["under_way"][1:]] == [turn.client for turn in under_way]
+    assert all(row["deadline"] == 100 and row["age"] >= 0 for row in data["under_way"])
+    slots = data["slots"]
+    assert slots["updates"] == data["outcomes"]["arrived"]
+    assert slots["stale_in"] == "updates"
+    assert 0 < slots["staleness"] <= slots["largest_staleness"]
+    assert data["about"]["share_of"] == "the turns given while it was there"
+    assert "round" not in " ".join(warning["text"] for warning in data["warnings"])
+
+
+def test_the_rate_of_a_run_is_that_of_its_figures_and_is_compared_with_random_selection(tmp_path: Path) -> None:
+    path = tmp_path / "runs.turnout"
+    with RunStore(path) as store:
+        play_into(store, RunPlan("random", 200, 1, concurrency=6))
+        play_into(store, RunPlan("random", 200, 1))  # with rounds: another world
+        run = play_into(store, RunPlan("fair-pace", 200, 1, {"tolerance": 1.0}, concurrency=6))
+        figures = {info.id: slot_figures(store.columns(info.id)) for info in store.runs() if info.id != 2}
+    watch = Watch(path)
+    try:
+        with watch.locked_source(run) as source:
+            assert source is not None
+            source.catch_up(FOREVER)
+            slots = overview(watch, source)["slots"]
+    finally:
+        watch.stop()
+    assert slots["rate"] == pytest.approx(figures[run].updates_per_second, rel=1e-5)
+    assert slots["random"]["times"] == pytest.approx(figures[1].seconds / figures[run].seconds, rel=1e-5)
+    assert slots["random"]["how"].startswith("mean of 1 run with random selection")
+    assert close_to([slots["staleness"]], [figures[run].mean_staleness])
+
+
+def test_a_decision_says_what_came_of_its_turn(watch: Watch) -> None:
+    listed = shown(watch, rounds, page=1, size=500)["rows"]
+    assert [row["round"] for row in listed] == list(range(len(listed), 0, -1))
+    for outcome, part in {
+        "arrived": "Its update arrived after",
+        "failed": "It failed after",
+        "out": "under way since",
+    }.items():
+        row = next(row for row in listed if row["turn"]["outcome"] == outcome)
+        detail = shown(watch, round_detail, requested=row["round"])
+        assert detail["summary"].startswith(f"{row['turn']['id']} was given a turn, as one of {row['volunteers']} idle")
+        assert part in detail["summary"]
+        assert (detail["is_open"], detail["rows"][0]["outcome"]) == (outcome == "out", outcome)
+
+
+def test_a_client_that_is_training_is_shown_as_such(watch: Watch) -> None:
+    row = shown(watch, overview)["under_way"][-1]
+    data = shown(watch, client, client_id=row["id"])
+    assert data["next"].endswith(f"Its turn of decision {row['turn']} is under way.")
+    assert "round" not in data["next"]
+    assert "out" not in data["times"]["outcome"]
+
+
+def test_the_metrics_of_a_fleet_without_rounds(watch: Watch) -> None:
+    with watch.locked_source() as source:
+        lines = metrics(watch, source).splitlines()
+    values = {line.split("{")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+    assert (values["turnout_slots"], values["turnout_turns_in_flight"], values["turnout_turns_reported"]) == (3, 2, 1)
+    assert values["turnout_oldest_turn_seconds"] > 0
+    assert values["turnout_updates_per_second"] > 0
+    assert "turnout_open_round_seconds" not in values
+    assert not [line for line in lines if line.startswith("# HELP") and " round" in line]
+
+
+def test_the_stream_follows_a_live_fleet_without_rounds(tmp_path: Path) -> None:
+    with open_slots(tmp_path / "fleet.turnout") as scheduler:
+        play_turns(scheduler, 5)
+        with served(scheduler.path) as server:
+            server.wait_rounds(scheduler.round)
+            before = scheduler.round
+            play_turns(scheduler, 5, seed=2)
+            assert scheduler.round > before
+            server.wait_rounds(scheduler.round)
+            name = server.json("/api/overview")["under_way"][0]["id"]
+            explained = server.json(f"/api/explain?id={name}&round={scheduler.round}")
+            assert explained["exact"]
+            assert "round" not in f"{explained['sentence']}{explained['next']}"
+            earlier, later = server.json("/api/overview")["under_way"][:2]
+            training = server.json(f"/api/explain?id={earlier['id']}&round={later['turn']}")
+            assert training["standing"] == "training"
+            assert training["sentence"] == f"{earlier['id']} was training, in its turn of decision {earlier['turn']}."
