@@ -268,6 +268,19 @@ def test_nodes_may_vanish_and_join_during_a_run(open_fleet: OpenFleet) -> None:
     assert turns_of(scheduler)["c0"] <= 10
 
 
+@pytest.mark.parametrize("trouble", [None, "silent"])
+def test_slots_are_filled_while_a_new_node_identifies_itself(
+    open_fleet: OpenFleet, clock: Clock, trouble: str | None
+) -> None:
+    scheduler, grid = open_fleet(**SLOTS), InProcessGrid(named_nodes(3))
+    slow = named_node("c9", 999)
+    slow.query_seconds, slow.trouble, slow.troubled = 25.0, trouble, ("query",)
+    begun = clock.now
+    start(scheduler, grid, versions=30, evaluate_fn=after(5, lambda: grid.add(slow)))
+    assert clock.now - begun < 45  # 60 updates of 1 s in two slots, and the poll that finds each
+    assert ("c9" in scheduler.clients) == (trouble is None)
+
+
 def test_without_nodes_the_server_waits_for_them(open_fleet: OpenFleet, clock: Clock) -> None:
     scheduler, grid = open_fleet(**SLOTS), InProcessGrid(named_nodes(2))
 

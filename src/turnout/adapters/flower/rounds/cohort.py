@@ -74,10 +74,20 @@ class CohortSelector:
         nodes = {client: connected[client] for client in cohort if client in connected and client not in failed}
         return LiveRound(opened, nodes, self._scheduler.predicted_seconds(), recorded)
 
-    def fill(self, grid: TimedGrid) -> tuple[list[GivenTurn], dict[str, int]]:
-        """Gives turns for the free slots of a fleet without rounds; returns them, and the node of each client."""
-        slots = self._scheduler.settings.concurrency or 1
-        connected = self._connected_clients(grid, self._scheduler.round // slots + 1)
+    def fill(self, grid: TimedGrid, *, may_wait: bool) -> tuple[list[GivenTurn], dict[str, int]]:
+        """Gives turns for the free slots of a fleet without rounds; returns them, and the node of each client.
+
+        Args:
+            grid: the grid.
+            may_wait: whether to wait for nodes, and for new ones to identify themselves.
+        """
+        if may_wait:
+            slots = self._scheduler.settings.concurrency or 1
+            connected = self._connected_clients(grid, self._scheduler.round // slots + 1)
+        else:
+            connected = self._nodes.nodes_by_client(grid.get_node_ids())
+        if not connected:
+            return [], {}
         return self._scheduler.fill(self._statuses(connected, self._scheduler.round + 1)), connected
 
     def connected_nodes(self, grid: TimedGrid) -> list[int]:

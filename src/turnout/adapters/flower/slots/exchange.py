@@ -242,9 +242,12 @@ class SlotExchange:
     # Turns
 
     def _fill(self) -> None:
-        """Gives turns for the free slots, and sends their messages; turns whose deadline has passed end."""
-        grid, now = self._need_grid(), time.monotonic()
-        if self._is_filling or self._number > self._versions:
+        """Gives turns for the free slots, and sends their messages; turns whose deadline has passed end.
+
+        While new nodes identify themselves, it is called again, and does not wait for them.
+        """
+        grid, now, may_wait = self._need_grid(), time.monotonic(), not self._is_filling
+        if self._number > self._versions or not (may_wait or self._is_resumed):
             return
         under_way = len(self._pending) + len(self._answered) + len(self._received)
         is_due = self._has_ended or now - self._filled_at >= FILL_INTERVAL or not (self._simulated is None or under_way)
@@ -252,9 +255,9 @@ class SlotExchange:
             return
         self._is_filling, self._has_ended, self._filled_at = True, False, now
         try:
-            turns, nodes = self._selector.fill(grid)
+            turns, nodes = self._selector.fill(grid, may_wait=may_wait)
         finally:
-            self._is_filling = False
+            self._is_filling = not may_wait
         alive = {turn.id: turn for turn in self._scheduler.in_flight()}
         self._drop_late(grid, alive)
         if not self._is_resumed:
