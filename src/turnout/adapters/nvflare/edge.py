@@ -15,6 +15,7 @@ from nvflare.edge.assessors.device_manager import DeviceManager
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
 
+from turnout.adapters.common.round_texts import join_first
 from turnout.adapters.nvflare.clients import ClientDirectory
 from turnout.adapters.nvflare.fleet import FleetPlan, SchedulerOptions
 from turnout.adapters.nvflare.recipes import PACKAGE, job_of
@@ -148,7 +149,9 @@ class FairDeviceManager(DeviceManager):
                 self.used_devices[turn.client] = {"model_version": self._version, "turn": turn.id}
             if set(self.current_selection) != before or turns:
                 self.current_selection_version += 1
-                log.info("turnout: version %d is trained by %s", self._version, sorted(self.current_selection))
+                log.info(
+                    "turnout: version %d is trained by %s", self._version, join_first(list(self.current_selection))
+                )
 
     def remove_devices_from_selection(self, devices: Iterable[str], fl_ctx: FLContext) -> None:
         """Reports that the updates of these devices have arrived."""
@@ -170,9 +173,13 @@ class FairDeviceManager(DeviceManager):
             self.used_devices.pop(device, None)
 
     def get_active_model_versions(self, fl_ctx: FLContext) -> set[int]:
-        """Returns the versions that devices train on, that have updates to aggregate, and the current one."""
+        """Returns all versions since the oldest that a device trains on, or that has updates to aggregate.
+
+        A device may fetch a newer version than the one for which it was selected.
+        """
         del fl_ctx
-        return {*self.current_selection.values(), *self._reported, self._version}
+        oldest = min(self.current_selection.values(), default=self._version)
+        return set(range(min(oldest, *self._reported, self._version), self._version + 1))
 
     def _open(self) -> Scheduler:
         if self._scheduler is None:
