@@ -62,7 +62,8 @@ def deployment(net: Network, arguments: argparse.Namespace) -> None:
         net.start_supernode(name, data=number, slowness=slowness)
     out, joined, killed, table = make_folder(arguments.out), False, "", False
     config = {"nodes": len(SLOWNESS), "rounds": arguments.random_rounds, "out": out}
-    config |= {"concurrency": arguments.concurrency, "fair-rounds": 10 if arguments.concurrency else 6}
+    if arguments.concurrency:
+        config |= {"concurrency": arguments.concurrency, "deadline": 60.0}
     for line in lines_of(net, HERE / "flower_deployment", config, end="lost:", log=arguments.log):
         table = table or line.startswith("clients ")
         if (table or "turnout: " in line) and not arguments.log:
