@@ -8,7 +8,7 @@ BUILT_FROM := pyproject.toml setup.py constraints.txt \
 	$(wildcard src/turnout/kernel/_fast.pyx src/turnout/kernel/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check test-frameworks torture oldest bench results pictures mutants clean flower-simulation flower-deployment flower-existing-app nvflare-oldest nvflare-simulation nvflare-poc other-frameworks
+.PHONY: help setup demo test lint check test-frameworks torture oldest bench results pictures mutants clean flower-simulation flower-async flower-deployment flower-existing-app nvflare-oldest nvflare-simulation nvflare-poc other-frameworks
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -87,6 +87,9 @@ other-frameworks: setup $(FRAMEWORKS)/.installed  ## run fair selection in pfl-r
 
 flower-simulation: setup  ## compare fair selection with Flower's random selection on 40 simulated phones (2 min)
 	$(BIN)/python examples/run_flower.py simulation --rounds 45
+
+flower-async: setup  ## the same phones without rounds: FedBuff with random and with fair selection (1 min)
+	$(BIN)/python examples/run_flower.py async --rounds 30
 
 flower-deployment: setup  ## run SuperLink and SuperNodes on this machine; one is killed, one joins (2 min)
 	$(BIN)/python examples/run_flower.py deployment

@@ -1,7 +1,8 @@
 """Runs the Flower examples offline, each with its own SuperLink, which is stopped afterwards.
 
     python examples/run_flower.py simulation [--seeds 5] [--rounds 60] [--dataset fashion-mnist] [--out FOLDER]
-    python examples/run_flower.py deployment [--random-rounds 3] [--out FOLDER]
+    python examples/run_flower.py async [--seeds 5] [--rounds 40] [--out FOLDER]
+    python examples/run_flower.py deployment [--random-rounds 3] [--concurrency 2] [--out FOLDER]
     python examples/run_flower.py existing-app
 
 The apps are ordinary Flower apps and can also be run without this script:
@@ -26,7 +27,12 @@ JOINING, JOINING_SLOWNESS = "c4", 0.5
 JOIN_ROUND, KILL_ROUND = 1, 3  # rounds of fair selection
 
 
-def simulation(net: Network, arguments: argparse.Namespace) -> None:
+def asynchronous(net: Network, arguments: argparse.Namespace) -> None:
+    """The same phones without rounds: FedBuff with random selection, then with fair selection, for each seed."""
+    simulation(net, arguments, concurrency=8)
+
+
+def simulation(net: Network, arguments: argparse.Namespace, concurrency: int = 0) -> None:
     """Forty simulated phones: Flower's random selection, then fair selection, for each seed."""
     if arguments.out and any(Path(arguments.out).glob("seed-*.turnout")):
         sys.exit(f"{arguments.out} holds the fleets of an earlier comparison: pass another folder as --out")
@@ -35,6 +41,7 @@ def simulation(net: Network, arguments: argparse.Namespace) -> None:
         "seeds": arguments.seeds,
         "rounds": arguments.rounds,
         "dataset": arguments.dataset,
+        "concurrency": concurrency,
         "out": make_folder(arguments.out),
     }
     table = False
@@ -53,14 +60,17 @@ def deployment(net: Network, arguments: argparse.Namespace) -> None:
     net.start_superlink()
     for number, (name, slowness) in enumerate(SLOWNESS.items()):
         net.start_supernode(name, data=number, slowness=slowness)
-    out, killed, table = make_folder(arguments.out), "", False
+    out, joined, killed, table = make_folder(arguments.out), False, "", False
     config = {"nodes": len(SLOWNESS), "rounds": arguments.random_rounds, "out": out}
+    if arguments.concurrency:
+        config |= {"concurrency": arguments.concurrency, "deadline": 60.0}
     for line in lines_of(net, HERE / "flower_deployment", config, end="lost:", log=arguments.log):
         table = table or line.startswith("clients ")
         if (table or "turnout: " in line) and not arguments.log:
             print(line, end="", flush=True)
-        selected = re.search(r"turnout: round (\d+) asks (\S+)", line)
-        if selected and int(selected[1]) == JOIN_ROUND:
+        selected = re.search(r"turnout: (?:round|version) (\d+) (?:asks|is trained by) (\w+)", line)
+        if selected and int(selected[1]) == JOIN_ROUND and not joined:
+            joined = True
             print(f"--- {JOINING} joins", flush=True)
             net.start_supernode(JOINING, data=len(SLOWNESS), slowness=JOINING_SLOWNESS)
         elif selected and int(selected[1]) >= KILL_ROUND and not killed:
@@ -117,12 +127,13 @@ def make_folder(path: str) -> str:
 
 
 if __name__ == "__main__":
-    examples = {"simulation": simulation, "deployment": deployment, "existing-app": existing_app}
+    examples = {"simulation": simulation, "async": asynchronous, "deployment": deployment, "existing-app": existing_app}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("example", choices=examples)
     parser.add_argument("--seeds", type=int, default=1, help="simulation: number of runs with each selection")
     parser.add_argument("--rounds", type=int, default=60, help="simulation: number of rounds")
     parser.add_argument("--random-rounds", type=int, default=3, help="deployment: rounds with Flower's selection")
+    parser.add_argument("--concurrency", type=int, default=0, help="deployment: slots instead of rounds, such as 2")
     parser.add_argument("--dataset", choices=["digits", "fashion-mnist"], default="digits", help="simulation: dataset")
     parser.add_argument("--out", default="", help="folder for the fleet files and the results as JSON")
     parser.add_argument("--log", action="store_true", help="show all of Flower's log")

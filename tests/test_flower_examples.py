@@ -67,6 +67,34 @@ def test_the_deployment_survives_a_killed_supernode_and_names_it(tmp_path: Path)
         assert scheduler.reliability(lost) < max(map(scheduler.reliability, others))
 
 
+def test_the_simulation_without_rounds_compares_random_and_fair_fedbuff(tmp_path: Path) -> None:
+    output = run("async", "--rounds", "6", "--out", str(tmp_path))
+    assert "6 versions, 1 seed; promised share 0.01875" in output
+    random, fair = json.loads((tmp_path / "runs.json").read_text())
+    assert (random["policy"], fair["policy"]) == ("FedBuff, random choice", "FedBuff, FairPace")
+    for result in (random, fair):
+        assert sum(result["turns"]) == result["decisions"]
+        assert 6 * 4 <= result["decisions"] <= 6 * 4 + 8  # six versions of four updates; eight phones are training
+        assert len(result["seconds"]) == len(result["accuracy"]) == 6
+        assert min(result["seconds"]) > 0
+    with Scheduler.open(tmp_path / "seed-0-fair-pace.turnout", read_only=True) as scheduler:
+        assert scheduler.settings.concurrency == 8
+        assert scheduler.round == fair["decisions"]
+        assert scheduler.certificate().status == "kept"
+
+
+def test_the_deployment_without_rounds_survives_a_killed_supernode(tmp_path: Path) -> None:
+    output = run("deployment", "--random-rounds", "1", "--concurrency", "2", "--out", str(tmp_path))
+    killed = re.search(r"--- (c\d) is killed", output)
+    assert killed, output
+    assert "turnout: version 6 took " in output
+    with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as scheduler:
+        kinds = [(turn.id, turn.kind) for n in range(1, scheduler.round + 1) for turn in scheduler.turns(n)]
+        assert ["arrived" for client, kind in kinds if kind == "arrived" and client != killed[1]]
+        last = [kind for client, kind in kinds if client == killed[1]][-1]
+        assert last in ("late", "failed", None)  # it never replies again
+
+
 def test_an_ordinary_app_runs_before_and_after_the_diff() -> None:
     output = run("existing-app")
     accuracies = re.findall(r"^accuracy after 5 rounds: (0\.\d+)", output, re.MULTILINE)

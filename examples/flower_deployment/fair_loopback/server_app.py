@@ -61,16 +61,23 @@ def with_flower(grid: Grid, config: dict, nodes: dict[str, int]) -> dict:
 
 
 def with_turnout(grid: Grid, config: dict, out: Path) -> dict:
-    """Trains with fair selection; a lost client costs one deadline, and later rounds select among the others."""
-    promise = {"cohort_size": int(config["cohort-size"]), "guaranteed_rate": float(config["guaranteed-rate"])}
+    """Trains with fair selection; a lost client costs one deadline, and later rounds select among the others.
+
+    With a concurrency there are no rounds: that many clients train at any time, and each update makes a new model.
+    """
+    slots, promise = int(config["concurrency"]), {"guaranteed_rate": float(config["guaranteed-rate"])}
+    if not slots:
+        promise["cohort_size"] = int(config["cohort-size"])
     strategy = FedAvg(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0.0)
     with Scheduler.open(
         out / "fleet.turnout",
         settings=promise,
         deadline=float(config["deadline"]),
         backoff_after=1,
+        concurrency=slots or None,
     ) as scheduler:
-        curve = train(FairSelection(strategy, scheduler), grid, int(config["fair-rounds"]))
+        fair = FairSelection(strategy, scheduler, buffer=1 if slots else None)
+        curve = train(fair, grid, int(config["fair-rounds"]))
         print(scheduler.status())
         ids, certificate = scheduler.clients, scheduler.certificate()
         lost = sorted(client for client in ids if missed(scheduler, client))

@@ -1,4 +1,4 @@
-"""The server: trains twice for each seed, with Flower's random selection and with fair selection."""
+"""The server: trains twice for each seed, with random selection and with fair selection; in rounds, or without."""
 
 import json
 import random
@@ -45,13 +45,17 @@ class RandomSelection(FedAvg):
 
 @dataclass
 class Run:
-    """The result of one run: time and accuracy of each round, and turns of each phone."""
+    """The result of one run: time and accuracy of each round, or version of the model, and turns of each phone.
+
+    `decisions` is the number of rounds, or of turns, of which every phone was promised a share.
+    """
 
     policy: str
     seed: int
     seconds: list[float]
     accuracy: list[float]
     turns: list[int]
+    decisions: int
 
     def minutes_to(self, target: float) -> float:
         """Returns the minutes until the mean accuracy of five consecutive rounds reaches the target, or infinity."""
@@ -66,8 +70,8 @@ class Run:
 
     @property
     def least_share(self) -> float:
-        """The smallest share of the rounds in which any phone trained."""
-        return min(self.turns) / len(self.seconds)
+        """The smallest share that any phone had."""
+        return min(self.turns) / self.decisions
 
 
 @app.main()
@@ -79,10 +83,16 @@ def main(grid: Grid, context: Context) -> None:
     if any(out.glob("seed-*.turnout")):
         raise SystemExit(f"{out} holds the fleets of an earlier comparison: set out to another folder")
     runs = []
+    promised = float(settings["guaranteed-rate"])
     for seed in range(int(settings["seeds"])):
-        runs += [with_flower(grid, settings, seed), with_turnout(grid, settings, seed, out)]
+        if settings["concurrency"]:
+            promised = 0.75 / PHONES  # three quarters of an equal share of the turns
+            runs.append(without_rounds(grid, settings, seed, out, "random"))
+            runs.append(without_rounds(grid, settings, seed, out, "fair-pace", guaranteed_rate=promised, tolerance=1.0))
+        else:
+            runs += [with_flower(grid, settings, seed), with_turnout(grid, settings, seed, out)]
     (out / "runs.json").write_text(json.dumps([asdict(run) for run in runs]))
-    show(runs, float(settings["guaranteed-rate"]), out)
+    show(runs, "version" if settings["concurrency"] else "round", promised, out)
 
 
 def with_flower(grid: Grid, settings: dict, seed: int) -> Run:
@@ -90,7 +100,8 @@ def with_flower(grid: Grid, settings: dict, seed: int) -> Run:
     random.seed(seed)
     strategy = RandomSelection(PaperWorld(seed), all_phones(grid), int(settings["cohort-size"]))
     accuracy = train(strategy, grid, settings, seed)
-    return Run("Flower's random choice", seed, strategy.seconds, accuracy, strategy.turns.astype(int).tolist())
+    turns = strategy.turns.astype(int).tolist()
+    return Run("Flower's random choice", seed, strategy.seconds, accuracy, turns, len(strategy.seconds))
 
 
 def with_turnout(grid: Grid, settings: dict, seed: int, out: Path) -> Run:
@@ -104,24 +115,49 @@ def with_turnout(grid: Grid, settings: dict, seed: int, out: Path) -> Run:
         accuracy = train(fair, grid, settings, seed)
         turns, ids = scheduler.certificate().turns, scheduler.clients
         seconds = [max(turn.seconds for turn in scheduler.turns(number)) for number in range(1, scheduler.round + 1)]
-        return Run("turnout, FairPace", seed, seconds, accuracy, [int(turns[ids.index(str(n))]) for n in range(PHONES)])
+        by_phone = [int(turns[ids.index(str(n))]) for n in range(PHONES)]
+        return Run("turnout, FairPace", seed, seconds, accuracy, by_phone, scheduler.round)
 
 
-def train(strategy: FedAvg | FairSelection, grid: Grid, settings: dict, seed: int) -> list[float]:
-    """Trains all rounds of one run; returns the test accuracy after each."""
+def without_rounds(grid: Grid, settings: dict, seed: int, out: Path, policy: str, **promise: float) -> Run:
+    """Trains with slots and a buffer (FedBuff), whose clients are selected by a policy of turnout."""
+    strategy = FedAvg(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0.0)
+    slots, buffer = int(settings["concurrency"]), int(settings["buffer"])
+    path = out / f"seed-{seed}-{policy}.turnout"
+    with Scheduler.open(path, policy=policy, settings=promise, concurrency=slots) as scheduler:
+        fair = FairSelection(
+            strategy, scheduler, buffer=buffer, simulated=PaperWorld(seed), resume=False, nodes=PHONES, poll=0.02
+        )
+        seconds: list[float] = []
+        accuracy = train(fair, grid, settings, seed, seconds)
+        turns = [len(scheduler.history(str(phone))) for phone in range(PHONES)]
+        name = {"random": "FedBuff, random choice", "fair-pace": "FedBuff, FairPace"}[policy]
+        return Run(name, seed, seconds, accuracy, turns, scheduler.round)
+
+
+def train(
+    strategy: FedAvg | FairSelection, grid: Grid, settings: dict, seed: int, seconds: list[float] | None = None
+) -> list[float]:
+    """Trains all rounds of one run; returns the test accuracy after each.
+
+    Without rounds, `seconds` gets the seconds that each version took.
+    """
     name, accuracy = str(settings["dataset"]), []
 
     def evaluate(_: int, arrays: ArrayRecord) -> MetricRecord:
         accuracy.append(learner(name).evaluate([arrays["weights"].numpy()])[0])
         return MetricRecord({"accuracy": accuracy[-1]})
 
-    strategy.start(
+    result = strategy.start(
         grid=grid,
         initial_arrays=to_record(learner(name).initial_weights(seed)),
         num_rounds=int(settings["rounds"]),
         train_config=ConfigRecord({"seed": seed}),
         evaluate_fn=evaluate,
     )
+    if seconds is not None:
+        versions = result.train_metrics_clientapp.values()
+        seconds += [float(version["turnout-version-seconds"]) for version in versions]
     return accuracy[1:]
 
 
@@ -132,16 +168,22 @@ def all_phones(grid: Grid) -> dict[str, int]:
     return nodes
 
 
-def show(runs: list[Run], promised: float, out: Path) -> None:
+def show(runs: list[Run], unit: str, promised: float, out: Path) -> None:
     """Prints the mean of each measure over the seeds, ± the half-width of its 95 % confidence interval."""
     by_policy: dict[str, list[Run]] = {}
     for run in runs:
         by_policy.setdefault(run.policy, []).append(run)
-    random_runs = by_policy["Flower's random choice"]
+    random_runs, fair_runs = by_policy.values()
     targets = [0.95 * run.final for run in random_runs]
     seeds = f"{len(targets)} seed{'s' * (len(targets) > 1)}"
-    table = Table(title=f"{len(runs[0].seconds)} rounds, {seeds}; promised share {promised:g}")
-    for heading in ("", "round, s", "min to 95 % of random's accuracy", "final accuracy", "least-chosen phone's share"):
+    table = Table(title=f"{len(runs[0].seconds)} {unit}s, {seeds}; promised share {promised:g}")
+    for heading in (
+        "",
+        f"{unit}, s",
+        "min to 95 % of random's accuracy",
+        "final accuracy",
+        "least-chosen phone's share",
+    ):
         table.add_column(heading, justify="right" if heading else "left")
     for policy, policy_runs in by_policy.items():
         columns = (
@@ -152,16 +194,16 @@ def show(runs: list[Run], promised: float, out: Path) -> None:
         )
         table.add_row(policy, *(mean_and_interval(column) for column in columns))
     Console(width=110).print(table)
-    fair_runs = by_policy["turnout, FairPace"]
     saved = [
         1 - fair_run.minutes_to(target) / random_run.minutes_to(target)
         for fair_run, random_run, target in zip(fair_runs, random_runs, targets, strict=True)
     ]
-    if np.isfinite(saved).all():
+    if np.isfinite(saved).all() and max(saved) < 1:
         print(f"Fair selection needed {mean_and_interval([100 * share for share in saved])} % less simulated time.")
     else:
         print("Not every run reached this accuracy: play more rounds.")
-    print(f"Every run and the fleet files are in {out}; to inspect a fleet: turnout fleet status {out}/seed-0.turnout")
+    fleet = sorted(out.glob("seed-0*.turnout"))[0]
+    print(f"Every run and the fleet files are in {out}; to inspect a fleet: turnout fleet status {fleet}")
 
 
 def mean_and_interval(numbers: list[float]) -> str:

@@ -82,7 +82,7 @@ class PromiseSummary:
             text = f"kept: all {self.clients:,} clients are less than one turn behind"
         if self.unserved:
             count = "1 client was" if self.unserved == 1 else f"{self.unserved:,} clients were"
-            text += f"; {count} there for too few {self.noun}s to be served"
+            text += f"; {count} there for too few {self.clock}s to be served"
         return text + self._retired_clause()
 
     def _retired_clause(self) -> str:

@@ -42,6 +42,20 @@ def test_the_code_in_the_documentation_trains_fairly(
         assert scheduler.certificate().status == "kept"
 
 
+@pytest.mark.usefixtures("clock")
+def test_the_code_without_rounds_trains_fairly(tmp_path: Path) -> None:
+    app = with_status(plain_app(), lambda _: {"free_cpu": 1.0, "bandwidth": 1.0})
+    grid = InProcessGrid([Node(100 + n, app, {"client-id": f"c{n}"}, 1.0 + n / 4) for n in range(12)])
+    names: dict[str, Any] = {"Scheduler": Scheduler, "FairSelection": FairSelection}
+    names["strategy"] = open_to_all(fraction_evaluate=0.0)
+    exec(block_with("buffer=4").replace("/srv/", f"{tmp_path}/"), names)
+    with names["scheduler"] as scheduler:
+        result = names["fair"].start(grid, model(0.0), num_rounds=20)
+        assert len(result.train_metrics_clientapp) == 20
+        assert 80 <= scheduler.round <= 80 + 8 + 4
+        assert scheduler.certificate().status == "kept"
+
+
 def test_the_line_for_clients_of_the_older_interface_wraps_a_client_fn() -> None:
     sent = message("train")
     sent.content.config_records["config"]["step"] = 1.0

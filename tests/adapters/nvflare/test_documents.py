@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 from nvflare.app_common.workflows.fedavg import FedAvg
+from nvflare.edge.assessors.buff_device_manager import BuffDeviceManager
+from nvflare.edge.tools.edge_job import EdgeJob
 from nvflare.job_config.api import FedJob
 
 from adapters.nvflare.conftest import MakeJob
 from adapters.nvflare.controllers import InMemory
 from adapters.nvflare.in_process import always
 from turnout.adapters.nvflare import FairFedAvg, FairSelection, StatusReporter
+from turnout.adapters.nvflare.edge import FairDeviceManager
 from turnout.scheduler import Scheduler
 
 ROOT = Path(__file__).parents[3]
@@ -28,6 +31,16 @@ def block_with(text: str) -> str:
 
 def server_components(job: FedJob) -> list[Any]:
     return [workflow.controller for workflow in job._deploy_map["server"].app_config.workflows]
+
+
+def test_two_lines_fill_the_slots_of_an_edge_job_fairly(fleet: str) -> None:
+    code = block_with("fill_fairly(recipe").replace("/srv/edge.turnout", fleet)
+    job = EdgeJob("edge", "edge")
+    job.to_server(BuffDeviceManager(10), id="device_manager")
+    exec(code, {"recipe": job})
+    manager = job._deploy_map["server"].app_config.components["device_manager"]
+    assert isinstance(manager, FairDeviceManager)
+    assert (manager.guarantee, manager.deadline) == ({"guaranteed_rate": "1/200"}, 300)
 
 
 def test_two_lines_make_a_job_fair(make_job: MakeJob, fleet: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,22 +12,38 @@ import pytest
 
 from turnout.scheduler import Scheduler, examine
 
-JOB = Path(__file__).parent / "simulated" / "job.py"
+JOBS = Path(__file__).parent / "simulated"
+pytestmark = pytest.mark.framework
 
 
-@pytest.mark.framework
-def test_a_failing_and_a_slow_client_do_not_stop_the_simulator(tmp_path: Path) -> None:
+def run(job: str, folder: Path) -> Path:
+    """Runs a job and returns its fleet, which is sound."""
     done = subprocess.run(
-        [sys.executable, str(JOB), str(tmp_path)],
+        [sys.executable, str(JOBS / job), str(folder)],
         capture_output=True,
         text=True,
         check=False,
         timeout=900,
-        env={**os.environ, "HOME": str(tmp_path)},
+        env={**os.environ, "HOME": str(folder)},
     )
-    fleet = tmp_path / "fleet.turnout"
+    fleet = folder / "fleet.turnout"
     assert fleet.exists(), done.stdout + done.stderr
     assert all(finding.sound is not False for finding in examine(fleet))
+    return fleet
+
+
+def test_the_devices_of_an_edge_job_are_selected_fairly(tmp_path: Path) -> None:
+    with Scheduler.open(run("edge_job.py", tmp_path), read_only=True) as scheduler:
+        assert len(scheduler.clients) == 12
+        kinds = [scheduler.turns(number)[0].kind for number in range(1, scheduler.round + 1)]
+        assert kinds.count("arrived") >= 6 * 3  # version 1 is the first model, and each other one needs three updates
+        assert set(kinds) <= {"arrived", None}
+        assert min(len(scheduler.history(device)) for device in scheduler.clients) >= 1
+        assert scheduler.certificate().status == "kept"
+
+
+def test_a_failing_and_a_slow_client_do_not_stop_the_simulator(tmp_path: Path) -> None:
+    fleet = run("job.py", tmp_path)
     with Scheduler.open(fleet, read_only=True) as scheduler:
         assert scheduler.open_round is None
         assert scheduler.round >= 7  # rounds in which everybody is backed off cost the job nothing

@@ -51,7 +51,7 @@ def test_axes_begin_at_0_except_those_of_accuracies() -> None:
     for measure in measures:
         table |= {measure: [0.9, 0.95], f"{measure}_band": [0.01, 0.01]}
     drawn = draw_figures(table, "minutes_to_target", SUITES["training"])
-    begins = {axes.get_title(): axes.get_xlim()[0] for axes in drawn.axes}
+    begins = {axes.get_title(loc="left"): axes.get_xlim()[0] for axes in drawn.axes}
     assert {name for name, left in begins.items() if left == 0.0} == {
         HEADINGS[measure] for measure in measures if measure != "final_accuracy"
     }

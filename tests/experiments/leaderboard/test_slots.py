@@ -51,7 +51,9 @@ def test_contenders_are_measured_against_random_seed_by_seed(tmp_path: Path) -> 
         expected = np.mean([240 / columns.durations.sum() for columns in runs])
         assert pace[rows["random, in rounds"]] == pytest.approx(expected, rel=1e-5)
         assert np.asarray(table["mean_staleness"])[rows["random, in rounds"]] == 0.0
-        available = [sum(record.report.available.astype(int) for record in columns.records()) for columns in runs]
+        available = [
+            np.array([record.report.available for record in columns.records()]).sum(axis=0) for columns in runs
+        ]
         shares = [columns.turns / rounds * 40 / 8 for columns, rounds in zip(runs, available, strict=True)]
         least = np.mean([share.min() for share in shares])
         assert np.asarray(table["least_share"])[rows["random, in rounds"]] == pytest.approx(least, rel=1e-5)

@@ -34,6 +34,7 @@ class TimedGrid(Grid):
     def __init__(self, grid: Grid, poll: float, handlers: Mapping[str, Handler] | None = None) -> None:
         self.inner, self.poll, self._handlers = grid, poll, handlers or {}
         self._sent_at: dict[str, float] = {}
+        self.meanwhile: Callable[[], None] = lambda: None  # called while `ask` waits, between two polls
 
     def push(self, messages: Sequence[Message]) -> list[str | None]:
         """Sends the messages and returns the id of each, or None for a message that could not be sent."""
@@ -103,6 +104,7 @@ class TimedGrid(Grid):
             for message_id in expired:
                 del pending[message_id]
             if pending:
+                self.meanwhile()
                 time.sleep(self.poll)
         return replies
 

@@ -29,7 +29,10 @@ from turnout.adapters.flower.rounds.aggregation import Aggregation
 from turnout.adapters.flower.rounds.cohort import CohortSelector
 from turnout.adapters.flower.rounds.exchange import Exchange
 from turnout.adapters.flower.rounds.live_round import LiveRound
-from turnout.adapters.flower.simulated import SimulatedFleet
+from turnout.adapters.flower.simulated import SimulatedFleet, SimulatedSlots
+from turnout.adapters.flower.slots.exchange import SlotExchange
+from turnout.adapters.flower.slots.strategies import check_slots
+from turnout.adapters.flower.slots.updates import check_model
 from turnout.adapters.flower.wire import pop_client_info
 from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import as_count, as_number
@@ -78,6 +81,11 @@ class FairSelection(Strategy):
         max_failed_rounds: after how many rounds in a row, in which the aggregation raised an error or no reply could be
             used, training ends with an error; None: never.
         poll: seconds between two polls for replies.
+        concurrency: in a fleet without rounds, its number of slots; by default that of the scheduler.
+        buffer: in such a fleet, the number of updates that make a version of the model; by default the concurrency.
+        discount: an update is multiplied by (1 + staleness)^−discount, where staleness is the number of versions since
+            the one that the client was sent; 0: not at all.
+        evaluate_every: clients evaluate the model after every so many rounds, or versions, and after the last one.
     """
 
     def __init__(
@@ -101,6 +109,10 @@ class FairSelection(Strategy):
         check_replies: bool = True,
         max_failed_rounds: int | None = 5,
         poll: float = POLL,
+        concurrency: int | None = None,
+        buffer: int | None = None,
+        discount: float = 0.5,
+        evaluate_every: int = 1,
     ) -> None:
         check_strategy(strategy)
         if context not in ("reply", "query"):
@@ -114,7 +126,18 @@ class FairSelection(Strategy):
         self.strategy, self.scheduler = strategy, scheduler
         self._poll = as_number("poll", poll, SettingError, above=0)
         self._evaluate_deadline = evaluate_deadline
-        self._simulated = None if simulated is None else SimulatedFleet(simulated, scheduler.settings.model_size)
+        self._evaluate_every = as_count("evaluate_every", evaluate_every, SettingError)
+        slots = check_slots(
+            strategy,
+            scheduler,
+            concurrency,
+            buffer,
+            discount,
+            is_queried=context == "query",
+            is_simulated=simulated is not None,
+        )
+        kind = SimulatedFleet if slots is None else SimulatedSlots
+        self._simulated = None if simulated is None else kind(simulated, scheduler.settings.model_size)
         patience = as_number("patience", patience, SettingError, above=0)
         path = scheduler.path.with_name(f"{scheduler.path.name}.keys.json") if duplicates == "refuse" else None
         self._nodes = NodeDirectory(
@@ -145,7 +168,21 @@ class FairSelection(Strategy):
             strategy, weight_key=weighted_by, is_checked=check_replies, max_failed_rounds=max_failed_rounds
         )
         self._run = TrainingRun(strategy, scheduler, self._simulated, resume=resume, save=save, load=load)
+        self._slots: SlotExchange | None = None
+        if slots is not None:
+            self._slots = SlotExchange(
+                strategy,
+                scheduler,
+                self._nodes,
+                self._selector,
+                self._simulated if isinstance(self._simulated, SimulatedSlots) else None,
+                slots,
+                loss_key=loss_key,
+                weight_key=weighted_by,
+                is_checked=check_replies,
+            )
         self._timeout = 0.0
+        self._rounds = 0
         self._evaluate_limit = math.inf  # of the current round
         self._round: LiveRound | None = None
 
@@ -164,7 +201,8 @@ class FairSelection(Strategy):
         Args:
             grid: Flower's grid.
             initial_arrays: the initial model.
-            num_rounds: the total number of rounds, including those before a restart.
+            num_rounds: the total number of rounds, including those before a restart; in a fleet without rounds, the
+                number of versions of the model.
             timeout: seconds to wait for replies if the fleet has no deadline, and for the first nodes.
             train_config: settings that are sent with each training message.
             evaluate_config: settings that are sent with each evaluation message.
@@ -174,8 +212,14 @@ class FairSelection(Strategy):
         self._selector.start(timeout)
         self._exchange.clear()
         self._aggregation.start()
+        self._rounds = num_rounds
+        if self._slots is not None:
+            check_model(initial_arrays)
+            self._slots.start(num_rounds, timeout)
         self._run.begin(initial_arrays, num_rounds)
         timed_grid = TimedGrid(grid, self._poll, {"train": self._train, "evaluate": self._evaluate})
+        if self._slots is not None:
+            timed_grid.meanwhile = self._slots.step
         self._complete_evaluation(timed_grid, evaluate_config)
         evaluate = None if evaluate_fn is None else self._run.with_true_round(evaluate_fn)
         remaining = max(num_rounds - self._run.offset, 0)
@@ -204,6 +248,9 @@ class FairSelection(Strategy):
                 "FairSelection(Other(FedAvg(…)), scheduler).start(…)"
             )
         number = server_round + self._run.offset
+        if self._slots is not None:
+            self._slots.begin(grid, number, arrays, config)
+            return []  # clients are asked as long as the version is made, in aggregate_train
         current = self._round = self._selector.select(grid)
         limit = self._exchange.limit(current.opened, self._timeout)
         self._evaluate_limit = self._evaluate_deadline or limit
@@ -226,6 +273,8 @@ class FairSelection(Strategy):
         If the aggregation fails, the model stays as it is, and the round is closed as well.
         """
         number, current, received = server_round + self._run.offset, self._round, list(replies)
+        if self._slots is not None:
+            return self._make_version(self._slots, number)
         if current is None:
             raise StateError("aggregate_train was called before configure_train: call start of FairSelection")
         arrays, metrics = None, None
@@ -238,12 +287,25 @@ class FairSelection(Strategy):
         self._aggregation.check_failures()
         return arrays, all_metrics
 
+    def _make_version(self, slots: SlotExchange, number: int) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Trains until there are enough updates, and makes a version of the model."""
+        arrays, metrics = self._aggregation.train(number, slots.run(), self._run.arrays)
+        if arrays is not None:
+            self._run.arrays = arrays
+        summary = slots.end_version(arrays).summary(self.scheduler)
+        all_metrics = self._run.end_version(number, summary, metrics)
+        self._aggregation.check_failures()
+        return arrays, all_metrics
+
     # Evaluation
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Delegates to the strategy on all nodes; skips evaluation if the strategy would wait for more nodes."""
+        number = server_round + self._run.offset
+        if number % self._evaluate_every and number < self._rounds:
+            return []
         nodes = self._nodes.admitted(list(grid.get_node_ids()))
         required, connected = min_nodes_to_evaluate(self.strategy), len(nodes)
         if connected < required:
@@ -254,7 +316,7 @@ class FairSelection(Strategy):
             )
             return []
         view = restrict_grid(grid, nodes)
-        return self.strategy.configure_evaluate(server_round + self._run.offset, arrays, config, view)
+        return self.strategy.configure_evaluate(number, arrays, config, view)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Delegates to the strategy, after removing the clients' statuses from the replies."""

@@ -13,7 +13,7 @@ import numpy as np
 from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.scheduler import ClientStatus
-from turnout.simulator.world import World
+from turnout.simulator.world import ClockedWorld, CohortWorld, World
 
 
 class SimulatedFleet:
@@ -62,3 +62,59 @@ class SimulatedFleet:
                 "client_app.py with app = with_status(app), and give the world as many clients as there are nodes"
             )
         return int(client)
+
+
+class SimulatedSlots(SimulatedFleet):
+    """The same without rounds: turns begin and end by the clock of the world, in the order of their ends.
+
+    Each offer is another round of the world, as in `turnout.simulator.SlotRun`.
+    """
+
+    def __init__(self, world: World, model_size: float) -> None:
+        if isinstance(world, CohortWorld) and world.combines_cohorts:
+            raise SettingError("this world combines the results of a cohort: use it in a fleet with rounds")
+        super().__init__(world, model_size)
+        self.now = 0.0
+        self._offers = 0
+        self._ends: dict[int, tuple[float, float | None]] = {}  # by turn: when it ends, and its exchange time
+
+    def begin(self) -> None:
+        """Begins a run: no client is training."""
+        self._ends.clear()
+
+    def statuses(self, round: int, clients: Iterable[str]) -> dict[str, ClientStatus]:
+        """Returns the status of each of these clients that is available now; `round` plays no part."""
+        del round
+        if isinstance(self.world, ClockedWorld):
+            self.world.set_clock(self.now)
+        self._offers += 1
+        return super().statuses(self._offers, clients)
+
+    def give(self, turns: Mapping[int, str]) -> None:
+        """Begins turns, which have ids, of these clients."""
+        times = self.seconds(self._offers, turns.values())
+        for turn, client in turns.items():
+            seconds = times[client]
+            self._ends[turn] = (self.now + (seconds or 0.0), seconds)
+
+    def next_turn(self) -> int | None:
+        """Returns the turn that ends next; None if no client is training, in which case time passes."""
+        if self._ends:
+            return min(self._ends, key=lambda turn: (self._ends[turn][0], turn))
+        if isinstance(self.world, ClockedWorld):
+            self.now += self.world.idle_seconds
+        return None
+
+    def end(self, turn: int) -> float | None:
+        """Ends a turn and returns its exchange time; None if it fails in the world."""
+        self.now, seconds = self._ends.pop(turn)
+        return seconds
+
+    def state(self) -> dict[str, Any]:
+        """Returns the state of the world and its clock."""
+        return {"world": super().state(), "now": self.now, "offers": self._offers}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores a state returned by `state`."""
+        super().restore(state["world"])
+        self.now, self._offers = float(state["now"]), int(state["offers"])

@@ -65,7 +65,7 @@ def select_fairly(
     Raises:
         SettingError: If an argument is invalid, or the job has no controller that selects clients.
     """
-    job = recipe if isinstance(recipe, FedJob) else _job_of(recipe)
+    job = recipe if isinstance(recipe, FedJob) else job_of(recipe)
     workflow = _workflow_to_replace(job)
     controller, fair = workflow.controller, FAIR[type(workflow.controller)]
     selecting = fair.__new__(fair)
@@ -88,7 +88,8 @@ def select_fairly(
         _add_to_clients(recipe, job, StatusReporter() if reporter == "default" else reporter)
 
 
-def _job_of(recipe: Recipe) -> FedJob:
+def job_of(recipe: Recipe) -> FedJob:
+    """Returns the job of a recipe; raises SettingError if it is none."""
     job = getattr(recipe, "_job", None) or getattr(recipe, "job", None)  # the latter until NVFlare 2.7
     if not isinstance(job, FedJob):
         raise SettingError(f"recipe must be a recipe or a job of NVFlare, got {recipe!r}")

@@ -34,7 +34,7 @@ class Offered:
         statuses: The statuses of the available clients.
         joined: The ids among them that are new.
         kept: The statuses of clients that have checked in.
-        awaited: Which clients wait because they were told to, by row; None if nobody was.
+        awaited: Which clients wait because they were asked to, by row; None if nobody was.
     """
 
     statuses: Mapping[str, Any] | FleetStatus

@@ -1,6 +1,6 @@
-"""Check-ins of devices that come to the server: who can be given a turn now, and who was told to come back later.
+"""Check-ins of devices that come to the server: who can be given a turn now, and who was asked to come back later.
 
-Nothing of this is written to the file. After a restart the devices check in again, as they were told.
+Nothing of this is written to the file. After a restart the devices check in again, as they were asked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CheckIns:
     """The check-ins that are kept, and what is known about the pace of the server.
 
     A client that checks in begins a visit. For `ttl` seconds it can be given a turn, and checks in every now and then,
-    because another call may have given it one. With the first check-in after that, it is told to wait for longer, and
+    because another call may have given it one. With the first check-in after that, it is asked to wait for longer, and
     the next one begins another visit.
 
     Args:
@@ -89,7 +89,7 @@ class CheckIns:
         return {client: status for client, (status, end) in self._statuses.items() if end > now or client == caller}
 
     def awaited(self, clients: int) -> BoolArray:
-        """Returns which clients have checked in and are not due again: they wait, as they were told.
+        """Returns which clients have checked in and are not due again: they wait, as they were asked.
 
         Args:
             clients: The number of clients of the fleet.

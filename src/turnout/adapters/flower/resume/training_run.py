@@ -17,7 +17,7 @@ from turnout.adapters.flower.resume.strategy_state import (
     unsaved_attributes,
 )
 from turnout.adapters.flower.rounds.live_round import LiveRound
-from turnout.adapters.flower.rounds.round_summary import summarize_round
+from turnout.adapters.flower.rounds.round_summary import RoundSummary, summarize_round
 from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.errors import SettingError, StateError
 from turnout.log import get_log
@@ -92,15 +92,41 @@ class TrainingRun:
 
         The order matters: after a crash in between, neither the model nor the round is lost.
         """
+        return self._save(number, current.opened.round, current.waited, current.expected, metrics)
+
+    def end_version(self, number: int, summary: RoundSummary, metrics: MetricRecord | None) -> MetricRecord:
+        """Saves the run after a version of a fleet without rounds, whose results are recorded, and returns its metrics.
+
+        Args:
+            number: the number of the version.
+            summary: what made it.
+            metrics: the metrics of the strategy.
+        """
+        log.info("turnout: version %d %s", number, summary.text)
+        all_metrics = MetricRecord({**({} if metrics is None else metrics), **summary.metrics})
+        return self._save(number, number, 0.0, {}, all_metrics)
+
+    def _save(
+        self, number: int, fleet_round: int, waited: float, expected: dict[str, float], metrics: MetricRecord | None
+    ) -> MetricRecord:
+        """Saves the run after a round, and closes the round in the fleet.
+
+        Args:
+            number: the round of the server.
+            fleet_round: the round of the fleet.
+            waited: the duration of the round in seconds.
+            expected: the predicted seconds of the clients.
+            metrics: the metrics of the round.
+        """
         run = SavedRun(
             number,
-            current.opened.round,
+            fleet_round,
             self._rounds,
-            current.waited,
+            waited,
             self._initial_shapes,
             self.arrays,
             {} if metrics is None else metrics_of(metrics),
-            current.expected,
+            expected,
             strategy_state(self._strategy) if self._is_saved else {},
             {} if self._simulated is None else self._simulated.state(),
             self._extra() if self._is_saved else None,
@@ -191,11 +217,13 @@ class TrainingRun:
 
     def _close(self, run: SavedRun) -> MetricRecord:
         """Closes the round in the fleet and returns its metrics, including those of the selection."""
-        opened = self._scheduler.open_round
-        if opened is not None and opened.round == run.fleet_round:
-            self._scheduler.close_round(after=run.waited or None)
-        summary = summarize_round(self._scheduler, run.fleet_round, run.expected, run.waited)
-        log.info("turnout: round %d %s", run.server_round, summary.text)
-        metrics = MetricRecord({**run.metrics, **summary.metrics})
+        metrics = MetricRecord(run.metrics)
+        if self._scheduler.settings.concurrency is None:
+            opened = self._scheduler.open_round
+            if opened is not None and opened.round == run.fleet_round:
+                self._scheduler.close_round(after=run.waited or None)
+            summary = summarize_round(self._scheduler, run.fleet_round, run.expected, run.waited)
+            log.info("turnout: round %d %s", run.server_round, summary.text)
+            metrics = MetricRecord({**run.metrics, **summary.metrics})
         self.keep_metrics("train", run.server_round, metrics)
         return metrics

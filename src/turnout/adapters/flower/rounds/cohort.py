@@ -12,7 +12,7 @@ from turnout.adapters.flower.rounds.live_round import LiveRound
 from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.errors import SettingError, StateError
 from turnout.log import get_log
-from turnout.scheduler import Scheduler
+from turnout.scheduler import GivenTurn, Scheduler, Statuses
 
 log = get_log("flwr")
 CONNECTION_POLL = 1.0  # seconds between two checks of the connected nodes, at most
@@ -60,7 +60,7 @@ class CohortSelector:
         number = self._scheduler.round + (self._scheduler.open_round is None)
         connected, recorded, failed = self._connected_clients(grid, number), set[str](), set[str]()
         if self._scheduler.open_round is None:
-            cohort = self._choose(connected, number)
+            cohort = self._scheduler.choose(self._statuses(connected, number))
         else:
             cohort = self._scheduler.choose({})
             recorded = {turn.id for turn in self._scheduler.turns() if turn.kind is not None}
@@ -73,6 +73,22 @@ class CohortSelector:
             raise StateError("the scheduler has no open round after a selection: another process closed it")
         nodes = {client: connected[client] for client in cohort if client in connected and client not in failed}
         return LiveRound(opened, nodes, self._scheduler.predicted_seconds(), recorded)
+
+    def fill(self, grid: TimedGrid, *, may_wait: bool) -> tuple[list[GivenTurn], dict[str, int]]:
+        """Gives turns for the free slots of a fleet without rounds; returns them, and the node of each client.
+
+        Args:
+            grid: the grid.
+            may_wait: whether to wait for nodes, and for new ones to identify themselves.
+        """
+        if may_wait:
+            slots = self._scheduler.settings.concurrency or 1
+            connected = self._connected_clients(grid, self._scheduler.round // slots + 1)
+        else:
+            connected = self._nodes.nodes_by_client(grid.get_node_ids())
+        if not connected:
+            return [], {}
+        return self._scheduler.fill(self._statuses(connected, self._scheduler.round + 1)), connected
 
     def connected_nodes(self, grid: TimedGrid) -> list[int]:
         """Returns the connected nodes; before the first round, waits up to the timeout for `min_nodes` of them.
@@ -98,7 +114,8 @@ class CohortSelector:
         self._has_gathered = True
         return nodes
 
-    def _choose(self, connected: dict[str, int], number: int) -> list[str]:
+    def _statuses(self, connected: dict[str, int], number: int) -> Statuses:
+        """Returns the statuses of the connected clients, after entering new ones into the fleet."""
         if connected is not self._registered or self._scheduler.clients != self._ids:  # a client may be forgotten
             self._scheduler.register(list(connected))
             self._rows = self._scheduler.rows(list(connected))
@@ -108,8 +125,8 @@ class CohortSelector:
                 groups = self._nodes.groups_of(self._groups, connected)
                 self._scheduler.amend(groups={client: group for client, group in groups.items() if group})
         if self._simulated is None:
-            return self._scheduler.choose(self._nodes.offer(self._rows))
-        return self._scheduler.choose(self._simulated.statuses(number, connected))
+            return self._nodes.offer(self._rows)
+        return self._simulated.statuses(number, connected)
 
     def _connected_clients(self, grid: TimedGrid, number: int) -> dict[str, int]:
         """Returns the node of each connected client; waits up to the timeout for the first one."""

@@ -116,9 +116,9 @@ class Exchange:
             seconds: the seconds until the reply arrived.
         """
         if reply.has_error():
-            reply.error = _plain_error(reply.error)
+            reply.error = plain_error(reply.error)
             current.errors.append(reply)
-            self._report_failure(current, client, _reason(reply.error))
+            self._report_failure(current, client, error_text(reply.error))
             return
         self._nodes.record(current.nodes[client], pop_client_info(reply.content))
         current.received[client] = (seconds, reply)
@@ -141,7 +141,7 @@ class Exchange:
     def _report(self, replies: Mapping[str, tuple[float, Message]], current: LiveRound) -> None:
         """Reports replies in one transaction, unless their clients have reported before a restart."""
         new = {client: reply for client, reply in replies.items() if client not in current.recorded}
-        losses = {client: self._loss(reply) for client, (_, reply) in new.items()}
+        losses = {client: training_loss(reply, self._loss_key) for client, (_, reply) in new.items()}
         if new:
             self._scheduler.report_many(
                 {client: seconds for client, (seconds, _) in new.items()},
@@ -157,19 +157,11 @@ class Exchange:
     def _handle_late_reply(self, client: str, round: int, reply: Message, seconds: float) -> None:
         """Reports the exchange time of a reply that arrived too late to be aggregated."""
         if reply.has_error():
-            why = _reason(_plain_error(reply.error))
+            why = error_text(plain_error(reply.error))
             log.info("turnout: %s, late in the fleet's round %d, did not come back: %s", client, round, why)
             return
         self._scheduler.report(client, seconds, round=round)
         log.info("turnout: %s, late in the fleet's round %d, was back after %.1f s", client, round, seconds)
-
-    def _loss(self, reply: Message) -> float | None:
-        """Returns the training loss in a reply, for policies that use it; None if it is missing or not finite."""
-        for record in reply.content.values():
-            loss = record.get(self._loss_key) if isinstance(record, MetricRecord) and self._loss_key else None
-            if isinstance(loss, int | float) and math.isfinite(loss):
-                return float(loss)
-        return None
 
     def _report_failure(self, current: LiveRound, client: str, why: str) -> None:
         if client not in current.recorded:
@@ -207,11 +199,20 @@ def _simulated_wait(current: LiveRound, times: Mapping[str, float | None]) -> fl
     return longest if longest is None or deadline is None else min(longest, deadline)
 
 
-def _plain_error(error: Error) -> Error:
+def training_loss(reply: Message, key: str | None) -> float | None:
+    """Returns the training loss in a reply, for policies that use it; None if it is missing or not finite."""
+    for record in reply.content.values():
+        loss = record.get(key) if isinstance(record, MetricRecord) and key else None
+        if isinstance(loss, int | float) and math.isfinite(loss):
+            return float(loss)
+    return None
+
+
+def plain_error(error: Error) -> Error:
     """Returns the error with a shorter reason if a message expired: Flower's text explains how it stores messages."""
     return Error(error.code, "no reply before its message expired") if error.code in EXPIRED else error
 
 
-def _reason(error: Error) -> str:
+def error_text(error: Error) -> str:
     """Returns the reason of an error reply with its code."""
     return f"{error.reason or 'no reason given'} (code {error.code})"

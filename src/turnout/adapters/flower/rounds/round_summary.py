@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from turnout.adapters.common.round_texts import certificate_of, describe_closed_round
+from turnout.kernel.certificate import Certificate
 from turnout.scheduler import Scheduler
 from turnout.store.training_log import OWN_PREFIX
 
@@ -36,9 +37,17 @@ def summarize_round(scheduler: Scheduler, round: int, expected: Mapping[str, flo
     }
     if len(expected) == len(turns) > 0:
         metrics[f"{OWN_PREFIX}expected-seconds"] = max(expected.values())
-    if certificate is not None and len(certificate.turns):
-        status = certificate.summary()
-        metrics[f"{OWN_PREFIX}most-behind-turns"] = status.worst_behind
-        metrics[f"{OWN_PREFIX}broken-promises"] = float(status.broken)
-        metrics[f"{OWN_PREFIX}fewest-turns"] = float(certificate.turns.min())
+    metrics |= promise_metrics(certificate)
     return RoundSummary(describe_closed_round(scheduler, turns, certificate, expected, waited), metrics)
+
+
+def promise_metrics(certificate: Certificate | None) -> dict[str, float]:
+    """Returns the status of the promise as numbers; none if nothing is guaranteed, or if there are no clients."""
+    if certificate is None or not len(certificate.turns):
+        return {}
+    status = certificate.summary()
+    return {
+        f"{OWN_PREFIX}most-behind-turns": status.worst_behind,
+        f"{OWN_PREFIX}broken-promises": float(status.broken),
+        f"{OWN_PREFIX}fewest-turns": float(certificate.turns.min()),
+    }

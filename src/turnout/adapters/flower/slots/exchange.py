@@ -1,0 +1,326 @@
+"""Keeps the slots of a fleet without rounds filled, and collects the updates for the next version of the model."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp.strategy import Strategy
+
+from turnout.adapters.common.round_texts import join_first
+from turnout.adapters.flower.checks import check_recipients
+from turnout.adapters.flower.discovery.nodes import NodeDirectory
+from turnout.adapters.flower.grid import RestrictedGrid, TimedGrid, lifetime
+from turnout.adapters.flower.rounds.cohort import CohortSelector
+from turnout.adapters.flower.rounds.exchange import error_text, plain_error, training_loss
+from turnout.adapters.flower.rounds.replies import ReplyJudge
+from turnout.adapters.flower.simulated import SimulatedSlots
+from turnout.adapters.flower.slots.strategies import SlotSettings
+from turnout.adapters.flower.slots.turns import Reply, SentTurn
+from turnout.adapters.flower.slots.updates import rebase
+from turnout.adapters.flower.slots.version import Version
+from turnout.adapters.flower.wire import pop_client_info
+from turnout.log import get_log
+from turnout.scheduler import GivenTurn, Scheduler
+
+log = get_log("flwr")
+LEAST_FAILURES = 10  # turns that fail in a row before a version ends without enough updates
+FILL_INTERVAL = 1.0  # seconds between two looks for clients, while slots are free and no turn ends
+
+
+class SlotExchange:
+    """Gives turns, sends the current model, and reports each result as soon as it is known.
+
+    `step` does whatever can be done now; it is called until there are enough updates, and while clients evaluate.
+
+    Args:
+        strategy: Configures the messages.
+        scheduler: Gives turns and records all outcomes.
+        nodes: Learns the statuses of the clients.
+        selector: Fills the slots with connected clients.
+        simulated: Determines when turns end, in a simulation.
+        settings: How updates become versions.
+        loss_key: The metric with the training loss.
+        weight_key: The metric by which the strategy weights replies.
+        is_checked: Whether replies that cannot be aggregated are failures of their clients.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        scheduler: Scheduler,
+        nodes: NodeDirectory,
+        selector: CohortSelector,
+        simulated: SimulatedSlots | None,
+        settings: SlotSettings,
+        *,
+        loss_key: str | None,
+        weight_key: str | None,
+        is_checked: bool,
+    ) -> None:
+        self._strategy, self._scheduler, self._nodes, self._selector = strategy, scheduler, nodes, selector
+        self._simulated, self._settings = simulated, settings
+        self._loss_key, self._weight_key, self._is_checked = loss_key, weight_key, is_checked
+        self._grid: TimedGrid | None = None
+        self.start(0, math.inf)
+
+    def start(self, versions: int, timeout: float) -> None:
+        """Begins a run; the messages of an earlier one cannot be answered any more.
+
+        Args:
+            versions: The number of the last version.
+            timeout: The seconds after which a version is made of fewer updates, and a turn without a reply has failed.
+        """
+        self._versions, self._timeout, self._grid = versions, timeout, None
+        self._judge = ReplyJudge(1, self._weight_key)  # the first reply is not kept waiting for others
+        self._number, self._made = 0, 0  # the version that is being made, and how many models were made
+        self._arrays, self._config = ArrayRecord(), ConfigRecord()
+        self._is_configured = False  # whether the strategy was configured with the current model
+        self._pending: dict[str, SentTurn] = {}  # by message
+        self._late: dict[str, GivenTurn] = {}  # by message
+        self._answered: dict[int, Reply] = {}  # in a simulation, by turn: replies whose time has not come
+        self._received: dict[str, Reply] = {}  # by turn: replies that are not judged yet
+        self._buffer: list[tuple[SentTurn, Message]] = []
+        self._version, self._began = Version(), self._now()
+        self._failed_in_a_row = 0
+        self._is_resumed = self._is_filling = False
+        self._filled_at, self._has_ended = -math.inf, True
+        if self._simulated is not None:
+            self._simulated.begin()
+
+    def begin(self, grid: TimedGrid, number: int, arrays: ArrayRecord, config: ConfigRecord) -> None:
+        """Sends this model from now on.
+
+        Args:
+            grid: The grid.
+            number: The number of the version that is made from it.
+            arrays: The model.
+            config: The settings that are sent with it.
+        """
+        if self._grid is None:
+            self._began = self._now()
+        if arrays is not self._arrays:
+            self._made += 1
+        self._grid, self._number, self._arrays, self._config = grid, number, arrays, config
+
+    def run(self) -> list[Message]:
+        """Returns the replies to aggregate, as soon as there are enough; fewer after a timeout or many failures.
+
+        Each update is moved to the current model, and discounted by its staleness.
+        """
+        start, most = time.monotonic(), max(self._settings.buffer, self._settings.concurrency, LEAST_FAILURES)
+        while len(self._buffer) < self._settings.buffer and self._failed_in_a_row < most:
+            self._fill()
+            if self._collect():
+                continue  # its slot is filled at once
+            if time.monotonic() - start >= self._timeout:
+                break
+            time.sleep(self._need_grid().poll)
+        self._failed_in_a_row = 0
+        return self._take_updates()
+
+    def end_version(self, arrays: ArrayRecord | None) -> Version:
+        """Ends the version with the model that was made; None if it is unchanged. Returns what made it."""
+        ended, now = self._version, self._now()
+        ended.waited, self._began, self._version = max(now - self._began, 0.0), now, Version()
+        self._is_configured = False
+        self.begin(self._need_grid(), self._number + 1, self._arrays if arrays is None else arrays, self._config)
+        return ended
+
+    def step(self) -> None:
+        """Does what can be done while the server waits for other replies, for which the simulated world has no time."""
+        if self._grid is not None and self._simulated is None:
+            self._collect()
+            if self._grid.get_node_ids():
+                self._fill()
+
+    # Replies
+
+    def _collect(self) -> bool:
+        """Takes the replies that have arrived, and reports them; returns whether any turn has ended."""
+        grid, ended = self._need_grid(), False
+        for message_id, reply, seconds in grid.pull([*self._pending, *self._late]):
+            if message_id not in self._pending:
+                self._report_late(self._late.pop(message_id), reply, seconds)
+                continue
+            sent = self._pending.pop(message_id)
+            if self._simulated is None:
+                ended = True
+                self._take(sent, reply, seconds)
+            else:
+                self._answered[sent.turn.id] = (sent, reply, seconds)
+        now = time.monotonic()
+        for message_id, sent in list(self._pending.items()):
+            if now >= sent.limit:
+                grid.forget([message_id])
+                del self._pending[message_id]
+                self._fail(sent.turn, f"no reply within {self._timeout:g} s")
+                ended = True
+        if self._simulated is not None:
+            ended |= self._end_next(self._simulated)
+        self._settle()
+        return ended
+
+    def _end_next(self, simulated: SimulatedSlots) -> bool:
+        """Ends the turn that ends next in the simulated world, if its reply is there."""
+        turn = simulated.next_turn()
+        if turn is None or turn not in self._answered:
+            return False
+        sent, reply, _ = self._answered.pop(turn)
+        seconds = simulated.end(turn)
+        if seconds is None:
+            self._fail(sent.turn, "failed in the simulated world")
+        else:
+            self._take(sent, reply, seconds)
+        return True
+
+    def _take(self, sent: SentTurn, reply: Message, seconds: float) -> None:
+        if reply.has_error():
+            reply.error = plain_error(reply.error)
+            self._version.errors.append(reply)
+            self._fail(sent.turn, error_text(reply.error))
+            return
+        self._nodes.record(sent.node, pop_client_info(reply.content))
+        self._received[str(sent.turn.id)] = (sent, reply, seconds)
+        problem = self._judge.add(str(sent.turn.id), sent.message.content, reply.content)
+        if problem is not None and self._is_checked:
+            self._refuse(str(sent.turn.id), problem)
+
+    def _settle(self) -> None:
+        """Reports the replies that are judged now: all of them if no other reply is awaited."""
+        if not self._received:
+            return
+        accepted, refused = self._judge.settle(is_final=not self._pending and not self._answered)
+        if not self._is_checked:
+            accepted, refused = list(self._received), {}
+        if self._judge.usual is not None:  # from now on, another form needs a majority
+            self._judge.needed = max(min(self._settings.buffer, self._settings.concurrency), 2)
+        for key, problem in refused.items():
+            self._refuse(key, problem)
+        for key in accepted:
+            sent, reply, seconds = self._received.pop(key)
+            self._scheduler.report(sent.turn.id, seconds, loss=training_loss(reply, self._loss_key))
+            self._buffer.append((sent, reply))
+            self._has_ended, self._failed_in_a_row = True, 0
+
+    def _refuse(self, key: str, problem: str) -> None:
+        turn = self._received.pop(key)[0].turn
+        log.warning("turnout: the reply of %s is not used: %s", turn.client, problem)
+        self._fail(turn, f"its reply cannot be used: {problem}")
+
+    def _fail(self, turn: GivenTurn, why: str) -> None:
+        self._scheduler.report_failure(turn.id, why)
+        self._count_failure(turn, why)
+
+    def _count_failure(self, turn: GivenTurn, why: str) -> None:
+        self._version.failures.append((turn.client, why))
+        self._failed_in_a_row += 1
+        self._has_ended = True
+
+    def _report_late(self, turn: GivenTurn, reply: Message, seconds: float) -> None:
+        """Reports the time of a reply that arrived after the deadline of its turn, and is not aggregated."""
+        if reply.has_error():
+            log.info("turnout: %s, late, did not come back: %s", turn.client, error_text(plain_error(reply.error)))
+            return
+        self._scheduler.report(turn.id, seconds)
+        log.info("turnout: %s, late, was back after %.1f s", turn.client, seconds)
+
+    def _take_updates(self) -> list[Message]:
+        """Takes the updates of a version from the buffer, and returns them with all error replies."""
+        taken, self._buffer = self._buffer[: self._settings.buffer], self._buffer[self._settings.buffer :]
+        if taken and not self._is_configured:  # it compares updates with the model with which it was configured last
+            self._messages([taken[0][0].node])
+        for sent, reply in taken:
+            staleness = self._made - sent.version
+            self._version.staleness.append(staleness)
+            if staleness:
+                rebase(reply.content, sent.arrays, self._arrays, (1 + staleness) ** -self._settings.discount)
+        return [reply for _, reply in taken] + self._version.errors
+
+    # Turns
+
+    def _fill(self) -> None:
+        """Gives turns for the free slots, and sends their messages; turns whose deadline has passed end.
+
+        While new nodes identify themselves, it is called again, and does not wait for them.
+        """
+        grid, now, may_wait = self._need_grid(), time.monotonic(), not self._is_filling
+        if self._number > self._versions or not (may_wait or self._is_resumed):
+            return
+        under_way = len(self._pending) + len(self._answered) + len(self._received)
+        is_due = self._has_ended or now - self._filled_at >= FILL_INTERVAL or not (self._simulated is None or under_way)
+        if not is_due or (under_way and not grid.get_node_ids()):
+            return
+        self._is_filling, self._has_ended, self._filled_at = True, False, now
+        try:
+            turns, nodes = self._selector.fill(grid, may_wait=may_wait)
+        finally:
+            self._is_filling = not may_wait
+        alive = {turn.id: turn for turn in self._scheduler.in_flight()}
+        self._drop_late(grid, alive)
+        if not self._is_resumed:
+            self._is_resumed, turns = True, self._resumed(list(alive.values()), nodes)
+        if self._simulated is not None:
+            self._simulated.give({turn.id: turn.client for turn in turns})
+        self._send(grid, turns, nodes)
+
+    def _resumed(self, turns: Sequence[GivenTurn], nodes: Mapping[str, int]) -> list[GivenTurn]:
+        """Returns the turns under way whose clients are connected: those that an earlier server gave train again."""
+        for turn in turns:
+            if turn.client not in nodes:
+                self._fail(turn, "was not connected when the server restarted")
+        return [turn for turn in turns if turn.client in nodes]
+
+    def _send(self, grid: TimedGrid, turns: Sequence[GivenTurn], nodes: Mapping[str, int]) -> None:
+        if not turns:
+            return
+        by_node = {nodes[turn.client]: turn for turn in turns}
+        messages = self._messages(list(by_node))
+        limits = [self._limit(by_node[message.metadata.dst_node_id]) for message in messages]
+        for message, limit in zip(messages, limits, strict=True):
+            message.metadata.ttl = lifetime(limit)
+        clients = [by_node[message.metadata.dst_node_id].client for message in messages]
+        log.info("turnout: version %d is trained by %s", self._number, join_first(clients))
+        now = time.monotonic()
+        for message, message_id in zip(messages, grid.push(messages), strict=True):
+            node = message.metadata.dst_node_id
+            turn = by_node[node]
+            if message_id is None:
+                self._fail(turn, "the message could not be sent")
+            else:
+                limit = now + self._timeout
+                self._pending[message_id] = SentTurn(turn, node, message, self._arrays, self._made, limit)
+
+    def _messages(self, nodes: Sequence[int]) -> list[Message]:
+        """Returns the messages with which the strategy sends the current model to these nodes."""
+        view = RestrictedGrid(self._need_grid(), nodes)
+        config = ConfigRecord(dict(self._config))
+        messages = list(self._strategy.configure_train(self._number, self._arrays, config, view))
+        check_recipients(self._strategy, messages, {str(node): node for node in nodes})
+        self._is_configured = True
+        return messages
+
+    def _limit(self, turn: GivenTurn) -> float:
+        return min(self._timeout, self._timeout if turn.deadline is None else turn.deadline)
+
+    def _drop_late(self, grid: TimedGrid, alive: Mapping[int, GivenTurn]) -> None:
+        """Sets turns that have ended without a reply aside, and forgets those whose times are not learned any more."""
+        for message_id, sent in list(self._pending.items()):
+            if sent.turn.id not in alive:
+                self._late[message_id] = self._pending.pop(message_id).turn
+                self._count_failure(sent.turn, "late")
+        window = self._scheduler.settings.late_window * self._settings.concurrency
+        expired = [sent for sent, turn in self._late.items() if self._scheduler.round - turn.id >= window]
+        grid.forget(expired)
+        for message_id in expired:
+            del self._late[message_id]
+
+    def _need_grid(self) -> TimedGrid:
+        if self._grid is None:
+            raise AssertionError("no version was begun")
+        return self._grid
+
+    def _now(self) -> float:
+        return time.monotonic() if self._simulated is None else self._simulated.now

@@ -1,0 +1,259 @@
+"""Fair selection of devices in `nvflare.edge`, where a server without rounds keeps a number of devices training."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, Unpack
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_context import FLContext
+from nvflare.edge.assessors.buff_device_manager import BuffDeviceManager
+from nvflare.edge.assessors.device_manager import DeviceManager
+from nvflare.job_config.api import FedJob
+from nvflare.recipe.spec import Recipe
+
+from turnout.adapters.common.round_texts import join_first
+from turnout.adapters.nvflare.clients import ClientDirectory
+from turnout.adapters.nvflare.fleet import FleetPlan, SchedulerOptions
+from turnout.adapters.nvflare.recipes import PACKAGE, job_of
+from turnout.errors import SettingError
+from turnout.kernel.arrays import as_count
+from turnout.log import EscapingLog
+from turnout.scheduler import PAPER_FEATURES, Features, GivenTurn, Scheduler
+
+log = EscapingLog(logging.getLogger("turnout.nvflare"))
+SHORTEST = 1e-6  # seconds: an exchange time must be positive, even below the resolution of the clock
+
+
+class DeviceTurn(NamedTuple):
+    """A turn that a device was given, and when, by the monotonic clock."""
+
+    turn: GivenTurn
+    given: float
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether its deadline has passed."""
+        return self.turn.deadline is not None and time.monotonic() - self.given >= self.turn.deadline
+
+
+class FairDeviceManager(DeviceManager):
+    """Fills the selection of an edge job with the devices that a scheduler gives turns, in place of random ones.
+
+    A device trains at most once on each version of the model, as NVFlare demands: it is not available for a second turn
+    before the next version. NVFlare does not report that a device has failed, so without a deadline a lost device holds
+    its slot for good. All arguments are plain values, because NVFlare stores them in the job.
+
+    Args:
+        device_selection_size: The number of devices that train at any time, which is the concurrency of the fleet.
+        fleet: The file of the fleet, an absolute path on the server.
+        guarantee: The settings of the policy; `guaranteed_rate` is a share of all turns.
+        deadline: The deadline of a turn in seconds, or "auto".
+        options: Other options of `Scheduler.open`, such as `policy` and `backoff_after`.
+        initial_min_client_num: The number of leaf clients whose devices must be known before the first turn.
+        min_hole_to_fill: The number of free slots before they are filled.
+    """
+
+    features: ClassVar[Features] = PAPER_FEATURES
+
+    def __init__(
+        self,
+        device_selection_size: int,
+        fleet: str,
+        guarantee: Mapping[str, Any] | None = None,
+        deadline: float | Literal["auto"] | None = None,
+        options: Mapping[str, Any] | None = None,
+        initial_min_client_num: int = 1,
+        min_hole_to_fill: int = 1,
+    ) -> None:
+        super().__init__()
+        # NVFlare writes them into the job, and finds them under the names of the arguments.
+        self.device_selection_size = as_count("device_selection_size", device_selection_size, SettingError)
+        self.initial_min_client_num = as_count("initial_min_client_num", initial_min_client_num, SettingError)
+        self.min_hole_to_fill = as_count("min_hole_to_fill", min_hole_to_fill, SettingError)
+        self.fleet, self.deadline = fleet, deadline
+        self.guarantee = None if guarantee is None else dict(guarantee)
+        self.options = None if options is None else dict(options)
+        slots = {"concurrency": self.device_selection_size}
+        self._plan = FleetPlan(fleet, self.guarantee or {}, deadline, {**(self.options or {}), **slots})
+        self._plan.check(self.features)
+        self.device_reuse = True  # the assessor asks: a device may train again
+        self.current_selection_version = 0
+        self._lock = threading.Lock()
+        self._directory = ClientDirectory(self.features)
+        self._scheduler: Scheduler | None = None
+        self._turns: dict[str, DeviceTurn] = {}  # by device: those in the selection
+        self._late: dict[str, DeviceTurn] = {}
+        self._trained_on: dict[str, int] = {}  # by device: the last version that it was sent
+        self._version = 0
+        self._reported: set[int] = set()  # versions of updates that wait for aggregation
+
+    @property
+    def scheduler(self) -> Scheduler | None:
+        """The scheduler of the fleet; None before the first selection."""
+        return self._scheduler
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Closes the file of the fleet at the end of the job."""
+        super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.END_RUN:
+            with self._lock:
+                scheduler, self._scheduler = self._scheduler, None
+                if scheduler is not None:
+                    scheduler.close()
+
+    def update_available_devices(self, devices: Mapping[str, Any], fl_ctx: FLContext) -> None:
+        """Notes devices that are available; their properties may hold their status, such as `free_cpu`."""
+        del fl_ctx
+        with self._lock:
+            self.available_devices.update(devices)
+            for device, described in devices.items():
+                self._directory.record_request(device, described.props or None)
+
+    def has_enough_devices_and_clients(self, fl_ctx: FLContext) -> bool:
+        """Returns whether the selection can be filled: the first time, all of its slots must be."""
+        del fl_ctx
+        clients = {device.client_name for device in self.available_devices.values()}
+        if len(clients) < self.initial_min_client_num:
+            return False
+        return bool(self._version) or len(self.available_devices) >= self.device_selection_size
+
+    def should_fill_selection(self, fl_ctx: FLContext) -> bool:
+        """Returns whether enough slots are free, or the deadline of a turn has passed."""
+        del fl_ctx
+        free = self.device_selection_size - len(self.current_selection)
+        return free >= self.min_hole_to_fill or any(turn.is_overdue for turn in self._turns.values())
+
+    def fill_selection(self, current_model_version: int, fl_ctx: FLContext) -> None:
+        """Gives turns on this version of the model for all free slots."""
+        del fl_ctx
+        with self._lock:
+            is_first = not self._version
+            if current_model_version != self._version:
+                self._version = current_model_version
+                self._reported.clear()
+            scheduler = self._open()
+            self._late = {device: late for device, late in self._late.items() if self._is_learned(late)}
+            statuses = self._directory.statuses(filter(self._is_ready, self.available_devices), {})
+            if not statuses and not scheduler.clients:
+                return
+            turns, before = scheduler.fill(statuses), set(self.current_selection)
+            under_way = {turn.id: turn for turn in scheduler.in_flight()}
+            self._end_late({device for device, given in self._turns.items() if given.turn.id not in under_way})
+            for turn in self._taken_over(scheduler, under_way.values()) if is_first else turns:
+                self._turns[turn.client] = DeviceTurn(turn, time.monotonic())
+                self._trained_on[turn.client] = self.current_selection[turn.client] = self._version
+                self.used_devices[turn.client] = {"model_version": self._version, "turn": turn.id}
+            if set(self.current_selection) != before or turns:
+                self.current_selection_version += 1
+                log.info(
+                    "turnout: version %d is trained by %s", self._version, join_first(list(self.current_selection))
+                )
+
+    def remove_devices_from_selection(self, devices: Iterable[str], fl_ctx: FLContext) -> None:
+        """Reports that the updates of these devices have arrived."""
+        del fl_ctx
+        with self._lock:
+            for device in devices:
+                late = self._late.pop(device, None)
+                ended = late if late is not None and self._is_learned(late) else self._turns.pop(device, None)
+                version = self.current_selection.pop(device, None)
+                if version is not None:
+                    self._reported.add(version)
+                if ended is not None:
+                    self._open().report(ended.turn.id, max(time.monotonic() - ended.given, SHORTEST))
+
+    def remove_devices_from_used(self, devices: Iterable[str], fl_ctx: FLContext) -> None:
+        """Notes that these devices may train again."""
+        del fl_ctx
+        for device in devices:
+            self.used_devices.pop(device, None)
+
+    def get_active_model_versions(self, fl_ctx: FLContext) -> set[int]:
+        """Returns all versions since the oldest that a device trains on, or that has updates to aggregate.
+
+        A device may fetch a newer version than the one for which it was selected.
+        """
+        del fl_ctx
+        oldest = min(self.current_selection.values(), default=self._version)
+        return set(range(min(oldest, *self._reported, self._version), self._version + 1))
+
+    def _open(self) -> Scheduler:
+        if self._scheduler is None:
+            self._scheduler = self._plan.open([], {}, None, self.features)
+        return self._scheduler
+
+    def _end_late(self, devices: Iterable[str]) -> None:
+        """Removes devices from the selection whose turns have ended without an update."""
+        for device in devices:
+            self._late[device] = self._turns.pop(device)
+            self.current_selection.pop(device, None)
+            self.used_devices.pop(device, None)
+            log.warning("turnout: %s is late, and another device gets its slot", device)
+
+    def _taken_over(self, scheduler: Scheduler, turns: Iterable[GivenTurn]) -> list[GivenTurn]:
+        """Returns the turns under way of available devices: those that an earlier job gave train again."""
+        kept = []
+        for turn in turns:
+            if turn.client in self.available_devices:
+                kept.append(turn)
+            else:
+                scheduler.report_failure(turn.id, "was not available when the server restarted")
+        return kept
+
+    def _is_ready(self, device: str) -> bool:
+        """Returns whether a device is not busy with a late turn, and has not trained on the current version."""
+        return device not in self._late and self._trained_on.get(device) != self._version
+
+    def _is_learned(self, late: DeviceTurn) -> bool:
+        """Returns whether the time of a late device is still learned."""
+        scheduler = self._open()
+        return scheduler.round - late.turn.id < scheduler.settings.late_window * self.device_selection_size
+
+
+def fill_fairly(
+    recipe: Recipe | FedJob,
+    *,
+    fleet: str,
+    guarantee: Mapping[str, Any] | None = None,
+    **options: Unpack[SchedulerOptions],
+) -> None:
+    """Replaces the device manager of an edge recipe or job by one that selects fairly.
+
+    turnout must be installed on the server.
+
+    Args:
+        recipe: The recipe, such as EdgeFedBuffRecipe, or a job whose device manager was added.
+        fleet: The file of the fleet, an absolute path on the server.
+        guarantee: The settings of the policy; `guaranteed_rate` is a share of all turns.
+        options: The `deadline` of a turn in seconds, or "auto", and other options of `Scheduler.open`.
+
+    Raises:
+        SettingError: If an argument is invalid, or the job has no BuffDeviceManager that reuses devices.
+    """
+    job = recipe if isinstance(recipe, FedJob) else job_of(recipe)
+    server = job._deploy_map.get("server")
+    components = {} if server is None else server.app_config.components
+    found = {name: part for name, part in components.items() if type(part) is BuffDeviceManager}
+    if len(found) != 1:
+        raise SettingError(
+            f"fill_fairly replaces the BuffDeviceManager of a job, and this one has {len(found)}: add a "
+            "FairDeviceManager to your job"
+        )
+    ((name, manager),) = found.items()
+    if not manager.device_reuse:
+        raise SettingError("device_reuse must be True: a device that trains only once cannot be guaranteed a share")
+    components[name] = FairDeviceManager(
+        manager.device_selection_size,
+        fleet,
+        guarantee,
+        options.get("deadline"),
+        {key: value for key, value in options.items() if key != "deadline"} or None,
+        manager.initial_min_client_num,
+        manager.min_hole_to_fill,
+    )
+    # The package is installed where it is needed: without this, NVFlare copies parts of it into the job.
+    job.set_app_packages([*job.job.app_packages, PACKAGE])
