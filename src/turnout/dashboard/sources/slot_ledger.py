@@ -157,7 +157,7 @@ class SlotLedger(Ledger):
         for turn, arrivals in zip(known, arrived_before, strict=True):
             self._end(turn, arrivals)
         for turn_ in given:
-            self._give(turn_, None if capped is None else capped(turn_.decision), is_told=tell is not None)
+            self._give(turn_, None if capped is None else capped(turn_.decision), is_learned=tell is not None)
         if tell is not None and given:
             self._changes += 1
             if self.last_round % max(1, self.clients // EVERY_ROUND_UP_TO) < len(given):
@@ -165,10 +165,10 @@ class SlotLedger(Ledger):
                 if broken_since is not None and self._broken.any():
                     self._broken_since[:] = np.where(self._broken, broken_since(), 0)
 
-    def _give(self, turn: GivenSlot, capped: IntArray | None, *, is_told: bool) -> None:
+    def _give(self, turn: GivenSlot, capped: IntArray | None, *, is_learned: bool) -> None:
         rows = np.array([turn.row])
         report = RoundReport(turn.decision, rows, turn.context[None], np.zeros(1))
-        predicted, band = self._predict(report) if is_told else (np.full(1, np.nan),) * 2
+        predicted, band = self._predict(report) if is_learned else (np.full(1, np.nan),) * 2
         reasons = {name: float(np.ravel(turn.reasons.get(name, np.nan))[0]) for name in TURN_REASONS}
         turns = {"chosen": turn.row, "times": np.nan, "kinds": UNDER_WAY, "losses": np.nan}
         for name, value in {**turns, "predicted": predicted, "band": band, **reasons}.items():

@@ -26,7 +26,7 @@ class SlotOffer(NamedTuple):
     Attributes:
         available: The clients that may be given a turn, if they are not training.
         contexts: The contexts of all clients.
-        awaited: The clients that wait because they were told to: they cannot be given a turn, but count as present.
+        awaited: The clients that wait because they were asked to: they cannot be given a turn, but count as present.
     """
 
     available: BoolArray

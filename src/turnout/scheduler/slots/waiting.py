@@ -40,8 +40,8 @@ class Waiting:
             return Wait(min(seconds, LONGEST_WAIT), why)
         seconds = self._check_ins.ttl if pace is None else self._seconds(fleet, row, pace)
         mean_turn = None if pace is None else pace.mean_turn
-        told = self._check_ins.postpone(client, row, min(seconds, LONGEST_WAIT), mean_turn)
-        return Wait(told, self._why(fleet, row))
+        postponed = self._check_ins.postpone(client, row, min(seconds, LONGEST_WAIT), mean_turn)
+        return Wait(postponed, self._why(fleet, row))
 
     def pace(self, fleet: SlotFleet) -> ServerPace | None:
         """Returns how fast the server gives turns; None before the time of any turn is known."""
