@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from turnout.bench.fleets import CONDITIONS, BenchFleet
 from turnout.bench.paced_fleets import PACED_CONDITIONS, PacedFleet
@@ -118,15 +120,8 @@ def measure(case: Case, *, repeats: int = 9, seed: int = 0) -> Measured:
         for target, source in zip(targets, sources, strict=True):
             np.copyto(target, source)
 
-    buffers = [np.ascontiguousarray(source).reshape(-1).view(np.uint8) for source in sources]
-    buffers = [buffer[: len(buffer) // 8 * 8].view(np.uint64) for buffer in buffers]
-
-    def read() -> None:
-        for buffer in buffers:
-            np.bitwise_or.reduce(buffer)
-
     with using_kernel(case.kernel):
-        seconds = interleaved({"round": fleet.full_round, "copy": copy, "read": read}, repeats)
+        seconds = interleaved({"round": fleet.full_round, "copy": copy, "read": reader_of(sources)}, repeats)
         size = _bytes_per_client(fleet, case)
     return Measured(
         case=case,
@@ -136,6 +131,18 @@ def measure(case: Case, *, repeats: int = 9, seed: int = 0) -> Measured:
         read_milliseconds=seconds["read"] * 1e3,
         bytes_per_client=size,
     )
+
+
+def reader_of(sources: Sequence[npt.NDArray[Any]]) -> Callable[[], None]:
+    """Returns a function that reads every byte of these arrays once."""
+    buffers = [np.ascontiguousarray(source).reshape(-1).view(np.uint8) for source in sources]
+    buffers = [buffer[: len(buffer) // 8 * 8].view(np.uint64) for buffer in buffers]
+
+    def read() -> None:
+        for buffer in buffers:
+            np.bitwise_or.reduce(buffer)
+
+    return read
 
 
 def verdicts(figures: list[Measured], *, import_repeats: int = 9) -> list[Verdict]:

@@ -26,10 +26,12 @@ from turnout.bench.live import AVAILABLE, BATCH, MOST_ROUND, LiveFigures, measur
 from turnout.bench.oort import CLIENTS as OORT_CLIENTS
 from turnout.bench.oort import COHORT as OORT_COHORT
 from turnout.bench.oort import measure_oort
+from turnout.bench.paced_fleets import PACED_CONDITIONS
+from turnout.bench.slots import MOST_READS, measure_decision, measure_server
 from turnout.bench.sweeping import MAX_SECONDS, ROUNDS, measure_sweep
 from turnout.bench.year import YEAR, measure_year
 from turnout.cli.options import DeviceOption, JsonOption, as_period, print_json, progress_bar
-from turnout.errors import SettingError
+from turnout.errors import SettingError, StoreError
 from turnout.kernel.backend import kernel_name
 from turnout.lab.learner_cache import torch_device
 
@@ -242,6 +244,46 @@ def sweep(
         f"The same runs one after the other, without a store: {figures.single_seconds:.1f} s, "
         f"{figures.speedup:.1f} times as long. One run of RBCS-F: {figures.run_seconds * 1e3:.0f} ms."
     )
+
+
+@bench.command()
+def slots(
+    clients: ClientsOption = MILLION,
+    slots: Annotated[
+        int, typer.Option(min=1, help="Number of slots of the live fleet, which has 5 times as many clients.")
+    ] = 1000,
+    turns: Annotated[int, typer.Option(min=1, help="Number of turns of the live fleet.")] = 100_000,
+    repeats: RepeatsOption = REPEATS,
+    json: JsonOption = False,
+) -> None:
+    """Measure a decision among many idle clients in reads of memory, and turns of a live fleet without rounds.
+
+    Example: turnout bench slots --turns 10000
+    """
+    decisions = []
+    with progress_bar() as progress:
+        task = progress.add_task("decisions", total=len(PACED_CONDITIONS))
+        for condition in PACED_CONDITIONS:
+            decisions.append(measure_decision(clients, condition, repeats=repeats))
+            progress.advance(task)
+        task = progress.add_task("turns", total=turns)
+        server = measure_server(5 * slots, slots, turns, watch=lambda given: progress.advance(task, given))
+    results = [
+        Verdict(f"decision, {figures.clients:,} idle clients, {figures.condition}: reads", figures.reads, MOST_READS)
+        for figures in decisions
+    ]
+    if json:
+        targets = [{**asdict(verdict), "met": verdict.met} for verdict in results]
+        print_json({"decisions": list(map(asdict, decisions)), "server": asdict(server), "targets": targets})
+    else:
+        Console().print(_verdicts_table(results))
+        _print(
+            f"A live fleet, {server.clients:,} clients, {server.slots:,} slots, {server.turns:,} turns: "
+            f"{server.turn_milliseconds:.2f} ms of CPU time per turn, {server.file_bytes / 1e6:.0f} MB, opened "
+            f"again in {server.open_seconds:.1f} s."
+        )
+    if not server.restored or server.problems:
+        raise StoreError("the file was not read as it was written: examine the disk and the memory of this machine")
 
 
 @bench.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 #: The longest time that is believed to pass between a selection and the restart of the machine, in seconds: a year.
@@ -21,6 +22,7 @@ def monotonic_seconds() -> float:
     return time.monotonic()
 
 
+@cache
 def boot_id() -> str:
     """Returns an id that changes when the machine restarts, and its monotonic clock with it; empty if unknown."""
     try:

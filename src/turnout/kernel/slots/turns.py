@@ -110,11 +110,14 @@ class InFlight:
             debts: The queues with the rates of the clients; None if nothing is guaranteed.
         """
         limits = UNLIMITED if debts is None else debts.decisions_per_turn()
-        over = [
-            row
-            for row, started in self._training.items()
-            if decision - started > (limits if isinstance(limits, int) else limits[row])
-        ]
+        if not isinstance(limits, int):
+            rows = self.rows
+            return rows[decision - self._started[rows] > limits[rows]]
+        over = []
+        for row, started in self._training.items():  # the oldest turns come first
+            if decision - started <= limits:
+                break
+            over.append(row)
         return np.array(over, dtype=np.int64)
 
     def start(self, turn: StartedTurn) -> None:

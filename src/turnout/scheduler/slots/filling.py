@@ -119,11 +119,14 @@ def fill_slots(
     idle = available & fleet.in_flight.idle
     present = available | awaited | ~fleet.in_flight.idle
     flights, offer = list[Flight](), None
+    checked: RoundOffer | None = None
     for _ in range(fleet.free_slots):
         if not idle.any():
             break
         decision = fleet.round + 1
-        selection = fleet.policy.ask(RoundOffer(decision, idle.copy(), contexts, places=1))
+        if checked is None:  # statuses are checked once for all decisions
+            checked = RoundOffer(decision, idle.copy(), contexts, places=1)
+        selection = fleet.policy.ask(RoundOffer.trusted(decision, idle.copy(), checked.contexts, places=1))
         if not len(selection.clients):
             break  # a policy may find nobody eligible
         row = int(selection.clients[0])

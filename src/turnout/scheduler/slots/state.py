@@ -90,7 +90,7 @@ class SlotFleet(Fleet):
             context: The context of the client.
         """
         decision = self.round + 1
-        turn = StartedTurn(decision, row, present, self.in_flight.capped(decision, self.queues))
+        turn = StartedTurn.trusted(decision, row, present, self.in_flight.capped(decision, self.queues))
         self.policy.tell_started(turn)
         self.in_flight.start(turn)
         self.contexts[turn.decision] = (turn.client, context)
