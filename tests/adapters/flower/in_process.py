@@ -277,12 +277,17 @@ class Spy(FedAvg):
     def __init__(self) -> None:
         super().__init__(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1)
         self.configured: list[int] = []
+        self.evaluated: list[int] = []
         self.aggregated: list[list[str]] = []
         self.seen: set[str] = set()
 
     def configure_train(self, server_round: int, *args: Any) -> Iterable[Message]:
         self.configured.append(server_round)
         return super().configure_train(server_round, *args)
+
+    def configure_evaluate(self, server_round: int, *args: Any) -> Iterable[Message]:
+        self.evaluated.append(server_round)
+        return super().configure_evaluate(server_round, *args)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         received = list(replies)

@@ -43,6 +43,7 @@ def test_a_virtual_node_gets_a_copy_of_the_model_and_replies_at_once() -> None:
     assert [reply.metadata.src_node_id for reply in (first, second)] == [nodes[0], nodes[2]]
     infos = [pop_client_info(reply.content) for reply in (first, second)]
     assert [info.client for info in infos if info is not None] == ["0", "2"]
+    assert [dict(info.status) for info in infos if info is not None] == [{"free_cpu": 1.0, "bandwidth": 1.0}] * 2
 
 
 def test_virtual_nodes_are_named_as_registered_supernodes_are() -> None:

@@ -292,6 +292,7 @@ def test_a_restarted_server_resumes_after_the_last_round_and_logs_it(
     interrupt_after(path, 4)
     result, spy, fleet_round = resume_run(path)
     assert spy.configured == [5, 6]
+    assert spy.evaluated[-2:] == [5, 6]
     assert fleet_round == ROUNDS
     assert list(result.train_metrics_clientapp) == [1, 2, 3, 4, 5, 6]
     assert list(result.evaluate_metrics_clientapp) == [1, 2, 3, 4, 5, 6]

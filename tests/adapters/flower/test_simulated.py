@@ -143,9 +143,10 @@ def test_a_client_that_fails_in_the_world_is_not_aggregated(open_fleet: OpenFlee
 def test_who_is_slower_than_the_deadline_in_the_world_is_late(open_fleet: OpenFleet, clock: Clock) -> None:
     scheduler, spy = open_fleet(settings={"cohort_size": 3}, deadline=10.0), Spy()
     began = clock.now
-    FairSelection(spy, scheduler, simulated=Scripted([10.0, 10.5, 3.0])).start(
+    result = FairSelection(spy, scheduler, simulated=Scripted([10.0, 10.5, 3.0])).start(
         InProcessGrid(partitions(3)), model(0.0), num_rounds=1
     )
+    assert result.train_metrics_clientapp[1]["turnout-round-seconds"] == 10.0  # the server waits for the deadline
     assert kinds_in(scheduler, 1) == {"0": "arrived", "1": "late", "2": "arrived"}
     assert spy.aggregated == [["2", "0"]]
     assert clock.now == began

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from nvflare.apis.controller_spec import TaskCompletionStatus
+from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.app_common.app_constant import AlgorithmConstants, AppConstants
 from nvflare.app_common.workflows.fedavg import FedAvg
@@ -19,6 +20,7 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 from adapters.nvflare.conftest import MakeJob
 from adapters.nvflare.controllers import Averaging, OneAfterTheOther, Scaffolding, TwoTasks
 from adapters.nvflare.in_process import REQUEST_INTERVAL, Job, Work, always, in_turn
+from turnout.adapters.nvflare.selection import _is_empty_model
 from turnout.errors import SettingError
 from turnout.scheduler import Scheduler, Turn, examine
 
@@ -648,3 +650,10 @@ def test_the_log_names_every_cohort_and_every_outcome(
 def test_settings_are_refused_before_the_job_is_submitted() -> None:
     with pytest.raises(SettingError, match=r"must be an absolute path on the server, got 'fleet\.turnout'"):
         fedavg("fleet.turnout")
+
+
+def test_only_a_model_without_parameters_is_empty() -> None:
+    assert not _is_empty_model(None)
+    for kind, is_model in ((DataKind.WEIGHTS, True), (DataKind.WEIGHT_DIFF, True), (DataKind.METRICS, False)):
+        assert _is_empty_model(DXO(kind, data={})) == is_model
+        assert not _is_empty_model(DXO(kind, data={"a": 1.0}))
