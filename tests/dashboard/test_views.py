@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
@@ -78,12 +79,23 @@ def columns_of(directory: Path, run: int) -> RoundColumns:
         return store.columns(run)
 
 
-def columns_with_cohorts(clients: int, cohorts: list[list[int]]) -> RoundColumns:
-    """Returns rounds with these cohorts, in which all clients are available and arrive after one second."""
+def columns_with_cohorts(
+    clients: int, cohorts: list[list[int]], seconds: list[float] | None = None, contexts: Any = None
+) -> RoundColumns:
+    """Returns rounds with these cohorts, in which all clients are available and arrive.
+
+    Args:
+        clients: The number of clients.
+        cohorts: The clients of each round.
+        seconds: The time of all clients in each round; by default one second.
+        contexts: The context of all clients in each round; by default ones.
+    """
     records = []
     for round_, cohort in enumerate(cohorts, start=1):
         rows, available = np.array(cohort), np.ones(clients, dtype=np.bool_)
-        report = RoundReport(round_, rows, np.ones((len(rows), 3)), np.ones(len(rows)), available=available)
+        times = np.full(len(rows), 1.0 if seconds is None else seconds[round_ - 1])
+        features = np.tile(np.ones(3) if contexts is None else contexts[round_ - 1], (len(rows), 1))
+        report = RoundReport(round_, rows, features, times, available=available)
         records.append(RoundRecord(Selection(round_, rows), report))
     return RoundColumns.from_records(records, clients=clients)
 
@@ -224,6 +236,52 @@ def test_the_random_baseline_is_estimated_from_known_times(folder: Path, monkeyp
     assert close_to([data["random"]["saved"]], [1 - data["mean_round"] / data["random"]["mean_round"]])
 
 
+def test_the_estimated_random_baseline_draws_all_times_of_a_client(folder: Path) -> None:
+    """The clients have their shortest times first, so that an estimate from their first times only is too short."""
+    path, times = folder / "runs.turnout", [1.0, 4.0, 16.0, 64.0]
+    cohorts = [[0, 1], [2, 3]] * len(times)
+    with RunStore(path) as store:
+        columns = columns_with_cohorts(4, cohorts, np.repeat(times, 2).tolist())
+        write_random_run(store, "rbcsf", {"cohort_size": 2, "allow_infeasible": True}, columns)
+    slowest = [max(pair) for pair in itertools.product(times, times)]  # two different clients, with the same times
+    mean = sum(slowest) / len(slowest)
+    spread = math.sqrt(sum((value - mean) ** 2 for value in slowest) / len(slowest))
+    with served(path) as server:
+        server.wait_read()
+        data = server.json("/api/overview")["random"]
+    assert data["how"] == "estimated from 400 random cohorts of the 4 clients with known times"
+    assert abs(data["mean_round"] - mean) < 4 * spread / math.sqrt(400)
+
+
+@pytest.mark.parametrize(
+    ("rare", "named_clients"),
+    [
+        (2, "rare0, rare1"),
+        (3, "rare0, rare1, rare2"),
+        (4, "rare0, rare1, rare2 and 1 more"),
+        (6, "rare0, rare1, rare2 and 3 more"),
+    ],
+)
+def test_a_warning_names_three_clients_and_counts_the_others(folder: Path, rare: int, named_clients: str) -> None:
+    """The rare clients are there in the first of 20 rounds only, and are promised 3 of 10 rounds."""
+    path = folder / "fleet.turnout"
+    rules = {"cohort_size": 2, "guaranteed_rate": 0.3, "accrual": "always", "paid": "chosen"}
+    with Scheduler.open(path, policy="rbcsf", settings=rules, allow_infeasible=True) as scheduler:
+        play_round(scheduler, offered("a", "b", *(f"rare{index}" for index in range(rare))))
+        for _ in range(19):
+            play_round(scheduler, offered("a", "b"))
+    with served(path) as server:
+        server.wait_read()
+        warnings = server.json("/api/overview")["warnings"]
+    assert [(warning["text"], warning["id"]) for warning in warnings if "too rarely" in warning["text"]] == [
+        (
+            f"{named_clients} are available too rarely for their guarantees: lower guaranteed_rate, "
+            "or set accrual='available'.",
+            None,
+        )
+    ]
+
+
 def test_overview_of_a_fleet(fleet: Served, audit: Audit) -> None:
     data = fleet.json("/api/overview")
     durations = np.array(audit.durations)
@@ -302,6 +360,17 @@ def test_fairness_figures(directory: Path, runs: Served, stored: Stored) -> None
     assert close_to(over_time["least_share"], least)
     assert over_time["promised"] == 0.15
     assert data["groups"] == []
+
+
+def test_the_least_share_is_that_of_the_client_with_the_fewest_turns(folder: Path) -> None:
+    """In five rounds the clients have 5, 3 and 2 turns."""
+    path = folder / "runs.turnout"
+    with RunStore(path) as store:
+        columns = columns_with_cohorts(3, [[0, 1], [0, 2], [0, 1], [0, 2], [0, 1]])
+        write_random_run(store, "rbcsf", {"cohort_size": 2}, columns)
+    with served(path) as server:
+        server.wait_read()
+        assert server.json("/api/fairness")["least_share"] == 2 / 5
 
 
 def test_groups_with_promised_and_taken_turns(folder: Path) -> None:
@@ -404,6 +473,22 @@ def test_many_rounds_are_binned_without_losing_turns_or_extremes(folder: Path) -
         assert client["debts"]["owed"][-1] == pytest.approx(debts[-1, 3], rel=1e-5)
 
 
+@pytest.mark.parametrize(("rounds", "width"), [(1, 1), (2, 1), (160, 1), (161, 2), (400, 3)])
+def test_each_cell_of_the_strip_of_a_client_covers_as_many_rounds_as_its_width(
+    folder: Path, rounds: int, width: int
+) -> None:
+    """A client that is chosen in every round has as many turns in a cell as the cell has rounds; 160 cells fit."""
+    path = folder / "runs.turnout"
+    with RunStore(path) as store:
+        write_random_run(store, "rbcsf", {"cohort_size": 1}, columns_with_cohorts(2, [[1]] * rounds))
+    with served(path) as server:
+        server.wait_read()
+        strip = server.json("/api/client?id=1")["strip"]
+    assert strip["width"] == width
+    assert strip["x"] == list(range(1, rounds + 1, width))
+    assert strip["chosen"] == [min(width, rounds + 1 - first) for first in strip["x"]]
+
+
 # Rounds
 
 
@@ -449,6 +534,23 @@ def test_details_of_a_round(directory: Path, runs: Served, stored: Stored) -> No
         slowest = [row["id"] for row in data["rows"] if row["bottleneck"]]
         assert slowest == [str(columns.chosen[mine][columns.exchange_times[mine].argmax()])]
         assert (data["first"], data["last"], data["number"]) == (1, 60, number)
+
+
+def test_details_of_a_round_name_the_first_and_the_last_round(folder: Path) -> None:
+    """The open round of a fleet is its last one; without rounds there is neither."""
+    runs, fleet, empty = (folder / f"{name}.turnout" for name in ("runs", "fleet", "empty"))
+    with RunStore(runs) as store:
+        write_random_run(store, "rbcsf", {"cohort_size": 1}, columns_with_cohorts(2, [[0], [1], [0]]))
+    small_fleet(fleet, rounds=4)
+    small_fleet(empty, rounds=0, is_open=False)
+    for path, last in ((runs, 3), (fleet, 5), (empty, None)):
+        with served(path) as server:
+            server.wait_read()
+            data = server.json("/api/round")
+            assert (data["first"], data["last"], data["number"]) == (last and 1, last, last), path.name
+            if last is not None:
+                data = server.json("/api/round?number=2")
+                assert (data["first"], data["last"], data["number"]) == (1, last, 2), path.name
 
 
 def test_rounds_of_a_fleet_equal_the_exported_events(directory: Path, fleet: Served, audit: Audit) -> None:
@@ -637,6 +739,79 @@ def test_the_speed_model_equals_a_replay(directory: Path, runs: Served, stored: 
         assert all(low <= high for low, high in zip(band["low"], band["high"], strict=True))
 
 
+def test_predictions_are_compared_with_the_times_of_returned_clients_only(folder: Path) -> None:
+    """The time of a late client is its deadline, and a failed one has none. The errors of a round are averaged."""
+    path, columns = folder / "runs.turnout", random_columns(30, 6, seed=5, failures=0.4)
+    with RunStore(path) as store:
+        write_random_run(store, "rbcsf", {"cohort_size": 3}, columns)
+    predictions = iter(replayed_estimates(columns).predicted.tolist())
+    returned, late_with_prediction = set[int](), 0
+    points: list[tuple[str, int]] = []
+    times: list[tuple[float, float]] = []
+    errors: dict[int, list[float]] = {}
+    for record in columns.records():
+        report, newly_returned = record.report, set[int]()
+        assert report.outcomes is not None
+        for row, seconds, outcome in zip(
+            report.clients.tolist(), report.exchange_times.tolist(), report.outcomes, strict=True
+        ):
+            predicted = next(predictions)
+            late_with_prediction += outcome == "late" and row in returned
+            if outcome == "arrived" and row in returned:
+                points.append((str(row), report.round))
+                times.append((predicted, seconds))
+                errors.setdefault(report.round, []).append(abs(seconds - predicted))
+            if outcome == "arrived":
+                newly_returned.add(row)
+        returned |= newly_returned
+    assert late_with_prediction > 5
+    assert {len(values) for values in errors.values()} == {1, 2, 3}
+    with served(path) as server:
+        server.wait_read()
+        data = server.json("/api/speed")
+    shown = data["points"]
+    assert list(zip(shown["id"], shown["round"], strict=True)) == points
+    assert close_to(shown["predicted"], [predicted for predicted, _ in times])
+    assert close_to(shown["actual"], [seconds for _, seconds in times])
+    assert data["error"]["x"] == list(errors)
+    assert close_to(data["error"]["mean_abs"], [sum(values) / len(values) for values in errors.values()])
+
+
+def test_the_errors_of_a_suspect_client_are_shown_in_per_cent(folder: Path) -> None:
+    """The contexts of a client vary by a factor of 100, and its times by a tenth.
+
+    An error is the ratio of the larger to the smaller time, minus 1, and at most 9. It is averaged from the third time
+    on; a new value has a weight of at least 0.2 in the averages of the errors and of the times.
+    """
+    path, rounds = folder / "runs.turnout", 30
+    rng = np.random.default_rng(0)
+    contexts = np.exp(rng.uniform(-2.3, 2.3, (rounds, 1))) * np.ones(3)
+    times = rng.uniform(5.0, 5.5, rounds).tolist()
+    columns = columns_with_cohorts(1, [[0]] * rounds, times, contexts)
+    with RunStore(path) as store:
+        write_random_run(store, "rbcsf", {"cohort_size": 1}, columns)
+    context_error = typical_error = typical = 0.0
+    predictions = replayed_estimates(columns).predicted.tolist()
+    for index, (seconds, predicted) in enumerate(zip(times, predictions, strict=True)):
+        if index >= 2:
+            weight = max(0.2, 1 / (index - 1))
+            ratios = [max(seconds, value) / max(min(seconds, value), 1e-9) for value in (predicted, typical)]
+            context_error += weight * (min(ratios[0] - 1, 9) - context_error)
+            typical_error += weight * (min(ratios[1] - 1, 9) - typical_error)
+        typical += max(0.2, 1 / (index + 1)) * (seconds - typical)
+    with served(path) as server:
+        server.wait_read()
+        (flag,) = server.json("/api/speed")["flags"]
+    assert (flag["id"], flag["kind"]) == ("0", "context")
+    found = re.fullmatch(
+        r"its context predicts its times with an error of (\d+) %, its own typical time with (\d+) %", flag["text"]
+    )
+    assert found is not None
+    assert context_error > 1.2, "one per cent of the error must be more than what rounding can hide"
+    assert abs(int(found[1]) - 100 * context_error) < 0.501
+    assert abs(int(found[2]) - 100 * typical_error) < 0.501
+
+
 def test_the_band_reaches_from_the_5th_to_the_95th_percentile_of_the_older_half() -> None:
     """The older half has errors of 0, 1, …, 100 at a prediction of 50, and the same three times larger at 500.
 
@@ -805,6 +980,22 @@ def test_runs_of_different_lengths_are_compared_over_the_rounds_that_all_have(fo
     assert (group["runs"], group["rounds"]) == (done, 20)
     assert curve["x"] == list(range(1, 21))
     assert close_to(curve["seconds"], np.mean(np.cumsum(durations, axis=1), axis=0))
+
+
+def test_the_current_run_takes_the_last_place_if_there_are_too_many_groups(folder: Path) -> None:
+    """Of 27 groups the oldest 24 are compared, or the oldest 23 and that of the current run."""
+    path = folder / "runs.turnout"
+    with RunStore(path) as store:
+        runs = [
+            write_random_run(store, "rbcsf", {"cohort_size": size}, columns_with_cohorts(30, [[0]]))
+            for size in range(1, 28)
+        ]
+    with served(path) as server:
+        for current in (0, 22, 23, 24, 26):
+            shown = [*range(23), current if current > 23 else 23]
+            groups = server.json(f"/api/compare?run={runs[current]}")["groups"]
+            assert sorted(group["runs"] for group in groups) == [[runs[index]] for index in shown], current
+            assert [group["runs"] for group in groups if group["is_current"]] == [[runs[current]]]
 
 
 def test_a_run_without_rounds_is_not_compared(folder: Path) -> None:
