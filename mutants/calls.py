@@ -10,10 +10,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -113,16 +113,21 @@ def function_name(code: CodeType, source: str) -> str | None:
     return f"{code.co_filename.removeprefix(source)}:{'.'.join(parts)}"
 
 
+class _Watched:
+    """The calls that are recorded now: a thread that outlives a test records what it calls for the next tests."""
+
+    calls: ClassVar[Codes | None] = None
+
+
 def _watch(calls: Codes | None) -> None:
-    """Adds the functions that are called from now on, also by new threads; None ends this."""
-    hook = None if calls is None else _hook(calls.add)
+    """Adds the functions that are called from now on, in all threads that began meanwhile; None ends this."""
+    _Watched.calls = calls
+    hook = None if calls is None else _hook
     sys.setprofile(hook)
     threading.setprofile(hook)
 
 
-def _hook(add: Callable[[CodeType], None]) -> Callable[[FrameType, str, Any], None]:
-    def hook(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call":
-            add(frame.f_code)
-
-    return hook
+def _hook(frame: FrameType, event: str, _: Any) -> None:
+    calls = _Watched.calls
+    if event == "call" and calls is not None:
+        calls.add(frame.f_code)

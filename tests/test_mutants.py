@@ -225,6 +225,7 @@ def test_every_package_has_modules_and_tests(package: Package) -> None:
 
 SHARING = """
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -234,6 +235,20 @@ from tiny.core.ages import is_adult, larger
 @pytest.fixture(scope="module")
 def adult():
     return is_adult(18)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with ThreadPoolExecutor(1) as executor:
+        yield executor
+
+
+def test_new_worker(pool):
+    assert pool.submit(lambda: 1).result() == 1
+
+
+def test_old_worker(pool):
+    assert pool.submit(larger, 1, 2).result() == 2
 
 
 def test_first(adult):
@@ -256,7 +271,7 @@ def test_failing():
 
 
 def test_the_calls_of_every_test_are_recorded(checkout: Path, tmp_path: Path) -> None:
-    """Calls of threads count, and those of a fixture of the module for all of its tests."""
+    """Calls of threads count, also of those that a former test began, and those of a module's fixture for all tests."""
     file = checkout / "tests/core/test_sharing.py"
     file.write_text(SHARING)
     calls, workspace = Calls(tmp_path / "calls"), Workspace(checkout, tmp_path / "copy")
@@ -268,6 +283,8 @@ def test_the_calls_of_every_test_are_recorded(checkout: Path, tmp_path: Path) ->
     assert {test.name.rpartition("::")[2]: test.calls for test in found.tests} == {
         "test_first": {adult},
         "test_second": {adult},
+        "test_new_worker": {adult},
+        "test_old_worker": {adult, larger},
         "test_thread": {adult, larger},
     }
     assert all(test.seconds >= 0 for test in found.tests)
