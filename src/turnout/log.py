@@ -1,9 +1,10 @@
-"""Logging of texts that others have chosen: client ids, reasons of failures, messages of exceptions."""
+"""Logging: texts that others have chosen, such as client ids and reasons of failures, are escaped."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -58,3 +59,15 @@ def _quoted(value: object) -> str:
         return repr(dict(value))
     text = str(value)
     return repr(text) if isinstance(value, str) and (not text or any(mark in text for mark in " '\"=")) else text
+
+
+@contextmanager
+def silenced(name: str) -> Iterator[None]:
+    """Silences a logger, whose lines are not what is measured."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

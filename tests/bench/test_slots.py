@@ -33,6 +33,7 @@ def test_a_server_gives_every_turn_and_its_file_is_read_as_it_was_written() -> N
     figures = measure_server(30, 6, 21, watch=given.append)
     assert (figures.turns, figures.slots, figures.clients) == (sum(given), 6, 30)
     assert given == [6, 3, 3, 3, 3, 3]
+    assert -1 < figures.most_behind < 1
     assert figures.restored
     assert figures.problems == 0
 

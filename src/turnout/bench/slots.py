@@ -16,8 +16,11 @@ from turnout.bench.paced_fleets import PACED_CONDITIONS, PacedFleet
 from turnout.bench.timing import interleaved
 from turnout.kernel.rounds import RoundOffer
 from turnout.kernel.slots.turns import InFlight, StartedTurn
+from turnout.log import silenced
 from turnout.scheduler import Scheduler, examine
 
+#: The log of live fleets, which would repeat that the promise is broken.
+SCHEDULER_LOG = "turnout.scheduler"
 #: The target of a decision, in reads of what it must look at.
 MOST_READS = 1.3
 
@@ -50,6 +53,7 @@ class ServerFigures:
         turn_milliseconds: The CPU time of a turn: the decision, its record, the result and what is learned from it.
         open_seconds: The CPU time of opening the file again.
         file_bytes: The size of the file.
+        most_behind: The most turns that any client was behind after any call of `fill`; its tolerance is 1.
         restored: Whether the turns under way and the turns of each client are the same after opening the file again.
         problems: The number of problems that the doctor finds.
     """
@@ -60,6 +64,7 @@ class ServerFigures:
     turn_milliseconds: float
     open_seconds: float
     file_bytes: int
+    most_behind: float
     restored: bool
     problems: int
 
@@ -115,9 +120,9 @@ def measure_server(
     settings = {"guaranteed_rate": f"3/{4 * clients}", "tolerance": 1.0}
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         path = Path(folder) / "fleet.turnout"
-        with Scheduler.open(path, concurrency=slots, settings=settings) as scheduler:
+        with silenced(SCHEDULER_LOG), Scheduler.open(path, concurrency=slots, settings=settings) as scheduler:
             scheduler.register(ids)
-            given, seconds = 0, 0.0
+            given, seconds, most_behind = 0, 0.0, 0.0
             while given < turns:
                 start = time.thread_time()
                 new = len(scheduler.fill(ids))
@@ -126,15 +131,16 @@ def measure_server(
                 scheduler.report_many({client: usual[client] for client in back})
                 seconds += time.thread_time() - start
                 given += new
+                most_behind = max(most_behind, float(scheduler.certificate().behind.max()))
                 watch(new)
             before = _known(scheduler)
         start = time.thread_time()
-        with Scheduler.open(path) as scheduler:
+        with silenced(SCHEDULER_LOG), Scheduler.open(path) as scheduler:
             opened = time.thread_time() - start
             restored = _known(scheduler) == before
         problems = sum(finding.ok is False for finding in examine(path))
         size = path.stat().st_size
-    return ServerFigures(clients, slots, given, seconds / given * 1e3, opened, size, restored, problems)
+    return ServerFigures(clients, slots, given, seconds / given * 1e3, opened, size, most_behind, restored, problems)
 
 
 def _known(scheduler: Scheduler) -> tuple[list[tuple[int, str]], list[int]]:

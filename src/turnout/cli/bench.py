@@ -280,7 +280,7 @@ def slots(
         _print(
             f"A live fleet, {server.clients:,} clients, {server.slots:,} slots, {server.turns:,} turns: "
             f"{server.turn_milliseconds:.2f} ms of CPU time per turn, {server.file_bytes / 1e6:.0f} MB, opened "
-            f"again in {server.open_seconds:.1f} s."
+            f"again in {server.open_seconds:.1f} s. No client was ever more than {server.most_behind:.2f} turns behind."
         )
     if not server.restored or server.problems:
         raise StoreError("the file was not read as it was written: examine the disk and the memory of this machine")

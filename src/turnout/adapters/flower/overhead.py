@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-import logging
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from turnout.adapters.flower.client import with_status
 from turnout.adapters.flower.selection import FairSelection
 from turnout.adapters.flower.virtual import VirtualGrid
+from turnout.log import silenced
 from turnout.scheduler import Scheduler
 
 #: Targets: a round, and the first round, in units of a round of plain FedAvg with its default settings.
@@ -87,7 +86,7 @@ def measure_overhead(
         repeats: The number of runs of each kind, which have a first round and two later ones.
         watch: Called with a description of each step.
     """
-    with _without_log():
+    with silenced("flwr"):  # it would cost both kinds of rounds the same
         watch("rounds with evaluation")
         default = _measure(nodes, cohort, repeats, evaluated=1.0)
         watch("rounds without evaluation")
@@ -158,15 +157,3 @@ def _round_times(strategy: Strategy, grid: Grid, rounds: int) -> list[float]:
     finally:
         gc.enable()
     return np.diff(moments).tolist()
-
-
-@contextmanager
-def _without_log() -> Iterator[None]:
-    """Silences Flower's log, which would cost both kinds of rounds the same."""
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
