@@ -14,9 +14,6 @@ ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "docs" / "results" / "async"
 FOLDERS = {
     "paper": "async",
-    "phones": "async-traces",
-    "phones-recorded": "async-traces",
-    "digits": "async-training",
     "cifar-10": "async-cifar-10",
 }
 COLUMNS = {
