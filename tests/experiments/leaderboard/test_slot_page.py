@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from pathlib import Path
 
@@ -14,6 +15,7 @@ ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "docs" / "results" / "async"
 FOLDERS = {
     "paper": "async",
+    "digits": "async-training",
     "cifar-10": "async-cifar-10",
 }
 COLUMNS = {
@@ -53,6 +55,14 @@ def test_the_stored_results_are_those_of_the_contenders_of_the_suite(folder: str
         share = contenders[label].share
         assert row["promised_share"] == ("nan" if share is None else str(float(share)))
     assert float(stored[REFERENCE]["speedup"]) == 1.0
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_stored_results_have_the_turns_and_seeds_of_the_suite(folder: str) -> None:
+    suite = SLOT_SUITES[FOLDERS[folder]]
+    stored = json.loads((RESULTS / folder / "slots.json").read_text())
+    assert (stored["suite"], stored["turns"], stored["seeds"]) == (suite.name, suite.turns, suite.seeds)
+    assert (stored["concurrency"], stored["clients"]) == (suite.slots, suite.clients)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -14,6 +14,8 @@ from scheduler.fleets import named, packed, packed_from_disk
 from turnout import ClientStatus, GivenTurn, Scheduler, Wait
 from turnout.errors import OfferError, SettingError
 from turnout.scheduler import FleetStatus, certify, examine
+from turnout.scheduler.slots.check_ins import CheckIns
+from turnout.scheduler.slots.records import EndedTurns, Flight
 
 SETTINGS: dict[str, Any] = {"guaranteed_rate": "1/20", "tolerance": 1.0}
 
@@ -244,3 +246,14 @@ def test_devices_are_served_by_the_rule_and_faster_than_first_come(tmp_path: Pat
     assert np.isnan(first.largest_shortfall)
     content = certify(tmp_path / "devices.turnout", tmp_path / "proof.json", tmp_path / "proof.jsonl")
     assert content["format"] == 5
+
+
+def test_the_pace_of_decisions_is_known_after_more_of_them_than_there_are_slots(clock: Clock) -> None:
+    """The first decisions fill all slots at once, which says nothing about the pace."""
+    check_ins = CheckIns(60.0, 2)
+    flight = Flight(1, 0, np.zeros(3), None, "", 0.0, "", {})
+    check_ins.count([flight, flight], EndedTurns.none())
+    clock.now += 10.0
+    assert check_ins.decisions_per_second is None
+    check_ins.count([flight], EndedTurns.none())
+    assert check_ins.decisions_per_second == pytest.approx(0.2)  # two decisions since the first, in ten seconds

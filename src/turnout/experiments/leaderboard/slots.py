@@ -287,7 +287,7 @@ SLOT_SUITES: Mapping[str, SlotSuite] = MappingProxyType(
                 40,
                 8,
                 2000,
-                5,
+                10,
                 _contenders(losses=True),
             ),
             SlotSuite(
