@@ -425,7 +425,7 @@ def test_a_sweep_on_ray_gives_the_same_runs(tmp_path: Path) -> None:
         [sys.executable, "-c", ON_RAY, str(tmp_path / "runs.db")],
         capture_output=True,
         text=True,
-        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "300"},
         check=False,
     )
     assert "alike: [True, True, True]" in process.stdout, process.stderr

@@ -15,6 +15,7 @@ from nvflare.edge.assessors.device_manager import DeviceManager
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
 
+from turnout.adapters.common.requirement import require_framework
 from turnout.adapters.common.round_texts import join_first
 from turnout.adapters.nvflare.clients import ClientDirectory
 from turnout.adapters.nvflare.fleet import FleetPlan, SchedulerOptions
@@ -23,6 +24,10 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.log import EscapingLog
 from turnout.scheduler import PAPER_FEATURES, Features, GivenTurn, Scheduler
+
+#: The edge jobs of NVFlare 2.7 fail if an update arrives whose version of the model is not used any more.
+OLDEST = (2, 9)
+require_framework("nvflare", "NVFlare", OLDEST, "pip install 'nvflare>=2.9'")
 
 log = EscapingLog(logging.getLogger("turnout.nvflare"))
 SHORTEST = 1e-6  # seconds: an exchange time must be positive, even below the resolution of the clock
