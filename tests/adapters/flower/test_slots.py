@@ -242,6 +242,8 @@ def test_a_fleet_that_only_fails_ends_the_run_which_can_be_resumed(open_fleet: O
     with pytest.raises(TrainingError, match="5 rounds in a row have failed, the last one because no reply could be"):
         start(scheduler, grid, versions=20)
     assert {kind for _, kind in all_turns(scheduler)} <= {"failed", None}
+    failed = sum(kind == "failed" for _, kind in all_turns(scheduler))
+    assert 50 <= failed <= 50 + 5  # a version ends after ten failures in a row; some turns end with the tenth
     for node in grid.nodes.values():
         node.trouble = None
     result = start(scheduler, grid, versions=20)  # the corrected app resumes

@@ -20,7 +20,7 @@ from nvflare.edge.tools.edge_job import EdgeJob
 
 from adapters.nvflare.in_process import Clock
 from turnout.errors import SettingError
-from turnout.scheduler import Scheduler
+from turnout.scheduler import FleetReader, Scheduler
 
 pytest.importorskip("turnout.adapters.nvflare.edge", reason="edge jobs need NVFlare 2.9", exc_type=ImportError)
 
@@ -224,3 +224,24 @@ def test_a_job_without_such_a_manager_is_refused(fleet: str, managers: list[Any]
 def test_invalid_arguments_are_refused(fleet: str, settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(SettingError, match=problem):
         FairDeviceManager(**{"device_selection_size": 3, "fleet": fleet, "guarantee": GUARANTEE, **settings})
+
+
+def test_the_properties_of_a_device_are_its_status(fleet: str) -> None:
+    manager = FairDeviceManager(1, fleet, GUARANTEE)
+    described = {
+        "a": Device("a", "leaf", 1.0, {"free_cpu": 2.0, "bandwidth": 3.0}),
+        "b": Device("b", "leaf", 1.0, None),
+    }
+    manager.update_available_devices(described, FLContext())
+    assert manager.has_enough_devices_and_clients(FLContext())
+    manager.fill_selection(1, FLContext())
+    scheduler = manager.scheduler
+    assert scheduler is not None
+    with FleetReader(fleet) as reader:
+        offer = reader.offer(1)
+        assert offer is not None
+        contexts = offer.whole_contexts()
+        assert contexts is not None
+        assert contexts[scheduler.clients.index("a"), 0] == 0.5  # 1 / free_cpu
+        assert contexts[scheduler.clients.index("b"), 0] != 0.5
+    scheduler.close()

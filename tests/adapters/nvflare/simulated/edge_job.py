@@ -13,13 +13,13 @@ from nvflare.edge.assessors.buff_model_manager import BuffModelManager
 from nvflare.edge.assessors.model_update import ModelUpdateAssessor
 from nvflare.edge.tools.edge_job import EdgeJob
 
-from turnout.adapters.nvflare.edge import fill_fairly
-
 
 def main(out: Path) -> None:
     """Runs the job; the fleet and the workspace are in the folder afterwards."""
     os.chdir(Path(__file__).parent)  # NVFlare copies the device into the job
     from edge_device import AddingDevice  # type: ignore[import-not-found]
+
+    from turnout.adapters.nvflare.edge import fill_fairly  # needs NVFlare 2.9
 
     job = EdgeJob("edge", "edge")
     job.configure_simulation(AddingDevice(), num_devices=12, num_workers=4)
