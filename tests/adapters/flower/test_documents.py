@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -93,3 +94,11 @@ def test_the_line_for_clients_wraps_an_app() -> None:
     grid = InProcessGrid([Node(100, names["app"], {"client-id": "hospital-7"})])
     assert names["app"] is not app
     assert list(identify_clients(grid)) == ["hospital-7"]
+
+
+def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "flower.md").read_text()
+    parameters = inspect.signature(FairSelection).parameters
+    for name in ("patience", "status_timeout"):
+        (seconds,) = re.findall(rf"`{name}` \((\d+) s\)", page)
+        assert parameters[name].default == float(seconds)
