@@ -17,7 +17,7 @@ from turnout.policies.explain.explanation import Explanation, explain_choice, in
 from turnout.policies.explain.sentences import SLOTS
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.slots import SlotRun
-from turnout.simulator.world import ClockedWorld, World
+from turnout.simulator.world import ClockedWorld, TurnWorld, World
 from turnout.store import RunStore
 
 
@@ -79,36 +79,36 @@ class _KnownResults:
     """
 
     def __init__(self, world: World, records: list[RoundRecord]) -> None:
-        self._world: World = getattr(world, "inner", world)
+        self.inner: World = world.inner if isinstance(world, TurnWorld) else world
         self._results = {record.round: record.report for record in records}
 
     @property
     def clients(self) -> int:
         """The number of clients."""
-        return self._world.clients
+        return self.inner.clients
 
     @property
     def availability(self) -> FloatArray:
         """The probability that each client is available."""
-        return self._world.availability
+        return self.inner.availability
 
     @property
     def idle_seconds(self) -> float:
         """How long the world waits if nobody is available."""
-        return self._world.idle_seconds if isinstance(self._world, ClockedWorld) else 0.0
+        return self.inner.idle_seconds if isinstance(self.inner, ClockedWorld) else 0.0
 
     def set_clock(self, seconds: float) -> None:
         """Sets the time of the world, if it has a clock."""
-        if isinstance(self._world, ClockedWorld):
-            self._world.set_clock(seconds)
+        if isinstance(self.inner, ClockedWorld):
+            self.inner.set_clock(seconds)
 
     def offer(self, round: int) -> RoundOffer:
         """Returns the offer of the world."""
-        return self._world.offer(round)
+        return self.inner.offer(round)
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
         """Returns the times of the world."""
-        return self._world.play(offer, selection)
+        return self.inner.play(offer, selection)
 
     def finish(self, report: RoundReport) -> RoundReport:
         """Adds the recorded losses and metrics to a turn that ends."""
@@ -117,11 +117,11 @@ class _KnownResults:
 
     def state(self) -> dict[str, Any]:
         """Returns the state of the world."""
-        return self._world.state()
+        return self.inner.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores the state of the world."""
-        self._world.restore(state)
+        self.inner.restore(state)
 
 
 def _replay_rounds(policy: SelectionPolicy, world: World, records: list[RoundRecord]) -> int | None:

@@ -88,7 +88,7 @@ def judged_columns(
     return RoundColumns.from_records(_records(turns, masks, metrics), clients=clients)
 
 
-class TurnWorld(RecordedWorld):
+class RecordedTurnWorld(RecordedWorld):
     """Replays the recorded decisions: each meets the clients that were present at the recorded one.
 
     Recorded are the clients that were present, the contexts of those that were not training, and the time of the client
@@ -109,7 +109,7 @@ class TurnWorld(RecordedWorld):
         return super().play(offer, selection)
 
 
-def play_turns(policy: SelectionPolicy, world: TurnWorld, slots: int) -> RoundColumns:
+def play_turns(policy: SelectionPolicy, world: RecordedTurnWorld, slots: int) -> RoundColumns:
     """Replays all recorded decisions with another policy."""
     turns = SlotRun(policy, world, slots).play(len(world.history.columns))
     return RoundColumns.from_records(turns, clients=world.clients)

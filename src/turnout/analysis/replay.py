@@ -21,7 +21,7 @@ from turnout.analysis.promise import (
     smallest_share,
 )
 from turnout.analysis.recorded import Recorded
-from turnout.analysis.recorded_slots import TurnWorld, play_turns
+from turnout.analysis.recorded_slots import RecordedTurnWorld, play_turns
 from turnout.analysis.slots import slot_figures
 from turnout.analysis.statistics import UNIT_RANGE, student_t
 from turnout.errors import SettingError
@@ -207,7 +207,7 @@ def replay(
     replays, recorded_times, reported_times = [], 0, 0
     for seed in range(draws):
         world, staged = _world_of(record, seed), record.staged(policy, given)
-        if isinstance(world, TurnWorld) and record.slots is not None:
+        if isinstance(world, RecordedTurnWorld) and record.slots is not None:
             replays.append(play_turns(staged, world, record.slots))
         else:
             records = list(play(staged, world, len(record.columns)))
@@ -222,7 +222,7 @@ def replay(
 
 
 def _world_of(record: Recorded, seed: int) -> RecordedWorld:
-    return RecordedWorld(record.past, seed) if record.slots is None else TurnWorld(record.past, seed)
+    return RecordedWorld(record.past, seed) if record.slots is None else RecordedTurnWorld(record.past, seed)
 
 
 def _notes(record: Recorded, policy: SelectionPolicy) -> tuple[str, ...]:

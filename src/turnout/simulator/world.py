@@ -53,6 +53,10 @@ class ClockedWorld(World, Protocol):
 class TurnWorld(World, Protocol):
     """A world for turns without rounds: `play` starts the turn of one client, and `finish` ends it."""
 
+    @property
+    def inner(self) -> World:
+        """The world that determines which clients are available, and how long they take."""
+
     def finish(self, report: RoundReport) -> RoundReport:
         """Ends a turn; returns its report with what is known only now."""
 

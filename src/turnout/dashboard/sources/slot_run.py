@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,20 +17,12 @@ from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.rounds import RoundRecord
 from turnout.kernel.slots.turns import InFlight, StartedTurn
 from turnout.scheduler import FAILED
-from turnout.simulator.slots import FINISHED, STARTED
+from turnout.simulator.slots import FINISHED, STARTED, Flight
 from turnout.store import RunInfo, RunStore
 
 #: The metrics of a turn that the ledger has as columns.
 _OWN = (STARTED, FINISHED)
 STALENESS = "staleness"
-
-
-class _Flight(NamedTuple):
-    """A turn that has not ended yet; the first two fields determine the order in which turns end."""
-
-    end: float
-    decision: int
-    record: RoundRecord
 
 
 class SlotRunSource(RunSource):
@@ -44,7 +35,7 @@ class SlotRunSource(RunSource):
     def __init__(self, store: RunStore, info: RunInfo) -> None:
         super().__init__(store, info)
         self._in_flight = InFlight(info.clients)
-        self._flights: list[_Flight] = []  # a heap
+        self._flights: list[Flight] = []  # a heap
         self._now = 0.0
         self._metrics: dict[str, tuple[list[int], list[float]]] = {}
         self._ended = 0
@@ -69,16 +60,16 @@ class SlotRunSource(RunSource):
         return SlotLedger(int(self.info.plan["concurrency"]))
 
     def _add(self, record: RoundRecord) -> None:
-        started, ended = record.report.metrics[STARTED], list[_Flight]()
+        started, ended = record.report.metrics[STARTED], list[Flight]()
         client = int(record.report.clients[0])
         while self._flights and self._ends_before(started, client, ended):
             ended.append(heapq.heappop(self._flights))
             self._now = ended[-1].end
         self._now = started
         self._fill(ended, record)
-        heapq.heappush(self._flights, _Flight(record.report.metrics[FINISHED], record.round, record))
+        heapq.heappush(self._flights, Flight(record.report.metrics[FINISHED], record.round, record))
 
-    def _ends_before(self, started: float, client: int, ended: list[_Flight]) -> bool:
+    def _ends_before(self, started: float, client: int, ended: list[Flight]) -> bool:
         """Returns whether the turn that ends next ended before a decision.
 
         Of turns that end at the moment of the decision, only as many ended as it needed: for the clock to reach that
@@ -94,7 +85,7 @@ class SlotRunSource(RunSource):
         is_training = self._in_flight.decision_of(client) not in (0, *(flight.decision for flight in ended))
         return end < started or (end == started and (is_full or is_training or self._now < started))
 
-    def _fill(self, ended: list[_Flight], record: RoundRecord | None) -> None:
+    def _fill(self, ended: list[Flight], record: RoundRecord | None) -> None:
         ledger = self.ledger
         assert isinstance(ledger, SlotLedger)
         turn: StartedTurn | None = None
@@ -127,7 +118,7 @@ class SlotRunSource(RunSource):
             present[capped] = True
         return StartedTurn.trusted(record.round, int(record.report.clients[0]), present, capped)
 
-    def _tell_turns(self, ended: list[_Flight], turn: StartedTurn | None) -> None:
+    def _tell_turns(self, ended: list[Flight], turn: StartedTurn | None) -> None:
         if self.ledger.policy is None:
             return
         try:
