@@ -2,7 +2,7 @@
 
     python examples/run_flower.py simulation [--seeds 5] [--rounds 60] [--dataset fashion-mnist] [--out FOLDER]
     python examples/run_flower.py async [--seeds 5] [--rounds 40] [--out FOLDER]
-    python examples/run_flower.py deployment [--random-rounds 3] [--concurrency 2] [--out FOLDER]
+    python examples/run_flower.py deployment [--random-rounds 3] [--concurrency 2] [--deadline 15] [--out FOLDER]
     python examples/run_flower.py existing-app
 
 The apps are ordinary Flower apps and can also be run without this script:
@@ -61,9 +61,10 @@ def deployment(net: Network, arguments: argparse.Namespace) -> None:
     for number, (name, slowness) in enumerate(SLOWNESS.items()):
         net.start_supernode(name, data=number, slowness=slowness)
     out, joined, killed, table = make_folder(arguments.out), False, "", False
-    config = {"nodes": len(SLOWNESS), "rounds": arguments.random_rounds, "out": out}
+    config: dict[str, object] = {"nodes": len(SLOWNESS), "rounds": arguments.random_rounds, "out": out}
+    config["deadline"] = arguments.deadline or (60.0 if arguments.concurrency else 15.0)
     if arguments.concurrency:
-        config |= {"concurrency": arguments.concurrency, "deadline": 60.0}
+        config["concurrency"] = arguments.concurrency
     for line in lines_of(net, HERE / "flower_deployment", config, end="lost:", log=arguments.log):
         table = table or line.startswith("clients ")
         if (table or "turnout: " in line) and not arguments.log:
@@ -134,6 +135,9 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=60, help="simulation: number of rounds")
     parser.add_argument("--random-rounds", type=int, default=3, help="deployment: rounds with Flower's selection")
     parser.add_argument("--concurrency", type=int, default=0, help="deployment: slots instead of rounds, such as 2")
+    parser.add_argument(
+        "--deadline", type=float, default=0.0, help="deployment: seconds that a client has; 15, or 60 without rounds"
+    )
     parser.add_argument("--dataset", choices=["digits", "fashion-mnist"], default="digits", help="simulation: dataset")
     parser.add_argument("--out", default="", help="folder for the fleet files and the results as JSON")
     parser.add_argument("--log", action="store_true", help="show all of Flower's log")

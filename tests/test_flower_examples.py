@@ -17,6 +17,8 @@ pytest.importorskip("flwr")
 pytestmark = pytest.mark.framework
 ROOT = Path(__file__).parent.parent
 RUN = ROOT / "examples" / "run_flower.py"
+# Flower starts a process for every message, which can take half a minute on a busy machine.
+PATIENT = ("--deadline", "240")
 
 
 def run(*arguments: str) -> str:
@@ -46,7 +48,7 @@ def test_the_simulation_compares_both_selections_and_saves_its_runs(tmp_path: Pa
 
 
 def test_the_deployment_survives_a_killed_supernode_and_names_it(tmp_path: Path) -> None:
-    output = run("deployment", "--random-rounds", "1", "--out", str(tmp_path))
+    output = run("deployment", "--random-rounds", "1", *PATIENT, "--out", str(tmp_path))
     killed = re.search(r"--- (c\d) is killed", output)
     assert killed, output
     lost = killed[1]
@@ -84,7 +86,7 @@ def test_the_simulation_without_rounds_compares_random_and_fair_fedbuff(tmp_path
 
 
 def test_the_deployment_without_rounds_survives_a_killed_supernode(tmp_path: Path) -> None:
-    output = run("deployment", "--random-rounds", "1", "--concurrency", "2", "--out", str(tmp_path))
+    output = run("deployment", "--random-rounds", "1", "--concurrency", "2", *PATIENT, "--out", str(tmp_path))
     killed = re.search(r"--- (c\d) is killed", output)
     assert killed, output
     assert "turnout: version 6 took " in output

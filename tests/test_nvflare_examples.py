@@ -17,10 +17,10 @@ pytestmark = pytest.mark.framework
 EXAMPLES = Path(__file__).parent.parent / "examples" / "nvflare"
 
 
-def run(name: str, folder: Path) -> str:
+def run(name: str, folder: Path, *options: str) -> str:
     """Runs an example and returns its output."""
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), "--out", str(folder)],
+        [sys.executable, str(EXAMPLES / name), "--out", str(folder), *options],
         capture_output=True,
         text=True,
         check=False,
@@ -33,7 +33,7 @@ def run(name: str, folder: Path) -> str:
 
 
 def test_the_simulation_goes_on_with_a_failing_and_a_slow_client(tmp_path: Path) -> None:
-    output = run("simulation.py", tmp_path)
+    output = run("simulation.py", tmp_path, "--deadline", "20")  # the machine may be busy
     assert re.search(r"^  site-1: .*\d arrived", output, re.MULTILINE), output
     assert re.search(r"^  site-3: \d failed \(returned ", output, re.MULTILINE), output
     assert re.search(r"^  site-4: \d late", output, re.MULTILINE), output
@@ -41,8 +41,8 @@ def test_the_simulation_goes_on_with_a_failing_and_a_slow_client(tmp_path: Path)
         assert scheduler.round >= 7
         assert scheduler.explain("site-4", 1).exact  # as for any fleet
         for turn in scheduler.history("site-4"):
-            assert (turn.kind, turn.seconds) == ("late", 6.0)  # nobody waited longer
-            assert turn.late_seconds is None or turn.late_seconds >= 12
+            assert (turn.kind, turn.seconds) == ("late", 20.0)  # nobody waited longer
+            assert turn.late_seconds is None or turn.late_seconds >= 40
 
 
 def test_processes_with_tls_share_the_rounds_fairly(tmp_path: Path) -> None:

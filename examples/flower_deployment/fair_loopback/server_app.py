@@ -110,7 +110,7 @@ def train(strategy: FedAvg | FairSelection, grid: Grid, rounds: int) -> dict[str
         return MetricRecord({"accuracy": accuracy[-1]})
 
     initial = to_record(LEARNER.initial_weights(0))
-    strategy.start(grid=grid, initial_arrays=initial, num_rounds=rounds, timeout=60, evaluate_fn=evaluate)
+    strategy.start(grid=grid, initial_arrays=initial, num_rounds=rounds, timeout=600, evaluate_fn=evaluate)
     return {"seconds": np.diff(seconds).tolist(), "accuracy": accuracy[1:]}
 
 

@@ -17,6 +17,8 @@ FOLDERS = {
     "paper": "async",
     "digits": "async-training",
     "cifar-10": "async-cifar-10",
+    "phones-recorded": "async-traces",
+    "phones": "async-traces",
 }
 COLUMNS = {
     "updates per second": "updates_per_second",
