@@ -16,7 +16,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
-from turnout.dashboard.connections import LIMITS, Limits
 from turnout.dashboard.files import page_files
 from turnout.dashboard.guard import METHODS, Guard, is_authorized
 from turnout.dashboard.sources.base import Source
@@ -25,6 +24,7 @@ from turnout.dashboard.views.common import json_number
 from turnout.dashboard.watch import Watch
 from turnout.errors import ReportError, StoreError, TurnoutError
 from turnout.version import __version__
+from turnout.web.connections import LIMITS, Limits
 
 STREAM_POLL_SECONDS = 0.25  # interval between two checks of the version, for each open stream
 KEEPALIVE_SECONDS = 15.0  # prevents proxies from closing idle connections

@@ -13,11 +13,12 @@ from urllib.parse import quote
 import uvicorn
 
 from turnout.dashboard.app import make_app
-from turnout.dashboard.connections import LIMITS, Limits, protocol_with
 from turnout.dashboard.files import page_files
-from turnout.dashboard.guard import check_token, is_loopback
+from turnout.dashboard.guard import check_token
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
+from turnout.web.connections import LIMITS, Limits, protocol_with
+from turnout.web.hosts import is_loopback
 
 PORT = 8484
 
