@@ -38,6 +38,7 @@ MODULES: Mapping[str, str] = {
     "data": "studies.data",
     "traces": "simulation.traces",
     "fleet": "live.fleet",
+    "tokens": "live.tokens",
 }
 STYLE: Mapping[str, Any] = {
     "add_completion": False,
