@@ -10,6 +10,7 @@ from turnout.scheduler.audit.explain import explain_closed_round
 from turnout.scheduler.features import PAPER_FEATURES, ClientStatus, Feature, Features, FleetStatus, Statuses
 from turnout.scheduler.identifiers import check_client_id
 from turnout.scheduler.journal.amendments import Amendment
+from turnout.scheduler.journal.answers import StoredAnswer
 from turnout.scheduler.journal.backup import back_up_fleet
 from turnout.scheduler.journal.ended import RecordedTurn
 from turnout.scheduler.journal.events import FleetEvent, LateTime, RecordedRound
@@ -85,6 +86,7 @@ __all__ = [
     "SlotFleet",
     "StaleError",
     "Statuses",
+    "StoredAnswer",
     "Summary",
     "Turn",
     "Wait",

@@ -29,6 +29,7 @@ from turnout.scheduler.clock import now
 from turnout.scheduler.features import PAPER_FEATURES, Features, FleetStatus, Status, Statuses
 from turnout.scheduler.identifiers import as_round, check_client_id, check_client_ids
 from turnout.scheduler.journal.amendments import Amendment, amendments, write_amendment
+from turnout.scheduler.journal.answers import StoredAnswer
 from turnout.scheduler.journal.events import decode_event, event_to_dict
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.reader import StaleError
@@ -83,6 +84,7 @@ class Scheduler:
         self._loaded: FleetState | None = None  # None while it is changed, and after a change that failed
         self._warnings = FleetWarnings(journal.path)
         self._refused = 0
+        self._is_grouping = False
         self._check_ins = CheckIns(settings.status_ttl, settings.concurrency or 1)
         self._waiting = Waiting(self._check_ins)
         if not journal.read_only:
@@ -226,6 +228,7 @@ class Scheduler:
         reported. If the caller stops before the last step, the rest is removed when the fleet is opened again.
         """
         with self._mutex:
+            self._refuse_in_group("forget")
             self._refuse_while_open("forget a client")
             row = self._row(client)
             self._refuse_while_training(row, "forget")
@@ -639,6 +642,46 @@ class Scheduler:
                 changes.drop_offer(opened.round)
                 changes.drop_turns(opened.round)
 
+    # Many calls at once
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Opens a block whose changes are committed together when it ends: many calls, one flush to disk.
+
+        What a call inside returns is in the file only when the block has ended: do not pass it on before. A call that
+        raises an error changes nothing, and the next ones go on. If the block is left by an exception, or the commit
+        fails, nothing of it is in the file. Other threads wait until the block ends. `forget` and `compact` cannot be
+        called inside.
+
+        Raises:
+            StoreError: If the changes could not be committed.
+        """
+        with self._mutex:
+            self._ensure_loaded()
+            try:
+                with self._journal.grouping():
+                    self._is_grouping = True
+                    try:
+                        yield
+                    finally:
+                        self._is_grouping = False
+            except BaseException:
+                self._loaded = None  # it may contain changes that were not committed
+                raise
+
+    def stored_answer(self, key: bytes) -> StoredAnswer | None:
+        """Returns what a service answered to the request with this key; None if nothing is stored."""
+        with self._mutex:
+            return self._journal.answer(key)
+
+    def store_answer(self, answer: StoredAnswer) -> None:
+        """Stores what a service answers to a request; call it in the `group` in which the request is executed.
+
+        It is kept for a day, unless there are very many, and until a client is forgotten whose id it contains.
+        """
+        with self._mutex, self._journal.writing() as changes:
+            changes.put_answer(answer)
+
     # Queries
 
     @property
@@ -788,6 +831,7 @@ class Scheduler:
         unused parts of the file.
         """
         with self._mutex:
+            self._refuse_in_group("compact")
             self._refuse_while_open("compact the file")
             while self._journal.redact():  # a client whose forgetting was interrupted
                 pass
@@ -910,6 +954,10 @@ class Scheduler:
     def _refuse_while_open(self, what: str) -> None:
         if self._opened is not None:
             raise ReportError(f"round {self._opened.round} is open: close or abandon it before you {what}")
+
+    def _refuse_in_group(self, method: str) -> None:
+        if self._is_grouping:
+            raise SettingError(f"{method} writes more than one transaction: call it outside of a group")
 
     def _refuse_while_training(self, row: int, what: str) -> None:
         turn = next((number for number, flight in self._memory.flights.items() if flight.row == row), None)

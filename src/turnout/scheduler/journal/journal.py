@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from turnout.errors import StoreError
 from turnout.log import get_log
+from turnout.scheduler.journal.answers import StoredAnswer, read_answer
 from turnout.scheduler.journal.changes import Changes
 from turnout.scheduler.journal.figures import JournalFigures, WriterFigures
 from turnout.scheduler.journal.redaction import (
@@ -175,6 +176,20 @@ class Journal:
         """Opens a write transaction; refused once another process has taken over the file."""
         with self._file.writing() as db:
             yield Changes(db)
+
+    @contextmanager
+    def grouping(self) -> Iterator[None]:
+        """Opens a write transaction that all `writing` blocks inside share; each of them that fails is undone alone."""
+        with self._file.grouping():
+            yield
+
+    def answer(self, key: bytes) -> StoredAnswer | None:
+        """Returns the answer that was stored with this key; None if there is none."""
+        with self._file.reading() as db:
+            found = read_answer(db, key)
+        if found is not None and not found.is_intact:
+            raise self.corruption("the stored answer to a request does not match its checksum")
+        return found
 
     def figures(self) -> JournalFigures:
         """Returns the number of commits, how long the newest ones took, and sizes, for monitoring."""

@@ -22,6 +22,7 @@ from turnout.scheduler.audit.doctor.findings import (
 )
 from turnout.scheduler.audit.doctor.memory import check_state
 from turnout.scheduler.journal.amendments import AMEND, Amendment
+from turnout.scheduler.journal.answers import has_answers
 from turnout.scheduler.journal.replay import stored_features
 from turnout.scheduler.journal.schema import FLEET, INITIAL, INITIAL_DIGEST, READABLE
 from turnout.scheduler.journal.summary import read_summary
@@ -70,6 +71,7 @@ def examine(path: Path) -> list[Finding]:
             "clients": lambda: tables.check_clients(db),
             "turns": lambda: tables.check_turns(db),
             **(_checks_without_rounds(db) if _is_without_rounds(db) else _checks_of_rounds(db)),
+            **({"answers": lambda: tables.check_answers(db)} if has_answers(db) else {}),
         }
         log = run_check("log", lambda: _check_log(db, path), ACCEPT_OLDER)
         findings = [readable, pages, log, *(run_check(part, check) for part, check in checks.items())]

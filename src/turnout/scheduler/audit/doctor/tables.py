@@ -20,6 +20,7 @@ from turnout.scheduler.audit.doctor.findings import (
     snapshot_event,
     turns_by_row,
 )
+from turnout.scheduler.journal.answers import stored_answers
 from turnout.scheduler.journal.journal import has_offers
 from turnout.scheduler.journal.redaction import pending_redactions
 from turnout.scheduler.journal.schema import KEEP_AVAILABILITY_UP_TO
@@ -272,3 +273,12 @@ def _newest_round(db: sqlite3.Connection) -> int:
     """Returns the number of the open round, or of the last closed one."""
     open_round = db.execute("SELECT COALESCE(MAX(round), 0) FROM open_round").fetchone()[0]
     return max(int(meta_value(db, "round")), int(open_round))
+
+
+def check_answers(db: sqlite3.Connection) -> CheckResult:
+    """Checks the stored answers to requests of a service against their checksums."""
+    damaged = [answer.is_intact for answer in stored_answers(db)].count(False)
+    result = CheckResult("the stored answers to requests match their checksums")
+    if damaged:
+        result.problems.append(f"{damaged:,} stored answers to requests do not match their checksums")
+    return result
