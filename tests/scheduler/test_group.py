@@ -198,6 +198,17 @@ def test_a_fleet_without_rounds_serves_check_ins_in_a_group(open_fleet: OpenFlee
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
+def test_a_group_without_changes_is_not_a_commit(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(**SLOTS)
+    scheduler.fill(named(4))
+    scheduler.check_in("c3")
+    before = commits(scheduler)
+    with scheduler.group():
+        assert len(scheduler.in_flight()) == 2
+        scheduler.check_in("c3")
+    assert commits(scheduler) == before
+
+
 def test_other_threads_and_reporters_wait_until_the_group_ends(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet()
     chosen = scheduler.choose(offered("a", "b"))

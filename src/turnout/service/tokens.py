@@ -116,7 +116,7 @@ class TokenFile:
     """
 
     def __init__(self, fleet: Path, *, read_only: bool = False) -> None:
-        self.path = tokens_path(fleet)
+        self.fleet, self.path = fleet, tokens_path(fleet)
         self._access: Literal["read", "report"] = "read" if read_only else "report"
         if not self.path.exists():
             if not fleet.is_file():

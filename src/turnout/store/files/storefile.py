@@ -128,30 +128,42 @@ class StoreFile:
                 with self._writing_part(db):
                     yield db
                 return
-            with transaction(db):
-                self._check_same_file()
-                self.guard()
+            with self._committing(db):
                 yield db
-                newest = self._count_commit(db)
-                start = time.perf_counter()
-            self._acknowledge(db, newest)
-            self.commit_times.append(time.perf_counter() - start)
 
     @contextmanager
     def grouping(self) -> Iterator[None]:
         """Opens a write transaction that all `writing` blocks inside share: it is committed when this block ends.
 
-        If this block is left by an exception, or the commit fails, nothing of it is stored.
+        If this block is left by an exception, or the commit fails, nothing of it is stored. A block without changes
+        costs no flush to disk.
         """
         if self._group is not None:
             raise StoreError(f"a group of changes of {self.path} is open already: end it first")
-        with self.writing() as db:
-            self._group, self._part = transaction_token(db), None
-            try:
-                yield
-                self._check_group(db)
-            finally:
-                self._group = None
+        with translate_sqlite_errors(self.path):
+            db = self._writable()
+            with self._committing(db, unless_empty=True):
+                self._group, self._part = transaction_token(db), None
+                try:
+                    yield
+                    self._check_group(db)
+                finally:
+                    self._group = None
+
+    @contextmanager
+    def _committing(self, db: sqlite3.Connection, *, unless_empty: bool = False) -> Iterator[None]:
+        """Opens a write transaction, counts its commit and acknowledges it; with `unless_empty` only if it changes."""
+        newest, before = None, db.total_changes
+        with transaction(db):
+            self._check_same_file()
+            self.guard()
+            yield
+            if not unless_empty or db.total_changes != before:
+                newest = self._count_commit(db)
+            start = time.perf_counter()
+        if newest is not None:
+            self._acknowledge(db, newest)
+            self.commit_times.append(time.perf_counter() - start)
 
     @contextmanager
     def _writing_part(self, db: sqlite3.Connection) -> Iterator[None]:

@@ -1,0 +1,97 @@
+"""Who calls, and what the caller may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starlette.requests import HTTPConnection
+
+from turnout.service.errors import DeniedError, MissingClientError
+from turnout.service.tokens import Role, TokenFile
+
+_CALLER = "turnout.caller"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request.
+
+    Attributes:
+        role: What the caller may do.
+        fleet: The only fleet that the caller may use; None for all.
+        client: The only client for which a device may call; None for other roles.
+        token: The id of the token; "" if the service needs none.
+    """
+
+    role: Role
+    fleet: str | None = None
+    client: str | None = None
+    token: str = ""
+
+    def own_client(self, client: str | None) -> str:
+        """Returns the client for which a request is made: devices may leave it out, and must not name another.
+
+        Raises:
+            DeniedError: If a device names another client.
+            MissingClientError: If no client is named.
+        """
+        if self.client is not None and client not in (None, self.client):
+            raise DeniedError(f"this token is of the device {self.client!r}: it cannot call for {client!r}")
+        named = client if client is not None else self.client
+        if named is None:
+            raise MissingClientError("client is missing: name the client")
+        return named
+
+
+class Access:
+    """Finds the caller of a request by its token.
+
+    Args:
+        tokens: The tokens of each fleet; None if the service needs none, so that every caller is an operator.
+    """
+
+    def __init__(self, tokens: Mapping[str, TokenFile] | None) -> None:
+        self._tokens = tokens
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether a request needs a token."""
+        return self._tokens is not None
+
+    def caller(self, text: str) -> Caller | None:
+        """Returns the caller with this token; None if the token gives no access."""
+        if self._tokens is None:
+            return Caller("operator")
+        for fleet, file in self._tokens.items():
+            token = file.find(text)
+            if token is not None:
+                return Caller(token.role, fleet, token.client, token.id)
+        return None
+
+    def may_read(self, text: str) -> bool:
+        """Returns whether the holder of a token may read about the fleets."""
+        caller = self.caller(text)
+        return caller is not None and caller.role != "device"
+
+    def remove_client(self, fleet: str, client: str) -> None:
+        """Deletes the tokens of a client that is forgotten."""
+        if self._tokens is not None:
+            with TokenFile(self._tokens[fleet].fleet) as file:  # those that find callers are open for reading only
+                file.remove_client(client)
+
+    def close(self) -> None:
+        """Closes the token files."""
+        for file in (self._tokens or {}).values():
+            file.close()
+
+
+def set_caller(request: HTTPConnection, caller: Caller) -> None:
+    """Stores who sent a request."""
+    request.scope[_CALLER] = caller
+
+
+def caller_of(request: HTTPConnection) -> Caller:
+    """Returns who sent a request."""
+    caller: Caller = request.scope[_CALLER]
+    return caller

@@ -1,0 +1,139 @@
+"""Checks every request before the application reads it: its size, its host, its token and the kind of its body."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from turnout.errors import StoreError
+from turnout.log import get_log
+from turnout.service.access import Access, Caller, set_caller
+from turnout.web.connections import LIMITS, Limits
+from turnout.web.headers import add_security_headers, refuse_large_headers
+from turnout.web.hosts import names_loopback
+
+log = get_log("turnout.service")
+#: The paths of the service; all others belong to the page.
+PREFIX = "/v1/"
+#: Paths that are answered without a token, for monitors and for those who write clients; they reveal nothing secret.
+PUBLIC = ("/healthz", "/readyz", "/openapi.json")
+JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """The largest bodies of requests, in bytes: of devices, and of servers, which send the statuses of whole fleets."""
+
+    device: int = 1 << 16
+    other: int = 1 << 26
+
+    def of(self, caller: Caller) -> int:
+        """Returns the limit for a caller."""
+        return self.device if caller.role == "device" else self.other
+
+
+class Guard:
+    """ASGI middleware in front of the service, and of the page that is served beside it.
+
+    Args:
+        app: The service.
+        access: Finds the caller of a request.
+        page: The application that answers all other paths; it has its own guard. None if there is none.
+        limits: The limits of headers.
+        bodies: The limits of bodies.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        access: Access,
+        page: ASGIApp | None = None,
+        limits: Limits = LIMITS,
+        bodies: BodyLimits | None = None,
+    ) -> None:
+        self._app, self._access, self._page, self._limits = app, access, page, limits
+        self._bodies = bodies or BodyLimits()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuses the request or passes it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_public = scope["path"] in PUBLIC
+        if self._page is not None and not is_public and not f"{scope['path']}/".startswith(PREFIX):
+            await self._page(scope, receive, send)
+            return
+        started = False
+
+        async def with_headers(message: Message) -> None:
+            nonlocal started
+            started = True
+            add_security_headers(message)
+            await send(message)
+
+        try:
+            refusal = refuse_large_headers(scope, self._limits) or self._refuse_host(scope)
+            if refusal is None and not is_public:
+                refusal, receive = self._admit(scope, receive)
+            await (self._app if refusal is None else refusal)(scope, receive, with_headers)
+        except Exception as error:
+            log.error("%s failed", scope["path"], exc_info=error)
+            if started:
+                raise
+            message = "the service failed to answer this request: see its log"
+            await JSONResponse({"error": message}, 500)(scope, receive, with_headers)
+
+    def _refuse_host(self, scope: Scope) -> Response | None:
+        if self._access.needs_token or names_loopback(HTTPConnection(scope).headers.get("host", "")):
+            return None
+        message = "a service without tokens accepts only localhost or 127.0.0.1 as the host name"
+        return JSONResponse({"error": message}, 421)
+
+    def _admit(self, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
+        """Returns a refusal, or what reads the body of the request up to the limit."""
+        request = HTTPConnection(scope)
+        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+        try:
+            caller = self._access.caller(credentials.strip() if scheme.lower() == "bearer" else "")
+        except StoreError as error:
+            log.error("tokens cannot be read: %s", error)
+            return JSONResponse({"error": "the tokens cannot be read: see the log of the service"}, 503), receive
+        if caller is None:
+            message = "this service needs a token: send the header Authorization: Bearer …"
+            return JSONResponse({"error": message}, 401, headers={"www-authenticate": "Bearer"}), receive
+        set_caller(request, caller)
+        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            return None, receive
+        # A page of another site can send other kinds of bodies, but not this one, without being allowed to first.
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+            return JSONResponse({"error": f"the body must be JSON: send the header Content-Type: {JSON}"}, 415), receive
+        most = self._bodies.of(caller)
+        length = request.headers.get("content-length", "0")
+        if not length.isdecimal() or int(length[:20]) > most:
+            return _too_large(most), receive
+        return None, _limited(receive, most)
+
+
+def _too_large(most: int) -> Response:
+    message = f"the body must have at most {most:,} bytes: send less at a time"
+    return JSONResponse({"error": message}, 413, headers={"connection": "close"})
+
+
+def _limited(receive: Receive, most: int) -> Receive:
+    """Returns a function that receives at most so many bytes; a body without a length can be of any size."""
+    received = 0
+
+    async def limited() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > most:
+            raise HTTPException(413, f"the body must have at most {most:,} bytes: send less at a time")
+        return message
+
+    return limited
