@@ -11,6 +11,7 @@ from turnout.errors import SettingError, TurnoutError
 OPTIONS = {
     "run": "--run NUMBER selects a run",
     "port": "--host ADDRESS and --port NUMBER select another address",
+    "tokens": "turnout tokens create FLEET --role server creates one; --no-tokens serves only this machine without any",
     "suite": "--suite traces plays recorded clients; omit --traces for other suites",
 }
 #: Some problems are text; each phrase names a Python function or argument that the command line has too.

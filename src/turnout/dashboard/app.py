@@ -55,12 +55,25 @@ class ResponseCache:
             self._bodies.popitem(last=False)
 
 
-def make_app(watch: Watch, *, token: str | None = None, limits: Limits = LIMITS) -> FastAPI:
-    """Returns the application that serves the watched store."""
+def make_app(
+    watch: Watch,
+    *,
+    token: str | None = None,
+    accepts: Callable[[str], bool] | None = None,
+    limits: Limits = LIMITS,
+) -> FastAPI:
+    """Returns the application that serves the watched store.
+
+    Args:
+        watch: Follows the store.
+        token: The only token that gives access.
+        accepts: Returns whether a token gives access, if there are several.
+        limits: The limits of headers.
+    """
     app = FastAPI(title="turnout", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     latencies, cache = system.Latencies(), ResponseCache()
     route = partial(app.api_route, methods=list(METHODS))
-    app.add_middleware(Guard, token=token, limits=limits)
+    app.add_middleware(Guard, token=token, accepts=accepts, limits=limits)
 
     def respond(name: str, run: int | None, view: Callable[..., dict[str, Any]], **arguments: Any) -> Response:
         """Computes a view under the lock of the watch, or returns the cached response of the same version."""

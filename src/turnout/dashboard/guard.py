@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+from collections.abc import Callable
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
@@ -39,11 +40,26 @@ def is_authorized(scope: Scope) -> bool:
 
 
 class Guard:
-    """ASGI middleware: checks the method, the Host header and the token, and adds security headers to responses."""
+    """ASGI middleware: checks the method, the Host header and the token, and adds security headers to responses.
 
-    def __init__(self, app: ASGIApp, *, token: str | None, limits: Limits = LIMITS) -> None:
+    Args:
+        app: The dashboard.
+        token: The only token that gives access.
+        accepts: Returns whether a token gives access, if there are several. Without either, only this machine has
+            access.
+        limits: The limits of headers.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        token: str | None,
+        accepts: Callable[[str], bool] | None = None,
+        limits: Limits = LIMITS,
+    ) -> None:
         self._app, self._limits = app, limits
-        self._token = None if token is None else token.encode()
+        self._accepts = accepts if token is None else _comparison(token)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuses the request or passes it to the application."""
@@ -76,7 +92,7 @@ class Guard:
         if scope["method"] not in METHODS:
             allowed = {"allow": ", ".join(METHODS)}
             return JSONResponse({"error": "this dashboard is read-only: use GET or HEAD"}, 405, headers=allowed)
-        if self._token is None:
+        if self._accepts is None:
             if not names_loopback(headers.get("host", "")):  # prevents DNS rebinding
                 return JSONResponse(
                     {"error": "this dashboard accepts only localhost or 127.0.0.1 as the host name"}, 421
@@ -87,7 +103,7 @@ class Guard:
         if scope["path"] == "/" and token and self._is_token(token):
             response = RedirectResponse("/", 303)
             response.set_cookie(
-                _cookie_of(scope), token, httponly=True, samesite="strict", path="/", secure=_is_encrypted(headers)
+                _cookie_of(scope), token, httponly=True, samesite="strict", path="/", secure=_is_encrypted(scope)
             )
             return response
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
@@ -103,8 +119,14 @@ class Guard:
         return JSONResponse({"error": f"{message}…, or send it as a bearer token"}, 401)
 
     def _is_token(self, token: str) -> bool:
-        assert self._token is not None
-        return hmac.compare_digest(token.encode("utf-8", "surrogateescape"), self._token)
+        assert self._accepts is not None
+        return self._accepts(token)
+
+
+def _comparison(token: str) -> Callable[[str], bool]:
+    """Returns a function that compares texts with a token in constant time."""
+    secret = token.encode()
+    return lambda text: hmac.compare_digest(text.encode("utf-8", "surrogateescape"), secret)
 
 
 def _cookie_of(scope: Scope) -> str:
@@ -112,6 +134,6 @@ def _cookie_of(scope: Scope) -> str:
     return f"{COOKIE}_{(scope.get('server') or ('', 0))[1]}"
 
 
-def _is_encrypted(headers: Headers) -> bool:
-    """Returns whether a reverse proxy received the request over TLS."""
-    return headers.get("x-forwarded-proto", "") == "https"
+def _is_encrypted(scope: Scope) -> bool:
+    """Returns whether the server, or a reverse proxy, received the request over TLS."""
+    return scope.get("scheme") == "https" or Headers(scope=scope).get("x-forwarded-proto", "") == "https"

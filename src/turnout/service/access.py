@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from starlette.requests import HTTPConnection
 
+from turnout.errors import StoreError
+from turnout.log import get_log
 from turnout.service.errors import DeniedError, MissingClientError
 from turnout.service.tokens import Role, TokenFile
 
+log = get_log("turnout.service")
 _CALLER = "turnout.caller"
 
 
@@ -69,21 +72,20 @@ class Access:
                 return Caller(token.role, fleet, token.client, token.id)
         return None
 
-    def may_read(self, text: str) -> bool:
-        """Returns whether the holder of a token may read about the fleets."""
-        caller = self.caller(text)
-        return caller is not None and caller.role != "device"
+    def may_read(self, text: str, fleet: str) -> bool:
+        """Returns whether the holder of a token may read about the fleet `fleet`; False if tokens cannot be read."""
+        try:
+            caller = self.caller(text)
+        except StoreError as error:
+            log.error("tokens cannot be read: %s", error)
+            return False
+        return caller is not None and caller.role != "device" and caller.fleet in (None, fleet)
 
     def remove_client(self, fleet: str, client: str) -> None:
         """Deletes the tokens of a client that is forgotten."""
         if self._tokens is not None:
             with TokenFile(self._tokens[fleet].fleet) as file:  # those that find callers are open for reading only
                 file.remove_client(client)
-
-    def close(self) -> None:
-        """Closes the token files."""
-        for file in (self._tokens or {}).values():
-            file.close()
 
 
 def set_caller(request: HTTPConnection, caller: Caller) -> None:

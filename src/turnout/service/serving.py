@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -64,6 +67,21 @@ class Options:
                 raise SettingError(f"there is no file {path}: check the path")
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A web page that is served beside the fleets.
+
+    Attributes:
+        app: The application.
+        end: Called when the service is told to end, so that streams of the page end as well.
+        close: Called when the service has ended, before the fleets are closed.
+    """
+
+    app: ASGIApp
+    end: Callable[[], None]
+    close: Callable[[], None]
+
+
 def fleet_names(paths: Sequence[Path]) -> dict[str, Path]:
     """Returns the names of fleets in addresses: those of their files, without the ending."""
     names: dict[str, Path] = {}
@@ -87,11 +105,12 @@ def open_fleets(paths: Sequence[Path], options: Options) -> Iterator[tuple[dict[
                 raise SettingError(f"there is no fleet at {path}: create it with Scheduler.open first")
             if options.tokens and not tokens_path(path).exists():
                 raise SettingError(f"{path} has no tokens: create one first", argument="tokens")
-        tokens = None
-        if options.tokens:
-            tokens = {name: TokenFile(path, read_only=True) for name, path in names.items()}
-        access = Access(tokens)
-        opened.callback(access.close)
+        tokens = {
+            name: opened.enter_context(TokenFile(path, read_only=True))
+            for name, path in names.items()
+            if options.tokens
+        }
+        access = Access(tokens if options.tokens else None)
         fleets = {}
         for name, path in names.items():
             fleets[name] = FleetCalls(Scheduler.open(path), most_waiting=options.most_waiting)
@@ -101,9 +120,23 @@ def open_fleets(paths: Sequence[Path], options: Options) -> Iterator[tuple[dict[
         yield fleets, access
 
 
-def make_server(app: ASGIApp, options: Options) -> uvicorn.Server:
-    """Returns an HTTP server without access log and without a server header."""
-    return uvicorn.Server(
+class _Server(uvicorn.Server):
+    """Ends the streams of the page before it shuts down, so that it need not wait for them."""
+
+    def __init__(self, config: uvicorn.Config, page: Page | None) -> None:
+        super().__init__(config)
+        self._page = page
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Handles SIGINT and SIGTERM."""
+        if self._page is not None:
+            self._page.end()
+        super().handle_exit(sig, frame)
+
+
+def make_server(app: ASGIApp, options: Options, page: Page | None = None) -> uvicorn.Server:
+    """Returns an HTTP server without access log, which would contain tokens, and without a server header."""
+    return _Server(
         uvicorn.Config(
             app,
             http=protocol_with(options.limits),
@@ -116,7 +149,8 @@ def make_server(app: ASGIApp, options: Options) -> uvicorn.Server:
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             ssl_certfile=options.certificate,
             ssl_keyfile=options.key,
-        )
+        ),
+        page,
     )
 
 
@@ -124,7 +158,7 @@ def serve(
     paths: Sequence[Path],
     options: Options,
     *,
-    make_page: Callable[[Access], ASGIApp] | None = None,
+    make_page: Callable[[Access], Page] | None = None,
     announce: Callable[[str], None] = print,
 ) -> None:
     """Serves fleets until the process is interrupted by SIGINT or SIGTERM.
@@ -134,13 +168,38 @@ def serve(
     Args:
         paths: The files of the fleets, which must exist.
         options: How they are served.
-        make_page: Returns the application that answers all other paths, such as a dashboard.
+        make_page: Returns the page that answers all other paths, such as a dashboard.
         announce: Called with the URL once the server listens.
     """
-    with open_fleets(paths, options) as (fleets, access), listen(options.host, (options.port,)) as listener:
+    with (
+        open_fleets(paths, options) as (fleets, access),
+        listen(options.host, (options.port,)) as listener,
+        ExitStack() as opened,
+    ):
         page = None if make_page is None else make_page(access)
-        app = make_app(fleets, access, page=page, limits=options.limits, bodies=options.bodies)
-        server = make_server(app, options)
+        if page is not None:
+            opened.callback(page.close)
+        app = make_app(
+            fleets,
+            access,
+            page=None if page is None else page.app,
+            limits=options.limits,
+            bodies=options.bodies,
+        )
+        server = make_server(app, options, page)
         announce(address_of(listener, "http" if options.certificate is None else "https"))
-        with suppress(KeyboardInterrupt):  # the normal way to end the service
+        with _surviving_sigterm(), suppress(KeyboardInterrupt):  # the normal ways to end the service
             server.run(sockets=[listener])
+
+
+@contextmanager
+def _surviving_sigterm() -> Iterator[None]:
+    """Lets the process go on after SIGTERM, which uvicorn sends again when it has shut down, to close the fleets."""
+    if threading.current_thread() is not threading.main_thread():  # other threads get no signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
