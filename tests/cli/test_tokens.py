@@ -73,3 +73,11 @@ def test_errors_are_one_line_and_create_no_file(fleet: Path, tmp_path: Path) -> 
     assert "has no tokens" in error_of("list", fleet)
     assert "has no tokens" in error_of("revoke", fleet, "abc")
     assert not tokens_path(fleet).exists()
+
+
+def test_the_tokens_of_a_forgotten_client_are_removed(fleet: Path) -> None:
+    with Scheduler.open(fleet) as scheduler:
+        scheduler.register(["phone-1", "phone-2"])
+    run("tokens", "create", fleet, "--role", "device", "--client", "phone-1", "--client", "phone-2")
+    assert run("fleet", "forget", fleet, "phone-1", "--yes").returncode == 0
+    assert [token["client"] for token in json.loads(run("tokens", "list", fleet, "--json").stdout)] == ["phone-2"]

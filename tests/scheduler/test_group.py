@@ -16,7 +16,7 @@ import pytest
 
 from scheduler.fleets import OpenFleet, named, offered, packed, packed_from_disk, play_round, rows_of
 from turnout.errors import OfferError, ReportError, SettingError, StoreError
-from turnout.scheduler import Reporter, Scheduler, StoredAnswer, examine
+from turnout.scheduler import Reporter, Scheduler, StoredAnswer, Wait, examine
 from turnout.scheduler.journal import answers as answers_module
 from turnout.scheduler.journal.changes import Changes
 from turnout.store.files.storefile import StoreFile
@@ -196,6 +196,38 @@ def test_a_fleet_without_rounds_serves_check_ins_in_a_group(open_fleet: OpenFlee
     assert commits(scheduler) == before + 1
     assert [turn.id for turn in scheduler.in_flight()] == [second.id, 3]
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+
+
+def test_check_ins_of_a_group_that_was_not_stored_are_not_kept(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(**SLOTS)
+    scheduler.fill(["a", "b"])  # all slots are in use
+    with (
+        patch.object(StoreFile, "_count_commit", side_effect=sqlite3.OperationalError("disk I/O error")),
+        pytest.raises(StoreError, match="disk I/O error"),
+        scheduler.group(),
+    ):
+        scheduler.check_in("new")  # it joins, but waits
+    scheduler.report(1, 1.0)
+    assert [turn.client for turn in scheduler.fill(["c"])] == ["c"]  # "new" is not in the fleet
+    assert scheduler.clients == ["a", "b", "c"]
+    scheduler.check_in("new")
+    assert scheduler.clients == ["a", "b", "c", "new"]
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+
+
+def test_an_amendment_of_a_group_that_was_not_stored_has_no_effect(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(**SLOTS, status_ttl=40.0)
+    scheduler.fill(["a", "b"])
+    with (
+        patch.object(StoreFile, "_count_commit", side_effect=sqlite3.OperationalError("disk I/O error")),
+        pytest.raises(StoreError, match="disk I/O error"),
+        scheduler.group(),
+    ):
+        scheduler.amend(status_ttl=4.0, deadline=7.0)
+    assert (scheduler.settings.status_ttl, scheduler.settings.deadline) == (40.0, None)
+    waited = scheduler.check_in("c")
+    assert isinstance(waited, Wait)
+    assert waited.seconds == pytest.approx(10.0)  # a quarter of status_ttl
 
 
 def test_a_group_without_changes_is_not_a_commit(open_fleet: OpenFleet) -> None:

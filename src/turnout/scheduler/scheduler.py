@@ -85,8 +85,7 @@ class Scheduler:
         self._warnings = FleetWarnings(journal.path)
         self._refused = 0
         self._is_grouping = False
-        self._check_ins = CheckIns(settings.status_ttl, settings.concurrency or 1)
-        self._waiting = Waiting(self._check_ins)
+        self._reset_check_ins()
         if not journal.read_only:
             for notice in self.notices():
                 log.warning("%s: %s", journal.path, notice)
@@ -667,6 +666,7 @@ class Scheduler:
                         self._is_grouping = False
             except BaseException:
                 self._loaded = None  # it may contain changes that were not committed
+                self._reset_check_ins()  # those of clients that have not joined after all are among them
                 raise
 
     def stored_answer(self, key: bytes) -> StoredAnswer | None:
@@ -871,6 +871,7 @@ class Scheduler:
         if self._loaded is None:
             self._journal.reset()
             self._read_settings()
+            self._check_ins.ttl = self._settings.status_ttl
             self._loaded = load(self._journal, self._settings, self._features)
         return self._loaded
 
@@ -880,6 +881,11 @@ class Scheduler:
         self._settings = SchedulerSettings.from_dict(stored)
         if stored["features"] == _stored(self._amended_features):
             self._features = self._amended_features
+
+    def _reset_check_ins(self) -> None:
+        """Drops all check-ins: devices check in again, as they were asked."""
+        self._check_ins = CheckIns(self._settings.status_ttl, self._settings.concurrency or 1)
+        self._waiting = Waiting(self._check_ins)
 
     @contextmanager
     def _changing(self) -> Iterator[FleetState]:

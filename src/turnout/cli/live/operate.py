@@ -12,6 +12,7 @@ from rich.console import Console
 from turnout.cli.options import printable, progress_bar
 from turnout.errors import SettingError, StoreError
 from turnout.scheduler import FleetReader, Scheduler, back_up_fleet, doubled_closes, examine, remove_doubled_closes
+from turnout.service.tokens import TokenFile, tokens_path
 
 FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")]
@@ -76,7 +77,8 @@ def retire(file: FleetArgument, client: ClientArgument) -> None:
 def forget(file: FleetArgument, client: ClientArgument, yes: YesOption = False) -> None:
     """Remove the id and all reports of a client for good; no scheduler may hold the file, and no round may be open.
 
-    The number of its turns stays in the certificate, under another name. Clean backups and exports yourself.
+    Its tokens are removed as well. The number of its turns stays in the certificate, under another name. Clean backups
+    and exports yourself.
 
     Example: turnout fleet forget fleet.turnout phone-7 --yes
     """
@@ -85,6 +87,9 @@ def forget(file: FleetArgument, client: ClientArgument, yes: YesOption = False) 
         row = int(scheduler.rows([client])[0])
         scheduler.forget(client)
         name = scheduler.clients[row]
+    if tokens_path(file).exists():
+        with TokenFile(file) as tokens:
+            tokens.remove_client(client)
     _say(f"The client is forgotten; its turns are counted as those of {name}.")
 
 
