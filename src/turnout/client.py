@@ -295,7 +295,9 @@ class FleetClient:
             if status not in RETRIED:
                 raise RefusedError(problem, status)
         raise UnavailableError(
-            f"{self._host} did not execute {method} {self._path} in {self._attempts} attempts: {problem}", status
+            f"{self._host} did not execute {method} {address.partition('?')[0]} in {self._attempts} attempts: "
+            f"{problem}",
+            status,
         )
 
     def _send(
