@@ -107,7 +107,7 @@ def test_a_service_from_start_to_a_graceful_end(tmp_path: Path, end: signal.Sign
         assert send(port, "POST", "/", {}, server)[0] == 405
         status, _, body = send(port, "GET", "/api/store", headers=viewer)
         assert (status, json.loads(body)["name"]) == (200, "fleet.turnout")
-        assert b"turnout_up 1" in send(port, "GET", "/metrics", headers=viewer)[2]
+        assert b'turnout_up{fleet="fleet"} 1' in send(port, "GET", "/metrics", headers=viewer)[2]
         token = viewer["authorization"].partition(" ")[2]
         status, headers, _ = send(port, "GET", f"/?token={token}")
         assert status == 303

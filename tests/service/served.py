@@ -18,11 +18,13 @@ from turnout.scheduler import Scheduler
 from turnout.service.access import Access
 from turnout.service.app import make_app
 from turnout.service.calls import FleetCalls
+from turnout.service.rates import Rates
 from turnout.service.serving import Options, make_server, open_fleets
 from turnout.service.tokens import Role, TokenFile
 from waiting import LONGEST_WAIT, wait_until
 
 ROUNDS: Mapping[str, Any] = {"settings": {"cohort_size": 2}, "deadline": 10.0, "allow_infeasible": True}
+UNLIMITED = Rates(device=None)
 SLOTS: Mapping[str, Any] = {"concurrency": 2, "settings": {"guaranteed_rate": "1/20", "tolerance": 1.0}}
 
 
@@ -114,7 +116,7 @@ def served(
     page: Any = None,
 ) -> Iterator[Service]:
     """Runs the real server in a thread on a free port, and stops it at the end; by default one fleet with rounds."""
-    options = options or Options(port=0)
+    options = options or Options(port=0, rates=UNLIMITED)
     fleets = {"fleet": ROUNDS} if fleets is None else fleets
     paths = {name: folder / f"{name}.turnout" for name in fleets}
     tokens = {name: make_fleet(path, fleets[name]) for name, path in paths.items() if not path.exists()}
@@ -122,7 +124,7 @@ def served(
         open_fleets(list(paths.values()), options) as (opened, access),
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
-        app = make_app(opened, access, page=page, limits=options.limits, bodies=options.bodies)
+        app = make_app(opened, access, page=page, limits=options.limits, bodies=options.bodies, rates=options.rates)
         server = make_server(app, options)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="served")
         thread.start()

@@ -34,6 +34,7 @@ ALLOWED: dict[str, dict[str, tuple[set[str], Any]]] = {
     "/v1/fleets/fleet/certificate": {"GET": (READERS, None)},
     "/v1/fleets/fleet/explanation?client=phone-1": {"GET": (READERS, None)},
     "/v1/fleets/fleet/history?client=phone-1": {"GET": (READERS, None)},
+    "/v1/fleets/fleet/events?follow=false": {"GET": (READERS, None)},
 }
 
 

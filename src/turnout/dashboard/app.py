@@ -25,6 +25,7 @@ from turnout.dashboard.watch import Watch
 from turnout.errors import ReportError, StoreError, TurnoutError
 from turnout.version import __version__
 from turnout.web.connections import LIMITS, Limits
+from turnout.web.prometheus import MEDIA_TYPE
 
 STREAM_POLL_SECONDS = 0.25  # interval between two checks of the version, for each open stream
 KEEPALIVE_SECONDS = 15.0  # prevents proxies from closing idle connections
@@ -173,7 +174,7 @@ def make_app(
                 text = system.metrics(watch, source)
         except StoreError:  # turnout_up reports it
             text = system.metrics(watch, None)
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(text, media_type=MEDIA_TYPE)
 
     @route("/healthz")
     def healthz(request: Request) -> JSONResponse:

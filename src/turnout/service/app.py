@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from turnout.errors import TurnoutError
-from turnout.service.access import Access
+from turnout.service.access import Access, caller_of
 from turnout.service.calls import FleetCalls
-from turnout.service.errors import http_error, library_error, validation_error
-from turnout.service.guard import BodyLimits, Guard
-from turnout.service.routes import make_router
+from turnout.service.errors import DeniedError, http_error, library_error, validation_error
+from turnout.service.guard import METRICS, BodyLimits, Guard
+from turnout.service.metrics import Traffic, metrics_text
+from turnout.service.rates import Rates
+from turnout.service.routes import READERS, make_router
 from turnout.version import __version__
 from turnout.web.connections import LIMITS, Limits
+from turnout.web.prometheus import MEDIA_TYPE
 
 DESCRIPTION = """Client selection for federated learning, over HTTP.
 
@@ -36,6 +40,7 @@ def make_app(
     page: ASGIApp | None = None,
     limits: Limits = LIMITS,
     bodies: BodyLimits | None = None,
+    rates: Rates | None = None,
 ) -> FastAPI:
     """Returns the application that serves these fleets.
 
@@ -45,6 +50,9 @@ def make_app(
         page: The application that answers all paths that are not of the service, such as a dashboard.
         limits: The limits of headers.
         bodies: The limits of bodies.
+        rates: How often a token may be used.
+
+    The state of the application has `ending`, a threading.Event that ends all streams.
     """
     app = FastAPI(
         title="turnout",
@@ -54,8 +62,10 @@ def make_app(
         redoc_url=None,
         redirect_slashes=False,
     )
+    traffic, ending = Traffic(), threading.Event()
     app.state.fleets, app.state.remove_tokens = fleets, access.remove_client
-    app.include_router(make_router(fleets))
+    app.state.ending = ending
+    app.include_router(make_router(fleets, ending.is_set))
 
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:
@@ -66,7 +76,15 @@ def make_app(
         is_ready = all(calls.is_ready for calls in fleets.values())
         return JSONResponse({"status": "ready" if is_ready else "not ready"}, 200 if is_ready else 503)
 
-    app.add_middleware(Guard, access=access, page=page, limits=limits, bodies=bodies)
+    @app.get(METRICS, include_in_schema=False)
+    def metrics(request: Request) -> Response:
+        caller = caller_of(request)
+        if caller.role not in READERS:
+            raise DeniedError(f"the role {caller.role} does not allow this: it needs {' or '.join(sorted(READERS))}")
+        own = {name: calls for name, calls in fleets.items() if caller.fleet in (None, name)}
+        return PlainTextResponse(metrics_text(own, traffic), media_type=MEDIA_TYPE)
+
+    app.add_middleware(Guard, access=access, page=page, limits=limits, bodies=bodies, rates=rates, traffic=traffic)
     app.add_exception_handler(TurnoutError, library_error)
     app.add_exception_handler(RequestValidationError, validation_error)
     app.add_exception_handler(HTTPException, http_error)

@@ -15,6 +15,7 @@ from turnout.errors import StoreError, TurnoutError
 from turnout.log import get_log
 from turnout.scheduler import Scheduler, StoredAnswer
 from turnout.service.errors import BusyError, ReusedKeyError, StoppingError
+from turnout.service.eventlog import EventLog
 
 log = get_log("turnout.service")
 #: The most calls that share a transaction, so that the first of them is not answered much later than alone.
@@ -76,12 +77,17 @@ class FleetCalls:
 
     def __init__(self, scheduler: Scheduler, *, most_waiting: int = MOST_WAITING) -> None:
         self.scheduler, self._most_waiting = scheduler, most_waiting
+        self.events = EventLog(scheduler)
         self._waiting: deque[_Call] = deque()
         self._changed = threading.Condition()
         self._is_stopping = False
         self._thread = threading.Thread(target=self._work, name=f"turnout-{scheduler.path.name}", daemon=True)
         #: Why the last transaction failed; None if it succeeded.
         self.trouble: str | None = None
+        #: Increases with every transaction.
+        self.version = 0
+        #: The number of groups that were executed, and of calls in them.
+        self.groups = self.grouped = 0
 
     def start(self) -> None:
         """Starts the thread."""
@@ -94,12 +100,18 @@ class FleetCalls:
             self._changed.notify()
         if self._thread.ident is not None:
             self._thread.join()
+        self.events.close()
         self.scheduler.close()
 
     @property
     def is_ready(self) -> bool:
         """Whether calls are executed."""
         return self._thread.is_alive() and not self._is_stopping and self.trouble is None
+
+    @property
+    def waiting(self) -> int:
+        """The number of calls that wait to be executed."""
+        return len(self._waiting)
 
     async def execute(self, run: GroupedCall, key: RequestKey | None = None) -> str:
         """Executes a call in the next group; returns its answer as JSON.
@@ -156,6 +168,7 @@ class FleetCalls:
                 for call in calls:
                     call.result = self._execute(call)
             self.trouble = None
+            self.groups, self.grouped, self.version = self.groups + 1, self.grouped + len(calls), self.version + 1
         except Exception as error:  # nothing of the group is stored, and all its callers must know
             self._note(error)
             for call in calls:
@@ -204,6 +217,7 @@ class FleetCalls:
                 if call.key is not None:
                     self.scheduler.store_answer(StoredAnswer(call.key.key, call.key.request, result, time.time()))
             call.result = result
+            self.version += 1
         except Exception as error:  # the caller must know
             self._note(error)
             call.result = error

@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse
 
 from turnout.errors import OfferError, ReportError, SettingError, StoreError, TurnoutError
 from turnout.log import printable
+from turnout.scheduler import StaleError
 
 #: The longest text of an error: messages may quote what was sent.
 LONGEST_TEXT = 1000
@@ -44,6 +45,7 @@ class UnknownFleetError(TurnoutError):
 STATUSES: tuple[tuple[type[TurnoutError], int], ...] = (
     (BusyError, 429),
     (StoppingError, 503),
+    (StaleError, 410),
     (StoreError, 503),
     (DeniedError, 403),
     (UnknownFleetError, 404),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
@@ -12,6 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from turnout.errors import StoreError
 from turnout.log import get_log
 from turnout.service.access import Access, Caller, set_caller
+from turnout.service.metrics import Traffic
+from turnout.service.rates import RateLimiter, Rates
 from turnout.web.connections import LIMITS, Limits
 from turnout.web.headers import add_security_headers, refuse_large_headers
 from turnout.web.hosts import names_loopback
@@ -19,6 +23,7 @@ from turnout.web.hosts import names_loopback
 log = get_log("turnout.service")
 #: The paths of the service; all others belong to the page.
 PREFIX = "/v1/"
+METRICS = "/metrics"
 #: Paths that are answered without a token, for monitors and for those who write clients; they reveal nothing secret.
 PUBLIC = ("/healthz", "/readyz", "/openapi.json")
 JSON = "application/json"
@@ -45,6 +50,8 @@ class Guard:
         page: The application that answers all other paths; it has its own guard. None if there is none.
         limits: The limits of headers.
         bodies: The limits of bodies.
+        rates: How often a token may be used.
+        traffic: Counts the requests.
     """
 
     def __init__(
@@ -55,24 +62,27 @@ class Guard:
         page: ASGIApp | None = None,
         limits: Limits = LIMITS,
         bodies: BodyLimits | None = None,
+        rates: Rates | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         self._app, self._access, self._page, self._limits = app, access, page, limits
-        self._bodies = bodies or BodyLimits()
+        self._bodies, self._rates = bodies or BodyLimits(), RateLimiter(rates or Rates())
+        self._traffic = traffic or Traffic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuses the request or passes it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        is_public = scope["path"] in PUBLIC
-        if self._page is not None and not is_public and not f"{scope['path']}/".startswith(PREFIX):
+        is_public, is_own = scope["path"] in PUBLIC, f"{scope['path']}/".startswith(PREFIX) or scope["path"] == METRICS
+        if self._page is not None and not is_public and not is_own:
             await self._page(scope, receive, send)
             return
-        started = False
+        status, start = 0, time.perf_counter()
 
         async def with_headers(message: Message) -> None:
-            nonlocal started
-            started = True
+            nonlocal status
+            status = status or message["status"]
             add_security_headers(message)
             await send(message)
 
@@ -83,10 +93,19 @@ class Guard:
             await (self._app if refusal is None else refusal)(scope, receive, with_headers)
         except Exception as error:
             log.error("%s failed", scope["path"], exc_info=error)
-            if started:
+            if status:
                 raise
             message = "the service failed to answer this request: see its log"
             await JSONResponse({"error": message}, 500)(scope, receive, with_headers)
+        finally:
+            if is_own:
+                self._count(scope, status, time.perf_counter() - start)
+
+    def _count(self, scope: Scope, status: int, seconds: float) -> None:
+        """Counts a request under its fleet and operation; "" if the router has found none."""
+        fleet, endpoint = scope.get("path_params", {}).get("fleet", ""), scope.get("endpoint")
+        known = fleet if fleet in scope["app"].state.fleets else ""
+        self._traffic.count(known, getattr(endpoint, "__name__", ""), status, seconds)
 
     def _refuse_host(self, scope: Scope) -> Response | None:
         if self._access.needs_token or names_loopback(HTTPConnection(scope).headers.get("host", "")):
@@ -106,6 +125,10 @@ class Guard:
         if caller is None:
             message = "this service needs a token: send the header Authorization: Bearer …"
             return JSONResponse({"error": message}, 401, headers={"www-authenticate": "Bearer"}), receive
+        seconds = self._rates.seconds_to_wait(caller)
+        if seconds:
+            message = "this token is used too often: wait, as Retry-After says, and send the same Idempotency-Key"
+            return JSONResponse({"error": message}, 429, headers={"retry-after": str(math.ceil(seconds))}), receive
         set_caller(request, caller)
         if scope["method"] in ("GET", "HEAD", "OPTIONS"):
             return None, receive

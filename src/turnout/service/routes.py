@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.routing import APIRoute
-from starlette.responses import JSONResponse, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from turnout.errors import ReportError, TurnoutError
 from turnout.scheduler import GivenTurn, Scheduler
@@ -24,6 +25,7 @@ from turnout.service.answers import (
 )
 from turnout.service.calls import Answer, FleetCalls, GroupedCall, RequestKey
 from turnout.service.errors import DeniedError, UnknownFleetError
+from turnout.service.events import stream
 from turnout.service.guard import JSON
 from turnout.service.tokens import Role
 
@@ -35,17 +37,21 @@ REPORTERS: tuple[Role, ...] = ("device", "server", "operator")
 OPERATORS: tuple[Role, ...] = ("operator",)
 ROLES_FIELD = "x-roles"
 #: Where the roles of a route stand in the OpenAPI document.
+STREAM = "text/event-stream"
+STREAM_SCHEMA = {"schema": {"type": "string"}}
 REFUSALS: Mapping[int, str] = {
     400: "The request is malformed.",
     401: "There is no token, or it is unknown, revoked or expired.",
     403: "The role of the token does not allow this, or the token is of the device of another client.",
     404: "There is no such fleet for this token, or no such client.",
     409: "The state or the settings of the fleet do not allow this.",
+    410: "These events are no longer kept.",
     413: "The body is too large.",
     415: "The body is not JSON.",
     421: "A service without tokens accepts only loopback host names.",
     422: "A value is invalid, or the Idempotency-Key was used for another request.",
-    429: "Too many calls are waiting: retry after Retry-After seconds, with the same Idempotency-Key.",
+    429: "Too many calls are waiting, or the token is used too often: retry after Retry-After seconds, with the same "
+    "Idempotency-Key.",
     431: "The headers are too large.",
     503: "The file cannot be written now, or the service is shutting down: retry with the same Idempotency-Key.",
 }
@@ -85,19 +91,33 @@ class RoleRoute(APIRoute):
         return checked
 
 
-def make_router(fleets: Mapping[str, FleetCalls]) -> APIRouter:
-    """Returns all routes about these fleets."""
+def make_router(fleets: Mapping[str, FleetCalls], is_ending: Callable[[], bool]) -> APIRouter:
+    """Returns all routes about these fleets.
+
+    Args:
+        fleets: The fleets by name.
+        is_ending: Returns whether the service is shutting down, so that streams must end.
+    """
     router = APIRouter(prefix="/v1", route_class=RoleRoute)
 
-    def route(method: str, path: str, roles: tuple[Role, ...], model: type[models.Reply]) -> Callable[[Any], Any]:
+    def route(
+        method: str, path: str, roles: tuple[Role, ...], model: type[models.Reply] | None
+    ) -> Callable[[Any], Any]:
+        refusals: dict[int | str, dict[str, Any]] = {
+            status: {"model": models.Error, "description": text} for status, text in REFUSALS.items()
+        }
+        if model is None:
+            refusals[200] = {"description": "A stream of server-sent events.", "content": {STREAM: STREAM_SCHEMA}}
+
         def add(endpoint: Any) -> Any:
             router.add_api_route(
                 path,
                 endpoint,
                 methods=[method],
                 response_model=model,
+                response_class=JSONResponse if model is not None else StreamingResponse,
                 operation_id=endpoint.__name__,
-                responses={status: {"model": models.Error, "description": text} for status, text in REFUSALS.items()},
+                responses=refusals,
                 openapi_extra={ROLES_FIELD: list(roles), "security": [{"token": []}]},
             )
             return endpoint
@@ -301,6 +321,35 @@ def make_router(fleets: Mapping[str, FleetCalls]) -> APIRouter:
         """Lists the newest turns of a client, with their outcomes."""
         turns = fleets[fleet].scheduler.history(client)
         return JSONResponse({"turns": [recorded_to_dict(turn) for turn in turns[-limit:]], "of": len(turns)})
+
+    @route("GET", "/fleets/{fleet}/events", READERS, None)
+    async def events(
+        fleet: str,
+        after: Annotated[
+            int | None,
+            Query(ge=0, le=2**62, description="The number of the last event that you have; 0 for all that are kept."),
+        ] = None,
+        follow: Annotated[bool, Query(description="Whether to wait for further events.")] = True,
+        last: Annotated[
+            int | None,
+            Header(alias="Last-Event-ID", ge=0, le=2**62, description="Replaces `after`; browsers send it."),
+        ] = None,
+    ) -> Response:
+        """Streams what happens, as server-sent events; by default, from now on.
+
+        Events with an id are *joined*, *retired*, *forgotten*, *amended*, *closed* (a round) and *filled* (slots): open
+        the stream again with the last id to miss none. *state* has no id, and says how many updates the open round has
+        and whether it can be closed, or how many turns are under way. *stale*: the next events are no longer kept.
+        *trouble*: the file cannot be read. A stream ends after ten minutes: open it again.
+        """
+        calls = fleets[fleet]
+        begin = last if last is not None else after
+        if begin is None:
+            begin = await run_in_threadpool(calls.events.newest)
+        else:
+            await run_in_threadpool(calls.events.check, begin)
+        calls.events.begin_stream()
+        return StreamingResponse(stream(calls, begin, follow=follow, is_ending=is_ending), media_type=STREAM)
 
     return router
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from turnout.errors import SettingError
@@ -20,6 +21,7 @@ from turnout.service.access import Access
 from turnout.service.app import make_app
 from turnout.service.calls import MOST_WAITING, FleetCalls
 from turnout.service.guard import BodyLimits
+from turnout.service.rates import Rates
 from turnout.service.tokens import TokenFile, tokens_path
 from turnout.web.connections import Limits, protocol_with
 from turnout.web.hosts import is_loopback
@@ -46,6 +48,7 @@ class Options:
         most_waiting: The most calls that may wait for a fleet.
         limits: The limits of connections.
         bodies: The limits of bodies.
+        rates: How often a token may be used.
     """
 
     host: str = "127.0.0.1"
@@ -56,6 +59,7 @@ class Options:
     most_waiting: int = MOST_WAITING
     limits: Limits = LIMITS
     bodies: BodyLimits = BodyLimits()  # noqa: RUF009  # it is frozen
+    rates: Rates = Rates()  # noqa: RUF009  # it is frozen
 
     def __post_init__(self) -> None:
         if not self.tokens and not is_loopback(self.host):
@@ -121,20 +125,20 @@ def open_fleets(paths: Sequence[Path], options: Options) -> Iterator[tuple[dict[
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams of the page before it shuts down, so that it need not wait for them."""
+    """Ends all streams before it shuts down, so that it need not wait for them."""
 
-    def __init__(self, config: uvicorn.Config, page: Page | None) -> None:
+    def __init__(self, config: uvicorn.Config, endings: Sequence[Callable[[], None]]) -> None:
         super().__init__(config)
-        self._page = page
+        self._endings = endings
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handles SIGINT and SIGTERM."""
-        if self._page is not None:
-            self._page.end()
-        super().handle_exit(sig, frame)
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends the streams, closes the sockets, and waits for the running requests."""
+        for end in self._endings:
+            end()
+        await super().shutdown(sockets)
 
 
-def make_server(app: ASGIApp, options: Options, page: Page | None = None) -> uvicorn.Server:
+def make_server(app: FastAPI, options: Options, page: Page | None = None) -> uvicorn.Server:
     """Returns an HTTP server without access log, which would contain tokens, and without a server header."""
     return _Server(
         uvicorn.Config(
@@ -150,7 +154,7 @@ def make_server(app: ASGIApp, options: Options, page: Page | None = None) -> uvi
             ssl_certfile=options.certificate,
             ssl_keyfile=options.key,
         ),
-        page,
+        [app.state.ending.set, *([] if page is None else [page.end])],
     )
 
 
@@ -185,6 +189,7 @@ def serve(
             page=None if page is None else page.app,
             limits=options.limits,
             bodies=options.bodies,
+            rates=options.rates,
         )
         server = make_server(app, options, page)
         announce(address_of(listener, "http" if options.certificate is None else "https"))

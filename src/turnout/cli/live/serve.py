@@ -36,6 +36,10 @@ def serve(
     most_waiting: Annotated[
         int, typer.Option(min=1, help="Calls of a fleet that may wait; further ones are refused for a second (429).")
     ] = 1000,
+    device_rate: Annotated[
+        float, typer.Option(help="Calls per second that the token of a device may send; 0: any number.")
+    ] = 10.0,
+    rate: Annotated[float, typer.Option(help="Calls per second that any other token may send; 0: any number.")] = 0.0,
 ) -> None:
     """Serve fleets over HTTP: servers in any language select clients, and devices check in and report.
 
@@ -49,11 +53,13 @@ def serve(
             raise SettingError(f"the service needs {package}: pip install 'turnout[service]'")
     if page and importlib.util.find_spec("plotly") is None:
         raise SettingError("the page needs plotly: pip install 'turnout[dashboard]', or pass --no-page")
+    from turnout.service.rates import Rates
     from turnout.service.serving import Options, fleet_names
     from turnout.service.serving import serve as serve_fleets
     from turnout.web.hosts import is_loopback
 
-    options = Options(host, port, tokens, certificate, key, most_waiting)
+    rates = Rates(device_rate or None, rate or None)
+    options = Options(host, port, tokens, certificate, key, most_waiting, rates=rates)
     console = Console(highlight=False, soft_wrap=True)
     names = fleet_names(fleets)
 
