@@ -21,6 +21,7 @@ from turnout import client as client_module
 from turnout.client import AsyncFleetClient, FleetClient, OpenedRound, RefusedError, UnavailableError
 from turnout.errors import SettingError
 from turnout.scheduler import GivenTurn, Wait
+from turnout.service import eventlog, events
 
 
 def client_of(service: Service, role: str = "operator", **options: Any) -> FleetClient:
@@ -102,7 +103,7 @@ def test_asyncio(tmp_path: Path) -> None:
 def test_the_asynchronous_client_has_every_method() -> None:
     public = {name for name in vars(FleetClient) if not name.startswith("_")}
     assert public == {name for name in vars(AsyncFleetClient) if not name.startswith("_")}
-    for name in public - {"close"}:
+    for name in public - {"close", "events"}:
         assert getattr(AsyncFleetClient, name).__doc__ == getattr(FleetClient, name).__doc__
 
 
@@ -259,3 +260,43 @@ def test_other_settings_are_checked_and_the_token_is_not_shown() -> None:
     assert "secret" not in repr(client)
     with pytest.raises(SettingError, match="statuses must be a mapping"):
         client.choose("phone-1")
+
+
+def test_events_are_yielded_and_the_stream_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "STREAM_SECONDS", 0.0)  # every stream breaks off at once
+    with served(tmp_path, {"fleet": ROUNDS}) as service, client_of(service) as client:
+        found = client.events()
+        first = next(found)
+        assert (first.kind, first.number, first.data["is_open"]) == ("state", 0, False)
+        client.register(["a", "b"])
+        seen = [next(event for event in found if event.kind == "joined")]
+        client.choose(["a", "b"])
+        client.report_many({"a": 1.0, "b": 2.0})
+        client.close_round()
+        client.retire("b")
+        while seen[-1].kind != "retired":
+            seen += [event for event in [next(found)] if event.kind != "state"]
+        assert [(event.kind, event.number) for event in seen] == [("joined", 1), ("closed", 2), ("retired", 3)]
+        assert seen[0].data == {"clients": ["a", "b"]}
+        assert [event.kind for event in client.events(1, follow=False)] == ["closed", "retired", "state"]
+        with pytest.raises(RefusedError, match="there is no event 9 yet"):
+            next(client.events(9))
+
+
+def test_a_stream_that_cannot_be_opened_is_tried_as_often_as_a_call(
+    tmp_path: Path, no_pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eventlog, "MOST_STREAMS", 0)
+    with served(tmp_path, {"fleet": ROUNDS}) as service, client_of(service, attempts=3) as client:
+        with pytest.raises(UnavailableError, match=r"did not send its events in 3 attempts: .*0 streams"):
+            next(client.events())
+        assert len(no_pauses) == 2
+
+
+def test_the_asynchronous_client_yields_events(tmp_path: Path) -> None:
+    async def kinds(client: AsyncFleetClient) -> list[str]:
+        await client.register(["a"])
+        return [event.kind async for event in client.events(0, follow=False)]
+
+    with served(tmp_path, {"fleet": ROUNDS}) as service, client_of(service) as client:
+        assert asyncio.run(kinds(AsyncFleetClient(client))) == ["joined", "state"]

@@ -16,7 +16,7 @@ import secrets
 import ssl
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, is_dataclass
 from functools import partial, wraps
@@ -28,7 +28,15 @@ from urllib.parse import quote, urlencode, urlsplit
 from turnout.errors import SettingError, TurnoutError
 from turnout.scheduler import GivenTurn, Wait
 
-__all__ = ["AsyncFleetClient", "FleetClient", "OpenedRound", "RefusedError", "ServiceError", "UnavailableError"]
+__all__ = [
+    "AsyncFleetClient",
+    "FleetClient",
+    "OpenedRound",
+    "RefusedError",
+    "ServiceError",
+    "ServiceEvent",
+    "UnavailableError",
+]
 
 #: The statuses after which a call is tried again: the service, or a proxy before it, cannot execute it now.
 RETRIED = (429, 502, 503, 504)
@@ -79,6 +87,22 @@ class OpenedRound:
     cohort: list[str]
     deadline: float | None
     wanted: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceEvent:
+    """Something that happened in a fleet.
+
+    Attributes:
+        kind: "joined", "retired", "forgotten", "amended", "closed" or "filled"; or "state", which is sent whenever the
+            reports of the open round, or the turns under way, have changed.
+        data: What happened, as the service describes it.
+        number: The number of the event; that of the event before it for "state".
+    """
+
+    kind: str
+    data: dict[str, Any]
+    number: int
 
 
 class FleetClient:
@@ -246,6 +270,34 @@ class FleetClient:
         """Returns the newest turns of a client, oldest first, with their outcomes."""
         return list(self._get("history", client=client, limit=limit)["turns"])
 
+    def events(self, after: int | None = None, *, follow: bool = True) -> Iterator[ServiceEvent]:
+        """Yields what happens; if the stream breaks off, it is opened again after the last event that was yielded.
+
+        Args:
+            after: The number of the last event that you have; 0 for all that are kept; by default from now on.
+            follow: Whether to wait for further events; otherwise, the iteration ends after the newest.
+
+        Raises:
+            RefusedError: If the next events are no longer kept.
+            UnavailableError: If the stream cannot be opened again.
+        """
+        failures, problem = 0, ""
+        while failures < self._attempts:
+            if failures:
+                time.sleep(_pause(failures, 0.0))
+            connection = self._make_connection()
+            try:
+                for event in self._stream(connection, after, follow=follow):
+                    failures, after = 0, event.number
+                    yield event
+                if not follow:
+                    return
+            except (OSError, http.client.HTTPException, UnavailableError) as error:
+                failures, problem = failures + 1, f"{type(error).__name__}: {error}"
+            finally:
+                connection.close()
+        raise UnavailableError(f"{self._host} did not send its events in {self._attempts} attempts: {problem}")
+
     def close(self) -> None:
         """Closes all connections; later calls open new ones."""
         with self._mutex:
@@ -317,16 +369,44 @@ class FleetClient:
         pause = response.getheader("retry-after", "")
         return response.status, float(pause) if pause.isdecimal() else 0.0, content
 
+    def _stream(
+        self, connection: http.client.HTTPConnection, after: int | None, *, follow: bool
+    ) -> Iterator[ServiceEvent]:
+        """Yields the events of one stream until it ends."""
+        query = {"follow": "true" if follow else "false"} | ({} if after is None else {"after": str(after)})
+        connection.request("GET", f"{self._path}/events?{urlencode(query)}", headers=self._headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            data = _parse(_read(response)) or {}
+            kind = UnavailableError if response.status in RETRIED else RefusedError
+            raise kind(str(data.get("error", f"the answer has status {response.status}")), response.status)
+        fields: dict[str, str] = {}
+        while line := response.readline(MOST_BYTES):
+            name, _, value = line.decode().rstrip("\n").partition(": ")
+            if name:
+                fields[name] = value
+            elif "event" in fields:
+                data = json.loads(fields["data"])
+                if fields["event"] == "stale":
+                    raise RefusedError(str(data["error"]), 410)
+                if fields["event"] == "trouble":
+                    raise UnavailableError(str(data["error"]), 503)
+                yield ServiceEvent(fields["event"], data, int(fields["id"]))
+                fields = {}
+
     def _connect(self) -> http.client.HTTPConnection:
         """Returns a new connection of this thread; it is opened with the first request."""
-        make: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
-        if self._tls is not None:
-            make = partial(http.client.HTTPSConnection, context=self._tls)
-        connection = make(self._host, self._port, timeout=self._timeout)
+        connection = self._make_connection()
         with self._mutex:
             self._connections.append(connection)
             self._local.connection = connection
         return connection
+
+    def _make_connection(self) -> http.client.HTTPConnection:
+        make: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
+        if self._tls is not None:
+            make = partial(http.client.HTTPSConnection, context=self._tls)
+        return make(self._host, self._port, timeout=self._timeout)
 
 
 def _in_thread(
@@ -370,6 +450,12 @@ class AsyncFleetClient:
     certificate = _in_thread(FleetClient.certificate)
     explain = _in_thread(FleetClient.explain)
     history = _in_thread(FleetClient.history)
+
+    async def events(self, after: int | None = None, *, follow: bool = True) -> AsyncIterator[ServiceEvent]:
+        """Yields what happens, as `FleetClient.events` does; a stream that is waited for takes one of the calls."""
+        found, loop = self.client.events(after, follow=follow), asyncio.get_running_loop()
+        while (event := await loop.run_in_executor(self.threads, next, found, None)) is not None:
+            yield event
 
     async def close(self) -> None:
         """Waits for calls that are under way, and closes all connections."""

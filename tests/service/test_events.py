@@ -82,7 +82,7 @@ def test_a_stream_delivers_what_happens_from_now_on(service: Service) -> None:
     service.ok("/clients", {"clients": ["phone-1", "phone-2"]})
     with streaming(service) as stream:
         first = read_event(stream)
-        assert first == Event("state", {"round": 0, "is_open": False, "ready": False, "arrived": 0, "wanted": 0}, None)
+        assert first == Event("state", {"round": 0, "is_open": False, "ready": False, "arrived": 0, "wanted": 0}, 1)
         one_round(service)
         seen: list[Event] = []
         while not seen or seen[-1].kind != "closed":
@@ -122,7 +122,7 @@ def test_a_stream_is_resumed_after_the_last_event_that_was_received(service: Ser
         ("closed", 2),
         ("closed", 3),
         ("closed", 4),
-        ("state", None),
+        ("state", 4),
     ]
     assert everything[0].data == {"clients": ["phone-1", "phone-2"]}
     assert listed(service, "&after=3") == everything[3:]
@@ -136,7 +136,7 @@ def test_many_events_are_delivered_in_parts(service: Service, monkeypatch: pytes
         monkeypatch.setattr(module, "BATCH", 2)
     for number in range(5):
         service.ok("/clients", {"clients": [f"phone-{number}"]})
-    assert [event.id for event in listed(service, "&after=0")] == [1, 2, 3, 4, 5, None]
+    assert [event.id for event in listed(service, "&after=0")] == [1, 2, 3, 4, 5, 5]
 
 
 def test_a_fleet_without_rounds_streams_its_turns(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_fleet_without_rounds_streams_its_turns(tmp_path: Path) -> None:
     assert filled == Event("filled", {"ended": [], "turns": given}, 2)
     result = {"turn": first["id"], "client": first["client"], "outcome": "arrived", "seconds": 2.0}
     assert ended == Event("filled", {"ended": [result], "turns": []}, 3)
-    assert state == Event("state", {"in_flight": 1, "slots": 2}, None)
+    assert state == Event("state", {"in_flight": 1, "slots": 2}, 3)
 
 
 def test_settings_and_departures_are_events(service: Service) -> None:

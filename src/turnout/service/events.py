@@ -27,8 +27,9 @@ POLL_SECONDS, DEADLINE_SECONDS = 0.1, 1.0
 async def stream(calls: FleetCalls, after: int, *, follow: bool, is_ending: Callable[[], bool]) -> AsyncIterator[str]:
     """Yields the events after event `after` in the format of server-sent events.
 
-    Between them, an event "state" without a number comes whenever the state differs from the one that was sent last. If
-    the next events are no longer kept, or the file cannot be read, an event "stale" or "trouble" is the last.
+    Between them, an event "state" comes whenever the state differs from the one that was sent last; it has the number
+    of the event before it, so that the stream can be resumed there. If the next events are no longer kept, or the file
+    cannot be read, an event "stale" or "trouble" is the last.
 
     Args:
         calls: The fleet; the stream was counted by `begin_stream` of its events.
@@ -50,7 +51,7 @@ async def stream(calls: FleetCalls, after: int, *, follow: bool, is_ending: Call
             present = await run_in_threadpool(calls.events.state)
             if present != state:
                 state, sent_at = present, time.monotonic()
-                yield _encode("state", present)
+                yield _encode("state", present, after)
             if not follow:
                 return
             if not await _changed(calls, version, is_ending) or time.monotonic() - began > STREAM_SECONDS:

@@ -337,10 +337,10 @@ def make_router(fleets: Mapping[str, FleetCalls], is_ending: Callable[[], bool])
     ) -> Response:
         """Streams what happens, as server-sent events; by default, from now on.
 
-        Events with an id are *joined*, *retired*, *forgotten*, *amended*, *closed* (a round) and *filled* (slots): open
-        the stream again with the last id to miss none. *state* has no id, and says how many updates the open round has
-        and whether it can be closed, or how many turns are under way. *stale*: the next events are no longer kept.
-        *trouble*: the file cannot be read. A stream ends after ten minutes: open it again.
+        The events are *joined*, *retired*, *forgotten*, *amended*, *closed* (a round) and *filled* (slots). Between
+        them, *state* says how many updates the open round has and whether it can be closed, or how many turns are under
+        way; its id is that of the event before it. A stream ends after ten minutes: open it again with the last id to
+        miss nothing. *stale*: the next events are no longer kept. *trouble*: the file cannot be read.
         """
         calls = fleets[fleet]
         begin = last if last is not None else after
