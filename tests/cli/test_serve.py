@@ -75,7 +75,10 @@ def bearer(fleet: Path, role: Role, client: str | None = None) -> dict[str, str]
 def test_a_fleet_is_created_with_settings_of_its_own_and_of_its_policy(tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     done = run("fleet", "create", path, *SLOTS, "--policy", "fair-pace")
-    assert done.stdout == f"{path} is a fleet with 2 slots and the policy fair-pace.\n"
+    assert done.stdout == (
+        f"{path} is a fleet with 2 slots and the policy fair-pace.\n"
+        f"Next: turnout tokens create {path} --role server, and turnout serve {path}\n"
+    )
     with Scheduler.open(path, read_only=True) as scheduler:
         settings = scheduler.settings
     assert (settings.concurrency, settings.deadline, settings.persist_statuses) == (2, 300, False)
@@ -95,7 +98,12 @@ def test_a_service_from_start_to_a_graceful_end(tmp_path: Path, end: signal.Sign
     run("fleet", "create", path, *SLOTS)
     server, viewer, device = bearer(path, "server"), bearer(path, "viewer"), bearer(path, "device", "phone-1")
     with serving(path) as (process, port, lines):
-        assert lines == [f"{path} at http://127.0.0.1:{port}/v1/fleets/fleet\n", "Press Ctrl-C to stop.\n"]
+        assert lines == [
+            f"{path} at http://127.0.0.1:{port}/v1/fleets/fleet\n",
+            f"Dashboard of fleet at http://127.0.0.1:{port}/; open it once with ?token= and a token of a server, a "
+            "viewer or an operator\n",
+            "Press Ctrl-C to stop.\n",
+        ]
         status, _, body = send(port, "POST", "/v1/fleets/fleet/check-ins", {}, device)
         assert (status, json.loads(body)["turn"]["client"]) == (200, "phone-1")
         status, _, body = send(port, "GET", "/v1/fleets/fleet/turns", headers=server)
@@ -161,10 +169,15 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     run("fleet", "create", path)
     assert "has no tokens: create one first. Try: turnout tokens create FLEET --role server" in error_of("serve", path)
-    assert "there is no fleet at" in error_of("serve", tmp_path / "none.turnout", "--no-tokens")
+    missing = error_of("serve", tmp_path / "none.turnout", "--no-tokens")
+    assert "there is no fleet at" in missing
+    assert "Try: turnout fleet create FLEET" in missing
     assert "must not listen on it" in error_of("serve", path, "--no-tokens", "--host", "0.0.0.0")
     assert "would have the same name" in error_of("serve", path, path, "--no-tokens")
     assert "there is no file" in error_of("serve", path, "--no-tokens", "--certificate", tmp_path / "none.pem")
+    (tmp_path / "text.pem").write_text("no certificate")
+    refused = error_of("serve", path, "--no-tokens", "--certificate", tmp_path / "text.pem")
+    assert "pass a certificate and its own private key as PEM files" in refused
     with Scheduler.open(path):
         assert "is being written by" in error_of("serve", path, "--no-tokens")
 

@@ -104,7 +104,11 @@ class Guard:
             log.error("tokens cannot be read: %s", error)
             return JSONResponse({"error": "the tokens cannot be read: see the log of the service"}, 503), receive
         if caller is None:
-            message = "this service needs a token: send the header Authorization: Bearer …"
+            message = (
+                "the token is unknown, revoked or expired: ask for another one"
+                if credentials.strip()
+                else "this service needs a token: send the header Authorization: Bearer …"
+            )
             return JSONResponse({"error": message}, 401, headers={"www-authenticate": "Bearer"}), receive
         set_caller(request, caller)
         if scope["method"] in ("GET", "HEAD", "OPTIONS"):
