@@ -15,6 +15,7 @@ from turnout.errors import TurnoutError
 from turnout.service.access import Access
 from turnout.service.calls import FleetCalls
 from turnout.service.errors import http_error, library_error, validation_error
+from turnout.service.examples import add_examples
 from turnout.service.guard import BodyLimits, Guard
 from turnout.service.routes import make_router
 from turnout.version import __version__
@@ -74,6 +75,7 @@ def make_app(
 
     def openapi() -> dict[str, Any]:
         schema = make_schema()
+        add_examples(schema)
         schema.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         return schema
 
