@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from documents import check_command
 from service.served import SLOTS, Service, served
 from turnout.scheduler import Scheduler, examine
 from waiting import LONGEST_WAIT
@@ -132,3 +135,16 @@ def test_a_device_in_javascript_sends_calls_without_answer_again_with_the_same_k
         assert outcomes(service) == ["arrived"] * 2
     assert len(keys) == 2 * len(set(keys))
     assert len(set(keys)) >= 4
+
+
+@pytest.mark.parametrize(("name", "count"), [("Dockerfile", 3), ("turnout.service", 3)])
+def test_the_commands_of_the_deployment_files_exist(name: str, count: int) -> None:
+    text = (EXAMPLES / name).read_text()
+    assert "ot run by the tests of this project" in text
+    lines = re.findall(r"(?:bin/| )(turnout (?:fleet create|tokens create|serve) .+)$", text, re.MULTILINE)
+    image = re.search(r"^CMD (\[.+\])$", text, re.MULTILINE)
+    commands = [shlex.split(line) for line in lines] + ([["turnout", *json.loads(image[1])]] if image else [])
+    assert len(commands) == count
+    for command in commands:
+        check_command(command)
+    assert re.search(r"^(USER|User=)\s?turnout$", text, re.MULTILINE)  # not root
