@@ -20,7 +20,7 @@ import pytest
 
 from cli.in_process import run
 from turnout.scheduler import Scheduler, examine
-from turnout.service.tokens import Role, TokenFile
+from turnout.service.tokens import Role, TokenFile, tokens_path
 from waiting import LONGEST_WAIT
 
 SLOTS = ("--set", "concurrency=2", "--set", "guaranteed_rate=1/20", "--set", "deadline=300")
@@ -163,6 +163,34 @@ def test_several_fleets_and_no_tokens(tmp_path: Path) -> None:
         assert send(port, "GET", "/api/store", headers={"host": "evil.example"})[0] == 421
         process.send_signal(signal.SIGTERM)
         assert process.wait(LONGEST_WAIT) == 0
+
+
+def test_a_backup_of_a_fleet_that_is_served_has_its_tokens_and_can_be_served(tmp_path: Path) -> None:
+    path, copy = tmp_path / "fleet.turnout", tmp_path / "copy.turnout"
+    run("fleet", "create", path, *SLOTS)
+    server = {**bearer(path, "server"), "idempotency-key": "1"}
+    with serving(path, "--no-page") as (process, port, _):
+        first = send(port, "POST", "/v1/fleets/fleet/turns", {"clients": ["a", "b"]}, server)
+        later = bearer(path, "viewer")  # while it runs
+        done = run("fleet", "backup", path, copy)
+        assert done.stdout == f"{copy} has all 2 turns of 2 clients.\n{tokens_path(copy)} has its tokens.\n"
+        for query in ("status", "doctor"):
+            assert run("fleet", query, path).returncode == 0
+        for command in (("amend", path, "--deadline", "20"), ("retire", path, "a"), ("compact", path)):
+            assert "is being written by" in error_of("fleet", *command)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LONGEST_WAIT) == 0
+    assert tokens_path(copy).stat().st_mode & 0o777 == 0o600
+    with serving(copy, "--no-page") as (_, port, _):
+        assert send(port, "GET", "/v1/fleets/copy", headers=later)[0] == 200
+        turns = send(port, "GET", "/v1/fleets/copy/turns", headers=later)[2]
+        assert json.loads(turns)["turns"] == json.loads(first[2])["turns"]
+    copy.unlink()
+    assert f"{tokens_path(copy)} exists already" in error_of("fleet", "backup", path, copy)
+    tokens_path(path).unlink()
+    other = tmp_path / "other.turnout"
+    assert "tokens" not in run("fleet", "backup", path, other).stdout
+    assert not tokens_path(other).exists()
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Literal, get_args
 
 from turnout.errors import SettingError, StoreError, suggestion
 from turnout.scheduler import check_client_id, is_fleet
+from turnout.store.files.backup import back_up
 from turnout.store.files.database import FileKind, create, translate_sqlite_errors
 from turnout.store.files.lock import WriterLock
 from turnout.store.files.storefile import StoreFile
@@ -224,6 +225,24 @@ class TokenFile:
             self._file.close()
             self._file, self._inode = replaced, inode
         return self._file
+
+
+def back_up_tokens(fleet: Path, copy: Path) -> bool:
+    """Writes a copy of the tokens of a fleet beside a copy of the fleet, also while they are in use.
+
+    Args:
+        fleet: The file of the fleet.
+        copy: The copy of that file.
+
+    Returns:
+        Whether the fleet has tokens.
+    """
+    source, target = tokens_path(fleet), tokens_path(copy)
+    if not source.exists():
+        return False
+    back_up(source, target, (TOKENS,))
+    target.chmod(0o600)
+    return True
 
 
 def as_date(seconds: float | None) -> str:
