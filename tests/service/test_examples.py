@@ -55,6 +55,7 @@ def test_every_operation_has_examples_that_fit_its_schemas(service: Service) -> 
         Draft202012Validator({**schema, "components": document["components"]}).validate(value)
 
     for operation in found.values():
+        assert operation.data["responses"]["200"]["description"] != "Successful Response"
         contents = [operation.data["responses"]["200"]["content"][JSON]]
         if operation.method == "POST":
             contents.append(operation.data["requestBody"]["content"][JSON])

@@ -185,7 +185,7 @@ ERRORS: Mapping[int, str] = {
 
 
 def add_examples(schema: dict[str, Any]) -> None:
-    """Adds the examples to an OpenAPI document."""
+    """Adds the examples to an OpenAPI document, and describes each answer by its schema."""
     for methods in schema["paths"].values():
         for operation in methods.values():
             examples = EXAMPLES.get(operation["operationId"])
@@ -193,7 +193,11 @@ def add_examples(schema: dict[str, Any]) -> None:
                 continue
             if examples.bodies:
                 operation["requestBody"]["content"][JSON]["examples"] = _titled(examples.bodies)
-            operation["responses"]["200"]["content"][JSON]["examples"] = _titled(examples.answers)
+            success = operation["responses"]["200"]
+            answer = success["content"][JSON]
+            answer["examples"] = _titled(examples.answers)
+            model = answer["schema"]["$ref"].rpartition("/")[2]
+            success["description"] = schema["components"]["schemas"][model]["description"]
             for status, text in ERRORS.items():
                 if str(status) in operation["responses"]:
                     operation["responses"][str(status)]["content"][JSON]["example"] = {"error": text}
