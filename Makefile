@@ -8,7 +8,7 @@ BUILT_FROM := pyproject.toml setup.py constraints.txt \
 	$(wildcard src/turnout/kernel/_fast.pyx src/turnout/kernel/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check test-frameworks torture oldest bench results pictures mutants clean flower-simulation flower-async flower-deployment flower-existing-app nvflare-oldest nvflare-simulation nvflare-poc other-frameworks
+.PHONY: help setup demo test lint check test-frameworks torture oldest bench results pictures mutants clean flower-simulation flower-async flower-deployment flower-existing-app nvflare-oldest nvflare-simulation nvflare-poc other-frameworks service-demo
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -102,6 +102,9 @@ nvflare-simulation: setup  ## run fair selection in NVFlare's simulator; one cli
 
 nvflare-poc: setup  ## run an NVFlare server and clients as processes with TLS on this machine (2 min)
 	$(BIN)/python examples/nvflare/poc.py
+
+service-demo: setup  ## run the HTTP service, a server and twenty devices on this machine; one is killed, one lies (1 min)
+	$(BIN)/python examples/service/demo.py
 
 bench: setup  ## measure a round in units of a memory copy, and compare with reference implementations (needs 3 GB)
 	$(BIN)/turnout bench

@@ -246,11 +246,29 @@ def test_a_broken_connection_after_the_change_never_counts_twice(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    "address", ["", "fleet.turnout", "ftp://host/x", "http://", "http://host/?a=1", "http://host#x"]
+    "address",
+    [
+        "",
+        "fleet.turnout",
+        "ftp://host/x",
+        "http://",
+        "http://host/?a=1",
+        "http://host#x",
+        "http://host",
+        "http://host/v1",
+        "http://host/v1/fleets/",
+    ],
 )
 def test_addresses_that_are_none_are_refused(address: str) -> None:
     with pytest.raises(SettingError, match="address must be that of a fleet"):
         FleetClient(address)
+
+
+def test_a_token_with_a_line_end_is_refused_and_not_shown() -> None:
+    for token in ("turnout_1_secret\n", "turnout_1 secret", ""):
+        with pytest.raises(SettingError, match="token must be one line of ASCII characters") as refused:
+            FleetClient("http://host/proxied/v1/fleets/fleet", token=token)
+        assert "secret" not in str(refused.value)
 
 
 def test_other_settings_are_checked_and_the_token_is_not_shown() -> None:

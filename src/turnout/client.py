@@ -12,6 +12,7 @@ import asyncio
 import http.client
 import json
 import random
+import re
 import secrets
 import ssl
 import threading
@@ -129,10 +130,13 @@ class FleetClient:
         authorities: Path | None = None,
     ) -> None:
         parts = urlsplit(address)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        is_fleet = re.search(r"/v1/fleets/[^/]+/?$", parts.path) is not None  # a proxy may put something before it
+        if parts.scheme not in ("http", "https") or not parts.hostname or not is_fleet or parts.query or parts.fragment:
             raise SettingError(
                 f"address must be that of a fleet, such as http://127.0.0.1:8080/v1/fleets/fleet, got {address!r}"
             )
+        if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
+            raise SettingError("token must be one line of ASCII characters without spaces: strip what surrounds it")
         if attempts < 1:
             raise SettingError(f"attempts must be at least 1, got {attempts}")
         self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")

@@ -20,7 +20,7 @@ import pytest
 
 from cli.in_process import run
 from turnout.scheduler import Scheduler, examine
-from turnout.service.tokens import Role, TokenFile
+from turnout.service.tokens import Role, TokenFile, tokens_path
 from waiting import LONGEST_WAIT
 
 SLOTS = ("--set", "concurrency=2", "--set", "guaranteed_rate=1/20", "--set", "deadline=300")
@@ -75,7 +75,10 @@ def bearer(fleet: Path, role: Role, client: str | None = None) -> dict[str, str]
 def test_a_fleet_is_created_with_settings_of_its_own_and_of_its_policy(tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     done = run("fleet", "create", path, *SLOTS, "--policy", "fair-pace")
-    assert done.stdout == f"{path} is a fleet with 2 slots and the policy fair-pace.\n"
+    assert done.stdout == (
+        f"{path} is a fleet with 2 slots and the policy fair-pace.\n"
+        f"Next: turnout tokens create {path} --role server, and turnout serve {path}\n"
+    )
     with Scheduler.open(path, read_only=True) as scheduler:
         settings = scheduler.settings
     assert (settings.concurrency, settings.deadline, settings.persist_statuses) == (2, 300, False)
@@ -95,7 +98,12 @@ def test_a_service_from_start_to_a_graceful_end(tmp_path: Path, end: signal.Sign
     run("fleet", "create", path, *SLOTS)
     server, viewer, device = bearer(path, "server"), bearer(path, "viewer"), bearer(path, "device", "phone-1")
     with serving(path) as (process, port, lines):
-        assert lines == [f"{path} at http://127.0.0.1:{port}/v1/fleets/fleet\n", "Press Ctrl-C to stop.\n"]
+        assert lines == [
+            f"{path} at http://127.0.0.1:{port}/v1/fleets/fleet\n",
+            f"Dashboard of fleet at http://127.0.0.1:{port}/; open it once with ?token= and a token of a server, a "
+            "viewer or an operator\n",
+            "Press Ctrl-C to stop.\n",
+        ]
         status, _, body = send(port, "POST", "/v1/fleets/fleet/check-ins", {}, device)
         assert (status, json.loads(body)["turn"]["client"]) == (200, "phone-1")
         status, _, body = send(port, "GET", "/v1/fleets/fleet/turns", headers=server)
@@ -157,14 +165,47 @@ def test_several_fleets_and_no_tokens(tmp_path: Path) -> None:
         assert process.wait(LONGEST_WAIT) == 0
 
 
+def test_a_backup_of_a_fleet_that_is_served_has_its_tokens_and_can_be_served(tmp_path: Path) -> None:
+    path, copy = tmp_path / "fleet.turnout", tmp_path / "copy.turnout"
+    run("fleet", "create", path, *SLOTS)
+    server = {**bearer(path, "server"), "idempotency-key": "1"}
+    with serving(path, "--no-page") as (process, port, _):
+        first = send(port, "POST", "/v1/fleets/fleet/turns", {"clients": ["a", "b"]}, server)
+        later = bearer(path, "viewer")  # while it runs
+        done = run("fleet", "backup", path, copy)
+        assert done.stdout == f"{copy} has all 2 turns of 2 clients.\n{tokens_path(copy)} has its tokens.\n"
+        for query in ("status", "doctor"):
+            assert run("fleet", query, path).returncode == 0
+        for command in (("amend", path, "--deadline", "20"), ("retire", path, "a"), ("compact", path)):
+            assert "is being written by" in error_of("fleet", *command)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LONGEST_WAIT) == 0
+    assert tokens_path(copy).stat().st_mode & 0o777 == 0o600
+    with serving(copy, "--no-page") as (_, port, _):
+        assert send(port, "GET", "/v1/fleets/copy", headers=later)[0] == 200
+        turns = send(port, "GET", "/v1/fleets/copy/turns", headers=later)[2]
+        assert json.loads(turns)["turns"] == json.loads(first[2])["turns"]
+    copy.unlink()
+    assert f"{tokens_path(copy)} exists already" in error_of("fleet", "backup", path, copy)
+    tokens_path(path).unlink()
+    other = tmp_path / "other.turnout"
+    assert "tokens" not in run("fleet", "backup", path, other).stdout
+    assert not tokens_path(other).exists()
+
+
 def test_errors_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     run("fleet", "create", path)
     assert "has no tokens: create one first. Try: turnout tokens create FLEET --role server" in error_of("serve", path)
-    assert "there is no fleet at" in error_of("serve", tmp_path / "none.turnout", "--no-tokens")
+    missing = error_of("serve", tmp_path / "none.turnout", "--no-tokens")
+    assert "there is no fleet at" in missing
+    assert "Try: turnout fleet create FLEET" in missing
     assert "must not listen on it" in error_of("serve", path, "--no-tokens", "--host", "0.0.0.0")
     assert "would have the same name" in error_of("serve", path, path, "--no-tokens")
     assert "there is no file" in error_of("serve", path, "--no-tokens", "--certificate", tmp_path / "none.pem")
+    (tmp_path / "text.pem").write_text("no certificate")
+    refused = error_of("serve", path, "--no-tokens", "--certificate", tmp_path / "text.pem")
+    assert "pass a certificate and its own private key as PEM files" in refused
     with Scheduler.open(path):
         assert "is being written by" in error_of("serve", path, "--no-tokens")
 

@@ -42,6 +42,15 @@ def test_a_token_is_printed_once_listed_and_revoked(fleet: Path) -> None:
     assert "revoked" in run("tokens", "list", fleet).stdout
 
 
+def test_a_token_can_be_revoked_by_its_text(fleet: Path) -> None:
+    text = run("tokens", "create", fleet, "--role", "viewer").stdout.strip()
+    secret = text.split("_", 2)[2]
+    assert secret not in error_of("revoke", fleet, f"turnout_ffffffffffff_{secret}")
+    assert secret not in run("tokens", "revoke", fleet, text).stdout
+    with TokenFile(fleet, read_only=True) as file:
+        assert file.find(text) is None
+
+
 def test_every_device_gets_its_own_token(fleet: Path, tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text("phone-2\n\nphone 3\n", encoding="utf-8")
@@ -69,8 +78,11 @@ def test_errors_are_one_line_and_create_no_file(fleet: Path, tmp_path: Path) -> 
     empty.write_text("\n", encoding="utf-8")
     assert "has no client ids" in error_of("create", fleet, "--role", "device", "--clients", empty)
     assert "cannot read client ids" in error_of("create", fleet, "--role", "device", "--clients", tmp_path / "none.txt")
+    assert "Try: --client ID names a client" in error_of("create", fleet, "--role", "device")
+    assert "is not a turnout fleet" in error_of("create", empty, "--role", "server")
+    assert not tokens_path(empty).exists()
     tokens_path(fleet).unlink()
-    assert "has no tokens" in error_of("list", fleet)
+    assert "has no tokens: create one first. Try: turnout tokens create" in error_of("list", fleet)
     assert "has no tokens" in error_of("revoke", fleet, "abc")
     assert not tokens_path(fleet).exists()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.responses import PlainTextResponse
 
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.scheduler import Scheduler, examine
@@ -214,6 +215,30 @@ def test_the_document_has_an_example_for_every_body_and_all_statuses_of_errors(s
                 (example,) = schemas[name]["examples"]
                 getattr(models, name).model_validate(example)
                 assert "Idempotency-Key" in {parameter["name"] for parameter in operation["parameters"]}
+
+
+def test_mistyped_calls_say_where_the_calls_are(tmp_path: Path) -> None:
+    async def page(scope: Any, receive: Any, send: Any) -> None:
+        await PlainTextResponse("page")(scope, receive, send)
+
+    with served(tmp_path, page=page) as service:
+        token = service.tokens["fleet"]["server"]
+        assert service.get("/checkins").error == "there is no such path: GET /openapi.json lists all calls"
+        assert service.post("", {}).error == "this path has no such method: GET /openapi.json lists all calls"
+        reply = service.send("POST", "/fleets/fleet/turns", {"clients": []})
+        assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
+        assert "the paths of the service begin with /v1/fleets/" in reply.error
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert service.send("GET", "/fleets/fleet/turns").body == b"page"
+        for sent, error in (
+            ({}, "this service needs a token"),
+            ({"authorization": f"Token {token}"}, "this service needs a token"),
+            ({"authorization": token}, "this service needs a token"),
+            ({"authorization": f"Bearer {token}x"}, "the token is unknown, revoked or expired"),
+        ):
+            reply = service.get("", role=None, headers=sent)
+            assert reply.status == 401
+            assert reply.error.startswith(error)
 
 
 def test_several_fleets_in_one_process(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def status_to_dict(fleet: str, scheduler: Scheduler) -> dict[str, Any]:
         "out": found.out[:MOST_NAMED],
         "arrived": found.arrived[:MOST_NAMED],
         "failed": dict(list(found.failed.items())[:MOST_NAMED]),
+        "suspects": scheduler.suspect_clients()[:MOST_NAMED],
         "promise": None if found.promise is None else promise_to_dict(found.promise, found.worst),
         "notices": found.notices,
     }

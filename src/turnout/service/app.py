@@ -16,6 +16,7 @@ from turnout.errors import TurnoutError
 from turnout.service.access import Access, caller_of
 from turnout.service.calls import FleetCalls
 from turnout.service.errors import DeniedError, http_error, library_error, validation_error
+from turnout.service.examples import add_examples
 from turnout.service.guard import METRICS, BodyLimits, Guard
 from turnout.service.metrics import Traffic, metrics_text
 from turnout.service.rates import Rates
@@ -92,6 +93,7 @@ def make_app(
 
     def openapi() -> dict[str, Any]:
         schema = make_schema()
+        add_examples(schema)
         schema.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         return schema
 

@@ -17,6 +17,13 @@ LONGEST_TEXT = 1000
 RETRY_SECONDS = 1
 
 
+#: What a request gets for which there is no route.
+NO_ROUTE = {
+    404: "there is no such path: GET /openapi.json lists all calls",
+    405: "this path has no such method: GET /openapi.json lists all calls",
+}
+
+
 class BusyError(TurnoutError):
     """Too many calls are waiting."""
 
@@ -93,6 +100,6 @@ def validation_error(_: Request, error: Exception) -> JSONResponse:
 def http_error(_: Request, error: Exception) -> JSONResponse:
     """Answers to requests that no route can answer."""
     assert isinstance(error, HTTPException)
-    response = error_response(str(error.detail).lower(), error.status_code)
+    response = error_response(NO_ROUTE.get(error.status_code, str(error.detail).lower()), error.status_code)
     response.headers.update(error.headers or {})
     return response

@@ -76,7 +76,8 @@ class Guard:
             return
         is_public, is_own = scope["path"] in PUBLIC, f"{scope['path']}/".startswith(PREFIX) or scope["path"] == METRICS
         if self._page is not None and not is_public and not is_own:
-            await self._page(scope, receive, send)
+            is_reading = scope["method"] in ("GET", "HEAD")
+            await (self._page if is_reading else _no_change_here)(scope, receive, send)
             return
         status, start = 0, time.perf_counter()
 
@@ -117,13 +118,18 @@ class Guard:
         """Returns a refusal, or what reads the body of the request up to the limit."""
         request = HTTPConnection(scope)
         scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+        text = credentials.strip() if scheme.lower() == "bearer" else ""
         try:
-            caller = self._access.caller(credentials.strip() if scheme.lower() == "bearer" else "")
+            caller = self._access.caller(text)
         except StoreError as error:
             log.error("tokens cannot be read: %s", error)
             return JSONResponse({"error": "the tokens cannot be read: see the log of the service"}, 503), receive
         if caller is None:
-            message = "this service needs a token: send the header Authorization: Bearer …"
+            message = (
+                "the token is unknown, revoked or expired: ask for another one"
+                if text
+                else "this service needs a token: send the header Authorization: Bearer …"
+            )
             return JSONResponse({"error": message}, 401, headers={"www-authenticate": "Bearer"}), receive
         seconds = self._rates.seconds_to_wait(caller)
         if seconds:
@@ -140,6 +146,17 @@ class Guard:
         if not length.isdecimal() or int(length[:20]) > most:
             return _too_large(most), receive
         return None, _limited(receive, most)
+
+
+async def _no_change_here(scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuses a change of the page, which is usually a call with a mistyped path."""
+
+    async def with_headers(message: Message) -> None:
+        add_security_headers(message)
+        await send(message)
+
+    message = "there is no such call: the paths of the service begin with /v1/fleets/, and others can only be read"
+    await JSONResponse({"error": message}, 405, headers={"allow": "GET, HEAD"})(scope, receive, with_headers)
 
 
 def _too_large(most: int) -> Response:

@@ -293,6 +293,10 @@ class FleetState(Reply):
     out: Annotated[list[str], Field(description="Clients that have not reported; at most 1,000.")]
     arrived: list[str]
     failed: dict[str, str]
+    suspects: Annotated[
+        list[str],
+        Field(description="Clients whose reported times do not fit the statuses that they send; at most 1,000."),
+    ]
     promise: Promise | None
     notices: list[str]
 

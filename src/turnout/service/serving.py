@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -69,6 +70,20 @@ class Options:
         for path in (self.certificate, self.key):
             if path is not None and not path.is_file():
                 raise SettingError(f"there is no file {path}: check the path")
+        if self.certificate is not None:
+            _check_certificate(self.certificate, self.key)
+
+
+def _check_certificate(certificate: Path, key: Path | None) -> None:
+    """Raises an error if a TLS server could not use these files, or would ask for the password of the key."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except OSError as error:  # errors of TLS as well
+        files = f"{certificate} and {key}" if key is not None else str(certificate)
+        raise SettingError(
+            f"cannot use {files} for TLS ({error}): pass a certificate and its own private key as PEM files, the key "
+            "without a password"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +121,7 @@ def open_fleets(paths: Sequence[Path], options: Options) -> Iterator[tuple[dict[
     with ExitStack() as opened:
         for path in names.values():
             if not path.is_file():
-                raise SettingError(f"there is no fleet at {path}: create it with Scheduler.open first")
+                raise SettingError(f"there is no fleet at {path}: create it with Scheduler.open", argument="fleet")
             if options.tokens and not tokens_path(path).exists():
                 raise SettingError(f"{path} has no tokens: create one first", argument="tokens")
         tokens = {

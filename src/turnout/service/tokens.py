@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import Literal, get_args
 
 from turnout.errors import SettingError, StoreError, suggestion
-from turnout.scheduler import check_client_id
+from turnout.scheduler import check_client_id, is_fleet
+from turnout.store.files.backup import back_up
 from turnout.store.files.database import FileKind, create, translate_sqlite_errors
 from turnout.store.files.lock import WriterLock
 from turnout.store.files.storefile import StoreFile
@@ -120,9 +121,11 @@ class TokenFile:
         self._access: Literal["read", "report"] = "read" if read_only else "report"
         if not self.path.exists():
             if not fleet.is_file():
-                raise StoreError(f"there is no fleet at {fleet}: check the path")
+                raise StoreError(f"there is no fleet at {fleet}: check the path", argument="fleet")
+            if not is_fleet(fleet):
+                raise StoreError(f"{fleet} is not a turnout fleet: check the path")
             if read_only:
-                raise StoreError(f"{fleet} has no tokens: create one first")
+                raise StoreError(f"{fleet} has no tokens: create one first", argument="token")
             _create(self.path)
         self._file = StoreFile(self.path, (TOKENS,), self._access)
         self._inode = self.path.stat().st_ino
@@ -146,7 +149,9 @@ class TokenFile:
         if role not in ROLES:
             raise SettingError(f"role must be one of {', '.join(ROLES)}, got {role!r}{suggestion(str(role), ROLES)}")
         if role == "device" and not clients:
-            raise SettingError("a token of a device belongs to one client: pass clients, the ids of the devices")
+            raise SettingError(
+                "a token of a device belongs to one client: pass clients, the ids of the devices", argument="clients"
+            )
         if role != "device" and clients:
             raise SettingError(f"a token of the role {role} belongs to no client: leave out clients")
         for client in clients:
@@ -171,7 +176,9 @@ class TokenFile:
             return [Token(*row) for row in db.execute(f"SELECT {_COLUMNS} FROM tokens ORDER BY created, id")]
 
     def revoke(self, token: str) -> Token:
-        """Revokes the token with this id for good; a second call has no effect."""
+        """Revokes the token with this id (or this text) for good; a second call has no effect."""
+        prefix, _, rest = token.partition("_")
+        token = rest.partition("_")[0] if prefix == PREFIX else token
         with self._file.writing() as db:
             db.execute("UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL", (time.time(), token))
             found = db.execute(f"SELECT {_COLUMNS} FROM tokens WHERE id = ?", (token,)).fetchone()
@@ -218,6 +225,24 @@ class TokenFile:
             self._file.close()
             self._file, self._inode = replaced, inode
         return self._file
+
+
+def back_up_tokens(fleet: Path, copy: Path) -> bool:
+    """Writes a copy of the tokens of a fleet beside a copy of the fleet, also while they are in use.
+
+    Args:
+        fleet: The file of the fleet.
+        copy: The copy of that file.
+
+    Returns:
+        Whether the fleet has tokens.
+    """
+    source, target = tokens_path(fleet), tokens_path(copy)
+    if not source.exists():
+        return False
+    back_up(source, target, (TOKENS,))
+    target.chmod(0o600)
+    return True
 
 
 def as_date(seconds: float | None) -> str:

@@ -48,6 +48,6 @@ def create(
     with Scheduler.open(file, **options) as scheduler:
         created = scheduler.settings
     rounds = "rounds" if created.concurrency is None else f"{created.concurrency} slots"
-    Console(highlight=False, soft_wrap=True).print(
-        printable(f"{file} is a fleet with {rounds} and the policy {created.policy}.")
-    )
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(printable(f"{file} is a fleet with {rounds} and the policy {created.policy}."))
+    console.print(printable(f"Next: turnout tokens create {file} --role server, and turnout serve {file}"))

@@ -12,7 +12,7 @@ from rich.console import Console
 from turnout.cli.options import printable, progress_bar
 from turnout.errors import SettingError, StoreError
 from turnout.scheduler import FleetReader, Scheduler, back_up_fleet, doubled_closes, examine, remove_doubled_closes
-from turnout.service.tokens import TokenFile, tokens_path
+from turnout.service.tokens import TokenFile, back_up_tokens, tokens_path
 
 FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")]
@@ -23,18 +23,23 @@ def backup(
     file: FleetArgument,
     copy: Annotated[Path, typer.Argument(metavar="COPY", help="File to write; it must not exist.")],
 ) -> None:
-    """Write a complete copy of a fleet, also while its scheduler is running; the copy is one file.
+    """Write a complete copy of a fleet, also while its scheduler or `turnout serve` is running; the copy is one file.
 
-    Do not copy the file of a running fleet in any other way: its newest commits are in a log beside it.
+    If the fleet has tokens for `turnout serve`, they are copied to a second file, COPY-tokens. Do not copy the file of
+    a running fleet in any other way: its newest commits are in a log beside it.
 
     Example: turnout fleet backup fleet.turnout backup-monday.turnout
     """
+    if tokens_path(copy).exists():
+        raise StoreError(f"{tokens_path(copy)} exists already: choose another path, or move it away")
     with progress_bar() as progress:
         task = progress.add_task("pages", total=None)
         back_up_fleet(file, copy, lambda done, total: progress.update(task, completed=done, total=total))
     with FleetReader(copy) as reader:
         rounds = "closed rounds" if reader.settings.concurrency is None else "turns"
         _say(f"{copy} has all {reader.round:,} {rounds} of {len(reader.ids):,} clients.")
+    if back_up_tokens(file, copy):
+        _say(f"{tokens_path(copy)} has its tokens.")
 
 
 def compact(file: FleetArgument) -> None:

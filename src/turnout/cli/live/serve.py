@@ -62,10 +62,14 @@ def serve(
     options = Options(host, port, tokens, certificate, key, most_waiting, rates=rates)
     console = Console(highlight=False, soft_wrap=True)
     names = fleet_names(fleets)
+    first = next(iter(names))
 
     def announce(address: str) -> None:
         for name, path in names.items():
             console.print(f"{path} at {address}/v1/fleets/{name}", markup=False)
+        if page:
+            once = "; open it once with ?token= and a token of a server, a viewer or an operator" if tokens else ""
+            console.print(f"Dashboard of {first} at {address}/{once}", markup=False)
         if not is_loopback(host) and certificate is None:
             console.print(
                 "Other machines can reach this service, and the connection is not encrypted. Run a TLS proxy (nginx, "
@@ -75,7 +79,6 @@ def serve(
             console.print("Every program on this machine may do everything: no token is needed.")
         console.print("Press Ctrl-C to stop.")
 
-    first = next(iter(names))
     make_page = _page_maker(first, names[first]) if page else None
     serve_fleets(fleets, options, make_page=make_page, announce=announce)
 

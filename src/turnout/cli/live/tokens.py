@@ -25,7 +25,7 @@ FleetArgument = Annotated[Path, typer.Argument(metavar="FLEET", help="File of th
 @tokens.command()
 def create(
     fleet: FleetArgument,
-    role: Annotated[str, typer.Option(help=f"What the holder may do: {', '.join(ROLES)}.")],
+    role: Annotated[str, typer.Option(help=f"What the holder may do: {', '.join(ROLES)}. See above.")],
     client: Annotated[
         list[str] | None, typer.Option(help="Id of the client whose device gets the token. Repeatable.")
     ] = None,
@@ -75,7 +75,8 @@ def list_(fleet: FleetArgument, json: JsonOption = False) -> None:
 
 @tokens.command()
 def revoke(
-    fleet: FleetArgument, token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token, as listed.")]
+    fleet: FleetArgument,
+    token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token, as listed, or the whole token.")],
 ) -> None:
     """Revoke a token for good; a running service refuses it from its next request on.
 
