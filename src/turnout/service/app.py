@@ -14,9 +14,10 @@ from starlette.types import ASGIApp
 from turnout.errors import TurnoutError
 from turnout.service.access import Access
 from turnout.service.calls import FleetCalls
+from turnout.service.direct import DirectCalls
 from turnout.service.errors import http_error, library_error, validation_error
 from turnout.service.guard import BodyLimits, Guard
-from turnout.service.routes import make_router
+from turnout.service.routes import ROLES_FIELD, check_access, make_router
 from turnout.version import __version__
 from turnout.web.connections import LIMITS, Limits
 
@@ -55,7 +56,8 @@ def make_app(
         redirect_slashes=False,
     )
     app.state.fleets, app.state.remove_tokens = fleets, access.remove_client
-    app.include_router(make_router(fleets))
+    router = make_router(fleets)
+    app.include_router(router)
 
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:
@@ -66,6 +68,7 @@ def make_app(
         is_ready = all(calls.is_ready for calls in fleets.values())
         return JSONResponse({"status": "ready" if is_ready else "not ready"}, 200 if is_ready else 503)
 
+    app.add_middleware(DirectCalls, routes=router.routes, check=check_access, roles_field=ROLES_FIELD)
     app.add_middleware(Guard, access=access, page=page, limits=limits, bodies=bodies)
     app.add_exception_handler(TurnoutError, library_error)
     app.add_exception_handler(RequestValidationError, validation_error)
