@@ -49,8 +49,8 @@ OTHERS = $(shell $(PYTHON) -c 'import sys; print("" if sys.version_info >= (3, 1
 test-frameworks: setup oldest nvflare-oldest $(OTHERS)  ## run complete applications of all frameworks, and the adapters with the oldest supported versions (15 min)
 	$(BIN)/python -m pytest -q -p no:benchmark -m framework tests
 
-torture: setup  ## kill the scheduler many more times than the tests do, and try other examples of every property (20 min)
-	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark tests/scheduler/test_found_faults.py tests/scheduler/test_interruptions.py tests/scheduler/test_faults.py tests/scheduler/test_every_policy.py tests/scheduler/slots/test_kills.py tests/store/test_kills.py
+torture: setup  ## kill the scheduler and the service many more times than the tests do, and try other examples of every property (20 min)
+	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark tests/scheduler/test_found_faults.py tests/scheduler/test_interruptions.py tests/scheduler/test_faults.py tests/scheduler/test_every_policy.py tests/scheduler/slots/test_kills.py tests/store/test_kills.py tests/service/test_kills.py
 	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark -m hypothesis --hypothesis-profile=search
 
 # turnout, with its compiled kernel, is imported from src; the environment has only the oldest Flower and pytest.

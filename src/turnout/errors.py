@@ -140,6 +140,10 @@ class StoreError(TurnoutError):
     """A store cannot be opened, read or written."""
 
 
+class InterruptedGroupError(StoreError):
+    """A call failed in a group of changes, of which nothing was stored: each call can be repeated by itself."""
+
+
 class PolicyCheckError(TurnoutError, AssertionError):
     """A policy violates the contract that every policy must keep."""
 

@@ -108,7 +108,7 @@ def test_headers_and_half_open_requests_are_limited(tmp_path: Path) -> None:
 
 
 def test_an_unexpected_failure_is_a_500_without_details(service: Service) -> None:
-    with patch.object(TokenFile, "find", side_effect=ZeroDivisionError("secret")):
+    with patch.object(TokenFile, "version", side_effect=ZeroDivisionError("secret")):
         reply = service.get("")
     assert (reply.status, reply.error) == (500, "the service failed to answer this request: see its log")
 
@@ -122,6 +122,6 @@ def test_tokens_that_cannot_be_read_give_no_access(service: Service) -> None:
     finally:
         hidden.rename(path)
     assert service.get("").status == 200
-    with patch.object(TokenFile, "find", side_effect=StoreError("damaged")):
+    with patch.object(TokenFile, "version", side_effect=StoreError("damaged")):
         reply = service.get("")
     assert (reply.status, "damaged" in reply.error) == (503, False)

@@ -16,7 +16,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from turnout.errors import OfferError, ReportError, SettingError, StoreError
+from turnout.errors import InterruptedGroupError, OfferError, ReportError, SettingError, StoreError
 from turnout.kernel.arrays import BoolArray, IntArray, as_number
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.rounds import RoundRecord, Selection
@@ -84,7 +84,8 @@ class Scheduler:
         self._loaded: FleetState | None = None  # None while it is changed, and after a change that failed
         self._warnings = FleetWarnings(journal.path)
         self._refused = 0
-        self._is_grouping = False
+        self._is_grouping = self._owes_snapshot = False
+        self._last_server = (settings, features, SlotServer(journal, settings, features))
         self._reset_check_ins()
         if not journal.read_only:
             for notice in self.notices():
@@ -556,7 +557,8 @@ class Scheduler:
 
     def _fill(self, offered: Offered) -> Filled:
         with self._changing() as memory:
-            filled = self._server.fill(memory, offered, self._refused)
+            filled = self._server.fill(memory, offered, self._refused, defers=self._is_grouping)
+            self._owes_snapshot |= self._is_grouping and self._server.is_snapshot_due(memory)
         self._check_ins.count(filled.flights, filled.event.ended)
         for flight in filled.flights:
             self._check_ins.remove(self._fleet.ids[flight.row], flight.row)
@@ -574,7 +576,11 @@ class Scheduler:
 
     @property
     def _server(self) -> SlotServer:
-        return SlotServer(self._journal, self._settings, self._features)
+        settings, features, server = self._last_server
+        if settings is not self._settings or features is not self._features:
+            server = SlotServer(self._journal, self._settings, self._features)
+            self._last_server = (self._settings, self._features, server)
+        return server
 
     @property
     def _slot_fleet(self) -> SlotFleet:
@@ -662,12 +668,20 @@ class Scheduler:
                     self._is_grouping = True
                     try:
                         yield
+                        self._write_owed_snapshot()
                     finally:
-                        self._is_grouping = False
+                        self._is_grouping = self._owes_snapshot = False
             except BaseException:
                 self._loaded = None  # it may contain changes that were not committed
                 self._reset_check_ins()  # those of clients that have not joined after all are among them
                 raise
+
+    def _write_owed_snapshot(self) -> None:
+        """Writes the snapshot that calls of a group have left to its end, so that they share one."""
+        if self._owes_snapshot:
+            memory = self._memory
+            with self._journal.writing() as changes:
+                write_snapshot(changes, self._settings, memory, self._journal.last_event())
 
     def stored_answer(self, key: bytes) -> StoredAnswer | None:
         """Returns what a service answered to the request with this key; None if nothing is stored."""
@@ -869,6 +883,8 @@ class Scheduler:
 
     def _ensure_loaded(self) -> FleetState:
         if self._loaded is None:
+            if self._owes_snapshot:  # the events of the group alone do not contain what was learned from statuses
+                raise InterruptedGroupError(f"a call failed while a group of changes of {self.path} was written: retry")
             self._journal.reset()
             self._read_settings()
             self._check_ins.ttl = self._settings.status_ttl

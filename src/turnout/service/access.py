@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,10 +12,12 @@ from starlette.requests import HTTPConnection
 from turnout.errors import StoreError
 from turnout.log import get_log
 from turnout.service.errors import DeniedError, MissingClientError
-from turnout.service.tokens import Role, TokenFile
+from turnout.service.tokens import Role, Token, TokenFile
 
 log = get_log("turnout.service")
 _CALLER = "turnout.caller"
+#: The most tokens that are kept in memory, each about 500 bytes; beyond it, all are read again.
+MOST_KNOWN = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,10 @@ class Access:
 
     def __init__(self, tokens: Mapping[str, TokenFile] | None) -> None:
         self._tokens = tokens
+        # Tokens that were found, by the digest of their text, with their fleets, and the files in which they were.
+        self._known: dict[bytes, tuple[str, Token]] = {}
+        self._versions: list[tuple[int, int]] = []
+        self._is_checked = False
 
     @property
     def needs_token(self) -> bool:
@@ -66,11 +74,42 @@ class Access:
         """Returns the caller with this token; None if the token gives no access."""
         if self._tokens is None:
             return Caller("operator")
-        for fleet, file in self._tokens.items():
-            token = file.find(text)
-            if token is not None:
-                return Caller(token.role, fleet, token.client, token.id)
-        return None
+        self._forget_if_changed(self._tokens)
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        if digest not in self._known:
+            for fleet, file in self._tokens.items():
+                token = file.find(text)
+                if token is not None:
+                    if len(self._known) >= MOST_KNOWN:
+                        self._known.clear()
+                    self._known[digest] = (fleet, token)
+                    break
+            else:
+                return None
+        fleet, token = self._known[digest]
+        return Caller(token.role, fleet, token.client, token.id) if token.is_valid() else None
+
+    def _forget_if_changed(self, tokens: Mapping[str, TokenFile]) -> None:
+        """Drops the tokens in memory if a file has changed, so that a change takes effect with the next request.
+
+        The files are looked at once in each pass of the event loop: requests that are handled in the same pass had
+        arrived before it began.
+        """
+        if self._is_checked:
+            return
+        versions = [file.version() for file in tokens.values()]
+        if versions != self._versions:
+            self._known.clear()
+            self._versions = versions
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # a caller of another thread
+            return
+        self._is_checked = True
+        loop.call_soon(self._expire)
+
+    def _expire(self) -> None:
+        self._is_checked = False
 
     def may_read(self, text: str, fleet: str) -> bool:
         """Returns whether the holder of a token may read about the fleet `fleet`; False if tokens cannot be read."""

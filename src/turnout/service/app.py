@@ -15,12 +15,13 @@ from starlette.types import ASGIApp
 from turnout.errors import TurnoutError
 from turnout.service.access import Access, caller_of
 from turnout.service.calls import FleetCalls
-from turnout.service.errors import DeniedError, http_error, library_error, validation_error
+from turnout.service.direct import DirectCalls
+from turnout.service.errors import http_error, library_error, validation_error
 from turnout.service.examples import add_examples
 from turnout.service.guard import METRICS, BodyLimits, Guard
 from turnout.service.metrics import Traffic, metrics_text
 from turnout.service.rates import Rates
-from turnout.service.routes import READERS, make_router
+from turnout.service.routes import READERS, ROLES_FIELD, check_access, make_router
 from turnout.version import __version__
 from turnout.web.connections import LIMITS, Limits
 from turnout.web.prometheus import MEDIA_TYPE
@@ -66,7 +67,8 @@ def make_app(
     traffic, ending = Traffic(), threading.Event()
     app.state.fleets, app.state.remove_tokens = fleets, access.remove_client
     app.state.ending = ending
-    app.include_router(make_router(fleets, ending.is_set))
+    router = make_router(fleets, ending.is_set)
+    app.include_router(router)
 
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:
@@ -79,12 +81,12 @@ def make_app(
 
     @app.get(METRICS, include_in_schema=False)
     def metrics(request: Request) -> Response:
+        check_access(request, None, READERS)
         caller = caller_of(request)
-        if caller.role not in READERS:
-            raise DeniedError(f"the role {caller.role} does not allow this: it needs {' or '.join(sorted(READERS))}")
         own = {name: calls for name, calls in fleets.items() if caller.fleet in (None, name)}
         return PlainTextResponse(metrics_text(own, traffic), media_type=MEDIA_TYPE)
 
+    app.add_middleware(DirectCalls, routes=router.routes, check=check_access, roles_field=ROLES_FIELD)
     app.add_middleware(Guard, access=access, page=page, limits=limits, bodies=bodies, rates=rates, traffic=traffic)
     app.add_exception_handler(TurnoutError, library_error)
     app.add_exception_handler(RequestValidationError, validation_error)

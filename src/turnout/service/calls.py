@@ -8,10 +8,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnout.errors import StoreError, TurnoutError
+from turnout.errors import InterruptedGroupError, StoreError, TurnoutError
 from turnout.log import get_log
 from turnout.scheduler import Scheduler, StoredAnswer
 from turnout.service.errors import BusyError, ReusedKeyError, StoppingError
@@ -164,17 +165,32 @@ class FleetCalls:
             if not calls:
                 return not self._waiting
         try:
+            self._commit(calls)
+        except InterruptedGroupError:
+            for call in calls:
+                with suppress(InterruptedGroupError):  # it is the result of the call
+                    self._commit([call])
+        _answer(calls)
+        return True
+
+    def _commit(self, calls: Sequence[_Call]) -> None:
+        """Executes calls in one transaction; if it fails, so has each of them.
+
+        Raises:
+            InterruptedGroupError: If one of them has failed in such a way that all must be executed again.
+        """
+        try:
             with self.scheduler.group():
                 for call in calls:
                     call.result = self._execute(call)
             self.trouble = None
             self.groups, self.grouped, self.version = self.groups + 1, self.grouped + len(calls), self.version + 1
         except Exception as error:  # nothing of the group is stored, and all its callers must know
-            self._note(error)
             for call in calls:
                 call.result = error
-        _answer(calls)
-        return True
+            if isinstance(error, InterruptedGroupError):
+                raise
+            self._note(error)
 
     def _execute(self, call: _Call) -> str | Exception:
         """Returns the answer of a call, or its error: what it changed is undone then.

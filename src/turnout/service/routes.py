@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
@@ -71,6 +71,15 @@ ClientQuery = Annotated[str, Query(min_length=1, max_length=1024, description="T
 RoundQuery = Annotated[int | None, Query(ge=1, le=2**62, description="The round; by default the latest.")]
 
 
+def check_access(request: Request, fleet: str | None, roles: Iterable[str]) -> None:
+    """Raises an error if the caller must not use a fleet, or has none of the roles that a route needs."""
+    caller = caller_of(request)
+    if fleet is not None and (fleet not in request.app.state.fleets or caller.fleet not in (None, fleet)):
+        raise UnknownFleetError(f"there is no fleet {fleet!r} for this token: check the address")
+    if caller.role not in roles:
+        raise DeniedError(f"the role {caller.role} does not allow this: it needs {' or '.join(sorted(roles))}")
+
+
 class RoleRoute(APIRoute):
     """A route that checks the fleet and the role of the caller before it reads the body."""
 
@@ -80,11 +89,7 @@ class RoleRoute(APIRoute):
         roles = frozenset((self.openapi_extra or {})[ROLES_FIELD])
 
         async def checked(request: Request) -> Response:
-            caller, fleet = caller_of(request), request.path_params.get("fleet")
-            if fleet is not None and (fleet not in request.app.state.fleets or caller.fleet not in (None, fleet)):
-                raise UnknownFleetError(f"there is no fleet {fleet!r} for this token: check the address")
-            if caller.role not in roles:
-                raise DeniedError(f"the role {caller.role} does not allow this: it needs {' or '.join(sorted(roles))}")
+            check_access(request, request.path_params.get("fleet"), roles)
             response: Response = await handler(request)
             return response
 
@@ -380,5 +385,5 @@ async def _request_key(request: Request, key: str | None) -> RequestKey | None:
     if key is None:
         return None
     own = f"{caller_of(request).token}\n{key}".encode()
-    head = f"{request.method}\n{request.url.path}\n".encode()
+    head = f"{request.method}\n{request.scope['path']}\n".encode()
     return RequestKey(hashlib.sha256(own).digest(), hashlib.sha256(head + await request.body()).digest())

@@ -204,6 +204,11 @@ class TokenFile:
         token = Token(*found[1:])
         return token if token.is_valid() else None
 
+    def version(self) -> tuple[int, int]:
+        """Returns a value that changes whenever tokens may have changed since `find` was called."""
+        file = self._current()
+        return self._inode, file.changes
+
     def close(self) -> None:
         """Closes the file."""
         self._file.close()

@@ -18,6 +18,7 @@ TABLE = """CREATE TABLE IF NOT EXISTS answers (
     number INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, request BLOB NOT NULL, answer TEXT NOT NULL, at REAL NOT NULL,
     seal INTEGER NOT NULL
 )"""
+INSERT = "INSERT INTO answers (key, request, answer, at, seal) VALUES (?, ?, ?, ?, ?)"
 #: For how long answers are kept, in seconds, and how many at most.
 KEPT_SECONDS, MOST_ANSWERS = 86_400.0, 200_000
 #: How many old answers are deleted whenever one is written.
@@ -55,19 +56,25 @@ class StoredAnswer:
 
 def read_answer(db: sqlite3.Connection, key: bytes) -> StoredAnswer | None:
     """Returns the answer with this key; None if there is none."""
-    if not has_answers(db):
+    try:
+        found = db.execute("SELECT key, request, answer, at, seal FROM answers WHERE key = ?", (key,)).fetchone()
+    except sqlite3.OperationalError:
+        if has_answers(db):  # which costs as much as the query
+            raise
         return None
-    found = db.execute("SELECT key, request, answer, at, seal FROM answers WHERE key = ?", (key,)).fetchone()
     return None if found is None else StoredAnswer(*found)
 
 
 def write_answer(db: sqlite3.Connection, answer: StoredAnswer) -> None:
     """Writes an answer, and deletes a few of the oldest that are no longer kept."""
-    db.execute(TABLE)
-    number = db.execute(
-        "INSERT INTO answers (key, request, answer, at, seal) VALUES (?, ?, ?, ?, ?)",
-        (answer.key, answer.request, answer.answer, answer.at, answer.right_checksum),
-    ).lastrowid
+    values = (answer.key, answer.request, answer.answer, answer.at, answer.right_checksum)
+    try:
+        number = db.execute(INSERT, values).lastrowid
+    except sqlite3.OperationalError:
+        if has_answers(db):
+            raise
+        db.execute(TABLE)
+        number = db.execute(INSERT, values).lastrowid
     assert number is not None
     db.execute(
         "DELETE FROM answers WHERE number IN (SELECT number FROM answers ORDER BY number LIMIT ?) "

@@ -97,6 +97,8 @@ class Journal:
         accept_older: bool = False,
     ) -> None:
         self.path, self.read_only = path, read_only
+        #: Whether outcomes wait, and in which state of the file: how often this process and others have changed it.
+        self._outcomes: tuple[tuple[int, int], bool] | None = None
         if not path.exists():
             raise StoreError(f"there is no fleet at {path}: check the path, or create one with Scheduler.open(path)")
         schedules = not read_only and not reporting
@@ -217,6 +219,7 @@ class Journal:
     def reset(self) -> None:
         """Ends a transaction that an interrupted call has left open."""
         self._file.roll_back()
+        self._outcomes = None
 
     def redact(self) -> bool:
         """Removes some more of what forgotten clients reported; returns whether anything is left to do.
@@ -485,6 +488,15 @@ class Journal:
         query = "SELECT t.* FROM turns t JOIN open_round o ON t.round = o.round ORDER BY t.round"
         with self._file.reading() as db:
             return self._decode_turns(db, db.execute(query).fetchall())
+
+    def has_outcomes(self) -> bool:
+        """Returns whether the outcome of a turn under way was reported; the file is read only if it has changed."""
+        query = "SELECT EXISTS (SELECT 1 FROM open_round o JOIN turns t ON t.round = o.round WHERE t.kind IS NOT NULL)"
+        with self._file.reading() as db:
+            changes = (db.total_changes, self._file.changes)
+            if self._outcomes is None or self._outcomes[0] != changes:
+                self._outcomes = (changes, bool(single_value(db, query)))
+        return self._outcomes[1]
 
     def turns_since(self, round: int) -> list[Turn]:
         """Returns all turns after a round, and checks that the index by id contains each of them."""

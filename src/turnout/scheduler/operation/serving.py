@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from turnout.errors import OfferError
 from turnout.kernel.arrays import BoolArray
+from turnout.scheduler import clock
 from turnout.scheduler.features import Features, FleetStatus
 from turnout.scheduler.journal.changes import Changes
 from turnout.scheduler.journal.journal import Journal
@@ -54,19 +56,36 @@ class SlotServer:
 
     def __init__(self, journal: Journal, settings: SchedulerSettings, features: Features) -> None:
         self._journal, self._settings, self._features = journal, settings, features
+        self._earliest: tuple[FleetState, int, int, float] | None = None
 
     def has_nothing_to_do(self, memory: FleetState) -> bool:
         """Returns whether all slots are in use, and no turn has ended."""
         assert isinstance(memory.fleet, SlotFleet)
-        return not memory.fleet.free_slots and not len(self._ended(memory)[0])
+        if memory.fleet.free_slots or clock.monotonic_seconds() >= self._earliest_deadline(memory):
+            return False
+        return not self._journal.has_outcomes()
 
-    def fill(self, memory: FleetState, offered: Offered, refused: int) -> Filled:
+    def _earliest_deadline(self, memory: FleetState) -> float:
+        """Returns when the first turn under way is late, by the monotonic clock; infinity if none can be."""
+        state, round_, flights, earliest = self._earliest or (None, 0, 0, 0.0)
+        if state is not memory or (round_, flights) != (memory.fleet.round, len(memory.flights)):
+            left = [
+                flight.deadline - flight.elapsed for flight in memory.flights.values() if flight.deadline is not None
+            ]
+            is_unknown = any(math.isnan(seconds) for seconds in left)  # such turns count as late
+            earliest = -math.inf if is_unknown else clock.monotonic_seconds() + min(left, default=math.inf)
+            self._earliest = (memory, memory.fleet.round, len(memory.flights), earliest)
+        return earliest
+
+    def fill(self, memory: FleetState, offered: Offered, refused: int, *, defers: bool = False) -> Filled:
         """Ends turns, gives one turn for every free slot, and writes both.
 
         Args:
             memory: The state, which is changed. If anything fails, it must be loaded again.
             offered: Who may be given a turn.
             refused: The number of reports that this process has refused, for monitoring.
+            defers: Whether the caller writes the snapshot that is due after it, in the same transaction; `memory` says
+                whether one is (`is_snapshot_due`).
         """
         fleet, settings = memory.fleet, self._settings
         assert isinstance(fleet, SlotFleet)
@@ -83,7 +102,9 @@ class SlotServer:
             event = filled.event
             if len(event.rows) or len(event.ended) or waiting or offered.joined:
                 changes.add_clients(first_row, offered.joined)
-                self._write(changes, memory, filled, waiting, refused)
+                number = self._write(changes, memory, filled, waiting, refused)
+                if self.is_snapshot_due(memory) and not defers:
+                    write_snapshot(changes, settings, memory, number)
         return filled
 
     def _ended(self, memory: FleetState) -> tuple[EndedTurns, list[Turn]]:
@@ -124,10 +145,14 @@ class SlotServer:
             available = available | also
         return SlotOffer(available, contexts, awaited)
 
+    def is_snapshot_due(self, memory: FleetState) -> bool:
+        """Returns whether a snapshot must be written: without statuses in the file, after every change."""
+        return memory.unsaved >= (SNAPSHOT_EVERY if self._settings.persist_statuses else 1)
+
     def _write(
         self, changes: Changes, memory: FleetState, filled: Filled, late_times: Sequence[Turn], refused: int
-    ) -> None:
-        """Writes what a call changed.
+    ) -> int:
+        """Writes what a call changed; returns the number of the event.
 
         Args:
             changes: An open transaction.
@@ -151,5 +176,4 @@ class SlotServer:
             del memory.flights[decision]
         memory.flights |= {flight.decision: flight for flight in filled.flights}
         memory.unsaved += 1
-        if memory.unsaved >= SNAPSHOT_EVERY or not settings.persist_statuses:
-            write_snapshot(changes, settings, memory, number)
+        return number

@@ -5,6 +5,7 @@ Nothing of this is written to the file. After a restart the devices check in aga
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -46,6 +47,9 @@ class CheckIns:
         self._due: FloatArray = np.empty(0)
         self._last: FloatArray = np.empty(0)
         self._interval: FloatArray = np.empty(0)  # the mean seconds between check-ins; 0 if unknown
+        # The clients that wait, and when each of them is due, the earliest first; among them are times of the past.
+        self._expected: set[int] = set()
+        self._due_times: list[tuple[float, int]] = []
         recent = max(RECENT, slots)
         self._decided: deque[float] = deque(maxlen=recent + 1)
         self._scores: deque[float] = deque(maxlen=recent)
@@ -65,7 +69,8 @@ class CheckIns:
             self._interval[row] = old + NEWEST_WEIGHT * (gap - old) if old else gap
         if self._end[row] == -np.inf:
             self._end[row] = now + self.ttl
-        self._last[row] = self._due[row] = now
+        self._last[row] = now
+        self._expect(row, now)
         self._statuses[client] = (status, float(self._end[row]))
 
     def remove(self, client: str, row: int) -> None:
@@ -73,6 +78,7 @@ class CheckIns:
         self._statuses.pop(client, None)
         if row < len(self._end):
             self._end[row] = self._due[row] = self._last[row] = -np.inf
+            self._expected.discard(row)
 
     def clear(self) -> None:
         """Drops all check-ins."""
@@ -99,6 +105,23 @@ class CheckIns:
         awaited[: len(due)] = due >= clock.monotonic_seconds()
         return awaited
 
+    def count_awaited(self) -> int:
+        """Returns how many clients wait, as they were asked, without a look at all clients of the fleet."""
+        now = clock.monotonic_seconds()
+        while self._due_times and self._due_times[0][0] < now:
+            due, row = heapq.heappop(self._due_times)
+            if self._due[row] == due:
+                self._expected.discard(row)
+        return len(self._expected)
+
+    def _expect(self, row: int, due: float) -> None:
+        self._due[row] = due
+        self._expected.add(row)
+        heapq.heappush(self._due_times, (due, row))
+        if len(self._due_times) > 2 * len(self._expected) + RECENT:  # most belong to check-ins that others followed
+            self._due_times = [(float(self._due[row]), row) for row in self._expected]
+            heapq.heapify(self._due_times)
+
     def interval(self, row: int) -> float:
         """Returns the mean seconds between the check-ins of a client; 0 if they are unknown."""
         return float(self._interval[row])
@@ -119,7 +142,7 @@ class CheckIns:
         else:
             self._statuses.pop(client, None)
             self._end[row] = -np.inf
-        self._due[row] = now + seconds
+        self._expect(row, now + seconds)
         return seconds
 
     # The pace of the server

@@ -24,6 +24,7 @@ class Waiting:
     def __init__(self, check_ins: CheckIns) -> None:
         self._check_ins = check_ins
         self._terms: tuple[tuple[int, int], tuple[np.ndarray, np.ndarray] | None] = ((-1, -1), None)
+        self._learned: tuple[tuple[int, int], float | None] = ((-1, -1), None)
 
     def answer(self, fleet: SlotFleet, client: str) -> Wait:
         """Returns when a client should check in again, and why it is given no turn; remembers that it waits."""
@@ -47,13 +48,21 @@ class Waiting:
         """Returns how fast the server gives turns; None before the time of any turn is known."""
         mean_turn = self._check_ins.mean_turn
         if mean_turn is None:  # since the fleet was opened
-            known = fleet.history.arrived > 0
-            mean_turn = float(fleet.history.typical_seconds[known].mean()) if known.any() else None
+            mean_turn = self._learned_mean(fleet)
         if not mean_turn:
             return None
         pace = self._check_ins.decisions_per_second or fleet.slots / mean_turn
-        asking = int(np.count_nonzero(self._check_ins.awaited(len(fleet.ids)))) + len(fleet.in_flight)
+        asking = self._check_ins.count_awaited() + len(fleet.in_flight)
         return ServerPace(pace, mean_turn, fleet.slots, max(asking, 1))
+
+    def _learned_mean(self, fleet: SlotFleet) -> float | None:
+        """Returns the mean time of the clients by all turns of the past; it is computed once for each decision."""
+        key = (fleet.round, len(fleet.ids))
+        if self._learned[0] != key:
+            known = fleet.history.arrived > 0
+            mean = float(fleet.history.typical_seconds[known].mean()) if known.any() else None
+            self._learned = (key, mean)
+        return self._learned[1]
 
     def _seconds(self, fleet: SlotFleet, row: int, pace: ServerPace) -> float:
         terms, score = self._price_terms(fleet), self._check_ins.winning_score
