@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-JSON = "application/json"
+JSON, STREAM = "application/json", "text/event-stream"
 _STATUSES = {"statuses": {"phone-1": {"free_cpu": 1.5, "bandwidth": 3.0}, "phone-2": None}}
 _CLIENTS = {"clients": ["phone-1", "phone-2"]}
 _REASONS = {"optimistic": 7.55, "usual": 6.25, "behind": 0.033, "price": 6.47, "urgent": 0.0, "objective": 1.08}
@@ -158,6 +158,13 @@ EXAMPLES: Mapping[str, Examples] = {
         }
     ),
     "history": Examples({"one turn": {"turns": [_ARRIVED], "of": 1}}),
+    "events": Examples(
+        {
+            "a closed round": 'id: 2\nevent: closed\ndata: {"round":1,"turns":[{"client":"phone-1","outcome":"arrived",'
+            '"seconds":12.5}]}\n\nid: 2\nevent: state\ndata: {"round":1,"is_open":false,"ready":false,"arrived":0,'
+            '"wanted":0}\n\n'
+        }
+    ),
 }
 #: An example of each parameter, by its name.
 PARAMETERS: Mapping[str, Any] = {
@@ -165,6 +172,9 @@ PARAMETERS: Mapping[str, Any] = {
     "client": "phone-1",
     "round": 1,
     "limit": 20,
+    "after": 0,
+    "follow": False,
+    "Last-Event-ID": 2,
     "Idempotency-Key": "8c6bd8f1-4d1f-4b0e-9d2e-7a5f6f1f8a55",
 }
 #: An example of the error of each status.
@@ -174,6 +184,7 @@ ERRORS: Mapping[int, str] = {
     403: "this token is of the device 'phone-1': it cannot call for 'phone-2'",
     404: "there is no fleet 'fleets' for this token: check the address",
     409: "no round is open: choose first",
+    410: "the events from 1 to 40 are no longer kept: begin after event 40",
     413: "the body must have at most 65,536 bytes: send less at a time",
     415: "the body must be JSON: send the header Content-Type: application/json",
     421: "a service without tokens accepts only localhost or 127.0.0.1 as the host name",
@@ -194,10 +205,11 @@ def add_examples(schema: dict[str, Any]) -> None:
             if examples.bodies:
                 operation["requestBody"]["content"][JSON]["examples"] = _titled(examples.bodies)
             success = operation["responses"]["200"]
-            answer = success["content"][JSON]
+            answer = success["content"].get(JSON) or success["content"][STREAM]
             answer["examples"] = _titled(examples.answers)
-            model = answer["schema"]["$ref"].rpartition("/")[2]
-            success["description"] = schema["components"]["schemas"][model]["description"]
+            if "$ref" in answer["schema"]:
+                model = answer["schema"]["$ref"].rpartition("/")[2]
+                success["description"] = schema["components"]["schemas"][model]["description"]
             for status, text in ERRORS.items():
                 if str(status) in operation["responses"]:
                     operation["responses"][str(status)]["content"][JSON]["example"] = {"error": text}
