@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnout.service.guard import JSON
-
+JSON = "application/json"
 _STATUSES = {"statuses": {"phone-1": {"free_cpu": 1.5, "bandwidth": 3.0}, "phone-2": None}}
 _CLIENTS = {"clients": ["phone-1", "phone-2"]}
 _REASONS = {"optimistic": 7.55, "usual": 6.25, "behind": 0.033, "price": 6.47, "urgent": 0.0, "objective": 1.08}
