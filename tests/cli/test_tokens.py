@@ -79,7 +79,7 @@ def test_errors_are_one_line_and_create_no_file(fleet: Path, tmp_path: Path) -> 
     assert "has no client ids" in error_of("create", fleet, "--role", "device", "--clients", empty)
     assert "cannot read client ids" in error_of("create", fleet, "--role", "device", "--clients", tmp_path / "none.txt")
     assert "Try: --client ID names a client" in error_of("create", fleet, "--role", "device")
-    assert "is not a turnout fleet" in error_of("create", empty, "--role", "server")
+    assert "is not the file of a fleet" in error_of("create", empty, "--role", "server")
     assert not tokens_path(empty).exists()
     tokens_path(fleet).unlink()
     assert "has no tokens: create one first. Try: turnout tokens create" in error_of("list", fleet)

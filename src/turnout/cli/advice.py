@@ -5,17 +5,20 @@ Library messages speak of Python arguments and are complete without this advice.
 
 from __future__ import annotations
 
-from turnout.errors import SettingError, StoreError, TurnoutError
+from turnout.errors import SettingError, TurnoutError
 
 #: The option for the argument that an error names.
 OPTIONS = {
     "run": "--run NUMBER selects a run",
     "port": "--host ADDRESS and --port NUMBER select another address",
     "tokens": "turnout tokens create FLEET --role server creates one; --no-tokens serves only this machine without any",
-    "token": "turnout tokens create FLEET --role server creates one",
-    "fleet": "turnout fleet create FLEET creates one",
     "clients": "--client ID names a client; --clients FILE reads one id per line",
     "suite": "--suite traces plays recorded clients; omit --traces for other suites",
+}
+#: The command that makes what is missing.
+FILES = {
+    "token": "turnout tokens create FLEET --role server creates one",
+    "fleet": "turnout fleet create FLEET creates one",
 }
 #: Some problems are text; each phrase names a Python function or argument that the command line has too.
 PHRASES = {
@@ -34,8 +37,10 @@ def advice_for(error: TurnoutError) -> list[str]:
         advice.append(f"turnout data fetch {error.dataset} downloads it")
     if error.damaged is not None:
         advice.append(f"turnout fleet doctor {error.damaged} lists what is damaged")
-    if isinstance(error, SettingError | StoreError) and error.argument in OPTIONS:
+    if isinstance(error, SettingError) and error.argument in OPTIONS:
         advice.append(OPTIONS[error.argument])
+    if error.argument in FILES:
+        advice.append(FILES[error.argument])
     if error.argument == "accept_older":
         advice.append(f"turnout fleet repair {error.damaged} --accept-older does so for a fleet")
     if error.argument == "run":

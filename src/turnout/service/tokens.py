@@ -123,7 +123,7 @@ class TokenFile:
             if not fleet.is_file():
                 raise StoreError(f"there is no fleet at {fleet}: check the path", argument="fleet")
             if not is_fleet(fleet):
-                raise StoreError(f"{fleet} is not a turnout fleet: check the path")
+                raise StoreError(f"{fleet} is not the file of a fleet: check the path")
             if read_only:
                 raise StoreError(f"{fleet} has no tokens: create one first", argument="token")
             _create(self.path)
