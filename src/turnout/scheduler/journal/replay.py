@@ -256,7 +256,8 @@ def fresh_fleet(settings: SchedulerSettings, features: Features) -> Fleet:
     after, window = settings.rest_after, settings.late_window
     if settings.concurrency is None:
         return Fleet(build, backoff_after=after, late_window=window)
-    return SlotFleet(build, backoff_after=after, late_window=window, slots=settings.concurrency)
+    slots, rest = settings.concurrency, settings.rest_seconds
+    return SlotFleet(build, backoff_after=after, late_window=window, slots=slots, rest_seconds=rest)
 
 
 def fleet_at(journal: Journal, event: int, settings: SchedulerSettings, features: Features) -> Fleet:
@@ -282,6 +283,8 @@ def amend_fleet(fleet: Fleet, amendment: Amendment) -> None:
         lambda clients: live_policy(settings, outputs, clients),
         new_features=outputs if amendment.has_new_features else None,
     )
+    if isinstance(fleet, SlotFleet):
+        fleet.rest_seconds = settings.rest_seconds
 
 
 def restore(journal: Journal, fleet: Fleet, state: Mapping[str, Any], ids: Sequence[str]) -> None:
