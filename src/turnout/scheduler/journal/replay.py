@@ -118,7 +118,8 @@ def load_before(journal: Journal, settings: SchedulerSettings, features: Feature
     with journal.reading():
         first = journal.summary().round
         if round <= first:
-            raise StoreError(f"rounds up to {first:,} are no longer kept (keep_rounds): choose a later round")
+            noun = journal.moment
+            raise StoreError(f"{noun}s up to {first:,} are no longer kept (keep_rounds): choose a later {noun}")
         after, fleet = _load_saved(journal, settings, features, before=round)
         for _, kind, data, availability in journal.events(after):
             if kind == "close" and fleet.round + 1 == round:
@@ -335,7 +336,8 @@ def _check_turns(journal: Journal, closed: int, opened: OpenRound | None, late_w
     newest = closed if opened is None else closed + 1
     turns = journal.turns_since(closed - late_window)
     if journal.last_closed_round() != closed or any(turn.round > newest for turn in turns):
-        raise journal.corruption(f"there are turns after round {closed}, the last closed round")
+        last = "the last closed round" if journal.moment == "round" else "the last one"
+        raise journal.corruption(f"there are turns after {journal.moment} {closed}, {last}")
     if opened is not None:
         invited = [turn.row for turn in turns if turn.round == newest]
         if opened.round != newest or invited != sorted(opened.rows.tolist()):
