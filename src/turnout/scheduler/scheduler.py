@@ -264,10 +264,12 @@ class Scheduler:
 
         Args:
             features: The new features of the clients.
-            changes: `deadline`, `overcommit`, `allow_infeasible`, `keep_rounds`, `keep_offers` and `persist_statuses`,
-                which `SchedulerSettings` documents; and `cohort_size`, `guaranteed_rate`, `tolerance` and
-                `speed_weight` of the policy. In a wrapper, they belong to the policy inside that has them. With the
-                policy `quota`, `groups` is a mapping from client ids to groups; other clients keep theirs.
+            changes: `deadline`, `overcommit`, `allow_infeasible`, `keep_rounds`, `keep_offers`, `persist_statuses`,
+                and with a `concurrency` `status_ttl`, `max_staleness`, `buffer`, `window_goal`, `window_seconds`,
+                `min_available` and `rest_seconds`, which `SchedulerSettings` documents; and `cohort_size`,
+                `guaranteed_rate`, `tolerance` and `speed_weight` of the policy. In a wrapper, they belong to the policy
+                inside that has them. With the policy `quota`, `groups` is a mapping from client ids to groups; other
+                clients keep theirs.
 
         Raises:
             ReportError: If a round is open.
@@ -504,6 +506,8 @@ class Scheduler:
 
         Args:
             statuses: The available clients, as for `choose`; those that are training may be among them.
+
+        With `min_available`, nobody is given a turn while fewer clients are there; `window_seconds` has no effect here.
         """
         with self._mutex:
             self._need_slots("fill")
@@ -515,9 +519,10 @@ class Scheduler:
     def check_in(self, client: str, status: Status = None) -> GivenTurn | Wait:
         """Answers a device that asks for work, in a fleet with a `concurrency`: its turn, or when to ask again.
 
-        The check-in is kept for `status_ttl` seconds. The free slots are filled among all check-ins that are kept. So
-        a call may give turns to other clients as well: each is returned when its client checks in again. A client that
-        is training gets its turn again, in case the answer was lost. A new client joins the fleet.
+        The check-in is kept for `status_ttl` seconds. The free slots are filled among all check-ins that are kept; with
+        `window_seconds`, when enough of them were gathered. So a call may give turns to other clients as well: each is
+        returned when its client checks in again. A client that is training gets its turn again, in case the answer was
+        lost. A new client joins the fleet.
 
         Args:
             client: The id of the client.
@@ -536,15 +541,17 @@ class Scheduler:
             row = len(self._fleet.ids) if joined else self._row(client)
             if joined or not self._fleet.counters.retired[row]:
                 self._check_ins.add(client, row, resolved[client])
+            hold = None
             try:
                 if joined or not self._server.has_nothing_to_do(self._memory):
-                    self._fill(Offered({}, joined, self._check_ins.statuses(client), self._awaited()))
+                    kept = self._check_ins.statuses(client)
+                    hold = self._fill(Offered({}, joined, kept, self._awaited(), self._check_ins.waited)).hold
             except BaseException:
                 self._check_ins.remove(client, row)  # a new client may not have joined
                 raise
             turn = self._turn_of_row(row)
             if turn is None:
-                return self._waiting.answer(self._slot_fleet, client)
+                return self._waiting.answer(self._slot_fleet, client, hold)
             self._check_ins.remove(client, row)
             return self._given(turn)
 
@@ -569,6 +576,7 @@ class Scheduler:
             decision=self._fleet.round,
             given=len(filled.flights),
             ended=len(filled.event.ended),
+            **({} if filled.hold is None else {"hold": filled.hold.why}),
         )
         if filled.flights:
             self._warnings.after_round(self._fleet, self._settings)

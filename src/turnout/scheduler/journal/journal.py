@@ -153,6 +153,11 @@ class Journal:
             return dict(parse_stored(text))
 
     @property
+    def moment(self) -> str:
+        """What the numbers of turns count: "round", or "decision" in a fleet without rounds."""
+        return "round" if self.settings.get("concurrency") is None else "decision"
+
+    @property
     def initial_settings(self) -> dict[str, Any] | None:
         """The settings with which the fleet was created; None if they were never amended."""
         with self._file.reading() as db:
@@ -419,7 +424,7 @@ class Journal:
                 return None
         volunteers, data, digest = stored
         if digest != offer_digest(round, volunteers, data):
-            raise self.corruption(f"the offer of round {round} does not match its digest")
+            raise self.corruption(f"the offer of {self.moment} {round} does not match its digest")
         return unpack_offer(data, volunteers)
 
     def last_offer(self, round: int) -> int | None:
@@ -540,7 +545,7 @@ class Journal:
     def _decode_turn(self, stored: tuple[Any, ...], pending: Sequence[Redaction]) -> Turn:
         turn, checksum = turn_from_row(stored)
         if turn.checksum != checksum:
-            raise self.corruption(f"the turn of {turn.id!r} in round {turn.round} does not match its checksum")
+            raise self.corruption(f"the turn of {turn.id!r} in {self.moment} {turn.round} does not match its checksum")
         return redact_pending_turn(pending, turn)
 
     @property

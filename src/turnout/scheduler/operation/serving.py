@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from turnout.errors import OfferError
-from turnout.kernel.arrays import BoolArray
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.scheduler import clock
 from turnout.scheduler.features import Features, FleetStatus
 from turnout.scheduler.journal.changes import Changes
@@ -23,6 +23,7 @@ from turnout.scheduler.rounds.choosing import build_offer
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.scheduler.slots.feasibility import require_feasible
 from turnout.scheduler.slots.filling import Filled, SlotOffer, ended_turns, fill_slots
+from turnout.scheduler.slots.holding import Hold, open_window, too_few_clients
 from turnout.scheduler.slots.records import FILL, EndedTurns, pack_fill
 from turnout.scheduler.slots.standing import too_stale
 from turnout.scheduler.slots.state import SlotFleet
@@ -37,12 +38,15 @@ class Offered:
         joined: The ids among them that are new.
         kept: The statuses of clients that have checked in.
         awaited: Which clients wait because they were asked to, by row; None if nobody was.
+        waited: Returns for how many seconds the clients with these rows have been waiting. Only for check-ins, which
+            are gathered in a window.
     """
 
     statuses: Mapping[str, Any] | FleetStatus
     joined: Sequence[str]
     kept: Mapping[str, Any]
     awaited: BoolArray | None = None
+    waited: Callable[[IntArray], FloatArray] | None = None
 
 
 class SlotServer:
@@ -111,20 +115,38 @@ class SlotServer:
         return ended_turns(memory.flights, self._journal.turns_under_way())
 
     def _offer(self, fleet: SlotFleet, offered: Offered) -> SlotOffer:
-        """Returns the offer.
+        """Returns the offer; nobody is available in it while a rule holds all turns back.
 
         Back-off is counted in decisions. So if only clients that are backed off are there, and nobody trains, they may
         be given a turn: otherwise there would be no further decision. Clients whose updates would be too old count as
         present, but are given a turn only if they are far behind, or if nobody else is there.
         """
-        offer = self._merged(fleet, offered, fleet.unavailable)
-        if not offer.available.any() and not len(fleet.in_flight):
-            return self._merged(fleet, offered, fleet.counters.retired > 0)
+        resting = fleet.rest_left(fleet.called) > 0
+        offer = self._merged(fleet, offered, fleet.unavailable | resting)
+        is_backed_off = not offer.available.any() and not len(fleet.in_flight)
+        if is_backed_off:
+            offer = self._merged(fleet, offered, (fleet.counters.retired > 0) | resting)
+        hold = self._hold(fleet, offer, offered)
+        if hold is not None:
+            nobody = np.zeros_like(offer.available)
+            return SlotOffer(nobody, offer.contexts, offer.awaited | offer.available, hold)
+        if is_backed_off:
+            return offer
         stale = offer.available & too_stale(fleet, self._settings)
         others = offer.available & ~stale
         if not stale.any() or not (others & fleet.in_flight.idle).any():
             return offer
         return offer._replace(available=others, awaited=offer.awaited | stale)
+
+    def _hold(self, fleet: SlotFleet, offer: SlotOffer, offered: Offered) -> Hold | None:
+        """Returns why nobody is given a turn now; None if no rule holds turns back, or if no slot is free."""
+        if not fleet.free_slots:
+            return None
+        hold = too_few_clients(self._settings, offer.available | offer.awaited | ~fleet.in_flight.idle)
+        if hold is not None or offered.waited is None or self._settings.window_seconds is None:
+            return hold
+        rows = np.flatnonzero(offer.available & fleet.in_flight.idle)
+        return open_window(self._settings, offered.waited(rows))
 
     def _merged(self, fleet: SlotFleet, offered: Offered, excluded: BoolArray) -> SlotOffer:
         """Returns the offer of the statuses that were passed, and those of clients that have checked in."""
