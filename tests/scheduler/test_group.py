@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from scheduler.fleets import OpenFleet, named, offered, packed, packed_from_disk, play_round, rows_of
-from turnout.errors import OfferError, ReportError, SettingError, StoreError
+from turnout.errors import InterruptedGroupError, OfferError, ReportError, SettingError, StoreError
 from turnout.scheduler import Reporter, Scheduler, StoredAnswer, Wait, examine
 from turnout.scheduler.journal import answers as answers_module
 from turnout.scheduler.journal.changes import Changes
@@ -373,3 +373,85 @@ def test_a_damaged_answer_is_found(open_fleet: OpenFleet, folder: Path) -> None:
     with pytest.raises(StoreError, match="does not match its checksum"):
         open_fleet().stored_answer(b"key")
     assert {finding.part for finding in examine(path) if finding.ok is False} == {"answers"}
+
+
+# Snapshots of fleets whose statuses are not persisted
+
+UNPERSISTED: dict[str, Any] = {**SLOTS, "persist_statuses": False}
+
+
+def test_the_calls_of_a_group_share_one_snapshot(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler, written = open_fleet(**UNPERSISTED), []
+    put_snapshot = Changes.put_snapshot
+
+    def count(changes: Changes, event: int, *arguments: Any) -> None:
+        written.append(event)
+        put_snapshot(changes, event, *arguments)
+
+    with patch.object(Changes, "put_snapshot", count), scheduler.group():
+        for client, other in (("a", "b"), ("c", "d"), ("e", "f")):
+            for turn in scheduler.fill(offered(client, other)):
+                scheduler.report(turn.id, 2.0)
+        scheduler.retire("a")
+    assert len(written) == 1
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert all(finding.ok is not False for finding in examine(folder / "fleet.turnout"))
+
+
+def test_a_group_that_needs_no_snapshot_writes_none(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(**UNPERSISTED)
+    turn = scheduler.fill(offered("a"))[0]
+    with patch.object(Changes, "put_snapshot", side_effect=AssertionError), scheduler.group():
+        scheduler.report(turn.id, 2.0)
+
+
+def test_a_call_that_fails_after_a_postponed_snapshot_undoes_the_group(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(**UNPERSISTED)
+    scheduler.fill(offered("a"))
+    before = packed(scheduler)
+
+    def fail() -> None:
+        with scheduler.group():
+            scheduler.fill(offered("b"))
+            scheduler.report("a", 2.0)
+            with patch.object(Changes, "put_closed_round", side_effect=MemoryError), pytest.raises(MemoryError):
+                scheduler.fill(offered("c"))
+            with pytest.raises(InterruptedGroupError, match="retry"):
+                scheduler.fill(offered("d"))
+
+    with pytest.raises(InterruptedGroupError):
+        fail()
+    assert packed(scheduler) == before == packed_from_disk(folder / "fleet.turnout")
+    with scheduler.group():
+        assert [turn.client for turn in scheduler.fill(offered("b"))] == ["b"]
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+
+
+def test_an_outcome_that_another_process_reports_in_between_is_noticed(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(**{**UNPERSISTED, "concurrency": 1})
+    first = scheduler.check_in("a")
+    assert isinstance(scheduler.check_in("b"), Wait)
+    assert isinstance(scheduler.check_in("b"), Wait)
+    with Reporter(folder / "fleet.turnout") as reporter:
+        reporter.report("a", 2.0)
+    second = scheduler.check_in("b")
+    assert not isinstance(first, Wait)
+    assert not isinstance(second, Wait)
+    assert (second.id, second.client) == (first.id + 1, "b")
+
+
+def test_a_report_of_a_group_that_was_undone_does_not_free_a_slot(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(**{**UNPERSISTED, "concurrency": 1})
+    scheduler.check_in("a")
+
+    def fail() -> None:
+        with scheduler.group():
+            scheduler.report("a", 2.0)
+            assert not isinstance(scheduler.check_in("b"), Wait)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert isinstance(scheduler.check_in("b"), Wait)
+    scheduler.report("a", 3.0)
+    assert not isinstance(scheduler.check_in("b"), Wait)

@@ -16,7 +16,8 @@ import pytest
 from scheduler.fleets import rows_of
 from service.served import ROUNDS, SLOTS, served
 from turnout.errors import ReportError, StoreError
-from turnout.scheduler import Scheduler, examine
+from turnout.scheduler import Scheduler, Wait, examine
+from turnout.scheduler.journal.changes import Changes
 from turnout.service import calls as calls_module
 from turnout.service.calls import Answer, FleetCalls, RequestKey
 from turnout.service.errors import BusyError, ReusedKeyError, StoppingError
@@ -233,6 +234,32 @@ def test_many_groups_are_limited_in_size(calls: FleetCalls) -> None:
     with patch.object(calls_module, "MOST_AT_ONCE", 10):
         asyncio.run(behind_a_gate(calls, *[calls.execute(registering(f"c{n}")) for n in range(40)]))
     assert calls.scheduler.metrics().commits == before + 4
+
+
+def test_a_call_that_interrupts_its_group_fails_alone(tmp_path: Path) -> None:
+    calls = FleetCalls(Scheduler.open(tmp_path / "fleet.turnout", persist_statuses=False, **SLOTS))
+    calls.start()
+
+    def checking_in(client: str) -> Any:
+        def call(scheduler: Scheduler) -> Answer:
+            if client == "unlucky":
+                with patch.object(Changes, "put_closed_round", side_effect=MemoryError):
+                    scheduler.check_in(client)
+            return Answer({"waits": isinstance(scheduler.check_in(client), Wait)})
+
+        return call
+
+    try:
+        coroutines = [calls.execute(checking_in(client), key(client)) for client in ("a", "unlucky", "b", "c")]
+        results = asyncio.run(behind_a_gate(calls, *coroutines))
+        assert [results[0], *results[2:]] == ['{"waits":false}', '{"waits":false}', '{"waits":true}']
+        assert type(results[1]) is MemoryError
+        assert calls.scheduler.clients == ["a", "b", "c"]
+        assert calls.is_ready
+        assert asyncio.run(calls.execute(checking_in("a"), key("a"))) == results[0]
+    finally:
+        calls.stop()
+    assert all(finding.ok is not False for finding in examine(tmp_path / "fleet.turnout"))
 
 
 # Over HTTP
