@@ -13,6 +13,7 @@ import pytest
 
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.errors import StoreError
+from turnout.scheduler.journal.events import EVENT_KINDS as stored_kinds
 from turnout.service import eventlog, events
 from waiting import LONGEST_WAIT, wait_until
 
@@ -225,3 +226,7 @@ def test_a_file_that_cannot_be_read_ends_the_stream(service: Service, monkeypatc
         monkeypatch.setattr(eventlog.EventLog, "state", fail)
         assert read_event(stream) == Event("trouble", {"error": "damaged"}, None)
         assert read_event(stream) is None
+
+
+def test_every_kind_of_event_is_documented() -> None:
+    assert set(events.EVENT_KINDS) == set(stored_kinds.values())

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from service.served import Service, served
+from service.served import Reply, Service, served
 from turnout.service.examples import ERRORS, EXAMPLES
 
 JSON = "application/json"
@@ -120,8 +120,15 @@ def test_a_service_accepts_every_body_and_answers_in_the_form_of_an_example(tmp_
             address = path.replace("{fleet}", fleet) + (title if method == "GET" else "")
             reply = service.send(method, address, body, role=role, fleet=fleet)
             assert reply.status == 200, (name, title, reply)
-            found_data = reply.body.decode() if name == "events" else reply.data
-            assert any(has_form(found_data, answer) for answer in examples.answers.values()), (name, found_data)
+            for answer in stream_events(reply) if name == "events" else [reply.data]:
+                assert any(has_form(answer, example) for example in examples.answers.values()), (name, answer)
+
+
+def stream_events(reply: Reply) -> list[dict[str, str]]:
+    """Returns the fields of each event of a stream that has ended."""
+    parts = reply.body.decode().split("\n\n")[:-1]
+    assert len(parts) > 1
+    return [dict(line.split(": ", 1) for line in part.split("\n")) for part in parts]
 
 
 def has_form(value: Any, example: Any) -> bool:

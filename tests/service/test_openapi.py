@@ -39,6 +39,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @SCHEMA.parametrize()  # type: ignore[untyped-decorator]
 @settings(max_examples=10 * TORTURE, suppress_health_check=list(HealthCheck))
 def test_every_answer_is_described(case: Any, service: Service) -> None:
+    if case.operation.path.endswith("/events"):  # a stream that waits for further events does not end
+        case.query = {**(case.query or {}), "follow": "false"}
     named = dict(case.path_parameters or {})
     turn = zlib.crc32(ascii((case.path_parameters, case.query, case.body)).encode())
     callers: list[tuple[str, str | None]] = [(fleet, "operator") for fleet in FLEETS]

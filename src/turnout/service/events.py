@@ -16,6 +16,8 @@ from turnout.service.answers import number
 from turnout.service.calls import FleetCalls
 from turnout.service.eventlog import BATCH
 
+#: The kinds of events that have a number of their own.
+EVENT_KINDS = ("joined", "retired", "forgotten", "amended", "closed", "filled")
 #: After how many seconds a stream ends: the caller opens it again, with a token that is checked then.
 STREAM_SECONDS = 600.0
 #: After how many seconds without an event a comment is sent, so that proxies keep the connection open.

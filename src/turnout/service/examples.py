@@ -160,9 +160,16 @@ EXAMPLES: Mapping[str, Examples] = {
     "history": Examples({"one turn": {"turns": [_ARRIVED], "of": 1}}),
     "events": Examples(
         {
-            "a closed round": 'id: 2\nevent: closed\ndata: {"round":1,"turns":[{"client":"phone-1","outcome":"arrived",'
-            '"seconds":12.5}]}\n\nid: 2\nevent: state\ndata: {"round":1,"is_open":false,"ready":false,"arrived":0,'
-            '"wanted":0}\n\n'
+            "a closed round": {
+                "id": "2",
+                "event": "closed",
+                "data": '{"round":1,"turns":[{"client":"phone-1","outcome":"arrived","seconds":12.5}]}',
+            },
+            "the state": {
+                "id": "2",
+                "event": "state",
+                "data": '{"round":1,"is_open":false,"ready":false,"arrived":0,"wanted":0}',
+            },
         }
     ),
 }

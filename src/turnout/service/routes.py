@@ -25,7 +25,7 @@ from turnout.service.answers import (
 )
 from turnout.service.calls import Answer, FleetCalls, GroupedCall, RequestKey
 from turnout.service.errors import DeniedError, UnknownFleetError
-from turnout.service.events import stream
+from turnout.service.events import EVENT_KINDS, stream
 from turnout.service.guard import JSON
 from turnout.service.tokens import Role
 
@@ -38,7 +38,22 @@ OPERATORS: tuple[Role, ...] = ("operator",)
 ROLES_FIELD = "x-roles"
 #: Where the roles of a route stand in the OpenAPI document.
 STREAM = "text/event-stream"
-STREAM_SCHEMA = {"schema": {"type": "string"}}
+STREAM_SCHEMA = {
+    "schema": {
+        "title": "Event",
+        "description": "The fields of each event; `data` is JSON.",
+        "type": "object",
+        "required": ["event", "data"],
+        "properties": {
+            "id": {
+                "type": "string",
+                "description": "The number of the event; that of the event before it for a state.",
+            },
+            "event": {"type": "string", "enum": [*EVENT_KINDS, "state", "stale", "trouble"]},
+            "data": {"type": "string"},
+        },
+    }
+}
 REFUSALS: Mapping[int, str] = {
     400: "The request is malformed.",
     401: "There is no token, or it is unknown, revoked or expired.",
