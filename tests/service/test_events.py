@@ -13,7 +13,7 @@ import pytest
 
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.errors import StoreError
-from turnout.scheduler.journal.events import EVENT_KINDS as stored_kinds
+from turnout.scheduler.journal.events import EVENT_KINDS as STORED_KINDS
 from turnout.service import eventlog, events
 from waiting import LONGEST_WAIT, wait_until
 
@@ -229,4 +229,4 @@ def test_a_file_that_cannot_be_read_ends_the_stream(service: Service, monkeypatc
 
 
 def test_every_kind_of_event_is_documented() -> None:
-    assert set(events.EVENT_KINDS) == set(stored_kinds.values())
+    assert set(events.EVENT_KINDS) == set(STORED_KINDS.values())
