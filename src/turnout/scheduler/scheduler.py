@@ -668,6 +668,8 @@ class Scheduler:
 
         Raises:
             StoreError: If the changes could not be committed.
+            InterruptedGroupError: If a call failed in the middle of a change, and the others cannot go on without it:
+                with `persist_statuses=False`, the calls share one snapshot. Repeat each in a group of its own.
         """
         with self._mutex:
             self._ensure_loaded()
