@@ -11,7 +11,7 @@ BUILT_FROM := pyproject.toml setup.py constraints.txt \
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check test-frameworks torture oldest bench results pictures mutants clean flower-simulation flower-async flower-deployment flower-existing-app nvflare-oldest nvflare-simulation nvflare-poc other-frameworks
+.PHONY: help setup demo test lint check test-frameworks torture oldest bench results pictures mutants clean flower-simulation flower-async flower-deployment flower-existing-app nvflare-oldest nvflare-simulation nvflare-poc other-frameworks service-demo
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -52,8 +52,8 @@ OTHERS = $(shell $(PYTHON) -c 'import sys; print("" if sys.version_info >= (3, 1
 test-frameworks: setup oldest nvflare-oldest $(OTHERS)  ## run complete applications of all frameworks, and the adapters with the oldest supported versions (15 min)
 	$(BIN)/python -m pytest -q -p no:benchmark -m framework tests
 
-torture: setup  ## kill the scheduler many more times than the tests do, and try other examples of every property (20 min)
-	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark tests/scheduler/test_found_faults.py tests/scheduler/test_interruptions.py tests/scheduler/test_faults.py tests/scheduler/test_every_policy.py tests/scheduler/slots/test_kills.py tests/store/test_kills.py
+torture: setup  ## kill the scheduler and the service many more times than the tests do, and try other examples of every property (20 min)
+	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark tests/scheduler/test_found_faults.py tests/scheduler/test_interruptions.py tests/scheduler/test_faults.py tests/scheduler/test_every_policy.py tests/scheduler/slots/test_kills.py tests/store/test_kills.py tests/service/test_kills.py
 	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark -m hypothesis --hypothesis-profile=search
 
 # turnout, with its compiled kernel, is imported from src; the environment has only the oldest Flower and pytest.
@@ -105,6 +105,9 @@ nvflare-simulation: setup  ## run fair selection in NVFlare's simulator; one cli
 
 nvflare-poc: setup  ## run an NVFlare server and clients as processes with TLS on this machine (2 min)
 	$(BIN)/python examples/nvflare/poc.py
+
+service-demo: setup  ## run the HTTP service, a server and twenty devices on this machine; one is killed, one lies (1 min)
+	$(BIN)/python examples/service/demo.py
 
 bench: setup  ## measure a round in units of a memory copy, and compare with reference implementations (needs 3 GB)
 	$(BIN)/turnout bench

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 from unittest.mock import patch
@@ -20,6 +21,8 @@ from turnout.simulator import PaperWorld
 START, PAUSE = 60.0, 20.0
 #: The part of the turns at the beginning that the figures leave out.
 WARM_UP = 0.1
+#: When the simulated time begins, by the wall clock.
+BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 #: The size of the model, in the unit of the bandwidth per second.
 MODEL_SIZE = 20.0
 
@@ -168,9 +171,12 @@ def play_devices(
 
 @contextmanager
 def simulated_clock() -> Iterator[Clock]:
-    """Replaces the monotonic clock of schedulers."""
+    """Replaces the clocks by which schedulers give turns: the monotonic one, and the wall clock."""
     time = Clock()
-    with patch("turnout.scheduler.clock.monotonic_seconds", lambda: time.now):
+    with (
+        patch("turnout.scheduler.clock.monotonic_seconds", lambda: time.now),
+        patch("turnout.scheduler.clock.now", lambda: (BEGINNING + timedelta(seconds=time.now)).isoformat()),
+    ):
         yield time
 
 

@@ -93,7 +93,7 @@ def test_the_readme_table_shows_the_figures_of_the_stored_results() -> None:
 def check_block(block: Block, folder: Path) -> None:
     """Executes, reads or parses a block, in the folder of its page."""
     match block.language:
-        case "python" if block.other_test:
+        case _ if block.other_test:
             assert block.page in (ROOT / block.other_test).read_text(), f"{block.other_test} does not run it"
         case "python" if block.reason:
             compile(block.text, block.page, "exec")

@@ -168,7 +168,9 @@ def test_the_documents_list_the_public_names_of_each_package(package: str) -> No
     assert documented_api()[package] == exported_by(package)
 
 
-@pytest.mark.parametrize("module", ["turnout.analysis.tuning", "turnout.kernel.cohort", "turnout.kernel.feasibility"])
+@pytest.mark.parametrize(
+    "module", ["turnout.analysis.tuning", "turnout.client", "turnout.kernel.cohort", "turnout.kernel.feasibility"]
+)
 def test_public_names_of_single_modules_exist(module: str) -> None:
     names = documented_api()[module]
     assert names

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from turnout.errors import (
     DatasetError,
     InfeasiblePromise,
+    InterruptedGroupError,
     KernelError,
     OfferError,
     PolicyCheckError,
@@ -105,6 +106,7 @@ __all__ = [
     "GivenTurn",
     "Guarantee",
     "InfeasiblePromise",
+    "InterruptedGroupError",
     "KernelError",
     "LateArrivals",
     "OfferError",

@@ -11,6 +11,7 @@ TurnoutError
  ├─ DatasetError            a dataset is missing or corrupt, or its download failed
  ├─ TrainingError           training stopped with an error
  ├─ StoreError              a store cannot be opened, read or written
+ │   └─ InterruptedGroupError   a call failed in a group of changes: nothing was stored, repeat each by itself
  └─ PolicyCheckError        check_policy found that a policy violates the contract
 """
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # it is needed for annotations only, and importing it takes m
 __all__ = [
     "DatasetError",
     "InfeasiblePromise",
+    "InterruptedGroupError",
     "KernelError",
     "OfferError",
     "PolicyCheckError",
@@ -138,6 +140,10 @@ class TrainingError(TurnoutError):
 
 class StoreError(TurnoutError):
     """A store cannot be opened, read or written."""
+
+
+class InterruptedGroupError(StoreError):
+    """A call failed in a group of changes, of which nothing was stored: each call can be repeated by itself."""
 
 
 class PolicyCheckError(TurnoutError, AssertionError):

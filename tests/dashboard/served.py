@@ -18,7 +18,6 @@ import uvicorn
 from scheduler.fleets import named
 from turnout.dashboard import app as app_module
 from turnout.dashboard import watch as watch_module
-from turnout.dashboard.connections import LIMITS, Limits
 from turnout.dashboard.serving import make_server
 from turnout.dashboard.sources.run import RunSource
 from turnout.dashboard.watch import Watch
@@ -26,6 +25,7 @@ from turnout.kernel.randomness import round_rng
 from turnout.scheduler import ClientStatus, Scheduler
 from turnout.simulator import RunPlan, play_into
 from turnout.store import RunStore
+from turnout.web.connections import LIMITS, Limits
 from waiting import LONGEST_WAIT, wait_until
 
 #: Poll interval in seconds, shorter than in production so that tests need not wait.

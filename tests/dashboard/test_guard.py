@@ -19,8 +19,9 @@ import pytest
 from dashboard.served import Served, served, small_fleet
 from dashboard.test_routes import ROUTES, assert_guarded
 from turnout.dashboard import serving
-from turnout.dashboard.guard import COOKIE, SHORTEST_TOKEN, check_token, is_loopback
+from turnout.dashboard.guard import COOKIE, SHORTEST_TOKEN, check_token
 from turnout.errors import SettingError, StoreError
+from turnout.web.hosts import is_loopback
 from waiting import LONGEST_WAIT
 
 TOKEN = "a-token-for-the-tests"

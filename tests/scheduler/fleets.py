@@ -44,6 +44,11 @@ def packed(scheduler: Scheduler) -> bytes:
     return pack_snapshot(scheduler.state())
 
 
+def packed_without_times(scheduler: Scheduler) -> bytes:
+    """Returns the same without when turns were given, which differs if the same is played twice."""
+    return pack_snapshot({key: value for key, value in scheduler.state().items() if key != "given"})
+
+
 def packed_from_disk(path: Path) -> bytes:
     """Returns the state as another process would load it now."""
     with Scheduler.open(path, read_only=True) as reader:

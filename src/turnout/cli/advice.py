@@ -11,7 +11,14 @@ from turnout.errors import SettingError, TurnoutError
 OPTIONS = {
     "run": "--run NUMBER selects a run",
     "port": "--host ADDRESS and --port NUMBER select another address",
+    "tokens": "turnout tokens create FLEET --role server creates one; --no-tokens serves only this machine without any",
+    "clients": "--client ID names a client; --clients FILE reads one id per line",
     "suite": "--suite traces plays recorded clients; omit --traces for other suites",
+}
+#: The command that makes what is missing.
+FILES = {
+    "token": "turnout tokens create FLEET --role server creates one",
+    "fleet": "turnout fleet create FLEET creates one",
 }
 #: Some problems are text; each phrase names a Python function or argument that the command line has too.
 PHRASES = {
@@ -32,6 +39,8 @@ def advice_for(error: TurnoutError) -> list[str]:
         advice.append(f"turnout fleet doctor {error.damaged} lists what is damaged")
     if isinstance(error, SettingError) and error.argument in OPTIONS:
         advice.append(OPTIONS[error.argument])
+    if error.argument in FILES:
+        advice.append(FILES[error.argument])
     if error.argument == "accept_older":
         advice.append(f"turnout fleet repair {error.damaged} --accept-older does so for a fleet")
     if error.argument == "run":

@@ -38,6 +38,8 @@ MODULES: Mapping[str, str] = {
     "data": "studies.data",
     "traces": "simulation.traces",
     "fleet": "live.fleet",
+    "serve": "live.serve",
+    "tokens": "live.tokens",
 }
 STYLE: Mapping[str, Any] = {
     "add_completion": False,

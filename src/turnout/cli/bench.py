@@ -27,6 +27,7 @@ from turnout.bench.oort import CLIENTS as OORT_CLIENTS
 from turnout.bench.oort import COHORT as OORT_COHORT
 from turnout.bench.oort import measure_oort
 from turnout.bench.paced_fleets import PACED_CONDITIONS
+from turnout.bench.service import CONNECTIONS, LEAST_RATIO, LOADS, PERCENTILES, measure_service
 from turnout.bench.slots import MOST_READS, measure_decision, measure_server
 from turnout.bench.sweeping import MAX_SECONDS, ROUNDS, measure_sweep
 from turnout.bench.year import YEAR, measure_year
@@ -391,6 +392,53 @@ def dashboard(
         f"{figures.cached_answers[slowest]:.3f} s.\n"
         f"The server uses {figures.memory_bytes / 1e6:,.0f} MB of memory."
     )
+
+
+@bench.command()
+def service(
+    clients: ClientsOption = MILLION,
+    calls: Annotated[int, typer.Option(min=10, help="Number of calls of each kind in each repetition.")] = 5000,
+    connections: Annotated[int, typer.Option(min=1, help="Number of connections at the same time.")] = CONNECTIONS,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of repetitions; the median is shown.")] = 5,
+    json: JsonOption = False,
+) -> None:
+    """Measure check-ins and reports over HTTP, each on disk before it is answered, against an empty endpoint.
+
+    All are sent by another process to one `turnout serve`, in turns. Most devices that check in are asked to wait, as
+    in a fleet with far more clients than slots.
+
+    Example: turnout bench service --clients 10000 --calls 1000
+    """
+    with progress_bar() as progress:
+        task = progress.add_task("", total=repeats + 2)
+
+        def watch(step: str) -> None:
+            progress.update(task, description=step, advance=1)
+
+        figures = measure_service(clients=clients, calls=calls, repeats=repeats, connections=connections, watch=watch)
+    if json:
+        targets = [
+            {"target": name, "figure": figures.loads[name].ratio, "least": LEAST_RATIO, "met": figures.loads[name].met}
+            for name in LOADS[1:]
+        ]
+        print_json({**asdict(figures), "targets": targets})
+        return
+    table = Table(
+        title=f"{figures.clients:,} registered clients, {figures.connections} connections, synchronous commits"
+    )
+    for heading in ("request", "per second", "/ empty", "at least", "", *(f"{percent} %" for percent in PERCENTILES)):
+        table.add_column(heading, justify="left" if heading == "request" else "right")
+    for name, load in figures.loads.items():
+        is_target = name in LOADS[1:]
+        table.add_row(
+            name,
+            f"{load.per_second:,.0f}",
+            f"{load.ratio:.2f}",
+            f"{LEAST_RATIO:g}" if is_target else "",
+            ("met" if load.met else "[red]not met[/red]") if is_target else "",
+            *(f"{load.milliseconds[percent]:,.1f} ms" for percent in PERCENTILES),
+        )
+    Console().print(table)
 
 
 @bench.command()

@@ -16,7 +16,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
-from turnout.dashboard.connections import LIMITS, Limits
 from turnout.dashboard.files import page_files
 from turnout.dashboard.guard import METHODS, Guard, is_authorized
 from turnout.dashboard.sources.base import Source
@@ -25,6 +24,8 @@ from turnout.dashboard.views.common import json_number
 from turnout.dashboard.watch import Watch
 from turnout.errors import ReportError, StoreError, TurnoutError
 from turnout.version import __version__
+from turnout.web.connections import LIMITS, Limits
+from turnout.web.prometheus import MEDIA_TYPE
 
 STREAM_POLL_SECONDS = 0.25  # interval between two checks of the version, for each open stream
 KEEPALIVE_SECONDS = 15.0  # prevents proxies from closing idle connections
@@ -55,12 +56,25 @@ class ResponseCache:
             self._bodies.popitem(last=False)
 
 
-def make_app(watch: Watch, *, token: str | None = None, limits: Limits = LIMITS) -> FastAPI:
-    """Returns the application that serves the watched store."""
+def make_app(
+    watch: Watch,
+    *,
+    token: str | None = None,
+    accepts: Callable[[str], bool] | None = None,
+    limits: Limits = LIMITS,
+) -> FastAPI:
+    """Returns the application that serves the watched store.
+
+    Args:
+        watch: Follows the store.
+        token: The only token that gives access.
+        accepts: Returns whether a token gives access, if there are several.
+        limits: The limits of headers.
+    """
     app = FastAPI(title="turnout", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     latencies, cache = system.Latencies(), ResponseCache()
     route = partial(app.api_route, methods=list(METHODS))
-    app.add_middleware(Guard, token=token, limits=limits)
+    app.add_middleware(Guard, token=token, accepts=accepts, limits=limits)
 
     def respond(name: str, run: int | None, view: Callable[..., dict[str, Any]], **arguments: Any) -> Response:
         """Computes a view under the lock of the watch, or returns the cached response of the same version."""
@@ -160,7 +174,7 @@ def make_app(watch: Watch, *, token: str | None = None, limits: Limits = LIMITS)
                 text = system.metrics(watch, source)
         except StoreError:  # turnout_up reports it
             text = system.metrics(watch, None)
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(text, media_type=MEDIA_TYPE)
 
     @route("/healthz")
     def healthz(request: Request) -> JSONResponse:

@@ -3,54 +3,27 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import logging
-import re
+from collections.abc import Callable
 from urllib.parse import parse_qs
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from turnout.dashboard.connections import LIMITS, Limits
 from turnout.errors import SettingError
+from turnout.web.connections import LIMITS, Limits
+from turnout.web.headers import add_security_headers, refuse_large_headers
+from turnout.web.hosts import is_loopback, names_loopback
 
 log = logging.getLogger("turnout.dashboard")
 COOKIE = "turnout_token"
 SHORTEST_TOKEN = 12
-#: Plotly needs inline styles; inline scripts are forbidden.
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
-    "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
 METHODS = ("GET", "HEAD")
 #: Paths that are answered without a token, for monitors and load balancers; their responses reveal nothing then.
 PUBLIC = ("/healthz",)
 _AUTHORIZED = "turnout.authorized"
-_HOST = re.compile(r"(\[[^\[\]]+\]|[^:\[\]]+)(?::\d+)?")
-
-
-def is_loopback(host: str) -> bool:
-    """Returns whether a host name or address is a loopback address, which only this machine can reach.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
-    (True, True, True, False)
-    """
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def check_token(host: str, token: str | None) -> None:
@@ -67,11 +40,26 @@ def is_authorized(scope: Scope) -> bool:
 
 
 class Guard:
-    """ASGI middleware: checks the method, the Host header and the token, and adds security headers to responses."""
+    """ASGI middleware: checks the method, the Host header and the token, and adds security headers to responses.
 
-    def __init__(self, app: ASGIApp, *, token: str | None, limits: Limits = LIMITS) -> None:
+    Args:
+        app: The dashboard.
+        token: The only token that gives access.
+        accepts: Returns whether a token gives access, if there are several. Without either, only this machine has
+            access.
+        limits: The limits of headers.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        token: str | None,
+        accepts: Callable[[str], bool] | None = None,
+        limits: Limits = LIMITS,
+    ) -> None:
         self._app, self._limits = app, limits
-        self._token = None if token is None else token.encode()
+        self._accepts = accepts if token is None else _comparison(token)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuses the request or passes it to the application."""
@@ -84,11 +72,7 @@ class Guard:
         async def with_headers(message: Message) -> None:
             nonlocal started
             started = True
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
-                headers.setdefault("cache-control", "no-store")
+            add_security_headers(message)
             await send(message)
 
         refusal = self._refusal(scope)
@@ -103,24 +87,13 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        size = sum(len(name) + len(value) for name, value in headers.raw)
-        size += len(scope.get("raw_path") or b"") + len(scope["query_string"])
-        if size > self._limits.header_bytes or len(headers.raw) > self._limits.headers:
-            return JSONResponse(
-                {
-                    "error": f"a request must have at most {self._limits.headers} headers and "
-                    f"{self._limits.header_bytes:,} bytes: remove cookies"
-                },
-                431,
-                headers={"connection": "close"},
-            )
+        if (too_large := refuse_large_headers(scope, self._limits)) is not None:
+            return too_large
         if scope["method"] not in METHODS:
             allowed = {"allow": ", ".join(METHODS)}
             return JSONResponse({"error": "this dashboard is read-only: use GET or HEAD"}, 405, headers=allowed)
-        if self._token is None:
-            # Prevents DNS rebinding: a foreign name may resolve to this machine, but the browser sends it as the Host.
-            name = _HOST.fullmatch(headers.get("host", ""))
-            if name is None or not is_loopback(name[1]):
+        if self._accepts is None:
+            if not names_loopback(headers.get("host", "")):  # prevents DNS rebinding
                 return JSONResponse(
                     {"error": "this dashboard accepts only localhost or 127.0.0.1 as the host name"}, 421
                 )
@@ -130,7 +103,7 @@ class Guard:
         if scope["path"] == "/" and token and self._is_token(token):
             response = RedirectResponse("/", 303)
             response.set_cookie(
-                _cookie_of(scope), token, httponly=True, samesite="strict", path="/", secure=_is_encrypted(headers)
+                _cookie_of(scope), token, httponly=True, samesite="strict", path="/", secure=_is_encrypted(scope)
             )
             return response
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
@@ -146,8 +119,14 @@ class Guard:
         return JSONResponse({"error": f"{message}…, or send it as a bearer token"}, 401)
 
     def _is_token(self, token: str) -> bool:
-        assert self._token is not None
-        return hmac.compare_digest(token.encode("utf-8", "surrogateescape"), self._token)
+        assert self._accepts is not None
+        return self._accepts(token)
+
+
+def _comparison(token: str) -> Callable[[str], bool]:
+    """Returns a function that compares texts with a token in constant time."""
+    secret = token.encode()
+    return lambda text: hmac.compare_digest(text.encode("utf-8", "surrogateescape"), secret)
 
 
 def _cookie_of(scope: Scope) -> str:
@@ -155,6 +134,6 @@ def _cookie_of(scope: Scope) -> str:
     return f"{COOKIE}_{(scope.get('server') or ('', 0))[1]}"
 
 
-def _is_encrypted(headers: Headers) -> bool:
-    """Returns whether a reverse proxy received the request over TLS."""
-    return headers.get("x-forwarded-proto", "") == "https"
+def _is_encrypted(scope: Scope) -> bool:
+    """Returns whether the server, or a reverse proxy, received the request over TLS."""
+    return scope.get("scheme") == "https" or Headers(scope=scope).get("x-forwarded-proto", "") == "https"

@@ -13,11 +13,12 @@ from urllib.parse import quote
 import uvicorn
 
 from turnout.dashboard.app import make_app
-from turnout.dashboard.connections import LIMITS, Limits, protocol_with
 from turnout.dashboard.files import page_files
-from turnout.dashboard.guard import check_token, is_loopback
+from turnout.dashboard.guard import check_token
 from turnout.dashboard.watch import Watch
-from turnout.errors import SettingError
+from turnout.web.connections import LIMITS, Limits, protocol_with
+from turnout.web.hosts import is_loopback
+from turnout.web.listening import address_of, listen
 
 PORT = 8484
 
@@ -45,7 +46,7 @@ def serve(
     page_files()  # fails early if Plotly is missing
     watch = Watch(path)
     try:
-        with _listen(host, port) as listener:
+        with listen(host, (PORT, 0) if port is None else (port,)) as listener:
             watch.start()
             server = make_server(watch, token)
             announce(_url(listener, generated))
@@ -83,29 +84,5 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def _listen(host: str, port: int | None) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    candidates = (PORT, 0) if port is None else (port,)
-    for index, candidate in enumerate(candidates):
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host.strip("[]"), candidate))
-            listener.listen(128)
-        except OSError as error:
-            listener.close()
-            if index + 1 < len(candidates):
-                continue
-            raise SettingError(
-                f"cannot listen on {host} port {candidate} ({error.strerror or error}): pass another host or port",
-                argument="port",
-            ) from error
-        else:
-            return listener
-    raise AssertionError("unreachable")
-
-
 def _url(listener: socket.socket, token: str | None) -> str:
-    host, port = listener.getsockname()[:2]
-    name = f"[{host}]" if ":" in host else host
-    return f"http://{name}:{port}/{'' if token is None else f'?token={quote(token)}'}"
+    return f"{address_of(listener)}/{'' if token is None else f'?token={quote(token)}'}"

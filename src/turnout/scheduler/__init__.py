@@ -8,7 +8,9 @@ from turnout.scheduler.audit.certify import certify
 from turnout.scheduler.audit.doctor.doctor import Finding, examine
 from turnout.scheduler.audit.explain import explain_closed_round
 from turnout.scheduler.features import PAPER_FEATURES, ClientStatus, Feature, Features, FleetStatus, Statuses
+from turnout.scheduler.identifiers import check_client_id
 from turnout.scheduler.journal.amendments import Amendment
+from turnout.scheduler.journal.answers import StoredAnswer
 from turnout.scheduler.journal.backup import back_up_fleet
 from turnout.scheduler.journal.ended import RecordedTurn
 from turnout.scheduler.journal.events import FleetEvent, LateTime, RecordedRound
@@ -84,12 +86,14 @@ __all__ = [
     "SlotFleet",
     "StaleError",
     "Statuses",
+    "StoredAnswer",
     "Summary",
     "Turn",
     "Wait",
     "WriterFigures",
     "back_up_fleet",
     "certify",
+    "check_client_id",
     "doubled_closes",
     "examine",
     "explain_closed_round",

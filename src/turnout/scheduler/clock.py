@@ -17,6 +17,11 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
+def wall_seconds(wall: str) -> float:
+    """Returns a time of the wall clock in ISO format as seconds since 1970."""
+    return datetime.fromisoformat(wall).timestamp()
+
+
 def monotonic_seconds() -> float:
     """Returns the seconds of the monotonic clock. Callers look it up in this module, so that tests can replace it."""
     return time.monotonic()

@@ -76,7 +76,6 @@ def record(journal: Journal, outcomes: Sequence[Outcome], late_window: int) -> l
     is_new = []
     with journal.writing() as changes:
         opened = journal.open_round_number()
-        closed = journal.last_closed_round()
         in_open: dict[str, Turn] = {}
         if opened is not None and len(outcomes) > 1:
             in_open = journal.turns_of_clients([outcome.client for outcome in outcomes], opened)
@@ -92,6 +91,7 @@ def record(journal: Journal, outcomes: Sequence[Outcome], late_window: int) -> l
             if turn.round == opened or journal.is_open(turn.round):
                 updated = _updated_open_turn(turn, outcome, at)
             else:
+                closed = journal.last_closed_round()
                 updated = _updated_closed_turn(turn, outcome, closed, late_window, at)
             is_new.append(updated is not None)
             if updated is not None:

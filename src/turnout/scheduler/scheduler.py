@@ -16,7 +16,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from turnout.errors import OfferError, ReportError, SettingError, StoreError
+from turnout.errors import InterruptedGroupError, OfferError, ReportError, SettingError, StoreError
 from turnout.kernel.arrays import BoolArray, IntArray, as_number
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.rounds import RoundRecord, Selection
@@ -29,6 +29,7 @@ from turnout.scheduler.clock import now
 from turnout.scheduler.features import PAPER_FEATURES, Features, FleetStatus, Status, Statuses
 from turnout.scheduler.identifiers import as_round, check_client_id, check_client_ids
 from turnout.scheduler.journal.amendments import Amendment, amendments, write_amendment
+from turnout.scheduler.journal.answers import StoredAnswer
 from turnout.scheduler.journal.events import decode_event, event_to_dict
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.reader import StaleError
@@ -83,8 +84,9 @@ class Scheduler:
         self._loaded: FleetState | None = None  # None while it is changed, and after a change that failed
         self._warnings = FleetWarnings(journal.path)
         self._refused = 0
-        self._check_ins = CheckIns(settings.status_ttl, settings.concurrency or 1)
-        self._waiting = Waiting(self._check_ins)
+        self._is_grouping = self._owes_snapshot = False
+        self._last_server = (settings, features, SlotServer(journal, settings, features))
+        self._reset_check_ins()
         if not journal.read_only:
             for notice in self.notices():
                 log.warning("%s: %s", journal.path, notice)
@@ -226,6 +228,7 @@ class Scheduler:
         reported. If the caller stops before the last step, the rest is removed when the fleet is opened again.
         """
         with self._mutex:
+            self._refuse_in_group("forget")
             self._refuse_while_open("forget a client")
             row = self._row(client)
             self._refuse_while_training(row, "forget")
@@ -261,10 +264,12 @@ class Scheduler:
 
         Args:
             features: The new features of the clients.
-            changes: `deadline`, `overcommit`, `allow_infeasible`, `keep_rounds`, `keep_offers` and `persist_statuses`,
-                which `SchedulerSettings` documents; and `cohort_size`, `guaranteed_rate`, `tolerance` and
-                `speed_weight` of the policy. In a wrapper, they belong to the policy inside that has them. With the
-                policy `quota`, `groups` is a mapping from client ids to groups; other clients keep theirs.
+            changes: `deadline`, `overcommit`, `allow_infeasible`, `keep_rounds`, `keep_offers`, `persist_statuses`,
+                and with a `concurrency` `status_ttl`, `max_staleness`, `buffer`, `window_goal`, `window_seconds`,
+                `min_available` and `rest_seconds`, which `SchedulerSettings` documents; and `cohort_size`,
+                `guaranteed_rate`, `tolerance` and `speed_weight` of the policy. In a wrapper, they belong to the policy
+                inside that has them. With the policy `quota`, `groups` is a mapping from client ids to groups; other
+                clients keep theirs.
 
         Raises:
             ReportError: If a round is open.
@@ -501,6 +506,8 @@ class Scheduler:
 
         Args:
             statuses: The available clients, as for `choose`; those that are training may be among them.
+
+        With `min_available`, nobody is given a turn while fewer clients are there; `window_seconds` has no effect here.
         """
         with self._mutex:
             self._need_slots("fill")
@@ -512,9 +519,10 @@ class Scheduler:
     def check_in(self, client: str, status: Status = None) -> GivenTurn | Wait:
         """Answers a device that asks for work, in a fleet with a `concurrency`: its turn, or when to ask again.
 
-        The check-in is kept for `status_ttl` seconds. The free slots are filled among all check-ins that are kept. So
-        a call may give turns to other clients as well: each is returned when its client checks in again. A client that
-        is training gets its turn again, in case the answer was lost. A new client joins the fleet.
+        The check-in is kept for `status_ttl` seconds. The free slots are filled among all check-ins that are kept; with
+        `window_seconds`, when enough of them were gathered. So a call may give turns to other clients as well: each is
+        returned when its client checks in again. A client that is training gets its turn again, in case the answer was
+        lost. A new client joins the fleet.
 
         Args:
             client: The id of the client.
@@ -533,15 +541,17 @@ class Scheduler:
             row = len(self._fleet.ids) if joined else self._row(client)
             if joined or not self._fleet.counters.retired[row]:
                 self._check_ins.add(client, row, resolved[client])
+            hold = None
             try:
                 if joined or not self._server.has_nothing_to_do(self._memory):
-                    self._fill(Offered({}, joined, self._check_ins.statuses(client), self._awaited()))
+                    kept = self._check_ins.statuses(client)
+                    hold = self._fill(Offered({}, joined, kept, self._awaited(), self._check_ins.waited)).hold
             except BaseException:
                 self._check_ins.remove(client, row)  # a new client may not have joined
                 raise
             turn = self._turn_of_row(row)
             if turn is None:
-                return self._waiting.answer(self._slot_fleet, client)
+                return self._waiting.answer(self._slot_fleet, client, hold)
             self._check_ins.remove(client, row)
             return self._given(turn)
 
@@ -554,7 +564,8 @@ class Scheduler:
 
     def _fill(self, offered: Offered) -> Filled:
         with self._changing() as memory:
-            filled = self._server.fill(memory, offered, self._refused)
+            filled = self._server.fill(memory, offered, self._refused, defers=self._is_grouping)
+            self._owes_snapshot |= self._is_grouping and self._server.is_snapshot_due(memory)
         self._check_ins.count(filled.flights, filled.event.ended)
         for flight in filled.flights:
             self._check_ins.remove(self._fleet.ids[flight.row], flight.row)
@@ -565,6 +576,7 @@ class Scheduler:
             decision=self._fleet.round,
             given=len(filled.flights),
             ended=len(filled.event.ended),
+            **({} if filled.hold is None else {"hold": filled.hold.why}),
         )
         if filled.flights:
             self._warnings.after_round(self._fleet, self._settings)
@@ -572,7 +584,11 @@ class Scheduler:
 
     @property
     def _server(self) -> SlotServer:
-        return SlotServer(self._journal, self._settings, self._features)
+        settings, features, server = self._last_server
+        if settings is not self._settings or features is not self._features:
+            server = SlotServer(self._journal, self._settings, self._features)
+            self._last_server = (self._settings, self._features, server)
+        return server
 
     @property
     def _slot_fleet(self) -> SlotFleet:
@@ -638,6 +654,57 @@ class Scheduler:
                 changes.drop_open_round(opened.round)
                 changes.drop_offer(opened.round)
                 changes.drop_turns(opened.round)
+
+    # Many calls at once
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Opens a block whose changes are committed together when it ends: many calls, one flush to disk.
+
+        What a call inside returns is in the file only when the block has ended: do not pass it on before. A call that
+        raises an error changes nothing, and the next ones go on. If the block is left by an exception, or the commit
+        fails, nothing of it is in the file. Other threads wait until the block ends. `forget` and `compact` cannot be
+        called inside.
+
+        Raises:
+            StoreError: If the changes could not be committed.
+            InterruptedGroupError: If a call failed in the middle of a change, and the others cannot go on without it:
+                with `persist_statuses=False`, the calls share one snapshot. Repeat each in a group of its own.
+        """
+        with self._mutex:
+            self._ensure_loaded()
+            try:
+                with self._journal.grouping():
+                    self._is_grouping = True
+                    try:
+                        yield
+                        self._write_owed_snapshot()
+                    finally:
+                        self._is_grouping = self._owes_snapshot = False
+            except BaseException:
+                self._loaded = None  # it may contain changes that were not committed
+                self._reset_check_ins()  # those of clients that have not joined after all are among them
+                raise
+
+    def _write_owed_snapshot(self) -> None:
+        """Writes the snapshot that calls of a group have left to its end, so that they share one."""
+        if self._owes_snapshot:
+            memory = self._memory
+            with self._journal.writing() as changes:
+                write_snapshot(changes, self._settings, memory, self._journal.last_event())
+
+    def stored_answer(self, key: bytes) -> StoredAnswer | None:
+        """Returns what a service answered to the request with this key; None if nothing is stored."""
+        with self._mutex:
+            return self._journal.answer(key)
+
+    def store_answer(self, answer: StoredAnswer) -> None:
+        """Stores what a service answers to a request; call it in the `group` in which the request is executed.
+
+        It is kept for a day, unless there are very many, and until a client is forgotten whose id it contains.
+        """
+        with self._mutex, self._journal.writing() as changes:
+            changes.put_answer(answer)
 
     # Queries
 
@@ -788,6 +855,7 @@ class Scheduler:
         unused parts of the file.
         """
         with self._mutex:
+            self._refuse_in_group("compact")
             self._refuse_while_open("compact the file")
             while self._journal.redact():  # a client whose forgetting was interrupted
                 pass
@@ -825,8 +893,11 @@ class Scheduler:
 
     def _ensure_loaded(self) -> FleetState:
         if self._loaded is None:
+            if self._owes_snapshot:  # the events of the group alone do not contain what was learned from statuses
+                raise InterruptedGroupError(f"a call failed while a group of changes of {self.path} was written: retry")
             self._journal.reset()
             self._read_settings()
+            self._check_ins.ttl = self._settings.status_ttl
             self._loaded = load(self._journal, self._settings, self._features)
         return self._loaded
 
@@ -836,6 +907,11 @@ class Scheduler:
         self._settings = SchedulerSettings.from_dict(stored)
         if stored["features"] == _stored(self._amended_features):
             self._features = self._amended_features
+
+    def _reset_check_ins(self) -> None:
+        """Drops all check-ins: devices check in again, as they were asked."""
+        self._check_ins = CheckIns(self._settings.status_ttl, self._settings.concurrency or 1)
+        self._waiting = Waiting(self._check_ins)
 
     @contextmanager
     def _changing(self) -> Iterator[FleetState]:
@@ -910,6 +986,10 @@ class Scheduler:
     def _refuse_while_open(self, what: str) -> None:
         if self._opened is not None:
             raise ReportError(f"round {self._opened.round} is open: close or abandon it before you {what}")
+
+    def _refuse_in_group(self, method: str) -> None:
+        if self._is_grouping:
+            raise SettingError(f"{method} writes more than one transaction: call it outside of a group")
 
     def _refuse_while_training(self, row: int, what: str) -> None:
         turn = next((number for number, flight in self._memory.flights.items() if flight.row == row), None)

@@ -23,7 +23,15 @@ FORMER_NAMES = {"rest_after": "backoff_after"}
 STORED_NAMES = {"backoff_after": "rest_after"}
 
 #: The settings that need a concurrency.
-OF_SLOTS = ("status_ttl", "max_staleness", "buffer")
+OF_SLOTS = (
+    "status_ttl",
+    "max_staleness",
+    "buffer",
+    "window_goal",
+    "window_seconds",
+    "min_available",
+    "rest_seconds",
+)
 
 
 class SchedulerOptions(TypedDict, total=False):
@@ -50,6 +58,10 @@ class SchedulerOptions(TypedDict, total=False):
     status_ttl: float
     max_staleness: float | None
     buffer: int | None
+    window_goal: int | None
+    window_seconds: float | None
+    min_available: int
+    rest_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +107,14 @@ class SchedulerSettings:
             are given no turn, unless they are half as far behind their guarantee as they may be, or nobody else is
             there. None: no limit. Only with a `concurrency` and a `buffer`.
         buffer: The number of updates from which your server makes a version of the model, for `max_staleness`.
+        window_goal: With `window_seconds`: the number of waiting devices from which `check_in` gives turns at once.
+            None: it gives none before the time is over.
+        window_seconds: How long `check_in` gathers devices, from the first that waits, before it fills slots from
+            them; at most `status_ttl`. None: it fills a free slot at once. Only with a `concurrency`.
+        min_available: The number of clients that must be available, wait as they were asked, or train, for any turn to
+            be given. Only with a `concurrency`.
+        rest_seconds: A client is given at most one turn in this time, measured from the start of its last turn. It
+            earns nothing while it rests, except while it trains. None: no rest. Only with a `concurrency`.
     """
 
     policy: str = DEFAULT_POLICY
@@ -117,6 +137,10 @@ class SchedulerSettings:
     status_ttl: float = 60.0
     max_staleness: float | None = None
     buffer: int | None = None
+    window_goal: int | None = None
+    window_seconds: float | None = None
+    min_available: int = 1
+    rest_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.settings, Mapping):
@@ -157,6 +181,7 @@ class SchedulerSettings:
                 as_number("max_staleness", self.max_staleness, SettingError, above=0)
                 if self.buffer is None:
                     raise SettingError("max_staleness needs a buffer: the number of updates that make a version")
+            self._check_rules()
             if self.overcommit != 1:
                 raise SettingError("overcommit needs rounds: leave it out if the fleet has a concurrency")
         refuse_functions(self.settings)
@@ -166,6 +191,25 @@ class SchedulerSettings:
             raise SettingError(
                 f"settings are stored as JSON and must be finite numbers, strings, lists or mappings: {error}"
             ) from error
+
+    def _check_rules(self) -> None:
+        """Checks the rules by which turns are held back in a fleet with a concurrency."""
+        object.__setattr__(self, "min_available", as_count("min_available", self.min_available, SettingError))
+        if self.rest_seconds is not None:
+            as_number("rest_seconds", self.rest_seconds, SettingError, above=0, most=LARGEST_TIME)
+        if self.window_seconds is not None:
+            as_number("window_seconds", self.window_seconds, SettingError, above=0)
+            if self.window_seconds > self.status_ttl:
+                raise SettingError(
+                    f"window_seconds must be at most status_ttl, {self.status_ttl:g}, got {self.window_seconds:g}: a "
+                    "check-in is kept for no longer"
+                )
+        if self.window_goal is not None:
+            object.__setattr__(self, "window_goal", as_count("window_goal", self.window_goal, SettingError))
+            if self.window_seconds is None:
+                raise SettingError(
+                    "window_goal needs window_seconds: otherwise, devices would wait for as long as too few come"
+                )
 
     @property
     def round_retention(self) -> Retention | None:

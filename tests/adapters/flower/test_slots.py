@@ -167,6 +167,40 @@ def test_strategies_that_compare_updates_with_the_model_get_the_current_one(
     assert weights(result.arrays) == pytest.approx([plain], rel=0.001)
 
 
+class Skipping(AsyncSpy):
+    """Makes no model of the updates of its second version."""
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        return (None if server_round == 2 else arrays), metrics
+
+
+def test_a_version_that_leaves_the_model_unchanged_makes_no_update_older(open_fleet: OpenFleet) -> None:
+    """While the slow client trains, two versions end, but only the first of them changes the model."""
+    grid = InProcessGrid(named_nodes(2, [1.0, 2.5]))
+    result = start(open_fleet(**SLOTS), grid, Skipping(), buffer=1, versions=3)
+    staleness = [result.train_metrics_clientapp[number]["turnout-max-staleness"] for number in (1, 2, 3)]
+    assert staleness == [0, 0, 1]
+    assert weights(result.arrays) == pytest.approx([step_of(0, 1) + 2**-0.5 * step_of(1, 1)])
+
+
+def test_a_strategy_that_has_sent_the_current_model_is_not_configured_again(open_fleet: OpenFleet) -> None:
+    spy, grid = AsyncSpy(), InProcessGrid(named_nodes(3))
+    start(open_fleet(**{**SLOTS, "concurrency": 1}), grid, spy, versions=6)
+    assert spy.configured == [1, 2, 3, 4, 5, 6]
+    assert len(grid.sent("train")) == 6
+
+
+def test_a_strategy_that_has_not_sent_the_current_model_is_configured_with_it_before_it_aggregates(
+    open_fleet: OpenFleet,
+) -> None:
+    """Two replies arrive together, and each makes a version: nothing is sent between the two."""
+    spy, grid = AsyncSpy(), InProcessGrid(named_nodes(2))
+    start(open_fleet(**SLOTS), grid, spy, buffer=1, versions=2)
+    assert len(grid.sent("train")) == 1
+    assert spy.configured == [1, 2]
+
+
 def test_numbers_without_a_difference_are_those_of_the_client() -> None:
     def record(**arrays: Any) -> ArrayRecord:
         return ArrayRecord({name: Array(np.asarray(values)) for name, values in arrays.items()})
@@ -250,6 +284,16 @@ def test_a_fleet_that_only_fails_ends_the_run_which_can_be_resumed(open_fleet: O
     assert list(result.train_metrics_clientapp) == list(range(1, 21))
 
 
+def test_a_version_ends_after_ten_failures_in_a_row_also_after_a_version_that_ended_so(open_fleet: OpenFleet) -> None:
+    """With one slot, failures come one at a time: the count of each version begins with none."""
+    scheduler, grid = open_fleet(**{**SLOTS, "concurrency": 1}, backoff_after=99), InProcessGrid(named_nodes(3))
+    for node in grid.nodes.values():
+        node.trouble = "raises"
+    with pytest.raises(TrainingError, match="5 rounds in a row have failed"):
+        start(scheduler, grid, versions=20)
+    assert [kind for _, kind in all_turns(scheduler)] == ["failed"] * 50
+
+
 def test_a_version_does_not_wait_longer_than_the_timeout_for_its_updates(open_fleet: OpenFleet, clock: Clock) -> None:
     spy, scheduler = AsyncSpy(), open_fleet(**SLOTS)
     begun = clock.now
@@ -293,6 +337,18 @@ def test_without_nodes_the_server_waits_for_them(open_fleet: OpenFleet, clock: C
 
     result = start(scheduler, grid, versions=6, timeout=100, evaluate_fn=after(3, vanish))
     assert list(result.train_metrics_clientapp) == list(range(1, 7))
+
+
+def test_a_version_in_which_nobody_is_asked_and_nobody_answers_is_empty(open_fleet: OpenFleet, clock: Clock) -> None:
+    """Both clients rest after their first turn."""
+    scheduler = open_fleet(**{**SLOTS, "concurrency": 1}, rest_seconds=1e6)
+    spy, begun = AsyncSpy(), clock.now
+    result = start(scheduler, InProcessGrid(named_nodes(2)), spy, versions=4, timeout=20)
+    assert spy.configured == [1, 2]
+    arrived = {number: metrics["turnout-arrived"] for number, metrics in result.train_metrics_clientapp.items()}
+    assert arrived == {1: 1, 2: 1, 3: 0, 4: 0}
+    assert clock.now - begun >= 40
+    assert weights(result.arrays) == pytest.approx([step_of(0, 1) + step_of(1, 2)])
 
 
 # Evaluation

@@ -1,10 +1,10 @@
 """Fills the slots of a fleet in child processes that kill themselves before some write, until enough turns were given.
 
-    python killed_filler.py FLEET TURNS SEED FIRST LAST [check-in]
+    python killed_filler.py FLEET TURNS SEED FIRST LAST [check-in | rules]
 
 Each child goes on where the one before was killed. The moments are drawn between the writes FIRST and LAST of a child.
-With check-in, devices check in by themselves instead. Prints as JSON how many children were killed, and every turn that
-`fill`, or `check_in`, returned to one of them.
+With check-in, devices check in by themselves instead; with rules, in a fleet that gathers them and lets them rest.
+Prints as JSON how many children were killed, and every turn that `fill`, or `check_in`, returned to one of them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import json
 import os
 import random
 import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from killing import Writes
@@ -20,6 +23,16 @@ from turnout.scheduler import ClientStatus, GivenTurn, Scheduler
 
 CLIENTS, SLOTS = 9, 3
 OPTIONS = {"concurrency": SLOTS, "settings": {"guaranteed_rate": "1/12", "tolerance": 1.0, "paid": "chosen"}}
+
+NO_RULES: Mapping[str, float] = {"status_ttl": 0.05}
+#: Times are short, so that a test lasts for seconds; on a slow machine, the rules only hold less back.
+RULES: Mapping[str, float] = {
+    "status_ttl": 60.0,
+    "window_goal": 3,
+    "window_seconds": 0.02,
+    "min_available": 2,
+    "rest_seconds": 0.05,
+}
 
 
 def play(path: str, turns: int, log: int | None = None) -> Scheduler:
@@ -44,12 +57,12 @@ def play(path: str, turns: int, log: int | None = None) -> Scheduler:
             raise AssertionError(f"nobody trains after decision {decision}")
 
 
-def serve(path: str, turns: int, log: int | None = None) -> Scheduler:
+def serve(path: str, turns: int, log: int | None = None, rules: Mapping[str, float] = NO_RULES) -> Scheduler:
     """Answers devices that check in, in turn, until this many turns were given; then all turns are reported.
 
     What a kill leaves depends on its moment, because check-ins are not in the file.
     """
-    scheduler = Scheduler.open(path, **OPTIONS, status_ttl=0.05)  # type: ignore[arg-type]
+    scheduler = Scheduler.open(path, **OPTIONS, **rules)  # type: ignore[arg-type]
     call = scheduler.round
     while scheduler.round < turns:
         call += 1
@@ -61,6 +74,8 @@ def serve(path: str, turns: int, log: int | None = None) -> Scheduler:
                 os.write(log, f"{answer.id} {answer.client}\n".encode())
             if call % 5:
                 report(scheduler, answer.id, client)
+        elif "rest_seconds" in rules:
+            time.sleep(min(answer.seconds, 0.005))  # the rules are about time, so the number of calls must not limit it
     for turn in scheduler.in_flight():
         report(scheduler, turn.id, turn.client)
     return scheduler
@@ -82,7 +97,11 @@ def seconds_of(turn: int, client: str) -> float:
 def main() -> None:
     """Forks children until one of them has given enough turns."""
     path, turns, seed, first, last = sys.argv[1], *map(int, sys.argv[2:6])
-    run = serve if sys.argv[6:] == ["check-in"] else play
+    runs: dict[str, Callable[[str, int, int | None], Scheduler]] = {
+        "check-in": serve,
+        "rules": partial(serve, rules=RULES),
+    }
+    run = runs[sys.argv[6]] if sys.argv[6:] else play
     rng, killed = random.Random(seed), 0
     log = os.open(f"{path}.given", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     while True:

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.check_ins import Clock, check_in_fleet, simulated_clock
 from scheduler.fleets import named, packed, packed_from_disk
 from turnout import ClientStatus, GivenTurn, Scheduler, Wait
 from turnout.errors import OfferError, SettingError
 from turnout.scheduler import FleetStatus, certify, examine
-from turnout.scheduler.slots.check_ins import CheckIns
+from turnout.scheduler.slots.check_ins import RECENT, CheckIns
 from turnout.scheduler.slots.records import EndedTurns, Flight
 
 SETTINGS: dict[str, Any] = {"guaranteed_rate": "1/20", "tolerance": 1.0}
@@ -257,3 +259,29 @@ def test_the_pace_of_decisions_is_known_after_more_of_them_than_there_are_slots(
     assert check_ins.decisions_per_second is None
     check_ins.count([flight], EndedTurns.none())
     assert check_ins.decisions_per_second == pytest.approx(0.2)  # two decisions since the first, in ten seconds
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["add", "postpone", "remove", "pass"]), st.integers(0, 4), st.integers(0, 20)),
+    max_size=120,
+)
+
+
+@given(STEPS)
+def test_the_clients_that_wait_are_counted_without_a_look_at_all(steps: list[tuple[str, int, int]]) -> None:
+    with simulated_clock() as time:
+        check_ins = CheckIns(5.0, 2)
+        known: set[int] = set()
+        for step, row, seconds in steps:
+            if step == "pass":
+                time.now += seconds
+            elif step == "add":
+                check_ins.add(str(row), row, None)
+                known.add(row)
+            elif row in known and step == "postpone":
+                check_ins.postpone(str(row), row, seconds, None)
+            elif row in known:
+                check_ins.remove(str(row), row)
+                known.discard(row)
+            assert check_ins.count_awaited() == np.count_nonzero(check_ins.awaited(5))
+            assert len(check_ins._due_times) <= 2 * 5 + RECENT

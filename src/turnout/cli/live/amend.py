@@ -12,6 +12,9 @@ from turnout.cli.options import JsonOption, as_period, print_json, printable
 from turnout.errors import SettingError
 from turnout.scheduler import FleetReader, Scheduler
 
+#: The value of an option that switches a setting off.
+NONE = "none"
+
 
 def amend(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")],
@@ -53,6 +56,42 @@ def amend(
             "--persist-statuses/--no-persist-statuses", help="Whether the statuses of clients are written to the file."
         ),
     ] = None,
+    status_ttl: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Without rounds: seconds for which a check-in is kept."),
+    ] = None,
+    max_staleness: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VERSIONS",
+            help="Without rounds: clients during whose turns more versions of the model are expected get turns only if "
+            "they must; or `none`.",
+        ),
+    ] = None,
+    buffer: Annotated[
+        str | None,
+        typer.Option(metavar="UPDATES", help="Without rounds: updates that make a version of the model; or `none`."),
+    ] = None,
+    window_goal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEVICES",
+            help="Without rounds: waiting devices from which turns are given at once; or `none`.",
+        ),
+    ] = None,
+    window_seconds: Annotated[
+        str | None,
+        typer.Option(metavar="SECONDS", help="Without rounds: how long check-ins are gathered; or `none`."),
+    ] = None,
+    min_available: Annotated[
+        int | None, typer.Option(help="Without rounds: clients that must be there for turns to be given.")
+    ] = None,
+    rest_seconds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SECONDS", help="Without rounds: seconds in which a client is given at most one turn; or `none`."
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Change settings of a fleet from the next round on; no scheduler may hold the file, and no round may be open.
@@ -66,7 +105,7 @@ def amend(
     Example: turnout fleet amend fleet.turnout --guaranteed-rate 0.08 --deadline 120
     """
     given: dict[str, Any] = {
-        "deadline": None if deadline is None else _number_or_word("deadline", deadline, ("auto", "none")),
+        "deadline": None if deadline is None else _number_or_word("deadline", deadline, ("auto", NONE)),
         "cohort_size": cohort_size,
         "overcommit": None if overcommit is None else _number_or_word("overcommit", overcommit, ("auto",)),
         "tolerance": tolerance,
@@ -76,12 +115,19 @@ def amend(
         "keep_rounds": as_period(keep_rounds),
         "keep_offers": as_period(keep_offers),
         "persist_statuses": persist_statuses,
+        "status_ttl": status_ttl,
+        "max_staleness": _number_or_none("max_staleness", max_staleness),
+        "buffer": _count_or_none("buffer", buffer),
+        "window_goal": _count_or_none("window_goal", window_goal),
+        "window_seconds": _number_or_none("window_seconds", window_seconds),
+        "min_available": min_available,
+        "rest_seconds": _number_or_none("rest_seconds", rest_seconds),
     }
     changes = {name: value for name, value in given.items() if value is not None}
     if not changes:
         raise SettingError("nothing to amend: pass a setting, such as --deadline 120 or --guaranteed-rate 0.08")
-    for name, word in (("deadline", "none"), ("keep_rounds", "all"), ("keep_offers", "all")):
-        if changes.get(name) == word:
+    for name, value in changes.items():
+        if value == ("all" if name in ("keep_rounds", "keep_offers") else NONE):
             changes[name] = None
     with FleetReader(file) as reader:
         features = reader.features  # nothing is selected, so the function that computes them is not needed
@@ -95,6 +141,16 @@ def amend(
         Console(highlight=False, soft_wrap=True).print("Nothing changed: the fleet has these settings already.")
     else:
         Console(highlight=False, soft_wrap=True).print(printable(f"{file}: {amendment.sentence()}."))
+
+
+def _number_or_none(name: str, text: str | None) -> float | str | None:
+    return None if text is None else _number_or_word(name, text, (NONE,))
+
+
+def _count_or_none(name: str, text: str | None) -> int | str | None:
+    if text is None or text == NONE or text.isdecimal():
+        return int(text) if text is not None and text != NONE else text
+    raise SettingError(f"{name} must be a whole number or {NONE!r}, got {text!r}")
 
 
 def _number_or_word(name: str, text: str, words: tuple[str, ...]) -> float | str:

@@ -51,8 +51,8 @@ def dashboard(
     for package in ("fastapi", "uvicorn", "h11", "plotly"):
         if importlib.util.find_spec(package) is None:
             raise SettingError(f"the dashboard needs {package}: pip install 'turnout[dashboard]'")
-    from turnout.dashboard.guard import is_loopback
     from turnout.dashboard.serving import serve
+    from turnout.web.hosts import is_loopback
 
     if token_file is not None:
         token = _read_token(token_file)

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnout.cli.live.amend import amend
+from turnout.cli.live.create import create
 from turnout.cli.live.operate import abandon_round, backup, compact, forget, repair, retire
 from turnout.cli.live.promise import behind_words, certificate_table, explain_certificate, promise_to_dict
 from turnout.cli.options import JsonOption, print_json, printable
@@ -25,7 +26,7 @@ from turnout.scheduler import Finding, FleetReader, Scheduler, SchedulerStatus, 
 from turnout.store.files.atomic import atomic_write
 
 fleet = typer.Typer(no_args_is_help=True, help="Inspect and maintain the file of a live fleet.")
-for command in (amend, backup, compact, retire, forget, abandon_round, repair):
+for command in (create, amend, backup, compact, retire, forget, abandon_round, repair):
     fleet.command()(command)
 
 FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]

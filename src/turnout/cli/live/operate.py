@@ -12,6 +12,7 @@ from rich.console import Console
 from turnout.cli.options import printable, progress_bar
 from turnout.errors import SettingError, StoreError
 from turnout.scheduler import FleetReader, Scheduler, back_up_fleet, doubled_closes, examine, remove_doubled_closes
+from turnout.service.tokens import TokenFile, back_up_tokens, tokens_path
 
 FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")]
@@ -22,18 +23,23 @@ def backup(
     file: FleetArgument,
     copy: Annotated[Path, typer.Argument(metavar="COPY", help="File to write; it must not exist.")],
 ) -> None:
-    """Write a complete copy of a fleet, also while its scheduler is running; the copy is one file.
+    """Write a complete copy of a fleet, also while its scheduler or `turnout serve` is running; the copy is one file.
 
-    Do not copy the file of a running fleet in any other way: its newest commits are in a log beside it.
+    If the fleet has tokens for `turnout serve`, they are copied to a second file, COPY-tokens. Do not copy the file of
+    a running fleet in any other way: its newest commits are in a log beside it.
 
     Example: turnout fleet backup fleet.turnout backup-monday.turnout
     """
+    if tokens_path(copy).exists():
+        raise StoreError(f"{tokens_path(copy)} exists already: choose another path, or move it away")
     with progress_bar() as progress:
         task = progress.add_task("pages", total=None)
         back_up_fleet(file, copy, lambda done, total: progress.update(task, completed=done, total=total))
     with FleetReader(copy) as reader:
         rounds = "closed rounds" if reader.settings.concurrency is None else "turns"
         _say(f"{copy} has all {reader.round:,} {rounds} of {len(reader.ids):,} clients.")
+    if back_up_tokens(file, copy):
+        _say(f"{tokens_path(copy)} has its tokens.")
 
 
 def compact(file: FleetArgument) -> None:
@@ -76,7 +82,8 @@ def retire(file: FleetArgument, client: ClientArgument) -> None:
 def forget(file: FleetArgument, client: ClientArgument, yes: YesOption = False) -> None:
     """Remove the id and all reports of a client for good; no scheduler may hold the file, and no round may be open.
 
-    The number of its turns stays in the certificate, under another name. Clean backups and exports yourself.
+    Its tokens are removed as well. The number of its turns stays in the certificate, under another name. Clean backups
+    and exports yourself.
 
     Example: turnout fleet forget fleet.turnout phone-7 --yes
     """
@@ -85,6 +92,9 @@ def forget(file: FleetArgument, client: ClientArgument, yes: YesOption = False) 
         row = int(scheduler.rows([client])[0])
         scheduler.forget(client)
         name = scheduler.clients[row]
+    if tokens_path(file).exists():
+        with TokenFile(file) as tokens:
+            tokens.remove_client(client)
     _say(f"The client is forgotten; its turns are counted as those of {name}.")
 
 

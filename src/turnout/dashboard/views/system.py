@@ -26,6 +26,7 @@ from turnout.kernel.backend import kernel_name
 from turnout.kernel.certificate import STATUSES
 from turnout.scheduler import seconds_since_report
 from turnout.version import __version__
+from turnout.web.prometheus import labels, metric_lines
 
 KEPT_SAMPLES = 500
 
@@ -104,15 +105,17 @@ def _gaps(source: Source | None) -> dict[str, Any] | None:
 
 
 def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
-    yield from _metric("turnout_up", "Whether the store can be read.", "gauge", {"": float(watch.trouble is None)})
+    yield from metric_lines("turnout_up", "Whether the store can be read.", "gauge", {"": float(watch.trouble is None)})
     sizes = watch.sizes()
-    yield from _metric("turnout_store_bytes", "Size of the store's file.", "gauge", {"": float(sizes["bytes"] or 0)})
+    yield from metric_lines(
+        "turnout_store_bytes", "Size of the store's file.", "gauge", {"": float(sizes["bytes"] or 0)}
+    )
     log_bytes = float(sizes["log_bytes"])
-    yield from _metric("turnout_log_bytes", "Size of the store's write-ahead log.", "gauge", {"": log_bytes})
+    yield from metric_lines("turnout_log_bytes", "Size of the store's write-ahead log.", "gauge", {"": log_bytes})
     if source is None:
         return
     ledger = source.ledger
-    labels = f'{{policy="{_escaped(source.policy)}"' + ("" if source.run is None else f',run="{source.run}"') + "}"
+    own = {"policy": source.policy} | ({} if source.run is None else {"run": str(source.run)})
     seconds = ledger.round_column("seconds")
     seconds = seconds[np.isfinite(seconds)]
     records_read, records = source.reading or (1, 1)
@@ -156,9 +159,9 @@ def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
         float(ledger.suspect_clients().sum()),
     )
     for name, (help_text, kind, value) in data.items():
-        yield from _metric(name, help_text, kind, {labels: value})
-    by_kind = {f'{labels[:-1]},outcome="{outcome}"}}': float(count) for outcome, count in outcomes(ledger).items()}
-    yield from _metric("turnout_outcomes_total", "Turns by outcome.", "counter", by_kind)
+        yield from metric_lines(name, help_text, kind, {labels(**own): value})
+    by_kind = {labels(**own, outcome=outcome): float(count) for outcome, count in outcomes(ledger).items()}
+    yield from metric_lines("turnout_outcomes_total", "Turns by outcome.", "counter", by_kind)
 
 
 def _open_round(source: Source) -> dict[str, tuple[str, str, float]]:
@@ -260,18 +263,3 @@ def _promise(ledger: Ledger) -> dict[str, tuple[str, str, float]]:
         ),
     }
     return {name: (text, "gauge", float(value)) for name, (text, value) in values.items()}
-
-
-def _metric(name: str, help_text: str, kind: str, values: dict[str, float]) -> Iterator[str]:
-    yield f"# HELP {name} {help_text}"
-    yield f"# TYPE {name} {kind}"
-    for labels, value in values.items():
-        yield (
-            f"{name}{labels} {value:g}"
-            if float(value).is_integer() and abs(value) < 1e6
-            else f"{name}{labels} {value!r}"
-        )
-
-
-def _escaped(label: str) -> str:
-    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

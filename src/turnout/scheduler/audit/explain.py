@@ -85,7 +85,7 @@ def _recorded_selection(journal: Journal, offer: RecordedOffer | None, number: i
 def _explain_not_selectable(
     fleet: Fleet, selection: Selection, row: int, ids: list[str], wording: Wording
 ) -> Explanation | None:
-    """Explains a client that was new, retired, training or backed off; returns None for any other client.
+    """Explains a client that was new, retired, training, resting or backed off; returns None for any other client.
 
     Args:
         fleet: The state before the selection.
@@ -106,6 +106,11 @@ def _explain_not_selectable(
     if isinstance(fleet, SlotFleet) and (since := fleet.in_flight.decision_of(row)):
         explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="training", wording=SLOTS)
         return replace(explanation, sentence=f"{name(row)} was training, in its turn of decision {since}.")
+    if isinstance(fleet, SlotFleet) and row not in selection.clients and fleet.rest_left(fleet.called)[row]:
+        explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="resting", wording=SLOTS)
+        ago = fleet.called - float(fleet.given[row])
+        why = f"its last turn began {ago:.3g} s before, and it is given at most one in {fleet.rest_seconds:g} s"
+        return replace(explanation, sentence=f"{name(row)} rested in {number}: {why}.")
     if fleet.counters.backing_off(fleet.round)[row] and row not in selection.clients:
         explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="resting", wording=wording)
         misses, last = int(fleet.counters.misses[row]), int(fleet.counters.backoff_until[row])

@@ -18,6 +18,8 @@ from turnout.store.encoding.packing import parse_stored
 
 #: The kind of the event.
 AMEND = "amend"
+#: The settings that have no effect while they are None.
+NONE_IF_UNSET = ("deadline", "max_staleness", "buffer", "window_goal", "window_seconds", "rest_seconds")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +67,8 @@ class Amendment:
     def sentence(self) -> str:
         """Returns what was changed, for people."""
         parts = [_sentence(name, self.before[name], value) for name, value in self.changes.items()]
-        return f"amended after round {self.round:,}: {', '.join(parts)}"
+        moment = "round" if self.settings.get("concurrency") is None else "turn"
+        return f"amended after {moment} {self.round:,}: {', '.join(parts)}"
 
 
 def write_amendment(changes: Changes, amendment: Amendment) -> int:
@@ -108,5 +111,5 @@ def _shown(name: str, value: Any) -> str:
         named = [group for group in value or () if group is not None]
         return f"those of {len(named):,} clients ({', '.join(sorted(set(named)))})" if named else "none"
     if value is None:
-        return {"deadline": "none", "keep_rounds": "all", "keep_offers": "all"}.get(name, "the default")
+        return "none" if name in NONE_IF_UNSET else "all" if name in ("keep_rounds", "keep_offers") else "the default"
     return str(value)

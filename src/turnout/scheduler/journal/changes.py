@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnout.errors import StoreError
+from turnout.scheduler.journal.answers import StoredAnswer, drop_answers_about, write_answer
 from turnout.scheduler.journal.redaction import Redaction, pending_redactions, start_redaction
 from turnout.scheduler.journal.schema import INITIAL, INITIAL_DIGEST, KEEP_AVAILABILITY_UP_TO, update_turns
 from turnout.scheduler.journal.summary import (
@@ -139,6 +140,10 @@ class Changes:
         """Writes figures about this process, for those who read the file."""
         self._db.execute("INSERT OR REPLACE INTO meta VALUES ('figures', ?)", (json.dumps(figures),))
 
+    def put_answer(self, answer: StoredAnswer) -> None:
+        """Writes the answer to a request, and deletes a few that are no longer kept."""
+        write_answer(self._db, answer)
+
     def drop_open_round(self, round: int) -> None:
         """Deletes the open round after it was closed or abandoned; it must be this one."""
         deleted = self._db.execute("DELETE FROM open_round WHERE round = ?", (round,)).rowcount
@@ -249,4 +254,5 @@ class Changes:
             replace_summary_state(self._db, summary)
         redaction = Redaction(row, client, name, boundary=first.event, digest=first.digest.hex())
         start_redaction(self._db, redaction, since)
+        drop_answers_about(self._db, client)
         return self.add_event("forget", json.dumps({"row": row, "name": name}).encode())

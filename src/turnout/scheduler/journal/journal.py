@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from turnout.errors import StoreError
 from turnout.log import get_log
+from turnout.scheduler.journal.answers import StoredAnswer, read_answer
 from turnout.scheduler.journal.changes import Changes
 from turnout.scheduler.journal.figures import JournalFigures, WriterFigures
 from turnout.scheduler.journal.redaction import (
@@ -96,6 +97,8 @@ class Journal:
         accept_older: bool = False,
     ) -> None:
         self.path, self.read_only = path, read_only
+        #: Whether outcomes wait, and in which state of the file: how often this process and others have changed it.
+        self._outcomes: tuple[tuple[int, int], bool] | None = None
         if not path.exists():
             raise StoreError(f"there is no fleet at {path}: check the path, or create one with Scheduler.open(path)")
         schedules = not read_only and not reporting
@@ -150,6 +153,11 @@ class Journal:
             return dict(parse_stored(text))
 
     @property
+    def moment(self) -> str:
+        """What the numbers of turns count: "round", or "decision" in a fleet without rounds."""
+        return "round" if self.settings.get("concurrency") is None else "decision"
+
+    @property
     def initial_settings(self) -> dict[str, Any] | None:
         """The settings with which the fleet was created; None if they were never amended."""
         with self._file.reading() as db:
@@ -175,6 +183,20 @@ class Journal:
         """Opens a write transaction; refused once another process has taken over the file."""
         with self._file.writing() as db:
             yield Changes(db)
+
+    @contextmanager
+    def grouping(self) -> Iterator[None]:
+        """Opens a write transaction that all `writing` blocks inside share; each of them that fails is undone alone."""
+        with self._file.grouping():
+            yield
+
+    def answer(self, key: bytes) -> StoredAnswer | None:
+        """Returns the answer that was stored with this key; None if there is none."""
+        with self._file.reading() as db:
+            found = read_answer(db, key)
+        if found is not None and not found.is_intact:
+            raise self.corruption("the stored answer to a request does not match its checksum")
+        return found
 
     def figures(self) -> JournalFigures:
         """Returns the number of commits, how long the newest ones took, and sizes, for monitoring."""
@@ -202,6 +224,7 @@ class Journal:
     def reset(self) -> None:
         """Ends a transaction that an interrupted call has left open."""
         self._file.roll_back()
+        self._outcomes = None
 
     def redact(self) -> bool:
         """Removes some more of what forgotten clients reported; returns whether anything is left to do.
@@ -401,7 +424,7 @@ class Journal:
                 return None
         volunteers, data, digest = stored
         if digest != offer_digest(round, volunteers, data):
-            raise self.corruption(f"the offer of round {round} does not match its digest")
+            raise self.corruption(f"the offer of {self.moment} {round} does not match its digest")
         return unpack_offer(data, volunteers)
 
     def last_offer(self, round: int) -> int | None:
@@ -471,6 +494,15 @@ class Journal:
         with self._file.reading() as db:
             return self._decode_turns(db, db.execute(query).fetchall())
 
+    def has_outcomes(self) -> bool:
+        """Returns whether the outcome of a turn under way was reported; the file is read only if it has changed."""
+        query = "SELECT EXISTS (SELECT 1 FROM open_round o JOIN turns t ON t.round = o.round WHERE t.kind IS NOT NULL)"
+        with self._file.reading() as db:
+            changes = (db.total_changes, self._file.changes)
+            if self._outcomes is None or self._outcomes[0] != changes:
+                self._outcomes = (changes, bool(single_value(db, query)))
+        return self._outcomes[1]
+
     def turns_since(self, round: int) -> list[Turn]:
         """Returns all turns after a round, and checks that the index by id contains each of them."""
         indexed = (
@@ -513,7 +545,7 @@ class Journal:
     def _decode_turn(self, stored: tuple[Any, ...], pending: Sequence[Redaction]) -> Turn:
         turn, checksum = turn_from_row(stored)
         if turn.checksum != checksum:
-            raise self.corruption(f"the turn of {turn.id!r} in round {turn.round} does not match its checksum")
+            raise self.corruption(f"the turn of {turn.id!r} in {self.moment} {turn.round} does not match its checksum")
         return redact_pending_turn(pending, turn)
 
     @property

@@ -118,7 +118,8 @@ def load_before(journal: Journal, settings: SchedulerSettings, features: Feature
     with journal.reading():
         first = journal.summary().round
         if round <= first:
-            raise StoreError(f"rounds up to {first:,} are no longer kept (keep_rounds): choose a later round")
+            noun = journal.moment
+            raise StoreError(f"{noun}s up to {first:,} are no longer kept (keep_rounds): choose a later {noun}")
         after, fleet = _load_saved(journal, settings, features, before=round)
         for _, kind, data, availability in journal.events(after):
             if kind == "close" and fleet.round + 1 == round:
@@ -256,7 +257,8 @@ def fresh_fleet(settings: SchedulerSettings, features: Features) -> Fleet:
     after, window = settings.rest_after, settings.late_window
     if settings.concurrency is None:
         return Fleet(build, backoff_after=after, late_window=window)
-    return SlotFleet(build, backoff_after=after, late_window=window, slots=settings.concurrency)
+    slots, rest = settings.concurrency, settings.rest_seconds
+    return SlotFleet(build, backoff_after=after, late_window=window, slots=slots, rest_seconds=rest)
 
 
 def fleet_at(journal: Journal, event: int, settings: SchedulerSettings, features: Features) -> Fleet:
@@ -282,6 +284,8 @@ def amend_fleet(fleet: Fleet, amendment: Amendment) -> None:
         lambda clients: live_policy(settings, outputs, clients),
         new_features=outputs if amendment.has_new_features else None,
     )
+    if isinstance(fleet, SlotFleet):
+        fleet.rest_seconds = settings.rest_seconds
 
 
 def restore(journal: Journal, fleet: Fleet, state: Mapping[str, Any], ids: Sequence[str]) -> None:
@@ -332,7 +336,8 @@ def _check_turns(journal: Journal, closed: int, opened: OpenRound | None, late_w
     newest = closed if opened is None else closed + 1
     turns = journal.turns_since(closed - late_window)
     if journal.last_closed_round() != closed or any(turn.round > newest for turn in turns):
-        raise journal.corruption(f"there are turns after round {closed}, the last closed round")
+        last = "the last closed round" if journal.moment == "round" else "the last one"
+        raise journal.corruption(f"there are turns after {journal.moment} {closed}, {last}")
     if opened is not None:
         invited = [turn.row for turn in turns if turn.round == newest]
         if opened.round != newest or invited != sorted(opened.rows.tolist()):

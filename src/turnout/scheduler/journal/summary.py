@@ -119,7 +119,7 @@ def read_summary(db: sqlite3.Connection) -> Summary:
         return Summary()
     event, round_, previous, notes, digest = stored
     if digest != _header_digest(event, round_, previous, notes):
-        raise StoreError("the summary of earlier rounds does not match its digest: restore the file from a backup")
+        raise StoreError("the summary of earlier turns does not match its digest: restore the file from a backup")
     content = parse_stored(notes)
     amendments = tuple((int(number), text.encode()) for number, text in content["amendments"])
     return Summary(event, round_, previous, int(content["clients"]), amendments, tuple(content["forgotten"]))

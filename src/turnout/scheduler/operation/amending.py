@@ -47,6 +47,10 @@ class Amendments(TypedDict, total=False):
     status_ttl: float
     max_staleness: float | None
     buffer: int | None
+    window_goal: int | None
+    window_seconds: float | None
+    min_available: int
+    rest_seconds: float | None
 
 
 def amended_settings(settings: SchedulerSettings, changes: Mapping[str, Any]) -> SchedulerSettings:

@@ -17,7 +17,7 @@ from turnout.scheduler.records import OpenRound
 from turnout.scheduler.rounds.feasibility import rounded_down
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import DEFAULT_POLICY, SchedulerSettings
-from turnout.scheduler.slots.feasibility import infeasibility, longest_deadline
+from turnout.scheduler.slots.feasibility import infeasibility, longest_deadline, longest_rest
 from turnout.scheduler.slots.state import SlotFleet
 
 #: A client waits too long if it must be owed more turns than this, and than the tolerance, before it is selected: at a
@@ -137,6 +137,21 @@ def deadline_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
     )
 
 
+def rest_notice(fleet: Fleet) -> str:
+    """Returns that the clients rest for so long that slots stay empty; "" if they do not, or if no times are known."""
+    if not isinstance(fleet, SlotFleet) or fleet.rest_seconds is None or not fleet.ids:
+        return ""
+    longest = longest_rest(fleet)
+    if longest is None or fleet.rest_seconds <= longest:
+        return ""
+    used = fleet.slots * longest / fleet.rest_seconds
+    return (
+        f"slots stay empty, because each client has at most one turn in {fleet.rest_seconds:g} s: about {used:.2g} of "
+        f"{fleet.slots} slots can be in use. Amend the fleet to a rest_seconds of at most {_round_down(longest)} to "
+        "use all of them"
+    )
+
+
 def speed_weight_of(settings: SchedulerSettings) -> float | None:
     """Returns the speed weight that decides how long clients wait; None if none does.
 
@@ -191,6 +206,7 @@ def _notices(fleet: Fleet, settings: SchedulerSettings) -> Iterator[str]:
     yield waiting_notice(fleet, settings)
     yield infeasible_notice(fleet)
     yield deadline_notice(fleet, settings)
+    yield rest_notice(fleet)
     yield from _availability_notices(fleet)
     unlearned = (fleet.history.arrived > 0) & (fleet.counters.learned == 0) & (fleet.counters.retired == 0)
     if fleet.model is not None and unlearned.any():

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from turnout.errors import OfferError
-from turnout.kernel.arrays import BoolArray
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.scheduler import clock
 from turnout.scheduler.features import Features, FleetStatus
 from turnout.scheduler.journal.changes import Changes
 from turnout.scheduler.journal.journal import Journal
@@ -21,6 +23,7 @@ from turnout.scheduler.rounds.choosing import build_offer
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.scheduler.slots.feasibility import require_feasible
 from turnout.scheduler.slots.filling import Filled, SlotOffer, ended_turns, fill_slots
+from turnout.scheduler.slots.holding import Hold, open_window, too_few_clients
 from turnout.scheduler.slots.records import FILL, EndedTurns, pack_fill
 from turnout.scheduler.slots.standing import too_stale
 from turnout.scheduler.slots.state import SlotFleet
@@ -35,12 +38,15 @@ class Offered:
         joined: The ids among them that are new.
         kept: The statuses of clients that have checked in.
         awaited: Which clients wait because they were asked to, by row; None if nobody was.
+        waited: Returns for how many seconds the clients with these rows have been waiting. Only for check-ins, which
+            are gathered in a window.
     """
 
     statuses: Mapping[str, Any] | FleetStatus
     joined: Sequence[str]
     kept: Mapping[str, Any]
     awaited: BoolArray | None = None
+    waited: Callable[[IntArray], FloatArray] | None = None
 
 
 class SlotServer:
@@ -54,19 +60,36 @@ class SlotServer:
 
     def __init__(self, journal: Journal, settings: SchedulerSettings, features: Features) -> None:
         self._journal, self._settings, self._features = journal, settings, features
+        self._earliest: tuple[FleetState, int, int, float] | None = None
 
     def has_nothing_to_do(self, memory: FleetState) -> bool:
         """Returns whether all slots are in use, and no turn has ended."""
         assert isinstance(memory.fleet, SlotFleet)
-        return not memory.fleet.free_slots and not len(self._ended(memory)[0])
+        if memory.fleet.free_slots or clock.monotonic_seconds() >= self._earliest_deadline(memory):
+            return False
+        return not self._journal.has_outcomes()
 
-    def fill(self, memory: FleetState, offered: Offered, refused: int) -> Filled:
+    def _earliest_deadline(self, memory: FleetState) -> float:
+        """Returns when the first turn under way is late, by the monotonic clock; infinity if none can be."""
+        state, round_, flights, earliest = self._earliest or (None, 0, 0, 0.0)
+        if state is not memory or (round_, flights) != (memory.fleet.round, len(memory.flights)):
+            left = [
+                flight.deadline - flight.elapsed for flight in memory.flights.values() if flight.deadline is not None
+            ]
+            is_unknown = any(math.isnan(seconds) for seconds in left)  # such turns count as late
+            earliest = -math.inf if is_unknown else clock.monotonic_seconds() + min(left, default=math.inf)
+            self._earliest = (memory, memory.fleet.round, len(memory.flights), earliest)
+        return earliest
+
+    def fill(self, memory: FleetState, offered: Offered, refused: int, *, defers: bool = False) -> Filled:
         """Ends turns, gives one turn for every free slot, and writes both.
 
         Args:
             memory: The state, which is changed. If anything fails, it must be loaded again.
             offered: Who may be given a turn.
             refused: The number of reports that this process has refused, for monitoring.
+            defers: Whether the caller writes the snapshot that is due after it, in the same transaction; `memory` says
+                whether one is (`is_snapshot_due`).
         """
         fleet, settings = memory.fleet, self._settings
         assert isinstance(fleet, SlotFleet)
@@ -83,27 +106,47 @@ class SlotServer:
             event = filled.event
             if len(event.rows) or len(event.ended) or waiting or offered.joined:
                 changes.add_clients(first_row, offered.joined)
-                self._write(changes, memory, filled, waiting, refused)
+                number = self._write(changes, memory, filled, waiting, refused)
+                if self.is_snapshot_due(memory) and not defers:
+                    write_snapshot(changes, settings, memory, number)
         return filled
 
     def _ended(self, memory: FleetState) -> tuple[EndedTurns, list[Turn]]:
         return ended_turns(memory.flights, self._journal.turns_under_way())
 
     def _offer(self, fleet: SlotFleet, offered: Offered) -> SlotOffer:
-        """Returns the offer.
+        """Returns the offer; nobody is available in it while a rule holds all turns back.
 
         Back-off is counted in decisions. So if only clients that are backed off are there, and nobody trains, they may
         be given a turn: otherwise there would be no further decision. Clients whose updates would be too old count as
         present, but are given a turn only if they are far behind, or if nobody else is there.
         """
-        offer = self._merged(fleet, offered, fleet.unavailable)
-        if not offer.available.any() and not len(fleet.in_flight):
-            return self._merged(fleet, offered, fleet.counters.retired > 0)
+        resting = fleet.rest_left(fleet.called) > 0
+        offer = self._merged(fleet, offered, fleet.unavailable | resting)
+        is_backed_off = not offer.available.any() and not len(fleet.in_flight)
+        if is_backed_off:
+            offer = self._merged(fleet, offered, (fleet.counters.retired > 0) | resting)
+        hold = self._hold(fleet, offer, offered)
+        if hold is not None:
+            nobody = np.zeros_like(offer.available)
+            return SlotOffer(nobody, offer.contexts, offer.awaited | offer.available, hold)
+        if is_backed_off:
+            return offer
         stale = offer.available & too_stale(fleet, self._settings)
         others = offer.available & ~stale
         if not stale.any() or not (others & fleet.in_flight.idle).any():
             return offer
         return offer._replace(available=others, awaited=offer.awaited | stale)
+
+    def _hold(self, fleet: SlotFleet, offer: SlotOffer, offered: Offered) -> Hold | None:
+        """Returns why nobody is given a turn now; None if no rule holds turns back, or if no slot is free."""
+        if not fleet.free_slots:
+            return None
+        hold = too_few_clients(self._settings, offer.available | offer.awaited | ~fleet.in_flight.idle)
+        if hold is not None or offered.waited is None or self._settings.window_seconds is None:
+            return hold
+        rows = np.flatnonzero(offer.available & fleet.in_flight.idle)
+        return open_window(self._settings, offered.waited(rows))
 
     def _merged(self, fleet: SlotFleet, offered: Offered, excluded: BoolArray) -> SlotOffer:
         """Returns the offer of the statuses that were passed, and those of clients that have checked in."""
@@ -124,10 +167,14 @@ class SlotServer:
             available = available | also
         return SlotOffer(available, contexts, awaited)
 
+    def is_snapshot_due(self, memory: FleetState) -> bool:
+        """Returns whether a snapshot must be written: without statuses in the file, after every change."""
+        return memory.unsaved >= (SNAPSHOT_EVERY if self._settings.persist_statuses else 1)
+
     def _write(
         self, changes: Changes, memory: FleetState, filled: Filled, late_times: Sequence[Turn], refused: int
-    ) -> None:
-        """Writes what a call changed.
+    ) -> int:
+        """Writes what a call changed; returns the number of the event.
 
         Args:
             changes: An open transaction.
@@ -151,5 +198,4 @@ class SlotServer:
             del memory.flights[decision]
         memory.flights |= {flight.decision: flight for flight in filled.flights}
         memory.unsaved += 1
-        if memory.unsaved >= SNAPSHOT_EVERY or not settings.persist_statuses:
-            write_snapshot(changes, settings, memory, number)
+        return number

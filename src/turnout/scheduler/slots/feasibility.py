@@ -24,6 +24,10 @@ def require_feasible(fleet: Fleet) -> None:
     In a fleet without rounds, all rates together are at most 1. Nobody is in two slots, so the times that were learned
     limit the rate as well (`slot_limits`); a client without a time counts with the median of the others. In large
     fleets, where this limit is far away unless there are nearly as many slots as clients, it is not computed.
+
+    With `rest_seconds`, no more turns are given in the time of a rest than there are clients. So if no turn lasts
+    longer than a rest, everyone can have one of them, and that is all that rates with a sum of 1 can promise: rests
+    make no promise infeasible.
     """
     if not isinstance(fleet, SlotFleet):
         require_feasible_fleet(fleet)
@@ -35,6 +39,8 @@ def require_feasible(fleet: Fleet) -> None:
         raise _problem(most, problem.scale, "all rates together exceed 1", None) from None
     times, rate = _times(fleet), _rate(fleet)
     if times is None or rate is None or len(times) > LARGE_FLEET:
+        return
+    if fleet.rest_seconds is not None and times[-1] <= ACCEPTED * fleet.rest_seconds:
         return
     limits = slot_limits(times, fleet.slots)
     if fleet.slots <= limits.sufficient_slots or rate <= ACCEPTED * limits.full_speed_rate:
@@ -70,6 +76,12 @@ def longest_deadline(fleet: SlotFleet) -> float | None:
         return float(times.mean()) / (rate * slots)
     pace = fastest_pace(times, slots, min(rate, 1 / len(times)))
     return 1 / (rate * pace) if pace else None
+
+
+def longest_rest(fleet: SlotFleet) -> float | None:
+    """Returns the longest rest in seconds with which the clients can use all slots; None if no times are known."""
+    times = _times(fleet)
+    return None if times is None else float(times.sum()) / min(fleet.slots, len(times))
 
 
 def _times(fleet: SlotFleet) -> FloatArray | None:

@@ -11,11 +11,12 @@ import numpy as np
 from turnout.kernel.arrays import BoolArray, FloatArray
 from turnout.kernel.rounds import RoundOffer
 from turnout.scheduler import clock
-from turnout.scheduler.clock import boot_id, now
+from turnout.scheduler.clock import boot_id
 from turnout.scheduler.outcomes import KINDS, LATE
 from turnout.scheduler.records import RecordedOffer, Turn
 from turnout.scheduler.rounds.choosing import deadline_of
 from turnout.scheduler.settings import SchedulerSettings
+from turnout.scheduler.slots.holding import Hold
 from turnout.scheduler.slots.records import EndedTurns, FilledSlots, Flight
 from turnout.scheduler.slots.state import SlotFleet
 
@@ -27,11 +28,13 @@ class SlotOffer(NamedTuple):
         available: The clients that may be given a turn, if they are not training.
         contexts: The contexts of all clients.
         awaited: The clients that wait because they were asked to: they cannot be given a turn, but count as present.
+        hold: Why nobody is given a turn, if a rule of the fleet holds all turns back.
     """
 
     available: BoolArray
     contexts: FloatArray
     awaited: BoolArray
+    hold: Hold | None = None
 
 
 class Filled(NamedTuple):
@@ -42,12 +45,14 @@ class Filled(NamedTuple):
         flights: The turns that were given.
         late: The turns of clients that are late since this call.
         offer: What the first decision was made from; None if no turn was given.
+        hold: Why nobody was given a turn, if a rule of the fleet held all turns back.
     """
 
     event: FilledSlots
     flights: list[Flight]
     late: list[Turn]
     offer: RecordedOffer | None
+    hold: Hold | None
 
 
 def ended_turns(flights: Mapping[int, Flight], turns: Sequence[Turn]) -> tuple[EndedTurns, list[Turn]]:
@@ -112,10 +117,10 @@ def fill_slots(
         late_decisions=np.array([turn.round for turn in reported_late], dtype=np.int64),
         late_rows=np.array([turn.row for turn in reported_late], dtype=np.int64),
         late_seconds=np.array([turn.late_seconds for turn in reported_late], dtype=np.float64),
-        at=now(),
+        at=clock.now(),
     )
     fleet.end_turns(end_only)
-    available, contexts, awaited = offered()
+    available, contexts, awaited, hold = offered()
     idle = available & fleet.in_flight.idle
     present = available | awaited | ~fleet.in_flight.idle
     flights, offer = list[Flight](), None
@@ -139,7 +144,7 @@ def fill_slots(
                 row,
                 context,
                 deadline_of(fleet, settings, selection.clients, contexts[selection.clients]),
-                now(),
+                clock.now(),
                 clock.monotonic_seconds(),
                 boot_id(),
                 {name: float(np.ravel(value)[0]) for name, value in selection.reasons.items()},
@@ -159,7 +164,7 @@ def fill_slots(
         late_seconds=end_only.late_seconds,
         at=end_only.at,
     )
-    return Filled(event, flights, late, offer)
+    return Filled(event, flights, late, offer, hold)
 
 
 def _offer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from turnout.kernel.certificate import Certificate
 from turnout.kernel.rounds import LateArrivals, RoundReport
 from turnout.kernel.slots.turns import InFlight, StartedTurn
 from turnout.policies.base import SelectionPolicy, prefixed, subset
+from turnout.scheduler.clock import wall_seconds
 from turnout.scheduler.outcomes import FAILED, LATE, OUTCOME_OF_KIND, SURPLUS
 from turnout.scheduler.rounds.history import JUDGED_AFTER
 from turnout.scheduler.rounds.reliability import backoff_rounds
@@ -33,13 +35,22 @@ class SlotFleet(Fleet):
         backoff_after: The number of consecutive misses after which a client is backed off.
         late_window: The number of rounds in which the true time of a late client is still learned.
         slots: The number of slots.
+        rest_seconds: The seconds in which a client is given at most one turn; None for no limit.
     """
 
     def __init__(
-        self, build: Callable[[int], SelectionPolicy], *, backoff_after: int, late_window: int, slots: int
+        self,
+        build: Callable[[int], SelectionPolicy],
+        *,
+        backoff_after: int,
+        late_window: int,
+        slots: int,
+        rest_seconds: float | None = None,
     ) -> None:
         super().__init__(build, backoff_after=backoff_after, late_window=late_window * slots)
-        self.slots = slots
+        self.slots, self.rest_seconds = slots, rest_seconds
+        self.given: FloatArray = np.empty(0)  # when each client was given its last turn, since 1970; NaN before
+        self.called = math.nan  # when the slots were filled last, since 1970; not part of the saved state
         self.in_flight = InFlight(0)
         self.contexts: dict[int, tuple[int, FloatArray]] = {}  # the client and the context of each turn under way
 
@@ -57,6 +68,27 @@ class SlotFleet(Fleet):
         """Adds new clients, in this order."""
         super().join(ids)
         self.in_flight.add(len(ids))
+        self.given = np.concatenate([self.given, np.full(len(ids), np.nan)])
+
+    def erase(self, row: int, name: str) -> None:
+        """Forgets the id and everything that a client reported, without retiring it."""
+        super().erase(row, name)
+        self.given[row] = np.nan
+
+    def rest_left(self, at: float) -> FloatArray:
+        """Returns for how many seconds each client is given no turn because it rests; 0 for those that do not.
+
+        A client also rests if its last turn seems to lie in the future, because the clock was set back, but not if it
+        lies further away than a rest: then the clock is not believed.
+
+        Args:
+            at: The time, in seconds since 1970.
+        """
+        if self.rest_seconds is None:
+            return np.zeros(len(self.ids))
+        elapsed = at - self.given
+        left: FloatArray = np.where(np.abs(elapsed) < self.rest_seconds, self.rest_seconds - elapsed, 0.0)
+        return left
 
     def training(self) -> dict[int, int]:
         """Returns the rows of the clients that train, by the decisions that gave them their turns."""
@@ -72,6 +104,7 @@ class SlotFleet(Fleet):
         """Learns from the turns that have ended, and from the actual times of late clients."""
         if filled.first != self.round + 1:
             raise StateError(f"decision {filled.first} follows decision {self.round}: one is missing or was doubled")
+        self.called = wall_seconds(filled.at)
         self._learn_late_times(filled)
         ended = filled.ended
         for index in range(len(ended)):
@@ -94,6 +127,7 @@ class SlotFleet(Fleet):
         self.policy.tell_started(turn)
         self.in_flight.start(turn)
         self.contexts[turn.decision] = (turn.client, context)
+        self.given[row] = self.called
         self.counters.offered += 1 if turn.present.all() else turn.present
         self.round = turn.decision
         oldest = self.round - self._late_window
@@ -110,11 +144,16 @@ class SlotFleet(Fleet):
             **prefixed("in_flight", self.in_flight.state()),
             "flights.decisions": np.array(decisions, dtype=np.int64),
             "flights.contexts": contexts.reshape(len(decisions), -1 if decisions else 0),
+            "given": self.given.copy(),
         }
 
     def restore(self, state: Mapping[str, Any], ids: Sequence[str]) -> None:
         """Restores what `state` returned, for the clients with these ids."""
         super().restore(state, ids)
+        # States that were saved before rests existed have no times.
+        self.given = np.array(state.get("given", np.full(len(ids), np.nan)), dtype=np.float64)
+        if len(self.given) != len(ids):
+            raise StateError(f"the saved state has {len(self.given)} times of turns, but {len(ids)} ids were given")
         self.in_flight = InFlight(len(ids))
         self.in_flight.restore(subset(state, "in_flight"))
         contexts = dict(

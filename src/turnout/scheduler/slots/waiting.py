@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from turnout.kernel.arrays import FloatArray
 from turnout.kernel.slots.waiting import ClientPace, ServerPace, paced_wait
+from turnout.scheduler import clock
 from turnout.scheduler.slots.check_ins import CheckIns
+from turnout.scheduler.slots.holding import Hold
 from turnout.scheduler.slots.standing import price_terms
 from turnout.scheduler.slots.state import SlotFleet
 from turnout.scheduler.slots.turns import Wait
@@ -24,36 +27,61 @@ class Waiting:
     def __init__(self, check_ins: CheckIns) -> None:
         self._check_ins = check_ins
         self._terms: tuple[tuple[int, int], tuple[np.ndarray, np.ndarray] | None] = ((-1, -1), None)
+        self._learned: tuple[tuple[int, int], float | None] = ((-1, -1), None)
 
-    def answer(self, fleet: SlotFleet, client: str) -> Wait:
-        """Returns when a client should check in again, and why it is given no turn; remembers that it waits."""
+    def answer(self, fleet: SlotFleet, client: str, hold: Hold | None) -> Wait:
+        """Returns when a client should check in again, and why it is given no turn; remembers that it waits.
+
+        Args:
+            fleet: The state of the fleet.
+            client: The client.
+            hold: Why nobody was given a turn, if a rule of the fleet held all turns back.
+        """
         row, pace = fleet.rows[client], self.pace(fleet)
         if fleet.counters.retired[row]:
             self._check_ins.remove(client, row)
             return Wait(LONGEST_WAIT, "the client has retired")
+        rest = 0.0 if fleet.rest_seconds is None else float(self._rest_left(fleet)[row])
         left = int(fleet.counters.backoff_until[row]) - fleet.round
         if left > 0:
             self._check_ins.remove(client, row)
             misses = int(fleet.counters.misses[row])
             seconds = self._check_ins.ttl if pace is None else left / pace.decisions_per_second
             why = f"the last {misses} turns of the client failed or were late: it is backed off for {left:,} more turns"
-            return Wait(min(seconds, LONGEST_WAIT), why)
+            also = f"; {self._why_rest(fleet, rest)}" if rest else ""
+            return Wait(min(max(seconds, rest), LONGEST_WAIT), f"{why}{also}")
+        if rest:  # with the next check-in it begins a visit: only after one it is asked to wait by what it is owed
+            dismissed = self._check_ins.dismiss(client, row, min(rest, LONGEST_WAIT))
+            return Wait(dismissed, self._why_rest(fleet, rest))
         seconds = self._check_ins.ttl if pace is None else self._seconds(fleet, row, pace)
         mean_turn = None if pace is None else pace.mean_turn
-        postponed = self._check_ins.postpone(client, row, min(seconds, LONGEST_WAIT), mean_turn)
-        return Wait(postponed, self._why(fleet, row))
+        held = None if hold is None else hold.seconds
+        postponed = self._check_ins.postpone(client, row, min(seconds, LONGEST_WAIT), mean_turn, held)
+        return Wait(postponed, self._why(fleet, row) if hold is None else hold.why)
 
     def pace(self, fleet: SlotFleet) -> ServerPace | None:
         """Returns how fast the server gives turns; None before the time of any turn is known."""
         mean_turn = self._check_ins.mean_turn
         if mean_turn is None:  # since the fleet was opened
-            known = fleet.history.arrived > 0
-            mean_turn = float(fleet.history.typical_seconds[known].mean()) if known.any() else None
+            mean_turn = self._learned_mean(fleet)
         if not mean_turn:
             return None
         pace = self._check_ins.decisions_per_second or fleet.slots / mean_turn
-        asking = int(np.count_nonzero(self._check_ins.awaited(len(fleet.ids)))) + len(fleet.in_flight)
+        if fleet.rest_seconds is None:
+            waiting = self._check_ins.count_awaited()
+        else:
+            waiting = int(np.count_nonzero(self._check_ins.awaited(len(fleet.ids)) & (self._rest_left(fleet) == 0)))
+        asking = waiting + len(fleet.in_flight)
         return ServerPace(pace, mean_turn, fleet.slots, max(asking, 1))
+
+    def _learned_mean(self, fleet: SlotFleet) -> float | None:
+        """Returns the mean time of the clients by all turns of the past; it is computed once for each decision."""
+        key = (fleet.round, len(fleet.ids))
+        if self._learned[0] != key:
+            known = fleet.history.arrived > 0
+            mean = float(fleet.history.typical_seconds[known].mean()) if known.any() else None
+            self._learned = (key, mean)
+        return self._learned[1]
 
     def _seconds(self, fleet: SlotFleet, row: int, pace: ServerPace) -> float:
         terms, score = self._price_terms(fleet), self._check_ins.winning_score
@@ -69,6 +97,12 @@ class Waiting:
             interval=self._check_ins.interval(row),
         )
         return paced_wait(pace, client, score)
+
+    def _rest_left(self, fleet: SlotFleet) -> FloatArray:
+        return fleet.rest_left(clock.wall_seconds(clock.now()))
+
+    def _why_rest(self, fleet: SlotFleet, left: float) -> str:
+        return f"the client is given at most one turn in {fleet.rest_seconds:g} s, and rests for {left:.3g} s more"
 
     def _why(self, fleet: SlotFleet, row: int) -> str:
         """Returns in words why a client that is available is given no turn."""

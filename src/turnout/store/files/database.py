@@ -200,6 +200,11 @@ def own_transaction(connection: sqlite3.Connection) -> object:
     return token
 
 
+def transaction_token(connection: sqlite3.Connection) -> object:
+    """Returns the token of the present transaction."""
+    return connection.token if isinstance(connection, StoreConnection) else None
+
+
 def owns_transaction(connection: sqlite3.Connection, token: object) -> bool:
     """Returns whether the present transaction is the one of this token."""
     is_own = not isinstance(connection, StoreConnection) or connection.token is token

@@ -29,6 +29,7 @@ from turnout.store.files.database import (
     single_value,
     sync_folder,
     transaction,
+    transaction_token,
     translate_sqlite_errors,
 )
 from turnout.store.files.lock import WriterLock
@@ -77,6 +78,8 @@ class StoreFile:
         self._connection: sqlite3.Connection | None = None
         self._log_inode: int | None = None
         self._is_marked = self._clears_mark = False
+        self._group: object = None  # the token of the transaction that a group shares
+        self._part: object = None  # the `writing` block of a group that has begun and not ended
         #: The seconds that the newest commits of this process took.
         self.commit_times: deque[float] = deque(maxlen=KEPT_TIMES)
         try:
@@ -115,17 +118,78 @@ class StoreFile:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Opens a write transaction; when the block ends, its changes are on disk and acknowledged."""
+        """Opens a write transaction; when the block ends, its changes are on disk and acknowledged.
+
+        Inside a group, it is a part of the transaction of the group: if the block fails, only this part is undone.
+        """
         with translate_sqlite_errors(self.path):
             db = self._writable()
-            with transaction(db):
-                self._check_same_file()
-                self.guard()
+            if self._group is not None:
+                with self._writing_part(db):
+                    yield db
+                return
+            with self._committing(db):
                 yield db
+
+    @contextmanager
+    def grouping(self) -> Iterator[None]:
+        """Opens a write transaction that all `writing` blocks inside share: it is committed when this block ends.
+
+        If this block is left by an exception, or the commit fails, nothing of it is stored. A block without changes
+        costs no flush to disk.
+        """
+        if self._group is not None:
+            raise StoreError(f"a group of changes of {self.path} is open already: end it first")
+        with translate_sqlite_errors(self.path):
+            db = self._writable()
+            with self._committing(db, unless_empty=True):
+                self._group, self._part = transaction_token(db), None
+                try:
+                    yield
+                    self._check_group(db)
+                finally:
+                    self._group = None
+
+    @contextmanager
+    def _committing(self, db: sqlite3.Connection, *, unless_empty: bool = False) -> Iterator[None]:
+        """Opens a write transaction, counts its commit and acknowledges it; with `unless_empty` only if it changes."""
+        newest, before = None, db.total_changes
+        with transaction(db):
+            self._check_same_file()
+            self.guard()
+            yield
+            if not unless_empty or db.total_changes != before:
                 newest = self._count_commit(db)
-                start = time.perf_counter()
+            start = time.perf_counter()
+        if newest is not None:
             self._acknowledge(db, newest)
             self.commit_times.append(time.perf_counter() - start)
+
+    @contextmanager
+    def _writing_part(self, db: sqlite3.Connection) -> Iterator[None]:
+        self._check_group(db)
+        part = self._part = object()
+        db.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            if owns_transaction(db, self._group):  # a full disk makes SQLite undo the whole transaction
+                db.execute("ROLLBACK TO part")
+                db.execute("RELEASE part")
+                self._part = None
+            raise
+        if self._part is not part or not owns_transaction(db, self._group):
+            raise self._lost_group()
+        db.execute("RELEASE part")
+        self._part = None
+
+    def _check_group(self, db: sqlite3.Connection) -> None:
+        """Raises StoreError if a part was neither stored nor undone, or if SQLite has undone the transaction."""
+        if self._part is not None or not owns_transaction(db, self._group):
+            raise self._lost_group()
+
+    def _lost_group(self) -> StoreError:
+        return StoreError(f"a group of changes of {self.path} was interrupted, and nothing of it was stored: retry")
 
     @property
     def commits(self) -> int:
@@ -162,9 +226,9 @@ class StoreFile:
         return self.connection
 
     def roll_back(self) -> None:
-        """Ends a transaction that an interrupted call has left open."""
+        """Ends a transaction that an interrupted call has left open; a group goes on, and undoes its failed parts."""
         db = self.connection
-        if db.in_transaction:
+        if db.in_transaction and self._group is None:
             db.execute("ROLLBACK")
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from turnout.scheduler.audit.doctor.findings import (
 )
 from turnout.scheduler.audit.doctor.memory import check_state
 from turnout.scheduler.journal.amendments import AMEND, Amendment
+from turnout.scheduler.journal.answers import has_answers
 from turnout.scheduler.journal.replay import stored_features
 from turnout.scheduler.journal.schema import FLEET, INITIAL, INITIAL_DIGEST, READABLE
 from turnout.scheduler.journal.summary import read_summary
@@ -42,8 +43,8 @@ ACCEPT_OLDER = (
     f"{RESTORE}; if none is newer than the file, open the file with accept_older=True to continue without the rest"
 )
 DELETE_OFFER = (
-    "stop the scheduler and run `sqlite3 FILE 'DELETE FROM offers WHERE round = N'` for each damaged round N: only "
-    "the explanation of that round is lost"
+    "stop the scheduler and run `sqlite3 FILE 'DELETE FROM offers WHERE round = N'` for each damaged {noun} N: only "
+    "the explanation of that {noun} is lost"
 )
 
 
@@ -63,20 +64,22 @@ def examine(path: Path) -> list[Finding]:
         )
         if not readable.ok:
             return [readable, pages]
+        noun = "decision" if _is_without_rounds(db) else "round"
         checks: dict[str, Callable[[], CheckResult]] = {
             "settings": lambda: _check_settings(db),
-            "summary": lambda: tables.check_summary(db),
+            "summary": lambda: tables.check_summary(db, noun),
             "events": lambda: tables.check_events(db),
             "clients": lambda: tables.check_clients(db),
-            "turns": lambda: tables.check_turns(db),
+            "turns": lambda: tables.check_turns(db, noun),
             **(_checks_without_rounds(db) if _is_without_rounds(db) else _checks_of_rounds(db)),
+            **({"answers": lambda: tables.check_answers(db)} if has_answers(db) else {}),
         }
         log = run_check("log", lambda: _check_log(db, path), ACCEPT_OLDER)
         findings = [readable, pages, log, *(run_check(part, check) for part, check in checks.items())]
         can_replay = _is_intact(findings) and not snapshot_required(db)
         findings.extend(check_state(path, db, DELETE_SNAPSHOT if can_replay else RESTORE))
-        remedy = DELETE_OFFER if _is_intact(findings) else RESTORE
-        findings.append(run_check("offers", lambda: tables.check_offers(db), remedy))
+        remedy = DELETE_OFFER.format(noun=noun) if _is_intact(findings) else RESTORE
+        findings.append(run_check("offers", lambda: tables.check_offers(db, noun), remedy))
         quoted = shlex.quote(str(path))
         findings = [replace(finding, remedy=finding.remedy.replace("FILE", quoted)) for finding in findings]
         information = (

@@ -106,8 +106,9 @@ def snapshot_required(db: sqlite3.Connection) -> str:
         return "clients were forgotten"
     first = read_summary(db).event
     (stored,) = db.execute("SELECT COUNT(*) FROM masks WHERE seq > ?", (first,)).fetchone()
-    if stored < sum(1 for _ in close_events(db)) + sum(1 for _ in event_data(db, FILL)):
-        return "the availability of some rounds was dropped"
+    fills = sum(1 for _ in event_data(db, FILL))
+    if stored < sum(1 for _ in close_events(db)) + fills:
+        return f"the {'presence of clients at some decisions' if fills else 'availability of some rounds'} was dropped"
     if any(not unpack_closed(data, None)[0].has_context.all() for _, data in close_events(db)) or any(
         not has_context(unpack_fill(data, None).contexts).all() for data in event_data(db, FILL)
     ):

@@ -20,6 +20,7 @@ from turnout.scheduler.audit.doctor.findings import (
     snapshot_event,
     turns_by_row,
 )
+from turnout.scheduler.journal.answers import stored_answers
 from turnout.scheduler.journal.journal import has_offers
 from turnout.scheduler.journal.redaction import pending_redactions
 from turnout.scheduler.journal.schema import KEEP_AVAILABILITY_UP_TO
@@ -62,15 +63,20 @@ def check_events(db: sqlite3.Connection) -> CheckResult:
     return result
 
 
-def check_summary(db: sqlite3.Connection) -> CheckResult:
-    """Checks what takes the place of events and turns that are no longer kept against its digests."""
+def check_summary(db: sqlite3.Connection, noun: str) -> CheckResult:
+    """Checks what takes the place of events and turns that are no longer kept against its digests.
+
+    Args:
+        db: A connection to the file.
+        noun: What the numbers of turns count: "round", or "decision" in a fleet without rounds.
+    """
     summary = read_summary(db)
     if not summary.event:
-        return CheckResult("all rounds are kept")
+        return CheckResult(f"all {noun}s are kept")
     state = read_summary_state(db)
-    result = CheckResult(f"rounds up to {summary.round:,} are no longer kept; their summary matches its digest")
+    result = CheckResult(f"{noun}s up to {summary.round:,} are no longer kept; their summary matches its digest")
     if int(state["round"]) != summary.round or int(state["clients"]) != summary.clients:
-        result.problems.append("the state in the summary is not that of its last round")
+        result.problems.append(f"the state in the summary is not that of its last {noun}")
     (clients,) = db.execute("SELECT COUNT(*) FROM clients").fetchone()
     read_totals(db, clients)  # raises an error for totals that do not match their checksums
     return result
@@ -121,13 +127,13 @@ def check_clients(db: sqlite3.Connection) -> CheckResult:
     return result
 
 
-def check_turns(db: sqlite3.Connection) -> CheckResult:
-    """Checks every turn against its checksum."""
+def check_turns(db: sqlite3.Connection, noun: str) -> CheckResult:
+    """Checks every turn against its checksum; `noun` as for `check_summary`."""
     result, count = CheckResult(), 0
     for turn, checksum in map(turn_from_row, db.execute("SELECT * FROM turns ORDER BY round, row")):
         count += 1
         if turn.checksum != checksum:
-            result.problems.append(f"the turn of {turn.id!r} in round {turn.round} does not match its checksum")
+            result.problems.append(f"the turn of {turn.id!r} in {noun} {turn.round} does not match its checksum")
     result.summary = f"{count:,} turns match their checksums"
     return result
 
@@ -231,8 +237,8 @@ def check_open_round(db: sqlite3.Connection) -> CheckResult:
     return result
 
 
-def check_offers(db: sqlite3.Connection) -> CheckResult:
-    """Checks the recorded offers against their digests and the turns of their rounds."""
+def check_offers(db: sqlite3.Connection, noun: str) -> CheckResult:
+    """Checks the recorded offers against their digests and the turns of their rounds; `noun` as for `check_summary`."""
     if not has_offers(db):
         return CheckResult("no offers are recorded: the file was written by an older version of turnout")
     result, count, newest = CheckResult(), 0, _newest_round(db)
@@ -241,34 +247,52 @@ def check_offers(db: sqlite3.Connection) -> CheckResult:
     ):
         count += 1
         if digest != offer_digest(round_, volunteers, data):
-            result.problems.append(f"the offer of round {round_} does not match its digest")
+            result.problems.append(f"the offer of {noun} {round_} does not match its digest")
             continue
         try:
             offer = unpack_offer(data, volunteers)
         except Exception as error:  # the other offers can still be checked
-            result.problems.append(f"the offer of round {round_} cannot be unpacked ({error})")
+            result.problems.append(f"the offer of {noun} {round_} cannot be unpacked ({error})")
             continue
-        result.problems.extend(_offer_problems(offer, round_, newest, set(turns_by_row(db, round_))))
-    result.summary = f"offers are recorded for {count:,} rounds and agree with the turns"
+        result.problems.extend(_offer_problems(offer, round_, newest, set(turns_by_row(db, round_)), noun))
+    result.summary = f"offers are recorded for {count:,} {noun}s and agree with the turns"
     return result
 
 
-def _offer_problems(offer: RecordedOffer, round: int, newest: int, invited: set[int]) -> Iterator[str]:
-    """Yields the problems of an offer that could be read; `invited` are the rows that have turns in `round`."""
+def _offer_problems(offer: RecordedOffer, round: int, newest: int, invited: set[int], noun: str) -> Iterator[str]:
+    """Yields the problems of an offer that could be read.
+
+    Args:
+        offer: The offer.
+        round: The round under which it is stored.
+        newest: The newest round.
+        invited: The rows that have turns in the round.
+        noun: As for `check_summary`.
+    """
     selected, available = offer.rows.tolist(), np.flatnonzero(offer.available).tolist()
     if offer.round != round:
-        yield f"the offer of round {offer.round} is stored under round {round}"
+        yield f"the offer of {noun} {offer.round} is stored under {noun} {round}"
     if not 1 <= round <= newest:
-        yield f"there is an offer of round {round}, which is neither closed nor open"
+        missing = "is neither closed nor open" if noun == "round" else "was not made"
+        yield f"there is an offer of {noun} {round}, which {missing}"
     elif len(selected) != len(invited) or set(selected) != invited:
-        yield f"the clients selected from the offer of round {round} are not those that have turns in it"
+        yield f"the clients selected from the offer of {noun} {round} are not those that have turns in it"
     if not set(selected) <= set(available):
-        yield f"in round {round} clients were selected that were not available"
+        yield f"in {noun} {round} clients were selected that were not available"
     if offer.contexts is not None and len(offer.contexts) != len(available):
-        yield f"in round {round} {len(available):,} clients were available, but {len(offer.contexts):,} have contexts"
+        yield f"in {noun} {round} {len(available):,} clients were available, but {len(offer.contexts):,} have contexts"
 
 
 def _newest_round(db: sqlite3.Connection) -> int:
     """Returns the number of the open round, or of the last closed one."""
     open_round = db.execute("SELECT COALESCE(MAX(round), 0) FROM open_round").fetchone()[0]
     return max(int(meta_value(db, "round")), int(open_round))
+
+
+def check_answers(db: sqlite3.Connection) -> CheckResult:
+    """Checks the stored answers to requests of a service against their checksums."""
+    damaged = [answer.is_intact for answer in stored_answers(db)].count(False)
+    result = CheckResult("the stored answers to requests match their checksums")
+    if damaged:
+        result.problems.append(f"{damaged:,} stored answers to requests do not match their checksums")
+    return result

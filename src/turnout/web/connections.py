@@ -15,7 +15,7 @@ _INCOMPLETE = (h11.IDLE, h11.SEND_BODY)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of the connections to a dashboard.
+    """Limits of the connections to a server.
 
     Attributes:
         request_seconds: How long a request may take to arrive, headers and body, from its first byte or from the

@@ -13,7 +13,7 @@ import pytest
 
 from dashboard.served import Served, served, small_fleet
 from turnout.dashboard import app as app_module
-from turnout.dashboard.connections import LimitedProtocol, Limits
+from turnout.web.connections import LimitedProtocol, Limits
 from waiting import LONGEST_WAIT, wait_until
 
 #: Far shorter than in production: the tests wait until a connection is closed, however long that takes.

@@ -1,0 +1,101 @@
+"""`turnout serve`: fleets over HTTP."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from turnout.errors import SettingError
+
+if TYPE_CHECKING:  # they need FastAPI
+    from turnout.service.access import Access
+    from turnout.service.serving import Page
+
+
+def serve(
+    fleets: Annotated[list[Path], typer.Argument(metavar="FLEET…", help="Files of the fleets.")],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; every address other than loopback needs tokens.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: a free port.")] = 8080,
+    tokens: Annotated[
+        bool, typer.Option("--tokens/--no-tokens", help="Whether a request needs a token of the fleet.")
+    ] = True,
+    page: Annotated[
+        bool, typer.Option("--page/--no-page", help="Whether the dashboard of the first fleet is served at /.")
+    ] = True,
+    certificate: Annotated[
+        Path | None, typer.Option(help="File of the TLS certificate (PEM). By default plain HTTP, for a proxy.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="File of its private key (PEM).")] = None,
+    most_waiting: Annotated[
+        int, typer.Option(min=1, help="Calls of a fleet that may wait; further ones are refused for a second (429).")
+    ] = 1000,
+    device_rate: Annotated[
+        float, typer.Option(help="Calls per second that the token of a device may send; 0: any number.")
+    ] = 10.0,
+    rate: Annotated[float, typer.Option(help="Calls per second that any other token may send; 0: any number.")] = 0.0,
+) -> None:
+    """Serve fleets over HTTP: servers in any language select clients, and devices check in and report.
+
+    The fleet in fleet.turnout has the address /v1/fleets/fleet. GET /openapi.json describes all calls. `turnout tokens
+    create` makes the tokens. Press Ctrl-C to stop: calls that were accepted are executed and answered first.
+
+    Example: turnout serve fleet.turnout --port 8080
+    """
+    for package in ("fastapi", "uvicorn", "h11"):
+        if importlib.util.find_spec(package) is None:
+            raise SettingError(f"the service needs {package}: pip install 'turnout[service]'")
+    if page and importlib.util.find_spec("plotly") is None:
+        raise SettingError("the page needs plotly: pip install 'turnout[dashboard]', or pass --no-page")
+    from turnout.service.rates import Rates
+    from turnout.service.serving import Options, fleet_names
+    from turnout.service.serving import serve as serve_fleets
+    from turnout.web.hosts import is_loopback
+
+    rates = Rates(device_rate or None, rate or None)
+    options = Options(host, port, tokens, certificate, key, most_waiting, rates=rates)
+    console = Console(highlight=False, soft_wrap=True)
+    names = fleet_names(fleets)
+    first = next(iter(names))
+
+    def announce(address: str) -> None:
+        for name, path in names.items():
+            console.print(f"{path} at {address}/v1/fleets/{name}", markup=False)
+        if page:
+            once = "; open it once with ?token= and a token of a server, a viewer or an operator" if tokens else ""
+            console.print(f"Dashboard of {first} at {address}/{once}", markup=False)
+        if not is_loopback(host) and certificate is None:
+            console.print(
+                "Other machines can reach this service, and the connection is not encrypted. Run a TLS proxy (nginx, "
+                "Caddy) in front of it, or pass --certificate and --key."
+            )
+        if not tokens:
+            console.print("Every program on this machine may do everything: no token is needed.")
+        console.print("Press Ctrl-C to stop.")
+
+    make_page = _page_maker(first, names[first]) if page else None
+    serve_fleets(fleets, options, make_page=make_page, announce=announce)
+
+
+def _page_maker(name: str, path: Path) -> Callable[[Access], Page]:
+    """Returns what makes the dashboard of a fleet."""
+    from turnout.dashboard.app import make_app
+    from turnout.dashboard.files import page_files
+    from turnout.dashboard.watch import Watch
+    from turnout.service.serving import Page
+
+    page_files()  # fails early if Plotly's script is missing
+
+    def make_page(access: Access) -> Page:
+        watch = Watch(path)
+        watch.start()
+        accepts = (lambda text: access.may_read(text, name)) if access.needs_token else None
+        return Page(make_app(watch, accepts=accepts), watch.request_stop, watch.stop)
+
+    return make_page

@@ -1,0 +1,120 @@
+"""Converts values of the scheduler to what the service answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from turnout.kernel.certificate import PromiseSummary
+from turnout.policies.explain.explanation import Explanation
+from turnout.scheduler import GivenTurn, OpenRound, Scheduler, Turn
+
+#: The most clients that a list of the status names.
+MOST_NAMED = 1000
+
+
+def number(value: float | None) -> float | None:
+    """Returns a number, or None for NaN and infinity, which JSON does not have."""
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def turn_to_dict(turn: GivenTurn) -> dict[str, Any]:
+    """Returns a turn that was given."""
+    reasons = {name: number(value) for name, value in turn.reasons.items()}
+    return {"id": turn.id, "client": turn.client, "deadline": number(turn.deadline), "reasons": reasons}
+
+
+def recorded_to_dict(turn: Turn) -> dict[str, Any]:
+    """Returns a turn with its outcome."""
+    return {
+        "round": turn.round,
+        "client": turn.id,
+        "outcome": turn.kind or "out",
+        "seconds": turn.seconds,
+        "loss": turn.loss,
+        "why": turn.why,
+        "at": turn.at,
+        "late_seconds": turn.late_seconds,
+    }
+
+
+def round_to_dict(opened: OpenRound, cohort: list[str]) -> dict[str, Any]:
+    """Returns an open round."""
+    return {
+        "round": opened.round,
+        "cohort": cohort,
+        "deadline": number(opened.deadline),
+        "wanted": int(opened.wanted),
+    }
+
+
+def promise_to_dict(summary: PromiseSummary, name: str | None) -> dict[str, Any]:
+    """Returns the status of a promise; `name` is the id of the client that is furthest behind."""
+    return {
+        "status": summary.status,
+        "sentence": summary.sentence(lambda _: str(name)),
+        "tolerance": float(summary.tolerance),
+        "clients": summary.clients,
+        "kept": summary.kept,
+        "behind": summary.behind,
+        "broken": summary.broken,
+    }
+
+
+def status_to_dict(fleet: str, scheduler: Scheduler) -> dict[str, Any]:
+    """Returns the state of a fleet."""
+    found = scheduler.status()
+    return {
+        "fleet": fleet,
+        "clients": found.clients,
+        "retired": found.retired,
+        "round": found.round,
+        "is_open": found.is_open,
+        "elapsed": number(found.elapsed),
+        "deadline": number(found.deadline),
+        "wanted": found.wanted,
+        "slots": found.slots,
+        "out": found.out[:MOST_NAMED],
+        "arrived": found.arrived[:MOST_NAMED],
+        "failed": dict(list(found.failed.items())[:MOST_NAMED]),
+        "suspects": scheduler.suspect_clients()[:MOST_NAMED],
+        "promise": None if found.promise is None else promise_to_dict(found.promise, found.worst),
+        "notices": found.notices,
+    }
+
+
+def certificate_to_dict(scheduler: Scheduler, client: str | None, limit: int) -> dict[str, Any]:
+    """Returns the promise, and what one client, or those that are furthest behind, were promised and got."""
+    found, ids = scheduler.certificate(), scheduler.clients
+    rows = np.argsort(-found.behind_units, kind="stable")[:limit] if client is None else scheduler.rows([client])
+    summary, statuses = found.summary(), found.statuses
+    return {
+        "promise": promise_to_dict(summary, None if summary.worst is None else ids[summary.worst]),
+        "clients": [
+            {
+                "client": ids[row],
+                "turns": int(found.turns[row]),
+                "promised": float(found.promised[row]),
+                "behind": float(found.behind[row]),
+                "status": str(statuses[row]),
+            }
+            for row in rows.tolist()
+        ],
+        "of": len(ids),
+    }
+
+
+def explanation_to_dict(found: Explanation) -> dict[str, Any]:
+    """Returns an explanation; its numbers by name."""
+    data: Mapping[str, Any] = asdict(found)
+    texts = ("round", "client", "policy", "standing", "exact", "sentence")
+    numbers = {
+        name: number(value)
+        for name, value in data.items()
+        if name not in texts and not isinstance(value, bool) and isinstance(value, int | float)
+    }
+    return {**{name: data[name] for name in texts}, "numbers": numbers}

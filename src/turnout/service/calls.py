@@ -1,0 +1,272 @@
+"""One thread per fleet that executes all calls, those that arrive together in one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnout.errors import InterruptedGroupError, StoreError, TurnoutError
+from turnout.log import get_log
+from turnout.scheduler import Scheduler, StoredAnswer
+from turnout.service.errors import BusyError, ReusedKeyError, StoppingError
+from turnout.service.eventlog import EventLog
+
+log = get_log("turnout.service")
+#: The most calls that share a transaction, so that the first of them is not answered much later than alone.
+MOST_AT_ONCE = 256
+#: The most calls that wait for a fleet; further ones are refused at once, before they take memory.
+MOST_WAITING = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a call answers.
+
+    Attributes:
+        data: The values, for JSON.
+        is_change: Whether the call has changed anything, so that a repetition must be answered from memory.
+    """
+
+    data: Mapping[str, Any]
+    is_change: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """Identifies a request that may be sent more than once: digests of its key and of its content."""
+
+    key: bytes
+    request: bytes
+
+
+#: A call that runs in the transaction of its group.
+GroupedCall = Callable[[Scheduler], Answer]
+#: A call that writes transactions of its own, and lets other calls run after each `yield`.
+SteppedCall = Callable[[Scheduler], Iterator[None]]
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    run: GroupedCall | None
+    steps: SteppedCall | None
+    key: RequestKey | None
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[str] = field(init=False)
+    result: str | Exception = ""
+
+    def __post_init__(self) -> None:
+        self.future = self.loop.create_future()
+
+
+class FleetCalls:
+    """Executes calls on a fleet, one after the other, in a thread of its own.
+
+    All calls that wait when the thread is free are executed in one transaction, and are answered after its commit.
+    While it is written to disk, the next ones gather. Nothing is answered that is not on disk.
+
+    Args:
+        scheduler: The scheduler of the fleet; it is closed by `stop`.
+        most_waiting: The most calls that may wait.
+    """
+
+    def __init__(self, scheduler: Scheduler, *, most_waiting: int = MOST_WAITING) -> None:
+        self.scheduler, self._most_waiting = scheduler, most_waiting
+        self.events = EventLog(scheduler)
+        self._waiting: deque[_Call] = deque()
+        self._changed = threading.Condition()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._work, name=f"turnout-{scheduler.path.name}", daemon=True)
+        #: Why the last transaction failed; None if it succeeded.
+        self.trouble: str | None = None
+        #: Increases with every transaction.
+        self.version = 0
+        #: The number of groups that were executed, and of calls in them.
+        self.groups = self.grouped = 0
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Refuses new calls, executes those that wait, and closes the fleet."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self.events.close()
+        self.scheduler.close()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether calls are executed."""
+        return self._thread.is_alive() and not self._is_stopping and self.trouble is None
+
+    @property
+    def waiting(self) -> int:
+        """The number of calls that wait to be executed."""
+        return len(self._waiting)
+
+    async def execute(self, run: GroupedCall, key: RequestKey | None = None) -> str:
+        """Executes a call in the next group; returns its answer as JSON.
+
+        Args:
+            run: The call.
+            key: If the same request was executed with this key before, it is not executed again, and its answer is
+                returned.
+
+        Raises:
+            BusyError: If too many calls are waiting.
+            ReusedKeyError: If another request has the same key.
+        """
+        return await self._submit(run, None, key)
+
+    async def execute_steps(self, steps: SteppedCall, key: RequestKey | None = None) -> str:
+        """Executes a call that writes several transactions; returns an empty JSON object."""
+        return await self._submit(None, steps, key)
+
+    async def _submit(self, run: GroupedCall | None, steps: SteppedCall | None, key: RequestKey | None) -> str:
+        call = _Call(run, steps, key, asyncio.get_running_loop())
+        with self._changed:
+            if self._is_stopping:
+                raise StoppingError("the service is shutting down: try again soon")
+            if len(self._waiting) >= self._most_waiting:
+                raise BusyError(f"{self._most_waiting:,} calls are waiting already: try again soon")
+            self._waiting.append(call)
+            self._changed.notify()
+        return await call.future
+
+    # In the thread
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_stopping)
+                if not self._waiting:
+                    return
+            if not self._run_group():
+                with self._changed:
+                    call = self._waiting.popleft()
+                self._run_steps(call)
+
+    def _run_group(self) -> bool:
+        """Executes the calls that wait in one transaction; returns False if the first of them needs several."""
+        calls: list[_Call] = []
+        with self._changed:
+            while self._waiting and self._waiting[0].run is not None and len(calls) < MOST_AT_ONCE:
+                calls.append(self._waiting.popleft())
+            if not calls:
+                return not self._waiting
+        try:
+            self._commit(calls)
+        except InterruptedGroupError:
+            for call in calls:
+                with suppress(InterruptedGroupError):  # it is the result of the call
+                    self._commit([call])
+        _answer(calls)
+        return True
+
+    def _commit(self, calls: Sequence[_Call]) -> None:
+        """Executes calls in one transaction; if it fails, so has each of them.
+
+        Raises:
+            InterruptedGroupError: If one of them has failed in such a way that all must be executed again.
+        """
+        try:
+            with self.scheduler.group():
+                for call in calls:
+                    call.result = self._execute(call)
+            self.trouble = None
+            self.groups, self.grouped, self.version = self.groups + 1, self.grouped + len(calls), self.version + 1
+        except Exception as error:  # nothing of the group is stored, and all its callers must know
+            for call in calls:
+                call.result = error
+            if isinstance(error, InterruptedGroupError):
+                raise
+            self._note(error)
+
+    def _execute(self, call: _Call) -> str | Exception:
+        """Returns the answer of a call, or its error: what it changed is undone then.
+
+        If its answer cannot be stored, an exception undoes the whole group.
+        """
+        assert call.run is not None
+        stored = self._stored(call)
+        if stored is not None:
+            return stored
+        try:
+            answer = call.run(self.scheduler)
+            text = _as_json(answer.data)
+        except Exception as error:  # of this call only, whatever it is
+            self._note(error)
+            return error
+        if call.key is not None and answer.is_change:
+            self.scheduler.store_answer(StoredAnswer(call.key.key, call.key.request, text, time.time()))
+        return text
+
+    def _stored(self, call: _Call) -> str | Exception | None:
+        """Returns the answer to the same request before; None if there was none."""
+        if call.key is None:
+            return None
+        stored = self.scheduler.stored_answer(call.key.key)
+        if stored is None:
+            return None
+        if stored.request != call.key.request:
+            return ReusedKeyError("the Idempotency-Key was used for another request before: use a new key")
+        return stored.answer
+
+    def _run_steps(self, call: _Call) -> None:
+        assert call.steps is not None
+        try:
+            result = self._stored(call)
+            if result is None:
+                for _ in call.steps(self.scheduler):
+                    self._run_group()
+                result = _as_json({})
+                if call.key is not None:
+                    self.scheduler.store_answer(StoredAnswer(call.key.key, call.key.request, result, time.time()))
+            call.result = result
+            self.version += 1
+        except Exception as error:  # the caller must know
+            self._note(error)
+            call.result = error
+        _answer([call])
+
+    def _note(self, error: Exception) -> None:
+        if isinstance(error, StoreError):
+            self.trouble = str(error)
+            log.error("%s", error)
+        elif not isinstance(error, TurnoutError):
+            log.error("a call failed", exc_info=error)
+
+
+def _answer(calls: Sequence[_Call]) -> None:
+    """Passes the results to those who wait for them, each in its event loop."""
+    for loop in {call.loop for call in calls}:
+        try:
+            loop.call_soon_threadsafe(_resolve, [call for call in calls if call.loop is loop])
+        except RuntimeError:
+            if not loop.is_closed():  # the server has ended, and nobody waits
+                raise
+
+
+def _resolve(calls: Sequence[_Call]) -> None:
+    for call in calls:
+        if call.future.done():  # the caller has gone
+            continue
+        if isinstance(call.result, Exception):
+            call.future.set_exception(call.result)
+        else:
+            call.future.set_result(call.result)
+
+
+def _as_json(data: Mapping[str, Any]) -> str:
+    """Encodes an answer; ids are not escaped, so that the answers about a forgotten client can be found."""
+    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -1,0 +1,105 @@
+"""Reads the events of a fleet while it is served."""
+
+from __future__ import annotations
+
+import threading
+from itertools import islice
+from typing import Any
+
+from turnout.errors import OfferError
+from turnout.scheduler import FleetEvent, FleetReader, Scheduler, StaleError
+from turnout.service.errors import BusyError
+
+#: How many events are read at a time.
+BATCH = 100
+#: The most streams of a fleet at the same time.
+MOST_STREAMS = 100
+
+
+class EventLog:
+    """Reads the events of a fleet for all its streams, with one connection of their own.
+
+    Args:
+        scheduler: The scheduler of the fleet.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._reader: FleetReader | None = None
+        self._mutex = threading.Lock()
+        self._streams = 0
+
+    def newest(self) -> int:
+        """Returns the number of the newest event; 0 before the first."""
+        with self._mutex:
+            return self._open().last_event
+
+    def check(self, after: int) -> None:
+        """Raises an error if the events after event `after` cannot be listed.
+
+        Raises:
+            OfferError: If there is no such event.
+            StaleError: If the next events are no longer kept.
+        """
+        with self._mutex:
+            newest, first = self._open().last_event, self._open().summary().event
+        if after > newest:
+            raise OfferError(f"there is no event {after:,} yet: the newest has number {newest:,}")
+        if after < first:
+            raise _stale(after, first)
+
+    def after(self, last: int) -> list[FleetEvent]:
+        """Returns the next events after event `last`, a batch at most."""
+        with self._mutex:
+            reader = self._open()
+            with reader.reading():
+                if reader.summary().event > last:
+                    raise _stale(last, reader.summary().event)
+                return list(islice(reader.events(last), BATCH))
+
+    def state(self) -> dict[str, Any]:
+        """Returns what changes between the events: the reports of the open round, or the turns under way."""
+        scheduler = self._scheduler
+        if scheduler.settings.concurrency is not None:
+            return {"in_flight": len(scheduler.in_flight()), "slots": scheduler.settings.concurrency}
+        opened = scheduler.open_round
+        if opened is None:
+            return {"round": scheduler.round, "is_open": False, "ready": False, "arrived": 0, "wanted": 0}
+        arrived = sum(turn.kind == "arrived" for turn in scheduler.turns(opened.round))
+        return {
+            "round": opened.round,
+            "is_open": True,
+            "ready": scheduler.ready,
+            "arrived": arrived,
+            "wanted": int(opened.wanted),
+        }
+
+    def close(self) -> None:
+        """Closes the connection."""
+        with self._mutex:
+            if self._reader is not None:
+                self._reader.close()
+            self._reader = None
+
+    def begin_stream(self) -> None:
+        """Counts a stream that begins.
+
+        Raises:
+            BusyError: If there are too many streams.
+        """
+        if self._streams >= MOST_STREAMS:
+            raise BusyError(f"there are {MOST_STREAMS} streams of this fleet already: try again soon")
+        self._streams += 1
+
+    def end_stream(self) -> None:
+        """Counts a stream that ends."""
+        self._streams -= 1
+
+    def _open(self) -> FleetReader:
+        if self._reader is None:
+            self._reader = FleetReader(self._scheduler.path)
+        return self._reader
+
+
+def _stale(after: int, first: int) -> StaleError:
+    return StaleError(f"the events from {after + 1:,} to {first:,} are no longer kept: begin after event {first:,}")

@@ -1,0 +1,77 @@
+"""Limits of how often a token may be used."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from turnout.errors import SettingError
+from turnout.service.access import Caller
+
+#: The most tokens whose use is remembered; of more, those that were not used for the longest time are forgotten.
+MOST_REMEMBERED = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The calls per second that a token may send, on average; None for no limit.
+
+    After a pause, it may send those of three seconds at once, and ten at least.
+
+    Attributes:
+        device: The rate of a device, which calls a few times for a turn.
+        other: The rate of servers, operators and viewers.
+    """
+
+    device: float | None = 10.0
+    other: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("device", "other"):
+            rate = getattr(self, name)
+            if rate is not None and not 0 < rate < float("inf"):
+                raise SettingError(f"the rate of calls must be positive, got {rate}", argument=name)
+
+    def of(self, caller: Caller) -> float | None:
+        """Returns the rate of a caller; a service without tokens cannot tell its callers apart, and has no limit."""
+        if not caller.token:
+            return None
+        return self.device if caller.role == "device" else self.other
+
+
+class RateLimiter:
+    """Counts the calls of each token: every call takes one from a stock that grows with time.
+
+    >>> seconds = [0.0]
+    >>> limiter = RateLimiter(Rates(device=2.0), clock=lambda: seconds[0])
+    >>> phone = Caller("device", "fleet", "phone-1", "token-1")
+    >>> [limiter.seconds_to_wait(phone) for _ in range(11)] == [0.0] * 10 + [0.5]
+    True
+    >>> seconds[0] = 0.5
+    >>> limiter.seconds_to_wait(phone)
+    0.0
+
+    Args:
+        rates: The rates.
+        clock: Returns the present time in seconds.
+    """
+
+    def __init__(self, rates: Rates, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rates, self._clock = rates, clock
+        self._stocks: OrderedDict[str, tuple[float, float]] = OrderedDict()  # the stock of a token, and when it was so
+
+    def seconds_to_wait(self, caller: Caller) -> float:
+        """Counts a call; returns 0, or the seconds after which the caller may call if it must not call now."""
+        rate = self._rates.of(caller)
+        if rate is None:
+            return 0.0
+        most, now = max(10.0, 3 * rate), self._clock()
+        stock, since = self._stocks.pop(caller.token, (most, now))
+        stock = min(most, stock + (now - since) * rate)
+        is_allowed = stock >= 1
+        self._stocks[caller.token] = (stock - 1 if is_allowed else stock, now)
+        if len(self._stocks) > MOST_REMEMBERED:
+            self._stocks.popitem(last=False)
+        return 0.0 if is_allowed else (1 - stock) / rate

@@ -1,0 +1,225 @@
+"""Serves fleets until the process is interrupted."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from turnout.errors import SettingError
+from turnout.scheduler import Scheduler
+from turnout.service.access import Access
+from turnout.service.app import make_app
+from turnout.service.calls import MOST_WAITING, FleetCalls
+from turnout.service.guard import BodyLimits
+from turnout.service.rates import Rates
+from turnout.service.tokens import TokenFile, tokens_path
+from turnout.web.connections import Limits, protocol_with
+from turnout.web.hosts import is_loopback
+from turnout.web.listening import address_of, listen
+
+PORT = 8080
+#: How long running requests may take after the service was told to end, in seconds.
+SHUTDOWN_SECONDS = 30
+#: Devices poll: more connections than a dashboard has.
+LIMITS = Limits(connections=2000)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How fleets are served.
+
+    Attributes:
+        host: The address to listen on.
+        port: The port; 0 for any free one.
+        tokens: Whether requests need a token. Without tokens, only this machine can be served.
+        certificate: The file of a TLS certificate; None for plain HTTP, behind a proxy or on this machine.
+        key: The file of its private key; None if it is in the same file.
+        most_waiting: The most calls that may wait for a fleet.
+        limits: The limits of connections.
+        bodies: The limits of bodies.
+        rates: How often a token may be used.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = PORT
+    tokens: bool = True
+    certificate: Path | None = None
+    key: Path | None = None
+    most_waiting: int = MOST_WAITING
+    limits: Limits = LIMITS
+    bodies: BodyLimits = BodyLimits()  # noqa: RUF009  # it is frozen
+    rates: Rates = Rates()  # noqa: RUF009  # it is frozen
+
+    def __post_init__(self) -> None:
+        if not self.tokens and not is_loopback(self.host):
+            raise SettingError(f"other machines can reach {self.host}: a service without tokens must not listen on it")
+        if self.key is not None and self.certificate is None:
+            raise SettingError("key needs a certificate: pass both")
+        for path in (self.certificate, self.key):
+            if path is not None and not path.is_file():
+                raise SettingError(f"there is no file {path}: check the path")
+        if self.certificate is not None:
+            _check_certificate(self.certificate, self.key)
+
+
+def _check_certificate(certificate: Path, key: Path | None) -> None:
+    """Raises an error if a TLS server could not use these files, or would ask for the password of the key."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except OSError as error:  # errors of TLS as well
+        files = f"{certificate} and {key}" if key is not None else str(certificate)
+        raise SettingError(
+            f"cannot use {files} for TLS ({error}): pass a certificate and its own private key as PEM files, the key "
+            "without a password"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A web page that is served beside the fleets.
+
+    Attributes:
+        app: The application.
+        end: Called when the service is told to end, so that streams of the page end as well.
+        close: Called when the service has ended, before the fleets are closed.
+    """
+
+    app: ASGIApp
+    end: Callable[[], None]
+    close: Callable[[], None]
+
+
+def fleet_names(paths: Sequence[Path]) -> dict[str, Path]:
+    """Returns the names of fleets in addresses: those of their files, without the ending."""
+    names: dict[str, Path] = {}
+    for path in paths:
+        name = path.stem
+        if not _NAME.fullmatch(name):
+            raise SettingError(f"{name!r} is part of addresses: rename {path} to letters, digits, dots, - and _")
+        if name in names:
+            raise SettingError(f"{names[name]} and {path} would have the same name, {name!r}: rename one of them")
+        names[name] = path
+    return names
+
+
+@contextmanager
+def open_fleets(paths: Sequence[Path], options: Options) -> Iterator[tuple[dict[str, FleetCalls], Access]]:
+    """Opens fleets and their tokens, and starts their threads; at the end, executes what waits and closes them."""
+    names = fleet_names(paths)
+    with ExitStack() as opened:
+        for path in names.values():
+            if not path.is_file():
+                raise SettingError(f"there is no fleet at {path}: create it with Scheduler.open", argument="fleet")
+            if options.tokens and not tokens_path(path).exists():
+                raise SettingError(f"{path} has no tokens: create one first", argument="tokens")
+        tokens = {
+            name: opened.enter_context(TokenFile(path, read_only=True))
+            for name, path in names.items()
+            if options.tokens
+        }
+        access = Access(tokens if options.tokens else None)
+        fleets = {}
+        for name, path in names.items():
+            fleets[name] = FleetCalls(Scheduler.open(path), most_waiting=options.most_waiting)
+            opened.callback(fleets[name].stop)
+        for calls in fleets.values():
+            calls.start()
+        yield fleets, access
+
+
+class _Server(uvicorn.Server):
+    """Ends all streams before it shuts down, so that it need not wait for them."""
+
+    def __init__(self, config: uvicorn.Config, endings: Sequence[Callable[[], None]]) -> None:
+        super().__init__(config)
+        self._endings = endings
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends the streams, closes the sockets, and waits for the running requests."""
+        for end in self._endings:
+            end()
+        await super().shutdown(sockets)
+
+
+def make_server(app: FastAPI, options: Options, page: Page | None = None) -> uvicorn.Server:
+    """Returns an HTTP server without access log, which would contain tokens, and without a server header."""
+    return _Server(
+        uvicorn.Config(
+            app,
+            http=protocol_with(options.limits),
+            h11_max_incomplete_event_size=options.limits.header_bytes,
+            ws="none",
+            lifespan="off",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            ssl_certfile=options.certificate,
+            ssl_keyfile=options.key,
+        ),
+        [app.state.ending.set, *([] if page is None else [page.end])],
+    )
+
+
+def serve(
+    paths: Sequence[Path],
+    options: Options,
+    *,
+    make_page: Callable[[Access], Page] | None = None,
+    announce: Callable[[str], None] = print,
+) -> None:
+    """Serves fleets until the process is interrupted by SIGINT or SIGTERM.
+
+    Then no new connection is accepted, running requests are answered, and calls that wait are executed.
+
+    Args:
+        paths: The files of the fleets, which must exist.
+        options: How they are served.
+        make_page: Returns the page that answers all other paths, such as a dashboard.
+        announce: Called with the URL once the server listens.
+    """
+    with (
+        open_fleets(paths, options) as (fleets, access),
+        listen(options.host, (options.port,)) as listener,
+        ExitStack() as opened,
+    ):
+        page = None if make_page is None else make_page(access)
+        if page is not None:
+            opened.callback(page.close)
+        app = make_app(
+            fleets,
+            access,
+            page=None if page is None else page.app,
+            limits=options.limits,
+            bodies=options.bodies,
+            rates=options.rates,
+        )
+        server = make_server(app, options, page)
+        announce(address_of(listener, "http" if options.certificate is None else "https"))
+        with _surviving_sigterm(), suppress(KeyboardInterrupt):  # the normal ways to end the service
+            server.run(sockets=[listener])
+
+
+@contextmanager
+def _surviving_sigterm() -> Iterator[None]:
+    """Lets the process go on after SIGTERM, which uvicorn sends again when it has shut down, to close the fleets."""
+    if threading.current_thread() is not threading.main_thread():  # other threads get no signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

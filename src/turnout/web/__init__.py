@@ -1,0 +1,1 @@
+"""What the HTTP servers of turnout share: limits of connections, security headers and checks of host names."""

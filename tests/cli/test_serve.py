@@ -1,0 +1,217 @@
+"""`turnout serve` and `turnout fleet create`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from cli.in_process import run
+from turnout.scheduler import Scheduler, examine
+from turnout.service.tokens import Role, TokenFile, tokens_path
+from waiting import LONGEST_WAIT
+
+SLOTS = ("--set", "concurrency=2", "--set", "guaranteed_rate=1/20", "--set", "deadline=300")
+
+
+def error_of(*arguments: str | Path) -> str:
+    output, errors, code = run(*arguments)
+    assert (output, code) == ("", 2)
+    assert errors.count("\n") == 1
+    return errors
+
+
+@contextmanager
+def serving(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], int, list[str]]]:
+    """Runs the command as a process; yields it with its port and the lines that it prints when it starts."""
+    program = [sys.executable, "-u", "-W", "error::ResourceWarning", "-m", "turnout", "serve", *map(str, arguments)]
+    env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "300"}
+    with subprocess.Popen(
+        [*program, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    ) as process:
+        try:
+            assert process.stdout is not None
+            lines = [process.stdout.readline()]
+            while lines[-1] and not lines[-1].startswith("Press Ctrl-C"):
+                lines.append(process.stdout.readline())
+            port = re.search(r":(\d+)/v1/", lines[0])
+            assert port, (lines, process.stderr and process.stderr.read())
+            yield process, int(port[1]), lines
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def send(port: int, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
+    """Returns the status, the headers and the body of a response."""
+    sent = {"content-type": "application/json", **(headers or {})}
+    connection = HTTPConnection("127.0.0.1", port, timeout=LONGEST_WAIT)
+    try:
+        connection.request(method, path, None if body is None else json.dumps(body), sent)
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read()
+    finally:
+        connection.close()
+
+
+def bearer(fleet: Path, role: Role, client: str | None = None) -> dict[str, str]:
+    with TokenFile(fleet) as file:
+        (new,) = file.create(role, clients=[] if client is None else [client])
+    return {"authorization": f"Bearer {new.text}"}
+
+
+def test_a_fleet_is_created_with_settings_of_its_own_and_of_its_policy(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    done = run("fleet", "create", path, *SLOTS, "--policy", "fair-pace")
+    assert done.stdout == (
+        f"{path} is a fleet with 2 slots and the policy fair-pace.\n"
+        f"Next: turnout tokens create {path} --role server, and turnout serve {path}\n"
+    )
+    with Scheduler.open(path, read_only=True) as scheduler:
+        settings = scheduler.settings
+    assert (settings.concurrency, settings.deadline, settings.persist_statuses) == (2, 300, False)
+    assert settings.settings["guaranteed_rate"] == "1/20"
+    assert "exists already" in error_of("fleet", "create", path)
+    other = tmp_path / "other.turnout"
+    assert run("fleet", "create", other, "--set", "persist_statuses=true").returncode == 0
+    with Scheduler.open(other, read_only=True) as scheduler:
+        assert scheduler.settings.persist_statuses
+    assert "no setting 'deadlin'" in error_of("fleet", "create", tmp_path / "x.turnout", "--set", "deadlin=3")
+    assert not (tmp_path / "x.turnout").exists()
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+def test_a_service_from_start_to_a_graceful_end(tmp_path: Path, end: signal.Signals) -> None:
+    path = tmp_path / "fleet.turnout"
+    run("fleet", "create", path, *SLOTS)
+    server, viewer, device = bearer(path, "server"), bearer(path, "viewer"), bearer(path, "device", "phone-1")
+    with serving(path) as (process, port, lines):
+        assert lines == [
+            f"{path} at http://127.0.0.1:{port}/v1/fleets/fleet\n",
+            f"Dashboard of fleet at http://127.0.0.1:{port}/; open it once with ?token= and a token of a server, a "
+            "viewer or an operator\n",
+            "Press Ctrl-C to stop.\n",
+        ]
+        status, _, body = send(port, "POST", "/v1/fleets/fleet/check-ins", {}, device)
+        assert (status, json.loads(body)["turn"]["client"]) == (200, "phone-1")
+        status, _, body = send(port, "GET", "/v1/fleets/fleet/turns", headers=server)
+        assert (status, len(json.loads(body)["turns"])) == (200, 1)
+        # The dashboard
+        assert send(port, "GET", "/")[0] == 401
+        assert send(port, "GET", "/", headers=device)[0] == 401
+        assert send(port, "GET", "/", headers=viewer)[0] == 200
+        assert send(port, "POST", "/", {}, server)[0] == 405
+        status, _, body = send(port, "GET", "/api/store", headers=viewer)
+        assert (status, json.loads(body)["name"]) == (200, "fleet.turnout")
+        assert b'turnout_up{fleet="fleet"} 1' in send(port, "GET", "/metrics", headers=viewer)[2]
+        token = viewer["authorization"].partition(" ")[2]
+        status, headers, _ = send(port, "GET", f"/?token={token}")
+        assert status == 303
+        cookie = {"cookie": headers["set-cookie"].partition(";")[0]}
+        assert send(port, "GET", "/api/overview", headers=cookie)[0] == 200
+        assert send(port, "GET", "/v1/fleets/fleet", headers=cookie)[0] == 401  # no cookies: no forged requests
+        stream = HTTPConnection("127.0.0.1", port, timeout=LONGEST_WAIT)  # it must not delay the end
+        stream.request("GET", "/api/live", headers=viewer)
+        assert stream.getresponse().readline().startswith(b"event: change")
+        process.send_signal(end)
+        _, errors = process.communicate(timeout=LONGEST_WAIT)
+        stream.close()
+        assert (process.returncode, errors) == (0, "")
+    assert not path.with_name(f"{path.name}-wal").exists()  # it was closed
+    with Scheduler.open(path) as scheduler:
+        assert [turn.client for turn in scheduler.in_flight()] == ["phone-1"]
+    assert all(finding.ok is not False for finding in examine(path))
+
+
+def test_a_killed_service_has_kept_what_it_answered(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    run("fleet", "create", path, *SLOTS)
+    server = bearer(path, "server")
+    once = {**server, "idempotency-key": "1"}
+    with serving(path, "--no-page") as (process, port, _):
+        first = send(port, "POST", "/v1/fleets/fleet/turns", {"clients": ["a", "b"]}, once)
+        assert first[0] == 200
+        process.kill()
+        process.wait()
+    with serving(path, "--no-page") as (process, port, _):
+        again = send(port, "POST", "/v1/fleets/fleet/turns", {"clients": ["a", "b"]}, once)
+        assert (again[0], again[2]) == (200, first[2])  # the answer, not two more turns
+        assert len(json.loads(send(port, "GET", "/v1/fleets/fleet/turns", headers=server)[2])["turns"]) == 2
+        assert send(port, "GET", "/", headers=server)[0] == 404
+
+
+def test_several_fleets_and_no_tokens(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        run("fleet", "create", tmp_path / f"{name}.turnout")
+    with serving(tmp_path / "one.turnout", tmp_path / "two.turnout", "--no-tokens") as (process, port, lines):
+        assert "Every program on this machine may do everything: no token is needed.\n" in lines
+        assert json.loads(send(port, "GET", "/v1/fleets")[2]) == {"fleets": ["one", "two"]}
+        assert json.loads(send(port, "GET", "/api/store")[2])["name"] == "one.turnout"
+        assert send(port, "GET", "/v1/fleets/two", headers={"host": "evil.example"})[0] == 421
+        assert send(port, "GET", "/api/store", headers={"host": "evil.example"})[0] == 421
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LONGEST_WAIT) == 0
+
+
+def test_a_backup_of_a_fleet_that_is_served_has_its_tokens_and_can_be_served(tmp_path: Path) -> None:
+    path, copy = tmp_path / "fleet.turnout", tmp_path / "copy.turnout"
+    run("fleet", "create", path, *SLOTS)
+    server = {**bearer(path, "server"), "idempotency-key": "1"}
+    with serving(path, "--no-page") as (process, port, _):
+        first = send(port, "POST", "/v1/fleets/fleet/turns", {"clients": ["a", "b"]}, server)
+        later = bearer(path, "viewer")  # while it runs
+        done = run("fleet", "backup", path, copy)
+        assert done.stdout == f"{copy} has all 2 turns of 2 clients.\n{tokens_path(copy)} has its tokens.\n"
+        for query in ("status", "doctor"):
+            assert run("fleet", query, path).returncode == 0
+        for command in (("amend", path, "--deadline", "20"), ("retire", path, "a"), ("compact", path)):
+            assert "is being written by" in error_of("fleet", *command)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LONGEST_WAIT) == 0
+    assert tokens_path(copy).stat().st_mode & 0o777 == 0o600
+    with serving(copy, "--no-page") as (_, port, _):
+        assert send(port, "GET", "/v1/fleets/copy", headers=later)[0] == 200
+        turns = send(port, "GET", "/v1/fleets/copy/turns", headers=later)[2]
+        assert json.loads(turns)["turns"] == json.loads(first[2])["turns"]
+    copy.unlink()
+    assert f"{tokens_path(copy)} exists already" in error_of("fleet", "backup", path, copy)
+    tokens_path(path).unlink()
+    other = tmp_path / "other.turnout"
+    assert "tokens" not in run("fleet", "backup", path, other).stdout
+    assert not tokens_path(other).exists()
+
+
+def test_errors_are_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    run("fleet", "create", path)
+    assert "has no tokens: create one first. Try: turnout tokens create FLEET --role server" in error_of("serve", path)
+    missing = error_of("serve", tmp_path / "none.turnout", "--no-tokens")
+    assert "there is no fleet at" in missing
+    assert "Try: turnout fleet create FLEET" in missing
+    assert "must not listen on it" in error_of("serve", path, "--no-tokens", "--host", "0.0.0.0")
+    assert "would have the same name" in error_of("serve", path, path, "--no-tokens")
+    assert "there is no file" in error_of("serve", path, "--no-tokens", "--certificate", tmp_path / "none.pem")
+    (tmp_path / "text.pem").write_text("no certificate")
+    refused = error_of("serve", path, "--no-tokens", "--certificate", tmp_path / "text.pem")
+    assert "pass a certificate and its own private key as PEM files" in refused
+    with Scheduler.open(path):
+        assert "is being written by" in error_of("serve", path, "--no-tokens")
+
+
+@pytest.mark.parametrize(("missing", "advice"), [("fastapi", "turnout[service]"), ("plotly", "or pass --no-page")])
+def test_a_missing_extra_says_how_to_install_it(tmp_path: Path, missing: str, advice: str) -> None:
+    find = importlib.util.find_spec
+    with patch.object(importlib.util, "find_spec", lambda name: None if name == missing else find(name)):
+        assert advice in error_of("serve", tmp_path / "fleet.turnout")

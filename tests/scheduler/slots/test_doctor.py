@@ -1,0 +1,92 @@
+"""The doctor speaks of decisions, not of rounds, about fleets without rounds."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from scheduler.slots.played import open_slots, play_turns
+from turnout.errors import StoreError
+from turnout.scheduler import Scheduler, examine
+
+#: What is done to the file, and the part and the message of a finding.
+DAMAGES = {
+    "UPDATE turns SET seconds = 99 WHERE round = 100": (
+        "turns",
+        r"the turn of '\w+' in decision 100 does not match its checksum",
+    ),
+    "UPDATE offers SET digest = x'00' WHERE round = (SELECT MAX(round) FROM offers)": (
+        "offers",
+        r"the offer of decision \d+ does not match its digest",
+    ),
+    "UPDATE turns SET round = 999 WHERE round = 100": ("decisions", "turn 100 was given to row"),
+    "UPDATE meta SET value = '100' WHERE key = 'round'": ("decisions", "the last decision should be 100, but"),
+    "UPDATE summary SET digest = x'00'": ("summary", "the summary of earlier turns does not match its digest"),
+    "DELETE FROM masks WHERE seq = (SELECT MAX(seq) FROM masks)": ("presence", r"at decision \d+ is missing"),
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A fleet whose first turns are no longer kept."""
+    path = tmp_path / "fleet.turnout"
+    with open_slots(path, keep_rounds=40) as scheduler:
+        play_turns(scheduler, 80)
+        scheduler.compact()
+        assert 0 < scheduler.summary_round < 100 < scheduler.round
+    return path
+
+
+def texts_of(path: Path) -> list[str]:
+    """Returns what the doctor says; the name of a column in a command is not a word about the fleet."""
+    return [f"{finding.message} {finding.remedy}".replace("WHERE round = N", "") for finding in examine(path)]
+
+
+def test_findings_about_an_intact_fleet_without_rounds_do_not_speak_of_rounds(path: Path, tmp_path: Path) -> None:
+    texts = texts_of(path)
+    assert not [text for text in texts if "round" in text]
+    assert any(re.match(r"decisions up to \d+ are no longer kept; their summary matches", text) for text in texts)
+    assert any(re.match(r"offers are recorded for \d+ decisions and agree", text) for text in texts)
+    new = tmp_path / "new.turnout"
+    with open_slots(new) as scheduler:
+        scheduler.fill(["a"])
+    assert not [text for text in texts_of(new) if "round" in text]
+    assert any(text.startswith("all decisions are kept") for text in texts_of(new))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_findings_about_a_damaged_fleet_without_rounds_do_not_speak_of_rounds(path: Path, damage: str) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute(damage).rowcount
+        db.commit()
+    part, message = DAMAGES[damage]
+    (found,) = [finding for finding in examine(path) if finding.part == part]
+    assert found.ok is False
+    assert re.search(message, found.message), found.message
+    assert not [text for text in texts_of(path) if "round" in text]
+
+
+def test_a_damaged_offer_costs_the_explanation_of_its_decision(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE offers SET digest = x'00' WHERE round = (SELECT MAX(round) FROM offers)")
+        db.commit()
+    (found,) = [finding for finding in examine(path) if finding.part == "offers"]
+    assert "for each damaged decision N: only the explanation of that decision is lost" in found.remedy
+
+
+def test_a_decision_that_is_no_longer_kept_is_refused_as_such(path: Path) -> None:
+    with Scheduler.open(path, read_only=True) as scheduler:
+        explanation = scheduler.explain("c1", 1)
+        assert f"decisions up to {scheduler.summary_round} are no longer kept" in explanation.sentence
+
+
+def test_a_scheduler_that_finds_a_damaged_turn_names_its_decision(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE turns SET seconds = 99 WHERE round = 100")
+        db.commit()
+    with pytest.raises(StoreError, match="in decision 100 does not match its checksum"):
+        Scheduler.open(path).turns(100)

@@ -1,0 +1,137 @@
+"""Serves fleets over HTTP in tests."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvicorn
+
+from turnout.scheduler import Scheduler
+from turnout.service.access import Access
+from turnout.service.app import make_app
+from turnout.service.calls import FleetCalls
+from turnout.service.rates import Rates
+from turnout.service.serving import Options, make_server, open_fleets
+from turnout.service.tokens import Role, TokenFile
+from waiting import LONGEST_WAIT, wait_until
+
+ROUNDS: Mapping[str, Any] = {"settings": {"cohort_size": 2}, "deadline": 10.0, "allow_infeasible": True}
+UNLIMITED = Rates(device=None)
+SLOTS: Mapping[str, Any] = {"concurrency": 2, "settings": {"guaranteed_rate": "1/20", "tolerance": 1.0}}
+
+
+class Reply(NamedTuple):
+    """An HTTP response; header names are in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def data(self) -> Any:
+        """The body, which is JSON."""
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        """The text of the error."""
+        return str(self.data["error"])
+
+
+@dataclass
+class Service:
+    """A running service, and tokens of all its fleets by role."""
+
+    port: int
+    fleets: dict[str, FleetCalls]
+    access: Access
+    server: uvicorn.Server
+    tokens: dict[str, dict[str, str]]
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        role: str | None = "operator",
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        fleet: str = "fleet",
+    ) -> Reply:
+        """Sends a request with the token of a role; `body`: bytes, or values for JSON."""
+        sent = {"content-type": "application/json"} if body is not None else {}
+        token = self.tokens[fleet][role] if token is None and role is not None and self.tokens else token
+        if token is not None:
+            sent["authorization"] = f"Bearer {token}"
+        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=LONGEST_WAIT)
+        try:
+            connection.request(method, path, content, {**sent, **(headers or {})})
+            response = connection.getresponse()
+            lowered = {name.lower(): value for name, value in response.getheaders()}
+            return Reply(response.status, lowered, response.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, **options: Any) -> Reply:
+        """Sends a GET request about the fleet; `path` begins after its name."""
+        return self.send("GET", f"/v1/fleets/{options.get('fleet', 'fleet')}{path}", **options)
+
+    def post(self, path: str, body: Any, **options: Any) -> Reply:
+        """Sends a POST request about the fleet; `path` begins after its name."""
+        return self.send("POST", f"/v1/fleets/{options.get('fleet', 'fleet')}{path}", body, **options)
+
+    def ok(self, path: str, body: Any = None, **options: Any) -> Any:
+        """Returns the JSON of a request that must succeed: a POST with a body, a GET without."""
+        reply = self.get(path, **options) if body is None else self.post(path, body, **options)
+        assert reply.status == 200, reply
+        return reply.data
+
+
+def make_fleet(path: Path, options: Mapping[str, Any]) -> dict[str, str]:
+    """Creates a fleet; returns a token for each role, that of the device for phone-1."""
+    Scheduler.open(path, **options).close()
+    roles: tuple[Role, ...] = ("server", "operator", "viewer")
+    with TokenFile(path) as file:
+        texts: dict[str, str] = {role: file.create(role)[0].text for role in roles}
+        (device,) = file.create("device", clients=["phone-1"])
+    return {**texts, "device": device.text}
+
+
+@contextmanager
+def served(
+    folder: Path,
+    fleets: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    options: Options | None = None,
+    page: Any = None,
+) -> Iterator[Service]:
+    """Runs the real server in a thread on a free port, and stops it at the end; by default one fleet with rounds."""
+    options = options or Options(port=0, rates=UNLIMITED)
+    fleets = {"fleet": ROUNDS} if fleets is None else fleets
+    paths = {name: folder / f"{name}.turnout" for name in fleets}
+    tokens = {name: make_fleet(path, fleets[name]) for name, path in paths.items() if not path.exists()}
+    with (
+        open_fleets(list(paths.values()), options) as (opened, access),
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
+        app = make_app(opened, access, page=page, limits=options.limits, bodies=options.bodies, rates=options.rates)
+        server = make_server(app, options)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="served")
+        thread.start()
+        try:
+            wait_until(lambda: server.started, "the server has started")
+            yield Service(listener.getsockname()[1], opened, access, server, tokens if options.tokens else {})
+        finally:
+            server.should_exit = True
+            thread.join(LONGEST_WAIT)
+            assert not thread.is_alive()

@@ -1,0 +1,232 @@
+"""The stream of server-sent events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from service.served import ROUNDS, SLOTS, Service, served
+from turnout.errors import StoreError
+from turnout.scheduler.journal.events import EVENT_KINDS as STORED_KINDS
+from turnout.service import eventlog, events
+from waiting import LONGEST_WAIT, wait_until
+
+
+class Event(NamedTuple):
+    """One event of a stream."""
+
+    kind: str
+    data: Any
+    id: int | None
+
+
+def parse(lines: list[str]) -> Event:
+    fields = dict(line.split(": ", 1) for line in lines if not line.startswith(":"))
+    return Event(fields["event"], json.loads(fields["data"]), int(fields["id"]) if "id" in fields else None)
+
+
+def read_event(response: HTTPResponse) -> Event | None:
+    """Waits for the next event; None at the end of the stream."""
+    lines: list[str] = []
+    while line := response.readline():
+        if line != b"\n":
+            lines.append(line.decode().rstrip("\n"))
+        elif lines and not all(line.startswith(":") for line in lines):
+            return parse(lines)
+        else:
+            lines = []
+    return None
+
+
+@contextmanager
+def streaming(service: Service, query: str = "", headers: dict[str, str] | None = None) -> Iterator[HTTPResponse]:
+    connection = HTTPConnection("127.0.0.1", service.port, timeout=LONGEST_WAIT)
+    token = {"authorization": f"Bearer {service.tokens['fleet']['viewer']}"}
+    try:
+        connection.request("GET", f"/v1/fleets/fleet/events{query}", headers={**token, **(headers or {})})
+        response = connection.getresponse()
+        assert response.status == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        yield response
+    finally:
+        connection.close()
+
+
+def listed(service: Service, query: str) -> list[Event]:
+    """Returns all events of a stream that ends by itself."""
+    reply = service.get(f"/events?follow=false{query}")
+    assert reply.status == 200
+    return [parse(part.split("\n")) for part in reply.body.decode().split("\n\n") if part]
+
+
+def one_round(service: Service) -> None:
+    cohort = service.ok("/rounds", {"clients": ["phone-1", "phone-2"]})["cohort"]
+    assert sorted(cohort) == ["phone-1", "phone-2"]
+    service.ok("/reports", {"client": "phone-1", "seconds": 1.5})
+    service.ok("/failures", {"client": "phone-2", "why": "broken"})
+    service.ok("/rounds/close", {})
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with served(tmp_path) as running:
+        yield running
+
+
+def test_a_stream_delivers_what_happens_from_now_on(service: Service) -> None:
+    service.ok("/clients", {"clients": ["phone-1", "phone-2"]})
+    with streaming(service) as stream:
+        first = read_event(stream)
+        assert first == Event("state", {"round": 0, "is_open": False, "ready": False, "arrived": 0, "wanted": 0}, 1)
+        one_round(service)
+        seen: list[Event] = []
+        while not seen or seen[-1].kind != "closed":
+            event = read_event(stream)
+            assert event is not None
+            seen.append(event)
+    turns = [
+        {"client": "phone-1", "outcome": "arrived", "seconds": 1.5},
+        {"client": "phone-2", "outcome": "failed", "seconds": pytest.approx(0, abs=LONGEST_WAIT)},
+    ]
+    assert seen[-1] == Event("closed", {"round": 1, "turns": turns}, 2)
+    assert {event.kind for event in seen[:-1]} <= {"state"}
+
+
+def test_the_state_says_when_a_round_can_be_closed(service: Service) -> None:
+    with streaming(service) as stream:
+        read_event(stream)
+        service.ok("/rounds", {"clients": ["phone-1", "phone-2"]})
+        opened = read_event(stream)
+        assert opened is not None
+        assert opened.data == {"round": 1, "is_open": True, "ready": False, "arrived": 0, "wanted": 2}
+        for client in ("phone-1", "phone-2"):
+            service.ok("/reports", {"client": client, "seconds": 1.0})
+        while (event := read_event(stream)) is not None and not event.data["ready"]:
+            assert event.data["arrived"] <= 1
+        assert event is not None
+        assert event.data["arrived"] == 2
+
+
+def test_a_stream_is_resumed_after_the_last_event_that_was_received(service: Service) -> None:
+    service.ok("/clients", {"clients": ["phone-1", "phone-2"]})
+    for _ in range(3):
+        one_round(service)
+    everything = listed(service, "&after=0")
+    assert [(event.kind, event.id) for event in everything] == [
+        ("joined", 1),
+        ("closed", 2),
+        ("closed", 3),
+        ("closed", 4),
+        ("state", 4),
+    ]
+    assert everything[0].data == {"clients": ["phone-1", "phone-2"]}
+    assert listed(service, "&after=3") == everything[3:]
+    assert [event.kind for event in listed(service, "")] == ["state"]  # from now on
+    with streaming(service, "?after=0", {"Last-Event-ID": "2"}) as stream:
+        assert read_event(stream) == everything[2]  # what a browser sends when it connects again
+
+
+def test_many_events_are_delivered_in_parts(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (events, eventlog):
+        monkeypatch.setattr(module, "BATCH", 2)
+    for number in range(5):
+        service.ok("/clients", {"clients": [f"phone-{number}"]})
+    assert [event.id for event in listed(service, "&after=0")] == [1, 2, 3, 4, 5, 5]
+
+
+def test_a_fleet_without_rounds_streams_its_turns(tmp_path: Path) -> None:
+    with served(tmp_path, {"fleet": SLOTS}) as service:
+        first, second = service.ok("/turns", {"clients": ["phone-1", "phone-2", "phone-3"]})["turns"]
+        service.ok("/reports", {"turn": first["id"], "seconds": 2.0})
+        service.ok("/turns", {"clients": []})
+        joined, filled, ended, state = listed(service, "&after=0")
+    assert joined.kind == "joined"
+    given = [{"turn": turn["id"], "client": turn["client"]} for turn in (first, second)]
+    assert filled == Event("filled", {"ended": [], "turns": given}, 2)
+    result = {"turn": first["id"], "client": first["client"], "outcome": "arrived", "seconds": 2.0}
+    assert ended == Event("filled", {"ended": [result], "turns": []}, 3)
+    assert state == Event("state", {"in_flight": 1, "slots": 2}, 3)
+
+
+def test_settings_and_departures_are_events(service: Service) -> None:
+    service.ok("/clients", {"clients": ["phone-1", "phone-2"]})
+    service.ok("/amendments", {"settings": {"deadline": 20}})
+    service.ok("/retirements", {"client": "phone-2"})
+    _, amended, retired, _ = listed(service, "&after=0")
+    assert (amended.kind, amended.data["changes"]) == ("amended", {"deadline": 20.0})
+    assert retired == Event("retired", {"clients": ["phone-2"]}, 3)
+
+
+@pytest.mark.parametrize("query", ["after=1", "after=-1", "after=x", "follow=x"])
+def test_invalid_positions_are_refused(service: Service, query: str) -> None:
+    assert service.get(f"/events?{query}").status == 422
+
+
+def test_events_that_are_no_longer_kept_are_gone(tmp_path: Path) -> None:
+    with served(tmp_path, {"fleet": {**ROUNDS, "keep_rounds": 10}}) as service:
+        service.ok("/clients", {"clients": ["phone-1", "phone-2"]})
+        scheduler, done = service.fleets["fleet"].scheduler, 0
+        while service.get("/events?follow=false&after=0").status == 200:
+            for client in scheduler.choose(["phone-1", "phone-2"]):
+                scheduler.report(client, 1.0)
+            scheduler.close_round()
+            done += 1
+            assert done < 500
+        reply = service.get("/events?follow=false&after=0")
+        assert (reply.status, "no longer kept" in reply.error) == (410, True)
+        first = int(reply.error.split("begin after event ")[1])
+        assert listed(service, f"&after={first}")[0].id == first + 1
+
+
+def test_too_many_streams_are_refused_and_ended_ones_do_not_count(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eventlog, "MOST_STREAMS", 1)
+    with streaming(service) as stream:
+        read_event(stream)
+        reply = service.get("/events?follow=false")
+        assert (reply.status, reply.headers["retry-after"]) == (429, "1")
+    service.ok("/clients", {"clients": ["phone-1"]})
+    wait_until(lambda: service.get("/events?follow=false").status == 200, "the stream has ended")
+
+
+def test_a_stream_ends_when_the_service_ends(service: Service) -> None:
+    with streaming(service) as stream:
+        read_event(stream)
+        service.server.should_exit = True
+        assert read_event(stream) is None
+
+
+def test_a_stream_has_a_longest_time(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "STREAM_SECONDS", 0.0)
+    with streaming(service) as stream:
+        assert read_event(stream) is not None
+        assert read_event(stream) is None
+
+
+def test_a_quiet_stream_is_kept_open(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "KEEPALIVE_SECONDS", 0.0)
+    with streaming(service) as stream:
+        assert read_event(stream) is not None
+        assert stream.readline() == b": still there\n"
+
+
+def test_a_file_that_cannot_be_read_ends_the_stream(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise StoreError("damaged")
+
+    with streaming(service) as stream:
+        read_event(stream)
+        monkeypatch.setattr(eventlog.EventLog, "state", fail)
+        assert read_event(stream) == Event("trouble", {"error": "damaged"}, None)
+        assert read_event(stream) is None
+
+
+def test_every_kind_of_event_is_documented() -> None:
+    assert set(events.EVENT_KINDS) == set(STORED_KINDS.values())

@@ -1,0 +1,182 @@
+"""Bodies that no client should send: each is refused with a reason, and the service goes on."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from http.client import HTTPResponse
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from service.served import ROUNDS, SLOTS, Service, served
+from turnout.scheduler import examine
+from turnout.service.routes import REFUSALS
+from waiting import LONGEST_WAIT
+
+#: A valid body of each change.
+VALID: dict[str, dict[str, Any]] = {
+    "/clients": {"clients": ["phone-1", "phone-2"]},
+    "/check-ins": {"client": "phone-1", "status": {"free_cpu": 1.5, "bandwidth": 3.0}},
+    "/rounds": {"statuses": {"phone-1": {"free_cpu": 1.5, "bandwidth": 3.0}, "phone-2": None}},
+    "/rounds/close": {"after": 3.0},
+    "/rounds/abandon": {},
+    "/turns": {"clients": ["phone-1"]},
+    "/reports": {"client": "phone-1", "seconds": 12.5, "loss": 0.7},
+    "/reports/batch": {"reports": [{"client": "phone-1", "seconds": 12.5}]},
+    "/failures": {"client": "phone-1", "why": "out of memory"},
+    "/amendments": {"settings": {"deadline": 120}},
+    "/retirements": {"client": "phone-9"},
+    "/removals": {"client": "phone-9"},
+}
+HUGE, DEEP = "9" * 5000, 100_000
+#: Values that replace each value of a valid body, as JSON or nearly so.
+VALUES = {
+    "null": "null",
+    "true": "true",
+    "a string": '"x"',
+    "an empty string": '""',
+    "a long string": json.dumps("x" * 2000),
+    "a control character": '"\\u0000"',
+    "a lone surrogate": '"\\ud800"',
+    "a number as a string": '"1"',
+    "zero": "0",
+    "a negative number": "-1",
+    "a fraction": "1.5",
+    "a huge integer": HUGE,
+    "a negative huge integer": f"-{HUGE}",
+    "a huge exponent": "1e999999",
+    "a tiny number": "1e-999999",
+    "not a number": "NaN",
+    "infinity": "Infinity",
+    "minus infinity": "-Infinity",
+    "an empty list": "[]",
+    "an empty object": "{}",
+    "a list of everything": '[null, true, 1, "x", {}, []]',
+    "a nested object": '{"phone-1": {"free_cpu": {"x": 1}}}',
+    "a deep list": "[" * DEEP + "]" * DEEP,
+    "a deep object": '{"a":' * DEEP + "1" + "}" * DEEP,
+    "a status with a lone surrogate": '{"\\udfff": {"free_cpu": 1, "bandwidth": 1}}',
+    "a status with NaN": '{"phone-1": {"free_cpu": NaN, "bandwidth": 1}}',
+    "a status with a huge number": f'{{"phone-1": {{"free_cpu": {HUGE}, "bandwidth": 1}}}}',
+}
+#: Whole bodies.
+BODIES = {
+    "nothing": b"",
+    "spaces": b"  \r\n",
+    "not JSON": b"hello",
+    "a byte-order mark": b"\xef\xbb\xbf{}",
+    "UTF-16": '{"client": "phone-1"}'.encode("utf-16"),
+    "invalid UTF-8": b'{"client": "\xff\xfe"}',
+    "an encoded surrogate": b'{"client": "\xed\xa0\x80"}',
+    "NUL bytes": b"\x00" * 100,
+    "two documents": b"{}{}",
+    "a comma too many": b'{"client": "phone-1",}',
+    "single quotes": b"{'client': 'phone-1'}",
+    "an unknown field": b'{"clinet": "phone-1"}',
+    "a field of Python": b'{"__class__": "x", "__dict__": {}}',
+    "an open string": b'{"client": "phone',
+    "a deep list that never ends": b"[" * DEEP,
+    "a deep object that never ends": b'{"a":' * DEEP,
+    **{name: value.encode() for name, value in VALUES.items()},
+}
+FLEETS = {"rounds": ROUNDS, "slots": SLOTS}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with served(tmp_path_factory.mktemp("fuzzed"), FLEETS) as running:
+        yield running
+
+
+def check(service: Service, path: str, body: bytes) -> None:
+    """Sends a body to both fleets: it is accepted, or refused with a reason and a documented status."""
+    for fleet in FLEETS:
+        reply = service.post(path, body, fleet=fleet)
+        assert reply.status == 200 or reply.status in REFUSALS, (path, body[:200], reply)
+        assert reply.status not in (401, 403, 429, 431, 503), reply
+        assert reply.status == 200 or 0 < len(reply.error) <= 1000, reply
+        assert b"Traceback" not in reply.body
+
+
+@pytest.fixture(autouse=True)
+def _sound(service: Service) -> Iterator[None]:
+    yield
+    assert service.send("GET", "/readyz", role=None).status == 200
+
+
+@pytest.mark.parametrize("path", VALID)
+def test_bodies_that_are_no_objects_or_no_json(service: Service, path: str) -> None:
+    for body in BODIES.values():
+        check(service, path, body)
+
+
+@pytest.mark.parametrize("path", VALID)
+def test_every_value_replaced_by_every_other(service: Service, path: str) -> None:
+    for name in VALID[path]:
+        for value in VALUES.values():
+            members = [f"{json.dumps(key)}: {json.dumps(own)}" for key, own in VALID[path].items() if key != name]
+            check(service, path, ("{" + ", ".join([*members, f'"{name}": {value}']) + "}").encode())
+
+
+@pytest.mark.parametrize("path", VALID)
+def test_the_last_of_two_equal_fields_counts_and_both_must_be_json(service: Service, path: str) -> None:
+    valid = json.dumps(VALID[path])
+    for name in VALID[path]:
+        check(service, path, f'{{"{name}": 5, {valid[1:]}'.encode())
+        check(service, path, f'{valid[:-1]}, "{name}": 5}}'.encode())
+        reply = service.post(path, f'{valid[:-1]}, "{name}": }}'.encode(), fleet="rounds")
+        assert reply.status == 400
+
+
+@pytest.mark.parametrize("path", [path for path in VALID if VALID[path]])
+def test_a_truncated_body_is_never_executed(service: Service, path: str) -> None:
+    valid = json.dumps(VALID[path]).encode()
+    for length in range(1, len(valid)):
+        reply = service.post(path, valid[:length], fleet="rounds")
+        assert (reply.status, "not valid JSON" in reply.error) == (400, True)
+
+
+@pytest.mark.parametrize("path", VALID)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(body=st.binary(max_size=300) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")))
+def test_random_bytes(service: Service, path: str, body: bytes) -> None:
+    check(service, path, body)
+
+
+def chunked(service: Service, path: str, chunks: Sequence[bytes], ending: bytes = b"0\r\n\r\n") -> tuple[int, bytes]:
+    """Returns the status and the body of the response to a body in chunks."""
+    head = (
+        f"POST /v1/fleets/rounds{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {service.tokens['rounds']['operator']}\r\nTransfer-Encoding: chunked\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", service.port), timeout=LONGEST_WAIT) as connection:
+        connection.sendall(head.encode())
+        for chunk in chunks:
+            connection.sendall(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+        connection.sendall(ending)
+        with HTTPResponse(connection) as response:
+            response.begin()
+            return response.status, response.read()
+
+
+def test_a_body_in_chunks_of_one_byte_is_read_as_a_whole(service: Service) -> None:
+    body = json.dumps({"clients": ["chunked-é"]}, ensure_ascii=False).encode()
+    assert chunked(service, "/clients", [body[at : at + 1] for at in range(len(body))]) == (200, b'{"new":1}')
+    assert chunked(service, "/clients", [body]) == (200, b'{"new":0}')
+
+
+def test_chunks_that_are_damaged_or_invalid_json_are_refused(service: Service) -> None:
+    assert chunked(service, "/clients", [b'{"clients": ', b"[1"])[0] == 400
+    assert chunked(service, "/clients", [])[0] == 422
+    assert chunked(service, "/clients", [b"{}"], b"zz\r\n\r\n")[0] == 400
+
+
+def test_the_files_are_sound_after_all_of_this(service: Service) -> None:
+    for fleet, calls in service.fleets.items():
+        assert service.get("", fleet=fleet).status == 200
+        assert [finding for finding in examine(calls.scheduler.path) if finding.ok is False] == []

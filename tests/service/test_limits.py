@@ -1,0 +1,127 @@
+"""Limits of requests, security headers, and bodies of other kinds."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from service.served import Service, served
+from turnout.errors import StoreError
+from turnout.service.guard import BodyLimits
+from turnout.service.serving import Options
+from turnout.service.tokens import TokenFile, tokens_path
+from turnout.web.connections import Limits
+from turnout.web.headers import HEADERS
+from waiting import LONGEST_WAIT
+
+BODIES = BodyLimits(device=200, other=2000)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with served(tmp_path_factory.mktemp("limits"), options=Options(port=0, bodies=BODIES)) as running:
+        yield running
+
+
+def padded(size: int) -> bytes:
+    body = json.dumps({"client": "phone-1", "seconds": 1.0}).encode()
+    return body + b" " * (size - len(body))
+
+
+def test_bodies_are_limited_by_role(service: Service) -> None:
+    for role, most in (("device", 200), ("server", 2000)):
+        assert service.post("/reports", padded(most), role=role).status == 409  # not selected
+        reply = service.post("/reports", padded(most + 1), role=role)
+        assert (reply.status, reply.error) == (
+            413,
+            f"the body must have at most {most:,} bytes: send less at a time",
+        )
+
+
+def chunked(service: Service, size: int) -> bytes:
+    """Returns the response to a body of unknown length."""
+    head = (
+        "POST /v1/fleets/fleet/reports HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {service.tokens['fleet']['device']}\r\nTransfer-Encoding: chunked\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", service.port), timeout=LONGEST_WAIT) as connection:
+        connection.sendall(head.encode() + b"%x\r\n%b\r\n0\r\n\r\n" % (size, padded(size)))
+        with connection.makefile("rb") as response:
+            return response.read()
+
+
+def test_bodies_without_a_length_are_limited_too(service: Service) -> None:
+    assert chunked(service, 200).startswith(b"HTTP/1.1 409")
+    assert chunked(service, 201).startswith(b"HTTP/1.1 413")
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "1" * 50, "²"])
+def test_absurd_lengths_are_refused(service: Service, length: str) -> None:
+    head = (
+        f"POST /v1/fleets/fleet/reports HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {service.tokens['fleet']['server']}\r\nContent-Length: {length}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", service.port), timeout=LONGEST_WAIT) as connection:
+        connection.sendall(head.encode())
+        status = int(connection.recv(100).split()[1])
+    assert status in (400, 413)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_a_page_of_another_site_cannot_send_a_change(service: Service, kind: str) -> None:
+    reply = service.post("/clients", b'{"clients": ["a"]}', headers={"content-type": kind})
+    assert reply.status == 415
+    preflight = {"origin": "https://evil.example", "access-control-request-method": "POST"}
+    allowed = service.send("OPTIONS", "/v1/fleets/fleet/clients", headers=preflight)
+    assert allowed.status == 405
+    assert not [name for name in (*reply.headers, *allowed.headers) if name.startswith("access-control")]
+
+
+def test_json_with_a_character_set_is_accepted(service: Service) -> None:
+    headers = {"content-type": "application/json; charset=utf-8"}
+    assert service.post("/clients", b'{"clients": ["phone-1"]}', headers=headers).status == 200
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/v1/fleets", "/v1/fleets/fleet", "/v1/nothing", "/nothing"])
+@pytest.mark.parametrize("role", [None, "viewer"])
+def test_every_response_has_the_security_headers(service: Service, path: str, role: str | None) -> None:
+    reply = service.send("GET", path, role=role)
+    assert {name: reply.headers[name] for name in HEADERS} == HEADERS
+    assert reply.headers["cache-control"] == "no-store"
+    assert "server" not in reply.headers
+
+
+def test_headers_and_half_open_requests_are_limited(tmp_path: Path) -> None:
+    limits = Limits(request_seconds=0.2, headers=20, header_bytes=4000)
+    with served(tmp_path, options=Options(port=0, limits=limits)) as service:
+        many = {f"x-{number}": "1" for number in range(30)}
+        assert service.get("", headers=many).status == 431
+        with socket.create_connection(("127.0.0.1", service.port), timeout=LONGEST_WAIT) as connection:
+            connection.sendall(b"POST /v1/fleets/fleet/reports HTTP/1.1\r\nHost: localhost\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_an_unexpected_failure_is_a_500_without_details(service: Service) -> None:
+    with patch.object(TokenFile, "version", side_effect=ZeroDivisionError("secret")):
+        reply = service.get("")
+    assert (reply.status, reply.error) == (500, "the service failed to answer this request: see its log")
+
+
+def test_tokens_that_cannot_be_read_give_no_access(service: Service) -> None:
+    path = tokens_path(service.fleets["fleet"].scheduler.path)
+    hidden = path.with_name("hidden")
+    path.rename(hidden)
+    try:
+        assert service.get("").status == 503
+    finally:
+        hidden.rename(path)
+    assert service.get("").status == 200
+    with patch.object(TokenFile, "version", side_effect=StoreError("damaged")):
+        reply = service.get("")
+    assert (reply.status, "damaged" in reply.error) == (503, False)

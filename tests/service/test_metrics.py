@@ -1,0 +1,96 @@
+"""The metrics of the service."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.served import ROUNDS, SLOTS, Service, served
+from turnout.service.metrics import TIMES, Traffic
+
+LINE = re.compile(r"([a-z_]+)(\{.*\})? (\S+)")
+
+
+def samples(text: str) -> dict[str, float]:
+    """Returns the samples of a metrics page, after checking its format."""
+    found, described = {}, set()
+    for line in text.splitlines():
+        if line.startswith("# "):
+            described.add(line.split()[2])
+            continue
+        match = LINE.fullmatch(line)
+        assert match, line
+        assert re.sub(r"_(bucket|sum|count)$", "", match[1]) in described or match[1] in described
+        assert line.rpartition(" ")[0] not in found
+        found[line.rpartition(" ")[0]] = float(match[3])
+    return found
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with served(tmp_path, {"fleet": ROUNDS, "other": SLOTS}) as running:
+        yield running
+
+
+def metrics(service: Service, **options: str) -> dict[str, float]:
+    reply = service.send("GET", "/metrics", **options)  # type: ignore[arg-type]
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    return samples(reply.body.decode())
+
+
+def test_requests_are_counted_by_operation_and_status(service: Service) -> None:
+    service.ok("/clients", {"clients": ["phone-1", "phone-2"]})
+    service.ok("/clients", {"clients": ["phone-3"]})
+    assert service.post("/reports", {"client": "phone-1"}).status == 409
+    assert service.get("", role=None).status == 401
+    assert service.get("/nothing").status == 404
+    found = metrics(service)
+    total = "turnout_service_requests_total"
+    assert found[f'{total}{{fleet="fleet",operation="register",status="200"}}'] == 2
+    assert found[f'{total}{{fleet="fleet",operation="report",status="409"}}'] == 1
+    assert found[f'{total}{{fleet="",operation="",status="401"}}'] == 1
+    assert found[f'{total}{{fleet="",operation="",status="404"}}'] == 1
+    assert found['turnout_service_request_seconds_count{fleet="fleet"}'] == 3
+    assert found['turnout_service_calls_total{fleet="fleet"}'] == 3
+    assert 1 <= found['turnout_service_groups_total{fleet="fleet"}'] <= 3
+
+
+def test_the_state_of_a_fleet_with_rounds(service: Service) -> None:
+    service.ok("/rounds", {"clients": ["phone-1", "phone-2"]})
+    service.ok("/reports", {"client": "phone-1", "seconds": 1.0})
+    service.ok("/rounds/close", {})
+    found = metrics(service)
+    assert found['turnout_up{fleet="fleet"}'] == 1
+    assert found['turnout_clients{fleet="fleet"}'] == 2
+    assert found['turnout_round{fleet="fleet"}'] == 1
+    assert found['turnout_promise_status{fleet="fleet"}'] == 0
+    assert found['turnout_service_waiting_calls{fleet="fleet"}'] == 0
+    assert 'turnout_turns_in_flight{fleet="fleet"}' not in found
+
+
+def test_the_state_of_a_fleet_without_rounds(service: Service) -> None:
+    service.ok("/turns", {"clients": ["phone-1", "phone-2", "phone-3"]}, fleet="other")
+    found = metrics(service, fleet="other")
+    assert found['turnout_turns_in_flight{fleet="other"}'] == 2
+    assert found['turnout_clients{fleet="other"}'] == 3
+    assert not [name for name in found if 'fleet="fleet"' in name]  # the token is of another fleet
+
+
+def test_who_may_read_metrics(service: Service) -> None:
+    statuses = {role: service.send("GET", "/metrics", role=role).status for role in ("viewer", "server", "operator")}
+    assert set(statuses.values()) == {200}
+    assert service.send("GET", "/metrics", role="device").status == 403
+    assert service.send("GET", "/metrics", role=None).status == 401
+
+
+def test_times_are_counted_in_classes() -> None:
+    traffic = Traffic()
+    for seconds in (0.0, TIMES[0], 0.3, 50.0):
+        traffic.count("fleet", "report", 200, seconds)
+    found = samples("\n".join(traffic.lines(frozenset({"fleet"}))))
+    buckets = [found[f'turnout_service_request_seconds_bucket{{fleet="fleet",le="{end}"}}'] for end in (*TIMES, "+Inf")]
+    assert buckets == [2, 2, 2, 3, 3, 3, 4]
+    assert found['turnout_service_request_seconds_sum{fleet="fleet"}'] == pytest.approx(50.305)

@@ -1,0 +1,66 @@
+"""Whatever is sent to any operation, with any role: the answer is one that the OpenAPI document describes."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from service.served import ROUNDS, SLOTS, Service, served
+from service.simulated_devices import TORTURE
+from turnout.scheduler import examine
+from turnout.service.access import Access
+from turnout.service.app import make_app
+from waiting import LONGEST_WAIT
+
+schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed: make setup")
+
+OTHERS = ("device", "server", "viewer", None)
+FLEETS = {"rounds": ROUNDS, "slots": SLOTS}
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    schemathesis.checks.status_code_conformance,
+    schemathesis.checks.content_type_conformance,
+    schemathesis.checks.response_headers_conformance,
+    schemathesis.checks.response_schema_conformance,
+]
+SCHEMA = schemathesis.openapi.from_dict(make_app({}, Access(None)).openapi())
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with served(tmp_path_factory.mktemp("openapi"), FLEETS) as running:
+        yield running
+
+
+@SCHEMA.parametrize()  # type: ignore[untyped-decorator]
+@settings(max_examples=10 * TORTURE, suppress_health_check=list(HealthCheck))
+def test_every_answer_is_described(case: Any, service: Service) -> None:
+    if case.operation.path.endswith("/events"):  # a stream that waits for further events does not end
+        case.query = {**(case.query or {}), "follow": "false"}
+    named = dict(case.path_parameters or {})
+    turn = zlib.crc32(ascii((case.path_parameters, case.query, case.body)).encode())
+    callers: list[tuple[str, str | None]] = [(fleet, "operator") for fleet in FLEETS]
+    callers.append((tuple(FLEETS)[turn % len(FLEETS)], OTHERS[turn % len(OTHERS)]))
+    for fleet, role in callers:
+        if named:
+            case.path_parameters = {**named, "fleet": fleet}
+        send(case, service, "" if role is None else service.tokens[fleet][role])
+    if named:
+        case.path_parameters = named  # a fleet that does not exist, most of the time
+        send(case, service, service.tokens["rounds"]["operator"])
+
+
+def send(case: Any, service: Service, token: str) -> None:
+    headers = {"authorization": f"Bearer {token}"}
+    response = case.call(base_url=f"http://127.0.0.1:{service.port}", headers=headers, timeout=LONGEST_WAIT)
+    case.validate_response(response, checks=CHECKS)
+
+
+def test_the_files_are_sound_after_all_of_this(service: Service) -> None:
+    for fleet, calls in service.fleets.items():
+        assert service.get("", role="viewer", fleet=fleet).status == 200
+        assert [finding for finding in examine(calls.scheduler.path) if finding.ok is False] == []

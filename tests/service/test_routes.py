@@ -1,0 +1,289 @@
+"""What the routes do, and that their answers are as documented."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.responses import PlainTextResponse
+
+from service.served import ROUNDS, SLOTS, Service, served
+from turnout.scheduler import Scheduler, examine
+from turnout.service import models
+from turnout.service.serving import Options, fleet_names, open_fleets
+from turnout.service.tokens import TokenFile
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with served(tmp_path, {"fleet": ROUNDS}) as running:
+        yield running
+
+
+@pytest.fixture
+def slots(tmp_path: Path) -> Iterator[Service]:
+    with served(tmp_path, {"fleet": SLOTS}) as running:
+        yield running
+
+
+PHONES = ["phone-1", "phone-2", "phone-3"]
+
+
+def test_a_round_over_http_is_the_round_of_the_scheduler(service: Service, tmp_path: Path) -> None:
+    status = {"free_cpu": 1.5, "bandwidth": 3.0}
+    opened = service.ok("/rounds", {"statuses": {"phone-1": status, "phone-2": None, "phone-3": status}})
+    models.Round.model_validate(opened)
+    assert (opened["round"], opened["wanted"], opened["deadline"]) == (1, 2, 10.0)
+    assert service.ok("/rounds", {"clients": PHONES}) == opened  # while it is open
+    first, second = opened["cohort"]
+    assert service.ok("/round") == {"open": opened, "ready": False}
+    assert service.ok("/reports", {"client": first, "seconds": 1.5, "loss": 0.5}) == {"new": True}
+    assert service.ok("/reports", {"client": first, "seconds": 1.5, "loss": 0.5}) == {"new": False}
+    assert service.ok("/failures", {"client": second, "why": "no power"}) == {"new": True}
+    assert service.ok("/round")["ready"]
+    state = service.ok("")
+    models.FleetState.model_validate(state)
+    assert (state["is_open"], state["arrived"], state["failed"]) == (True, [first], {second: "no power"})
+    closed = service.ok("/rounds/close", {})
+    models.ClosedRound.model_validate(closed)
+    assert [(turn["client"], turn["outcome"], turn["seconds"]) for turn in closed["turns"]] == [
+        (first, "arrived", 1.5),
+        (second, "failed", None),
+    ]
+    assert service.ok("/round") == {"open": None, "ready": False}
+    page = service.ok("/certificate")
+    models.CertificatePage.model_validate(page)
+    assert (page["of"], len(page["clients"]), page["promise"]["status"]) == (3, 3, "kept")
+    assert service.ok(f"/certificate?client={first}")["clients"][0]["turns"] == 1
+    assert len(service.ok("/certificate?limit=1")["clients"]) == 1
+    explained = service.ok(f"/explanation?client={first}")
+    models.Explanation.model_validate(explained)
+    assert explained["standing"] == "chosen"
+    history = service.ok(f"/history?client={first}")
+    models.History.model_validate(history)
+    assert (history["of"], history["turns"][0]["loss"]) == (1, 0.5)
+    with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as reader:
+        assert (reader.round, reader.clients) == (1, PHONES)
+
+
+def test_rounds_can_be_abandoned(service: Service) -> None:
+    service.ok("/rounds", {"clients": PHONES})
+    assert service.ok("/rounds/abandon", {}) == {"round": 1}
+    assert service.ok("")["clients"] == 0
+    assert service.post("/rounds/abandon", {}).error == "no round is open: choose first"
+
+
+def test_a_batch_records_what_it_can_and_names_what_it_refuses(service: Service) -> None:
+    first, second = service.ok("/rounds", {"clients": PHONES})["cohort"]
+    answer = service.ok(
+        "/reports/batch",
+        {"reports": [{"client": first, "seconds": 1}, {"client": "nobody", "seconds": 1}, {"client": second}]},
+    )
+    models.RecordedBatch.model_validate(answer)
+    assert answer["new"] == 2
+    assert [refused["index"] for refused in answer["refused"]] == [1]
+    assert "'nobody' was not selected in any round" in answer["refused"][0]["error"]
+
+
+def test_devices_check_in_and_report_their_turns(slots: Service) -> None:
+    answer = slots.ok("/check-ins", {"status": {"free_cpu": 1, "bandwidth": 2}}, role="device")
+    models.CheckedIn.model_validate(answer)
+    turn = answer["turn"]
+    assert (turn["id"], turn["client"], answer["wait"]) == (1, "phone-1", None)
+    assert slots.ok("/check-ins", {}, role="device") == answer  # the answer was lost
+    given = slots.ok("/turns", {"clients": ["phone-2"]})
+    models.Turns.model_validate(given)
+    assert [turn["client"] for turn in given["turns"]] == ["phone-2"]
+    waiting = slots.ok("/check-ins", {"client": "phone-3"})
+    models.CheckedIn.model_validate(waiting)
+    assert waiting["turn"] is None
+    assert "all 2 slots are in use" in waiting["wait"]["why"]
+    assert slots.ok("/reports", {"turn": 1, "seconds": 3.5}, role="device") == {"new": True}
+    assert slots.ok("/reports", {"turn": 1, "seconds": 3.5}, role="device") == {"new": False}
+    assert slots.ok("/check-ins", {"client": "phone-3"})["turn"]["id"] == 3
+    assert [turn["id"] for turn in slots.ok("/turns")["turns"]] == [2, 3]
+    assert slots.ok("/failures", {"turn": 2, "why": "no power"}) == {"new": True}
+
+
+def test_an_operator_amends_retires_and_forgets(service: Service, tmp_path: Path) -> None:
+    service.ok("/clients", {"clients": PHONES})
+    assert service.ok("/amendments", {"settings": {"deadline": 33}}) == {"changed": ["deadline"]}
+    assert service.ok("/retirements", {"client": "phone-2"}) == {}
+    service.ok("/rounds", {"clients": PHONES})
+    service.ok("/rounds/close", {})
+    key = {"idempotency-key": "once"}
+    assert service.ok("/removals", {"client": "phone-1"}, headers=key) == {}
+    assert service.ok("/removals", {"client": "phone-1"}, headers=key) == {}
+    assert service.get("", role="device").status == 401  # its token is gone
+    assert service.post("/removals", {"client": "phone-1"}).status == 409
+    assert service.get("/history?client=phone-1").status == 404
+    with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as reader:
+        assert reader.settings.deadline == 33
+        assert reader.clients == ["forgotten-0", "phone-2", "phone-3"]
+    assert service.ok("")["retired"] == 2
+
+
+REFUSED: list[tuple[str, Any, int, str]] = [
+    ("/rounds/close", {}, 409, "no round is open: choose first"),
+    ("/reports", {"client": "a", "seconds": 1}, 409, "'a' was not selected in any round"),
+    ("/check-ins", {"client": "a"}, 409, "check_in needs a fleet with a concurrency"),
+    ("/turns", {"clients": ["a"]}, 409, "fill needs a fleet with a concurrency"),
+    ("/reports", {"turn": 1, "client": "a", "seconds": 1}, 409, "needs a fleet with a concurrency"),
+    ("/rounds", {"statuses": {"a": {"free_cpu": -1, "bandwidth": 1}}}, 422, "free_cpu of 'a' must be from 0.001"),
+    ("/rounds", {"statuses": {"a": {"free_cpu": 1}}}, 422, "the status of 'a' has no 'bandwidth'"),
+    ("/rounds", {"statuses": {"": None}}, 422, "client ids must be non-empty strings"),
+    ("/rounds", {}, 422, "send either statuses or clients"),
+    ("/rounds", {"clients": ["a"], "statuses": {}}, 422, "send either statuses or clients"),
+    ("/rounds", {"clients": "a"}, 422, "clients: input should be a valid list"),
+    ("/reports", {"client": "a", "seconds": 0}, 422, "seconds: input should be greater than 0"),
+    ("/reports", {"client": "a", "second": 1}, 422, "second: extra inputs are not permitted"),
+    ("/reports", {"client": "x" * 1025, "seconds": 1}, 422, "client: string should have at most 1024 characters"),
+    ("/reports", {"client": "é" * 1000, "seconds": 1}, 409, "client ids must have at most 1,024 bytes"),
+    ("/reports", {"client": "a", "turn": 1, "round": 1, "seconds": 1}, 422, "send either turn or round"),
+    ("/reports", {"turn": 2**63, "seconds": 1}, 422, "turn: input should be less than or equal"),
+    ("/reports", b'{"client": "a", "seconds": NaN}', 422, "seconds: input should be"),
+    ("/reports", b'{"client": "a", "seconds": 1e999}', 422, "seconds: input should be"),
+    ("/reports", b'{"client": "\\ud800", "seconds": 1}', 422, "client: "),
+    ("/rounds", b'{"statuses": {"\\ud800": null}}', 422, "client ids must be non-empty strings"),
+    ("/reports", b'{"client": ', 400, "the body is not valid JSON, from character 11 on"),
+    ("/reports", b"", 422, "field required"),
+    ("/reports", b"[" * 50_000 + b"]" * 50_000, 400, "error"),
+    ("/reports", b'{"round": ' + b"9" * 5000 + b"}", 400, "error"),
+    ("/clients", {"clients": []}, 422, "clients: list should have at least 1 item"),
+    ("/amendments", {"settings": {"deadlin": 1}}, 409, "deadline"),
+    ("/amendments", {"settings": {"features": 1}}, 409, "features cannot be amended over HTTP"),
+    ("/retirements", {"client": "nobody"}, 409, "there is no client 'nobody'"),
+]
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with served(tmp_path_factory.mktemp("refusing")) as running:
+        yield running
+
+
+@pytest.mark.parametrize(("path", "body", "status", "message"), REFUSED)
+def test_errors_are_those_of_the_library_with_the_right_status(
+    refusing: Service, path: str, body: Any, status: int, message: str
+) -> None:
+    reply = refusing.post(path, body)
+    assert (reply.status, list(reply.data)) == (status, ["error"]), reply
+    assert message in reply.error
+    assert refusing.ok("")["clients"] == 0  # nothing has joined
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/history?client=nobody", 404),
+        ("/explanation?client=nobody", 404),
+        ("/certificate?client=nobody", 409),
+        ("/history", 422),
+        ("/history?client=a&limit=0", 422),
+        ("/explanation?client=a&round=0", 422),
+        ("/turns", 409),
+        ("/nothing", 404),
+    ],
+)
+def test_queries_that_find_nothing(refusing: Service, path: str, status: int) -> None:
+    reply = refusing.get(path)
+    assert (reply.status, list(reply.data)) == (status, ["error"])
+
+
+def test_a_fleet_without_rounds_refuses_rounds(slots: Service) -> None:
+    for path, body in (("/rounds", {"clients": ["a"]}), ("/rounds/close", {})):
+        reply = slots.post(path, body)
+        assert reply.status == 409
+        assert "needs a fleet with rounds" in reply.error
+    assert slots.post("/reports", {"client": "a"}).error == "send the turn of 'a', or the seconds that it took"
+    assert "there is no turn 9" in slots.post("/reports", {"turn": 9, "seconds": 1}).error
+
+
+def test_the_document_has_an_example_for_every_body_and_all_statuses_of_errors(service: Service) -> None:
+    document = service.send("GET", "/openapi.json", role=None).data
+    assert document["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
+    schemas = document["components"]["schemas"]
+    for methods in document["paths"].values():
+        for method, operation in methods.items():
+            assert operation["summary"]
+            assert operation["description"]
+            assert {"200", "401", "403", "404", "409", "422", "429", "503"} <= set(operation["responses"])
+            if method == "post":
+                name = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+                (example,) = schemas[name]["examples"]
+                getattr(models, name).model_validate(example)
+                assert "Idempotency-Key" in {parameter["name"] for parameter in operation["parameters"]}
+
+
+def test_mistyped_calls_say_where_the_calls_are(tmp_path: Path) -> None:
+    async def page(scope: Any, receive: Any, send: Any) -> None:
+        await PlainTextResponse("page")(scope, receive, send)
+
+    with served(tmp_path, page=page) as service:
+        token = service.tokens["fleet"]["server"]
+        assert service.get("/checkins").error == "there is no such path: GET /openapi.json lists all calls"
+        assert service.post("", {}).error == "this path has no such method: GET /openapi.json lists all calls"
+        reply = service.send("POST", "/fleets/fleet/turns", {"clients": []})
+        assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
+        assert "the paths of the service begin with /v1/fleets/" in reply.error
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert service.send("GET", "/fleets/fleet/turns").body == b"page"
+        for sent, error in (
+            ({}, "this service needs a token"),
+            ({"authorization": f"Token {token}"}, "this service needs a token"),
+            ({"authorization": token}, "this service needs a token"),
+            ({"authorization": f"Bearer {token}x"}, "the token is unknown, revoked or expired"),
+        ):
+            reply = service.get("", role=None, headers=sent)
+            assert reply.status == 401
+            assert reply.error.startswith(error)
+
+
+def test_several_fleets_in_one_process(tmp_path: Path) -> None:
+    with served(tmp_path, {"first": ROUNDS, "second": SLOTS}) as service:
+        service.ok("/rounds", {"clients": ["a", "b"]}, fleet="first")
+        service.ok("/turns", {"clients": ["c"]}, fleet="second")
+        assert service.ok("", fleet="first")["out"] == ["a", "b"]
+        assert service.ok("", fleet="second")["out"] == ["c"]
+    for name in ("first", "second"):
+        assert all(finding.ok is not False for finding in examine(tmp_path / f"{name}.turnout"))
+
+
+def test_names_of_fleets() -> None:
+    paths = [Path("a/one.turnout"), Path("b/two.v2.turnout")]
+    assert fleet_names(paths) == {"one": paths[0], "two.v2": paths[1]}
+    with pytest.raises(ValueError, match="would have the same name, 'one'"):
+        fleet_names([Path("a/one.turnout"), Path("b/one.turnout")])
+    with pytest.raises(ValueError, match="rename"):
+        fleet_names([Path("a b.turnout")])
+
+
+def test_a_service_without_tokens_serves_only_this_machine(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must not listen on it"):
+        Options(host="0.0.0.0", tokens=False)
+    with served(tmp_path, options=Options(port=0, tokens=False)) as service:
+        assert service.ok("/clients", {"clients": PHONES}, role=None) == {"new": 3}
+        for host in ("evil.example", "evil.example:80", ""):
+            assert service.get("", role=None, headers={"host": host}).status == 421
+            assert service.send("GET", "/healthz", role=None, headers={"host": host}).status == 421
+        assert service.get("", role=None, headers={"host": "localhost:1"}).status == 200
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    missing, bare = tmp_path / "missing.turnout", tmp_path / "bare.turnout"
+    Scheduler.open(bare).close()
+    with pytest.raises(ValueError, match="there is no fleet at"), open_fleets([missing], Options()):
+        pass
+    with pytest.raises(ValueError, match="has no tokens"), open_fleets([bare], Options()):
+        pass
+    with pytest.raises(ValueError, match="there is no file"):
+        Options(certificate=tmp_path / "none.pem")
+    with pytest.raises(ValueError, match="key needs a certificate"):
+        Options(key=bare)
+    with TokenFile(bare) as file:
+        file.create("viewer")
+    with open_fleets([bare], Options()) as (fleets, access):
+        assert fleets["bare"].is_ready
+        assert access.needs_token

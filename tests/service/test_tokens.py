@@ -1,0 +1,173 @@
+"""Access tokens: hashed, looked up in constant time, revoked at once."""
+
+from __future__ import annotations
+
+import hmac
+import shutil
+import stat
+import time
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from turnout.errors import SettingError, StoreError
+from turnout.scheduler import Scheduler
+from turnout.service.tokens import ROLES, Role, TokenFile, tokens_path
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.turnout"
+    Scheduler.open(path).close()
+    return path
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_token_is_found_by_its_text_with_its_role(fleet: Path, role: Role) -> None:
+    with TokenFile(fleet) as file:
+        (new,) = file.create(role, clients=["phone-1"] if role == "device" else [], label="test")
+        found = file.find(new.text)
+    assert found == new.token
+    assert found.role == role
+    assert found.client == ("phone-1" if role == "device" else None)
+    with TokenFile(fleet, read_only=True) as file:
+        assert file.find(new.text) == new.token
+
+
+def test_the_file_contains_no_secret_and_only_its_owner_can_read_it(fleet: Path) -> None:
+    with TokenFile(fleet) as file:
+        created = file.create("device", clients=[f"phone-{number}" for number in range(20)])
+    content = b"".join(path.read_bytes() for path in fleet.parent.iterdir())
+    for new in created:
+        secret = new.text.split("_", 2)[2]
+        assert secret.encode() not in content
+        assert new.token.id.encode() in content
+    assert stat.S_IMODE(tokens_path(fleet).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text[:-1],
+        lambda text: text + "A",
+        lambda text: text.replace("turnout_", "other_"),
+        lambda text: text.rpartition("_")[0] if text.count("_") == 2 else text[:20],
+        lambda text: "turnout_000000000000_" + text.split("_", 2)[2],
+        lambda text: text.upper(),
+        lambda _: "",
+        lambda _: "_",
+        lambda _: "turnout__",
+        lambda _: "turnout_%_%",
+        lambda _: "\ud800" * 10,
+        lambda text: text + "x" * 100_000,
+    ],
+)
+def test_another_text_is_no_token(fleet: Path, change: Any) -> None:
+    with TokenFile(fleet) as file:
+        (new,) = file.create("operator")
+        assert file.find(change(new.text)) is None
+
+
+def test_digests_are_compared_in_constant_time_also_if_there_is_no_such_token(fleet: Path) -> None:
+    with TokenFile(fleet) as file:
+        (new,) = file.create("viewer")
+        with patch.object(hmac, "compare_digest", wraps=hmac.compare_digest) as compared:
+            assert file.find(new.text) is not None
+            assert file.find("turnout_000000000000_secret") is None
+    assert compared.call_count == 2
+    assert all(len(call.args[0]) == len(call.args[1]) == 32 for call in compared.call_args_list)
+
+
+def test_a_revoked_token_is_refused_at_once_by_a_process_that_has_the_file_open(fleet: Path) -> None:
+    with TokenFile(fleet) as file:
+        first, second = file.create("server")[0], file.create("server")[0]
+        with TokenFile(fleet, read_only=True) as service:
+            assert service.find(first.text) is not None
+            revoked = file.revoke(first.token.id)
+            assert service.find(first.text) is None
+            assert service.find(second.text) is not None
+        assert (revoked.state, file.revoke(first.token.id)) == ("revoked", revoked)
+        assert [token.state for token in file.list()] == ["revoked", "valid"]
+
+
+def test_a_token_expires(fleet: Path) -> None:
+    with TokenFile(fleet) as file:
+        (new,) = file.create("viewer", days=2)
+        assert file.find(new.text) is not None
+        assert new.token.expires == pytest.approx(new.token.created + 2 * 86_400)
+        with patch.object(time, "time", return_value=new.token.expires):
+            assert file.find(new.text) is None
+            assert file.list()[0].state == "expired"
+
+
+def test_a_service_follows_a_token_file_that_was_replaced_and_refuses_if_it_is_missing(
+    fleet: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.turnout"
+    Scheduler.open(other).close()
+    with TokenFile(fleet) as file, TokenFile(other) as others:
+        (old,), (new,) = file.create("viewer"), others.create("viewer")
+    with TokenFile(fleet, read_only=True) as service:
+        assert service.find(old.text) is not None
+        shutil.copy(tokens_path(fleet), tmp_path / "kept")
+        tokens_path(fleet).unlink()
+        with pytest.raises(StoreError, match="No such file"):
+            service.find(old.text)
+        for suffix in ("", ".lock"):
+            tokens_path(other).with_name(tokens_path(other).name + suffix).replace(
+                tokens_path(fleet).with_name(tokens_path(fleet).name + suffix)
+            )
+        assert service.find(old.text) is None
+        assert service.find(new.text) is not None
+
+
+def test_an_older_copy_of_the_tokens_is_refused_because_it_may_contain_revoked_ones(fleet: Path) -> None:
+    with TokenFile(fleet) as file:
+        (new,) = file.create("server")
+    older = tokens_path(fleet).read_bytes()
+    with TokenFile(fleet) as file:
+        file.revoke(new.token.id)
+    tokens_path(fleet).write_bytes(older)
+    with pytest.raises(StoreError, match="has lost"):
+        TokenFile(fleet, read_only=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"role": "admin"}, "role must be one of device, server, operator, viewer, got 'admin'"),
+        ({"role": "devise"}, "did you mean 'device'"),
+        ({"role": "device"}, "pass clients"),
+        ({"role": "server", "clients": ["phone-1"]}, "belongs to no client"),
+        ({"role": "device", "clients": ["a", ""]}, "client ids must be non-empty strings"),
+        ({"role": "server", "label": "x" * 201}, "label must have at most 200 characters, got 201"),
+        ({"role": "server", "days": 0}, "days must be above 0"),
+        ({"role": "server", "days": float("nan")}, "days must be above 0"),
+        ({"role": "server", "days": 1e9}, "at most 36,525"),
+    ],
+)
+def test_invalid_tokens_are_refused_and_nothing_is_stored(fleet: Path, arguments: Any, message: str) -> None:
+    with TokenFile(fleet) as file:
+        with pytest.raises(SettingError, match=message):
+            file.create(**arguments)
+        assert file.list() == []
+
+
+def test_files_that_do_not_exist_are_refused(fleet: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="has no tokens: create one first"):
+        TokenFile(fleet, read_only=True)
+    with pytest.raises(StoreError, match="there is no fleet at"):
+        TokenFile(tmp_path / "missing.turnout")
+    with TokenFile(fleet) as file, pytest.raises(SettingError, match="no token with the id 'abc'"):
+        file.revoke("abc")
+
+
+def test_the_tokens_of_a_forgotten_client_are_deleted(fleet: Path) -> None:
+    with TokenFile(fleet) as file:
+        kept, gone = file.create("device", clients=["phone-1", "phone-2"])
+        assert file.remove_client("phone-2") == 1
+        assert file.list() == [kept.token]
+        assert file.find(gone.text) is None
+        assert file.remove_client("phone-2") == 0

@@ -1,0 +1,320 @@
+"""The Python client against the real service, and against a server that breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from service.served import ROUNDS, SLOTS, Service, served
+from turnout import ClientStatus
+from turnout import client as client_module
+from turnout.client import AsyncFleetClient, FleetClient, OpenedRound, RefusedError, UnavailableError
+from turnout.errors import SettingError
+from turnout.scheduler import GivenTurn, Wait
+from turnout.service import eventlog, events
+
+
+def client_of(service: Service, role: str = "operator", **options: Any) -> FleetClient:
+    return FleetClient(
+        f"http://127.0.0.1:{service.port}/v1/fleets/fleet/", token=service.tokens["fleet"][role], **options
+    )
+
+
+@pytest.fixture
+def no_pauses() -> Iterator[list[float]]:
+    pauses: list[float] = []
+    with patch.object(client_module, "time", SimpleNamespace(sleep=pauses.append)):
+        yield pauses
+
+
+def test_rounds_over_http(tmp_path: Path) -> None:
+    with served(tmp_path, {"fleet": ROUNDS}) as service, client_of(service) as client:
+        assert client.register(["a", "b", "c", "d/?é"]) == 4
+        opened = client.choose({"a": ClientStatus(1.0, 2.0), "b": {"free_cpu": 1.0, "bandwidth": 2.0}, "d/?é": None})
+        assert isinstance(opened, OpenedRound)
+        assert (opened.round, len(opened.cohort), opened.deadline, opened.wanted) == (1, 2, 10.0, 2)
+        first, second = opened.cohort
+        assert client.report(first, 1.5, loss=0.5)
+        assert not client.report(first, 1.5, loss=0.5)
+        assert client.report_many({second: 2.0, "nobody": 1.0}, losses={second: 0.25})[0] == 1
+        assert client.round_state()["ready"]
+        assert [turn["loss"] for turn in client.close_round()["turns"]] == [0.5, 0.25]
+        opened = client.choose({"a", "d/?é"})
+        assert client.report_failure("d/?é", "no power")
+        assert client.close_round(3.0)["round"] == 2
+        client.choose(["a", "b"])
+        assert client.abandon_round() == 3
+        assert [turn["why"] for turn in client.history("d/?é")][-1] == "no power"
+        assert client.explain("d/?é", 2)["standing"] == "chosen"
+        assert client.certificate("a")["clients"][0]["client"] == "a"
+        assert len(client.certificate(limit=3)["clients"]) == 3
+        assert client.amend(deadline=30.0) == ["deadline"]
+        client.retire("b")
+        client.forget("a")
+        assert client.status()["retired"] == 2
+        with pytest.raises(RefusedError, match="there is no client 'a'") as refused:
+            client.history("a")
+        assert refused.value.status == 404
+
+
+def test_devices_over_http(tmp_path: Path) -> None:
+    with (
+        served(tmp_path, {"fleet": SLOTS}) as service,
+        client_of(service, "server") as server,
+        client_of(service, "device") as device,
+    ):
+        turn = device.check_in(status=ClientStatus(1.0, 2.0))
+        assert isinstance(turn, GivenTurn)
+        assert (turn.id, turn.client) == (1, "phone-1")
+        assert [given.client for given in server.fill(["phone-2"])] == ["phone-2"]
+        assert isinstance(server.check_in("phone-3"), Wait)
+        assert device.report(turn.id, 2.0)
+        assert [given.client for given in server.in_flight()] == ["phone-2"]
+        assert server.report_failure(2, "no power")
+        with pytest.raises(RefusedError, match="the role device does not allow this") as refused:
+            device.status()
+        assert refused.value.status == 403
+
+
+def test_asyncio(tmp_path: Path) -> None:
+    async def run(service: Service) -> None:
+        async with AsyncFleetClient(client_of(service)) as client:
+            ids = [f"c{number}" for number in range(20)]
+            assert len((await client.choose(ids)).cohort) == 20
+            assert await asyncio.gather(*(client.report(name, 1.0) for name in ids)) == [True] * 20
+            assert (await client.close_round())["round"] == 1
+            with pytest.raises(RefusedError, match="no round is open"):
+                await client.close_round()
+
+    with served(tmp_path, {"fleet": {**ROUNDS, "settings": {"cohort_size": 20}}}) as service:
+        asyncio.run(run(service))
+
+
+def test_the_asynchronous_client_has_every_method() -> None:
+    public = {name for name in vars(FleetClient) if not name.startswith("_")}
+    assert public == {name for name in vars(AsyncFleetClient) if not name.startswith("_")}
+    for name in public - {"close", "events"}:
+        assert getattr(AsyncFleetClient, name).__doc__ == getattr(FleetClient, name).__doc__
+
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+@contextmanager
+def breaking(*answers: Answer) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+    """Serves these answers, one for each request; yields the address, and the keys and bodies that were sent."""
+    sent: list[tuple[str, bytes]] = []
+    left = iter(answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            length = int(self.headers.get("content-length", 0))
+            sent.append((self.headers.get("idempotency-key", ""), self.rfile.read(length)))
+            next(left)(self)
+
+        do_GET = do_POST  # noqa: N815
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/v1/fleets/fleet", sent
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def answering(status: int, body: Any, **headers: str) -> Answer:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        handler.send_response(status)
+        for name, value in {"content_length": str(len(content)), **headers}.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.end_headers()
+        handler.wfile.write(content)
+
+    return answer
+
+
+def hang_up(handler: BaseHTTPRequestHandler) -> None:
+    handler.close_connection = True
+
+
+def break_off(handler: BaseHTTPRequestHandler) -> None:
+    answering(200, b'{"new"', content_length="100")(handler)
+    handler.close_connection = True
+
+
+DONE = answering(200, {"new": 1})
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        hang_up,
+        break_off,
+        answering(429, {"error": "busy"}, retry_after="1"),
+        answering(503, {"error": "disk full"}),
+        answering(502, b"<html>proxy</html>"),
+    ],
+)
+def test_a_call_is_sent_again_with_the_same_key_until_it_is_answered(failure: Answer, no_pauses: list[float]) -> None:
+    with breaking(failure, failure, failure, DONE, DONE) as (address, sent), FleetClient(address) as client:
+        assert client.register(["a"]) == 1
+        assert client.register(["a"]) == 1
+    keys = [key for key, _ in sent]
+    assert len(set(keys[:4])) == 1
+    assert keys[4] != keys[0]
+    assert {body for _, body in sent} == {b'{"clients": ["a"]}'}
+    assert len(no_pauses) == 3
+    assert all(pause <= 1 + client_module.FIRST_PAUSE * 2**attempt for attempt, pause in enumerate(no_pauses))
+
+
+def test_a_busy_service_is_given_the_time_that_it_asks_for(no_pauses: list[float]) -> None:
+    busy = answering(429, {"error": "busy"}, retry_after="2")
+    with breaking(busy, DONE) as (address, _), FleetClient(address) as client:
+        assert client.register(["a"]) == 1
+    assert 2.0 <= no_pauses[0] <= 2.0 + client_module.FIRST_PAUSE
+
+
+def test_an_answer_that_is_too_large_is_not_read(no_pauses: list[float]) -> None:
+    large = answering(200, {"new": 1, "padding": "x" * 1000})
+    with (
+        patch.object(client_module, "MOST_BYTES", 1000),
+        breaking(large, DONE) as (address, _),
+        FleetClient(address) as client,
+    ):
+        assert client.register(["a"]) == 1
+    assert len(no_pauses) == 1
+
+
+def test_a_client_gives_up_after_its_attempts(no_pauses: list[float]) -> None:
+    failures = [answering(503, {"error": "disk full"})] * 3
+    with breaking(*failures) as (address, sent), FleetClient(address, attempts=3) as client:
+        with pytest.raises(UnavailableError, match="in 3 attempts: disk full") as gone:
+            client.register(["a"])
+        assert gone.value.status == 503
+    assert (len(sent), len(no_pauses)) == (3, 2)
+    with FleetClient(address, attempts=2) as client, pytest.raises(UnavailableError, match="Connection") as gone:
+        client.status()
+    assert gone.value.status is None
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(409, {"error": "no"}), (500, b"oops"), (302, b""), (200, b"no JSON"), (200, b"[]")]
+)
+def test_other_answers_are_not_tried_again(status: int, body: Any, no_pauses: list[float]) -> None:
+    with breaking(answering(status, body)) as (address, sent), FleetClient(address) as client:
+        with pytest.raises(RefusedError) as refused:
+            client.close_round()
+        assert refused.value.status == status
+    assert (len(sent), no_pauses) == (1, [])
+
+
+def test_a_broken_connection_after_the_change_never_counts_twice(tmp_path: Path, no_pauses: list[float]) -> None:
+    with served(tmp_path) as service, client_of(service) as client:
+        client.choose(["a", "b"])
+        send = FleetClient._send
+        lost: list[Any] = []
+
+        def lose_first(self: FleetClient, *arguments: Any) -> Any:
+            answer = send(self, *arguments)
+            if not lost:
+                lost.append(answer)
+                raise ConnectionResetError("the answer was lost")
+            return answer
+
+        with patch.object(FleetClient, "_send", lose_first):
+            assert client.close_round()["round"] == 1  # without a key: no round is open
+        assert json.loads(lost[0][2])["round"] == 1
+    assert len(no_pauses) == 1
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "fleet.turnout",
+        "ftp://host/x",
+        "http://",
+        "http://host/?a=1",
+        "http://host#x",
+        "http://host",
+        "http://host/v1",
+        "http://host/v1/fleets/",
+    ],
+)
+def test_addresses_that_are_none_are_refused(address: str) -> None:
+    with pytest.raises(SettingError, match="address must be that of a fleet"):
+        FleetClient(address)
+
+
+def test_a_token_with_a_line_end_is_refused_and_not_shown() -> None:
+    for token in ("turnout_1_secret\n", "turnout_1 secret", ""):
+        with pytest.raises(SettingError, match="token must be one line of ASCII characters") as refused:
+            FleetClient("http://host/proxied/v1/fleets/fleet", token=token)
+        assert "secret" not in str(refused.value)
+
+
+def test_other_settings_are_checked_and_the_token_is_not_shown() -> None:
+    with pytest.raises(SettingError, match="attempts must be at least 1, got 0"):
+        FleetClient("http://host/v1/fleets/a", attempts=0)
+    client = FleetClient("http://host/v1/fleets/a", token="turnout_secret")
+    assert "secret" not in repr(client)
+    with pytest.raises(SettingError, match="statuses must be a mapping"):
+        client.choose("phone-1")
+
+
+def test_events_are_yielded_and_the_stream_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "STREAM_SECONDS", 0.0)  # every stream breaks off at once
+    with served(tmp_path, {"fleet": ROUNDS}) as service, client_of(service) as client:
+        found = client.events()
+        first = next(found)
+        assert (first.kind, first.number, first.data["is_open"]) == ("state", 0, False)
+        client.register(["a", "b"])
+        seen = [next(event for event in found if event.kind == "joined")]
+        client.choose(["a", "b"])
+        client.report_many({"a": 1.0, "b": 2.0})
+        client.close_round()
+        client.retire("b")
+        while seen[-1].kind != "retired":
+            seen += [event for event in [next(found)] if event.kind != "state"]
+        assert [(event.kind, event.number) for event in seen] == [("joined", 1), ("closed", 2), ("retired", 3)]
+        assert seen[0].data == {"clients": ["a", "b"]}
+        assert [event.kind for event in client.events(1, follow=False)] == ["closed", "retired", "state"]
+        with pytest.raises(RefusedError, match="there is no event 9 yet"):
+            next(client.events(9))
+
+
+def test_a_stream_that_cannot_be_opened_is_tried_as_often_as_a_call(
+    tmp_path: Path, no_pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eventlog, "MOST_STREAMS", 0)
+    with served(tmp_path, {"fleet": ROUNDS}) as service, client_of(service, attempts=3) as client:
+        with pytest.raises(UnavailableError, match=r"did not send its events in 3 attempts: .*0 streams"):
+            next(client.events())
+        assert len(no_pauses) == 2
+
+
+def test_the_asynchronous_client_yields_events(tmp_path: Path) -> None:
+    async def kinds(client: AsyncFleetClient) -> list[str]:
+        await client.register(["a"])
+        return [event.kind async for event in client.events(0, follow=False)]
+
+    with served(tmp_path, {"fleet": ROUNDS}) as service, client_of(service) as client:
+        assert asyncio.run(kinds(AsyncFleetClient(client))) == ["joined", "state"]
