@@ -25,6 +25,8 @@ from turnout.scheduler import Scheduler
 LEAST_RATIO = 0.5
 CONNECTIONS = 64
 SLOTS = 100
+#: The number of requests of one kind that follow each other.
+PART = 500
 PERCENTILES = (50, 95, 99)
 LOADS = ("empty", "check-ins", "reports")
 _WITH_SLOTS, _WITH_ROUNDS = "slots", "rounds"
@@ -113,34 +115,39 @@ def measure_service(
                 watch("warming up" if not repeat else f"repetition {repeat} of {repeats}")
                 offer = json.dumps({"clients": devices}).encode()
                 send([_call(_WITH_ROUNDS, "rounds", server, f"choose-{repeat}", offer)])
-                found = {
-                    "empty": send([http_request("GET", "/healthz")] * calls),
-                    "check-ins": send(
-                        [_call(_WITH_SLOTS, "check-ins", token, f"check-in-{repeat}") for token in tokens[0]]
-                    ),
-                    "reports": send(
-                        [
-                            _call(_WITH_ROUNDS, "reports", token, f"report-{repeat}", b'{"seconds": 12.5, "loss": 0.7}')
-                            for token in tokens[1]
-                        ]
-                    ),
+                requests = {
+                    "empty": [http_request("GET", "/healthz")] * calls,
+                    "check-ins": [_call(_WITH_SLOTS, "check-ins", token, f"check-in-{repeat}") for token in tokens[0]],
+                    "reports": [
+                        _call(_WITH_ROUNDS, "reports", token, f"report-{repeat}", b'{"seconds": 12.5, "loss": 0.7}')
+                        for token in tokens[1]
+                    ],
                 }
+                parts: dict[str, list[LoadFigures]] = {name: [] for name in LOADS}
+                for first in range(0, calls, PART):  # in short turns, so that other programs slow all of them alike
+                    for name in LOADS:
+                        parts[name].append(send(requests[name][first : first + PART]))
                 send([_call(_WITH_ROUNDS, "rounds/close", server, f"close-{repeat}")])
-                for name, figures in found.items() if repeat else ():
-                    measured[name].append(figures)
+                for name in LOADS if repeat else ():
+                    measured[name].append(_merged(parts[name]))
     return ServiceFigures(clients, connections, calls, {name: _summary(measured, name) for name in LOADS})
 
 
 def _summary(measured: dict[str, list[LoadFigures]], name: str) -> CallFigures:
     rates = [figures.per_second for figures in measured[name]]
     empty = [figures.per_second for figures in measured["empty"]]
-    together = sorted(seconds for figures in measured[name] for seconds in figures.latencies)
-    merged = LoadFigures(0.0, together, {}, [])
+    merged = _merged(measured[name])
     return CallFigures(
         statistics.median(rates),
         statistics.median(rate / other for rate, other in zip(rates, empty, strict=True)),
         {percent: merged.percentile(percent) * 1e3 for percent in PERCENTILES},
     )
+
+
+def _merged(figures: Sequence[LoadFigures]) -> LoadFigures:
+    """Returns the figures of loads that followed each other."""
+    latencies = sorted(seconds for part in figures for seconds in part.latencies)
+    return LoadFigures(sum(part.seconds for part in figures), latencies, {}, [])
 
 
 def _create(path: Path, ids: Sequence[str], **options: object) -> None:

@@ -423,10 +423,8 @@ def service(
         ]
         print_json({**asdict(figures), "targets": targets})
         return
-    table = Table(
-        title=f"{figures.clients:,} registered clients, {figures.connections} connections, synchronous commits"
-    )
-    for heading in ("request", "per second", "/ empty", "at least", "", *(f"{percent} %" for percent in PERCENTILES)):
+    table = Table(title=f"{figures.clients:,} registered clients, {figures.connections} connections; latencies in ms")
+    for heading in ("request", "a second", "/ empty", "at least", "", *(f"{percent} %" for percent in PERCENTILES)):
         table.add_column(heading, justify="left" if heading == "request" else "right")
     for name, load in figures.loads.items():
         is_target = name in LOADS[1:]
@@ -436,7 +434,7 @@ def service(
             f"{load.ratio:.2f}",
             f"{LEAST_RATIO:g}" if is_target else "",
             ("met" if load.met else "[red]not met[/red]") if is_target else "",
-            *(f"{load.milliseconds[percent]:,.1f} ms" for percent in PERCENTILES),
+            *(f"{load.milliseconds[percent]:,.0f}" for percent in PERCENTILES),
         )
     Console().print(table)
 
