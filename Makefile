@@ -109,8 +109,10 @@ nvflare-poc: setup  ## run an NVFlare server and clients as processes with TLS o
 service-demo: setup  ## run the HTTP service, a server and twenty devices on this machine; one is killed, one lies (1 min)
 	$(BIN)/python examples/service/demo.py
 
-bench: setup  ## measure a round in units of a memory copy, and compare with reference implementations (needs 3 GB)
+bench: setup  ## measure rounds, turns and the service, and compare with reference implementations (20 min, needs 3 GB)
 	$(BIN)/turnout bench
+	$(BIN)/turnout bench slots
+	$(BIN)/turnout bench service
 	$(BIN)/python -m benchmarks rbcsf
 	$(BIN)/python -m benchmarks oort
 	$(BIN)/python -m benchmarks training
