@@ -76,6 +76,8 @@ def test_the_state_of_a_fleet_without_rounds(service: Service) -> None:
     found = metrics(service, fleet="other")
     assert found['turnout_turns_in_flight{fleet="other"}'] == 2
     assert found['turnout_clients{fleet="other"}'] == 3
+    service.ok("/reports", {"turn": 1, "seconds": 1.0}, fleet="other")
+    assert metrics(service, fleet="other")['turnout_turns_in_flight{fleet="other"}'] == 1
     assert not [name for name in found if 'fleet="fleet"' in name]  # the token is of another fleet
 
 

@@ -90,8 +90,9 @@ def _fleet_lines(fleets: Mapping[str, FleetCalls]) -> Iterator[str]:
         add("turnout_round", fleet, "The newest round; without rounds, the newest decision.", found.round)
         add("turnout_open_round_seconds", fleet, "How long the open round has been open.", found.open_round_seconds)
         add("turnout_seconds_since_report", fleet, "Time since the newest report.", found.seconds_since_report)
-        add("turnout_turns_in_flight", fleet, "Turns that are under way.", found.turns_in_flight)
-        add("turnout_oldest_turn_seconds", fleet, "How long the oldest of them has lasted.", found.oldest_turn_seconds)
+        if calls.scheduler.settings.concurrency is not None:
+            flying = len(calls.scheduler.in_flight())
+            add("turnout_turns_in_flight", fleet, "Turns that are under way and without a report.", flying)
         add("turnout_store_bytes", fleet, "Size of the fleet's file.", found.file_bytes)
         add("turnout_log_bytes", fleet, "Size of its write-ahead log.", found.log_bytes)
         add("turnout_commit_seconds_median", fleet, "Median time of the last commits.", found.commit_seconds_median)
