@@ -37,7 +37,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @SCHEMA.parametrize()  # type: ignore[untyped-decorator]
-@settings(max_examples=10 * TORTURE, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5 * TORTURE, suppress_health_check=list(HealthCheck))
 def test_every_answer_is_described(case: Any, service: Service) -> None:
     if case.operation.path.endswith("/events"):  # a stream that waits for further events does not end
         case.query = {**(case.query or {}), "follow": "false"}
