@@ -123,6 +123,32 @@ def test_both_kernels_select_the_same_for_known_times(seed: int) -> None:
         assert len(found[0].cohort.rows) == min(size, int(available.sum()))
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_both_kernels_give_one_place_to_the_same_client(seed: int) -> None:
+    """With one place, the compiled kernel compares bounds; where the rounding of prices matters, it must not."""
+    rng = np.random.default_rng(100 + seed)
+    for _ in range(60):
+        clients = int(rng.choice([2049, 4000]))
+        times, pace = random_times(rng, clients), random_pace(rng, clients)
+        usual = times if rng.random() < 0.5 else random_times(rng, clients)
+        match rng.integers(4):
+            case 0:  # objectives that differ in the last bits
+                times = times * (1 + 2.0 ** -rng.integers(40, 53, clients))
+            case 1:  # one price is so large that all others are less than a unit
+                usual = usual.copy()
+                usual[rng.integers(clients)] = 1e200
+            case 2:  # a slow client with such a price
+                row = rng.integers(clients)
+                times, usual = times.copy(), usual.copy()
+                times[row], usual[row] = 1e250, 1e200
+        available = availability(rng, clients)
+        found = []
+        for kernel in KERNELS:
+            with using_kernel(kernel):
+                found.append(paced_cohort_of_times(times, usual, pace, 1, available))
+        assert_same(*found)
+
+
 @pytest.mark.parametrize("features", [1, 2, 3, 4, 6])
 def test_both_kernels_select_the_same_for_learned_times(features: int) -> None:
     rng = np.random.default_rng(features)

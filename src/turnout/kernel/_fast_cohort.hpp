@@ -301,6 +301,47 @@ TURNOUT_VECTOR static void summarize_paced_block(const double* TURNOUT_RESTRICT 
     summary.has_urgent = urgent < 0;
 }
 
+// Bounds of the objectives of clients that compete for one place: an objective is a time minus a price, and
+// the rounding of both is far smaller than this share of their sum. The prices are rounded to units after
+// that, which depend on the largest price.
+constexpr double kRounding = 1e-12;
+
+struct SingleBlock {
+    double limit;  // the least upper bound of any client of this block and those before
+    double last_time;  // of the last client that was kept
+    int64_t last_key;  // the bit pattern of its price; negative if none was kept
+    bool has_candidates;  // whether a client of the block may be better, and differs from the last one
+    double dropped;  // the least lower bound of any client that was dropped
+};
+
+TURNOUT_VECTOR static void summarize_single_block(const double* TURNOUT_RESTRICT times, const int64_t* TURNOUT_RESTRICT keys,
+                                                  const uint8_t* TURNOUT_RESTRICT available, int64_t clients,
+                                                  double speed_weight, double floor, double* TURNOUT_RESTRICT lower,
+                                                  SingleBlock& summary) {
+    constexpr double never = std::numeric_limits<double>::infinity();
+    const double before = summary.limit, last_time = summary.last_time;
+    const int64_t last_key = summary.last_key;
+    double limit = before, dropped = summary.dropped;
+    int64_t candidates = 0;
+    for (int64_t i = 0; i < clients; ++i) {
+        double price;
+        std::memcpy(&price, keys + i, sizeof price);
+        const double cost = speed_weight * (times[i] > floor ? times[i] : floor);
+        const double objective = cost - price, rounding = kRounding * (cost + price);
+        const bool competes = (available[i] != 0) & (keys[i] >= 0);
+        lower[i] = competes ? objective - rounding : never;
+        const double upper = competes ? objective + rounding : never;
+        limit = upper < limit ? upper : limit;
+        const double worse = lower[i] > before ? lower[i] : never;
+        dropped = worse < dropped ? worse : dropped;
+        const int64_t better = competes & (lower[i] <= before) ? 1 : 0;
+        candidates |= better & ((times[i] != last_time) | (keys[i] != last_key) ? 1 : 0);
+    }
+    summary.limit = limit;
+    summary.dropped = dropped;
+    summary.has_candidates = candidates != 0;
+}
+
 // Times are never negative, so their bit patterns have the same order as the times.
 inline uint64_t bits_of(double time) {
     uint64_t bits;
@@ -520,7 +561,7 @@ class Solver {
     Cohort solve() {
         if (fleet_.clients <= kSmallFleet)
             take_all();
-        else
+        else if (!(fleet_.pace && fleet_.size == 1 && filter_for_one()))
             filter();
         return fleet_.pace ? sweep_after_urgent() : sweep(fleet_.size, fleet_.floor);
     }
@@ -542,6 +583,7 @@ class Solver {
     std::vector<const double*> sums_;
     MostUrgent urgent_;
     int64_t largest_key_ = 0;
+    bool is_urgent_known_ = false;
     double units_per_second_ = 1.0;
     FrequentDebts frequent_;
 
@@ -644,6 +686,54 @@ class Solver {
         return grid;
     }
 
+    // With one place, a client cannot be selected if another one has a smaller objective for certain, or an earlier
+    // one the same time and price: no histogram is needed. Returns false, without candidates, if the rounding of
+    // prices to units could make a difference.
+    bool filter_for_one() {
+        constexpr double never = std::numeric_limits<double>::infinity();
+        std::vector<double> lower(kBlock), bounds;  // bounds: of the clients in rows_
+        SingleBlock block{never, 0.0, -1, false, never};
+        for (int64_t start = 0; start < fleet_.clients; start += kBlock) {
+            const int64_t count = std::min(kBlock, fleet_.clients - start);
+            const double* times = times_of_block(start, count);
+            const int64_t* values = values_of_block(start, count);
+            collect_urgent(start, count, times, values);
+            summarize_single_block(times, values, fleet_.available + start, count, fleet_.speed_weight, fleet_.floor,
+                                   lower.data(), block);
+            if (!block.has_candidates) continue;
+            for (int64_t i = 0; i < count; ++i) {
+                if (lower[i] > block.limit) {
+                    block.dropped = std::min(block.dropped, lower[i]);
+                    continue;
+                }
+                if (lower[i] == never) continue;
+                if (times[i] == block.last_time && values[i] == block.last_key) continue;
+                block.last_time = times[i];
+                block.last_key = values[i];
+                rows_.push_back(static_cast<int32_t>(start + i));
+                times_.push_back(times[i]);
+                values_.push_back(values[i]);
+                bounds.push_back(lower[i]);
+            }
+        }
+        size_t kept = 0;
+        for (size_t i = 0; i < bounds.size(); ++i) {
+            rows_[kept] = rows_[i];
+            times_[kept] = times_[i];
+            values_[kept] = values_[i];
+            if (bounds[i] > block.limit) block.dropped = std::min(block.dropped, bounds[i]);
+            kept += bounds[i] <= block.limit;
+        }
+        is_urgent_known_ = true;
+        set_units();
+        const double unit = 1 / units_per_second_;
+        if (!(block.dropped - block.limit > 2 * unit)) kept = 0;
+        rows_.resize(kept);
+        times_.resize(kept);
+        values_.resize(kept);
+        return kept > 0 || block.limit == never;
+    }
+
     void filter() {
         const Grid grid = measure();
         std::vector<uint32_t> counts(kCells + 1, 0);
@@ -657,7 +747,7 @@ class Solver {
             const int64_t count = std::min(kBlock, fleet_.clients - start);
             const double* times = times_of_block(start, count);
             const int64_t* values = values_of_block(start, count);
-            if (fleet_.pace) collect_urgent(start, count, times, values);
+            if (fleet_.pace && !is_urgent_known_) collect_urgent(start, count, times, values);
             buckets_of_block(times, values, fleet_.available + start, count, fleet_.pace != nullptr, grid, slowness, steps);
             // Branch-free, because mispredicted branches would stall the loads of the next block.
             int64_t left = 0;
@@ -743,8 +833,8 @@ class Solver {
         return std::llrint(price * units_per_second_);
     }
 
-    // Urgent clients come first; the others compete for the places that are left.
-    Cohort sweep_after_urgent() {
+    // Sets the unit of prices by the largest of them, so that the sum of a cohort is an integer of 64 bits.
+    void set_units() {
         double largest;
         std::memcpy(&largest, &largest_key_, sizeof largest);
         if (largest > 0) {
@@ -753,6 +843,11 @@ class Solver {
             while ((fleet_.size >> length) != 0) ++length;
             units_per_second_ = std::ldexp(1.0, std::min(60 - exponent - length, 1000));
         }
+    }
+
+    // Urgent clients come first; the others compete for the places that are left.
+    Cohort sweep_after_urgent() {
+        set_units();
         const std::vector<MostUrgent::Entry>& urgent = urgent_.in_order();
         double floor = fleet_.floor;
         for (const auto& entry : urgent) floor = std::max(floor, entry.time);
