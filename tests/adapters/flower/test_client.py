@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -106,7 +107,14 @@ def test_free_cores_are_those_that_other_programs_left_free_since_the_last_statu
 
 def test_a_status_does_not_wait(monkeypatch: pytest.MonkeyPatch, psutil: SimpleNamespace) -> None:
     assert psutil
-    monkeypatch.setattr(time, "sleep", pytest.fail)
+    own, real_sleep = threading.current_thread(), time.sleep
+
+    def sleep(seconds: float) -> None:
+        if threading.current_thread() is own:
+            pytest.fail(f"it waits for {seconds} s")
+        real_sleep(seconds)  # other threads of the process may wait
+
+    monkeypatch.setattr(time, "sleep", sleep)
     app = with_status(plain_app())
     for _ in range(3):
         assert client_record(app(message("query.turnout"), context()))["free_cpu"] > 0
