@@ -120,6 +120,7 @@ def test_a_status_does_not_wait(monkeypatch: pytest.MonkeyPatch, psutil: SimpleN
         assert client_record(app(message("query.turnout"), context()))["free_cpu"] > 0
 
 
+@pytest.mark.usefixtures("used")
 @pytest.mark.parametrize("measured_before", [True, False])
 def test_a_status_right_after_the_first_sample_uses_the_load_average(
     monkeypatch: pytest.MonkeyPatch, psutil: SimpleNamespace, clock: Clock, measured_before: bool
