@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -81,19 +83,19 @@ class EventLog:
                 self._reader.close()
             self._reader = None
 
-    def begin_stream(self) -> None:
-        """Counts a stream that begins.
-
-        Raises:
-            BusyError: If there are too many streams.
-        """
+    def check_streams(self) -> None:
+        """Raises BusyError if there are as many streams as there may be."""
         if self._streams >= MOST_STREAMS:
             raise BusyError(f"there are {MOST_STREAMS} streams of this fleet already: try again soon")
-        self._streams += 1
 
-    def end_stream(self) -> None:
-        """Counts a stream that ends."""
-        self._streams -= 1
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Counts a stream while the block runs."""
+        self._streams += 1
+        try:
+            yield
+        finally:
+            self._streams -= 1
 
     def _open(self) -> FleetReader:
         if self._reader is None:

@@ -34,39 +34,43 @@ async def stream(calls: FleetCalls, after: int, *, follow: bool, is_ending: Call
     cannot be read, an event "stale" or "trouble" is the last.
 
     Args:
-        calls: The fleet; the stream was counted by `begin_stream` of its events.
+        calls: The fleet.
         after: The number of the last event that the caller has.
         follow: Whether to wait for further events.
         is_ending: Returns whether the service is shutting down.
     """
-    began = sent_at = time.monotonic()
-    state: dict[str, Any] | None = None
     try:
-        while True:
-            version = calls.version
-            found = await run_in_threadpool(calls.events.after, after)
-            for event in found:
-                yield _encode(event.kind, event_to_dict(event), event.number)
-                after, sent_at = event.number, time.monotonic()
-            if len(found) == BATCH:
-                continue
-            present = await run_in_threadpool(calls.events.state)
-            if present != state:
-                state, sent_at = present, time.monotonic()
-                yield _encode("state", present, after)
-            if not follow:
-                return
-            if not await _changed(calls, version, is_ending) or time.monotonic() - began > STREAM_SECONDS:
-                return
-            if time.monotonic() - sent_at > KEEPALIVE_SECONDS:
-                sent_at = time.monotonic()
-                yield ": still there\n\n"
+        with calls.events.streaming():
+            async for text in _texts(calls, after, follow=follow, is_ending=is_ending):
+                yield text
     except StaleError as error:
         yield _encode("stale", {"error": str(error)})
     except StoreError as error:
         yield _encode("trouble", {"error": str(error)})
-    finally:
-        calls.events.end_stream()
+
+
+async def _texts(calls: FleetCalls, after: int, *, follow: bool, is_ending: Callable[[], bool]) -> AsyncIterator[str]:
+    began = sent_at = time.monotonic()
+    state: dict[str, Any] | None = None
+    while True:
+        version = calls.version
+        found = await run_in_threadpool(calls.events.after, after)
+        for event in found:
+            yield _encode(event.kind, event_to_dict(event), event.number)
+            after, sent_at = event.number, time.monotonic()
+        if len(found) == BATCH:
+            continue
+        present = await run_in_threadpool(calls.events.state)
+        if present != state:
+            state, sent_at = present, time.monotonic()
+            yield _encode("state", present, after)
+        if not follow:
+            return
+        if not await _changed(calls, version, is_ending) or time.monotonic() - began > STREAM_SECONDS:
+            return
+        if time.monotonic() - sent_at > KEEPALIVE_SECONDS:
+            sent_at = time.monotonic()
+            yield ": still there\n\n"
 
 
 def event_to_dict(event: FleetEvent) -> dict[str, Any]:

@@ -368,7 +368,7 @@ def make_router(fleets: Mapping[str, FleetCalls], is_ending: Callable[[], bool])
             begin = await run_in_threadpool(calls.events.newest)
         else:
             await run_in_threadpool(calls.events.check, begin)
-        calls.events.begin_stream()
+        calls.events.check_streams()
         return StreamingResponse(stream(calls, begin, follow=follow, is_ending=is_ending), media_type=STREAM)
 
     return router

@@ -29,7 +29,7 @@ from turnout.web.hosts import is_loopback
 from turnout.web.listening import address_of, listen
 
 PORT = 8080
-#: How long running requests may take after the service was told to end, in seconds.
+#: How long running requests may take once the service is ending, in seconds.
 SHUTDOWN_SECONDS = 30
 #: Devices poll: more connections than a dashboard has.
 LIMITS = Limits(connections=2000)
@@ -92,7 +92,7 @@ class Page:
 
     Attributes:
         app: The application.
-        end: Called when the service is told to end, so that streams of the page end as well.
+        end: Called when the service begins to end, so that streams of the page end as well.
         close: Called when the service has ended, before the fleets are closed.
     """
 
