@@ -24,6 +24,7 @@ MODULES: Mapping[str, str] = {
     "demo": "simulation.demo",
     "simulate": "simulation.simulate",
     "compare": "simulation.simulate",
+    "sweep": "simulation.sweep",
     "reproduce": "studies.reproduce",
     "train": "studies.train",
     "check": "simulation.check",
