@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from turnout.cli.completion import complete_backends
 from turnout.cli.interruption import resumable
 from turnout.cli.options import (
     JsonOption,
@@ -34,7 +35,10 @@ from turnout.store import RunStore
 #: The number of lines that report progress where standard error is not a terminal.
 PROGRESS_LINES = 10
 BackendOption = Annotated[
-    str, typer.Option(help="; ".join(f"{name}: {where}" for name, where in BACKENDS.items()) + ".")
+    str,
+    typer.Option(
+        help="; ".join(f"{name}: {where}" for name, where in BACKENDS.items()) + ".", autocompletion=complete_backends
+    ),
 ]
 AddressOption = Annotated[
     str | None,

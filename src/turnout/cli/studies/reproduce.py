@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from turnout.cli.completion import complete_datasets, complete_experiments
 from turnout.cli.interruption import resumable
 from turnout.cli.options import DeviceOption, JsonOption, WorkersOption, print_json, progress_bar
 from turnout.experiments.catalogue import EXPERIMENTS, GROUPS, find_experiments
@@ -31,7 +32,11 @@ COLOURS = {"holds": "green", "does not hold": "red", "not decided": "yellow"}
 
 def reproduce(
     name: Annotated[
-        str, typer.Argument(help=f"Experiment: {', '.join(EXPERIMENTS)}; or a group: {', '.join(GROUPS)}.")
+        str,
+        typer.Argument(
+            help=f"Experiment: {', '.join(EXPERIMENTS)}; or a group: {', '.join(GROUPS)}.",
+            autocompletion=complete_experiments,
+        ),
     ],
     seeds: Annotated[
         int | None,
@@ -49,7 +54,10 @@ def reproduce(
     ] = None,
     dataset: Annotated[
         list[str] | None,
-        typer.Option(help=f"Dataset for training: {', '.join(TASKS)}; by default digits. Repeatable."),
+        typer.Option(
+            help=f"Dataset for training: {', '.join(TASKS)}; by default digits. Repeatable.",
+            autocompletion=complete_datasets,
+        ),
     ] = None,
     device: DeviceOption = "cpu",
     workers: WorkersOption = None,
