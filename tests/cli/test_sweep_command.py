@@ -50,7 +50,7 @@ def test_a_sweep_stores_every_policy_with_every_seed(folder: Path) -> None:
         "runs.turnout: 4 runs of study.toml, of which 4 were played now",
         "To compare: turnout compare --config study.toml --store runs.turnout",
     ]
-    assert done.stderr.splitlines()[-1] == "4 of 4 runs"
+    assert done.stderr.splitlines()[-1] == "48 of 48 rounds of 4 runs"
     with RunStore(folder / "runs.turnout", read_only=True) as store:
         for policy in ("rbcsf", "random"):
             for seed in range(2):

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
-from turnout.cli.completion import complete_policies, complete_settings, complete_worlds
+from turnout.cli.completion import complete_backends, complete_policies, complete_settings, complete_worlds
+from turnout.clusters import BACKENDS
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
 from turnout.log import printable as escaped
@@ -71,6 +72,19 @@ ConcurrencyOption = Annotated[
 StoreOption = Annotated[
     Path | None,
     typer.Option("--store", help="Store for the runs; runs that it holds are not repeated, interrupted ones continue."),
+]
+BackendOption = Annotated[
+    str,
+    typer.Option(
+        help="; ".join(f"{name}: {where}" for name, where in BACKENDS.items()) + ".", autocompletion=complete_backends
+    ),
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|HOST:PORT",
+        help="Address of a running Ray or Dask cluster; without it, one is started on this machine for this command.",
+    ),
 ]
 RoundsOption = Annotated[int | None, typer.Option(min=1, help="Number of rounds; by default 500.")]
 

@@ -53,6 +53,14 @@ class DaskCluster:
         """The number of threads of all workers, which is the number of tasks that run at the same time."""
         return max(1, sum(self.client.nthreads().values()))
 
+    @property
+    def gpus(self) -> int | None:
+        """The number of GPUs that workers declare as resources, or of workers; None if Dask runs on this machine."""
+        if self._cluster is not None:
+            return None
+        workers = self._worker_infos()
+        return sum(int(worker["resources"].get("GPU", 0)) for worker in workers) or len(workers)
+
     def __enter__(self) -> DaskCluster:
         from distributed import Client, LocalCluster
 
@@ -98,7 +106,9 @@ class DaskCluster:
         """
         from distributed import CancelledError, KilledWorker, as_completed
 
-        resources = {"GPU": gpus} if gpus and self._declares_gpus() else None
+        resources = (
+            {"GPU": gpus} if gpus and any("GPU" in worker["resources"] for worker in self._worker_infos()) else None
+        )
         futures = self.client.map(function, tasks, pure=False, resources=resources)
         waiting = {future.key: index for index, future in enumerate(futures)}
         try:
@@ -124,9 +134,8 @@ class DaskCluster:
             with contextlib.suppress(CancelledError, OSError):  # the scheduler is gone, and its tasks with it
                 self.client.cancel([future for future in futures if future is not None])
 
-    def _declares_gpus(self) -> bool:
-        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
-        return any("GPU" in worker["resources"] for worker in workers)
+    def _worker_infos(self) -> list[Any]:
+        return list(self.client.scheduler_info(n_workers=-1)["workers"].values())
 
 
 def _configured_address() -> str:

@@ -31,6 +31,10 @@ class Executor(Protocol):
     def workers(self) -> int:
         """The number of tasks that run at the same time."""
 
+    @property
+    def gpus(self) -> int | None:
+        """The number of GPUs of all workers; None if it is that of this machine."""
+
     def run(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], *, gpus: int = 0
     ) -> Iterator[tuple[int, Result]]:
@@ -66,6 +70,10 @@ class JoblibExecutor:
 
         with parallel_config(**self._options()):
             return int(effective_n_jobs(self._jobs))
+
+    @property
+    def gpus(self) -> None:
+        """None: the workers have the GPUs of this machine."""
 
     def run(
         self,

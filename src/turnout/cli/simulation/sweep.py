@@ -11,9 +11,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from turnout.cli.completion import complete_backends
 from turnout.cli.interruption import resumable
 from turnout.cli.options import (
+    AddressOption,
+    BackendOption,
+    DeviceOption,
     JsonOption,
     RoundsOption,
     SettingOption,
@@ -24,29 +26,18 @@ from turnout.cli.options import (
     progress_bar,
     read_config,
 )
-from turnout.clusters import BACKENDS, connect
+from turnout.clusters import connect
 from turnout.errors import SettingError
+from turnout.experiments.framework.reproduce import check_device
+from turnout.lab.distributed import play_plans
+from turnout.lab.learner_cache import LearnerCache
 from turnout.simulator.executors import Executor
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.sweep import missing_plans
-from turnout.simulator.sweep import sweep as play_missing
 from turnout.store import RunStore
 
 #: The number of lines that report progress where standard error is not a terminal.
 PROGRESS_LINES = 10
-BackendOption = Annotated[
-    str,
-    typer.Option(
-        help="; ".join(f"{name}: {where}" for name, where in BACKENDS.items()) + ".", autocompletion=complete_backends
-    ),
-]
-AddressOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="auto|HOST:PORT",
-        help="Address of a running Ray or Dask cluster; without it, one is started on this machine for this command.",
-    ),
-]
 
 
 def sweep(
@@ -57,6 +48,7 @@ def sweep(
     ] = None,
     backend: BackendOption = "local",
     address: AddressOption = None,
+    device: DeviceOption = "cpu",
     workers: WorkersOption = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Number of seeds: 0, 1, 2, …; by default that of the plan, or 10.")
@@ -76,12 +68,14 @@ def sweep(
     connection = connect(backend, address, workers=workers)
     plans = planned_runs(plan, settings, world, rounds, seeds)
     path = store or Path(plan.with_suffix(".turnout").name)
-    for first in {run.name: run for run in plans}.values():
-        first.build()  # reports invalid settings before a cluster is started
+    check_device(plans, device)
+    with LearnerCache(workers=1):
+        for first in {run.name: run for run in plans}.values():
+            first.build()  # reports invalid settings before a cluster is started
     with resumable(), RunStore(path) as opened:
         missing = missing_plans(plans, opened)
         with connection if missing else nullcontext() as executor, watched(missing, executor) as watch:
-            ids = play_missing(plans, opened, workers=workers, backend=executor, watch=watch)
+            ids = play_plans(plans, opened, workers=workers, backend=executor, device=device, watch=watch)
     if json:
         print_json({"store": str(path), "runs": ids, "played": len(missing), "held": len(set(ids)) - len(missing)})
         return
@@ -118,24 +112,28 @@ def planned_runs(
 
 
 @contextmanager
-def watched(missing: Sequence[RunPlan], executor: Executor | None) -> Iterator[Callable[[RunPlan], None]]:
-    """Yields a callback for finished runs that shows the progress of all workers on standard error.
+def watched(missing: Sequence[RunPlan], executor: Executor | None) -> Iterator[Callable[[int], None]]:
+    """Yields a callback for rounds that were played, which shows the progress of all workers on standard error.
 
-    A terminal shows a bar with the rounds that were played; a log file receives about ten lines.
+    A terminal shows a bar; a log file receives about ten lines.
     """
     where = "" if executor is None else f" on {executor.workers} workers"
+    total = sum(plan.rounds for plan in missing)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    step = max(1, len(missing) // PROGRESS_LINES)
     done = 0
-    with progress_bar() as progress:
-        task = progress.add_task(f"0 of {len(missing)} runs{where}", total=sum(plan.rounds for plan in missing))
 
-        def watch(plan: RunPlan) -> None:
+    def description() -> str:
+        return f"{done:,} of {total:,} rounds of {len(missing)} runs{where}"
+
+    with progress_bar() as progress:
+        task = progress.add_task(description(), total=total)
+
+        def watch(rounds: int) -> None:
             nonlocal done
-            done += 1
-            description = f"{done} of {len(missing)} runs{where}"
-            progress.update(task, advance=plan.rounds, description=description)
-            if progress.disable and (done % step == 0 or done == len(missing)):
-                console.print(description)
+            lines = PROGRESS_LINES * done // total
+            done += rounds
+            progress.update(task, completed=done, description=description())
+            if progress.disable and PROGRESS_LINES * done // total > lines:
+                console.print(description())
 
         yield watch
