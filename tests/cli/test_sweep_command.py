@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shlex
 import socket
 from pathlib import Path
 from typing import Any
@@ -70,12 +71,18 @@ def test_a_sweep_repeats_no_run_that_the_store_holds(folder: Path) -> None:  # n
 
 
 def test_options_override_the_plan(folder: Path) -> None:
-    sweep("--seeds", "1", "--rounds", "5", "--set", "cohort_size=6", "--world", "clients=30")
+    options = ("--seeds=2", "--rounds=5", "--set=cohort_size=6", "--world=clients=30")
+    done = sweep(*options)
     with RunStore(folder / "study.turnout", read_only=True) as store:
         plans = [info.plan for info in store.runs()]
-    assert [plan["rounds"] for plan in plans] == [5, 5]
+    assert [plan["rounds"] for plan in plans] == [5, 5, 5, 5]
     assert {plan["settings"]["cohort_size"] for plan in plans} == {6}
     assert {plan["world_settings"]["clients"] for plan in plans} == {30}
+    command = shlex.split(done.stdout.splitlines()[-1].removeprefix("To compare: turnout "))
+    assert [option for option in command if "=" in option] == list(options)
+    assert run(*command).returncode == 0
+    with RunStore(folder / "study.turnout", read_only=True) as store:
+        assert len(store.runs()) == 4  # the comparison played nothing
 
 
 def test_ctrl_c_prints_the_command_that_continues(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

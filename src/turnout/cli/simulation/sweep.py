@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -80,8 +81,13 @@ def sweep(
         print_json({"store": str(path), "runs": ids, "played": len(missing), "held": len(set(ids)) - len(missing)})
         return
     console = Console(highlight=False, soft_wrap=True)
+    count = len({run.seed for run in plans})
     console.print(f"{path}: {len(set(ids))} runs of {plan}, of which {len(missing)} were played now", markup=False)
-    console.print(f"To compare: turnout compare --config {plan} --store {path}", markup=False)
+    if count > 1:
+        overrides = [f"--seeds={seeds}"] * (seeds is not None) + [f"--rounds={rounds}"] * (rounds is not None)
+        overrides += [f"--set={text}" for text in settings or []] + [f"--world={text}" for text in world or []]
+        command = shlex.join(["turnout", "compare", "--config", str(plan), *overrides, "--store", str(path)])
+        console.print(f"To compare: {command}", markup=False)
 
 
 def planned_runs(
