@@ -499,14 +499,23 @@ def test_ctrl_c_in_a_simulation_with_a_store_prints_the_command_that_continues(
         assert store.columns(1).to_bytes() == play_plan(RunPlan("random", 700)).to_bytes()
 
 
-@pytest.mark.parametrize("command", ["simulate", "compare"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "simulate random fedcs --rounds 20",
+        "compare random --rounds 20 --workers 1",
+        "compare --suite numerical --rounds 20 --seeds 2 --workers 1",
+        "train random --rounds 40 --workers 1",
+    ],
+)
 def test_ctrl_c_without_a_store_says_how_to_keep_runs(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         interrupt_after(30, patched)
-        done = run(command, "random", "--rounds", "20", *(["--workers", "1"] if command == "compare" else ["fedcs"]))
+        done = run(*command.split())
     assert done.returncode == 130
-    assert re.search(
-        rf"nothing was saved\. To keep .*: turnout {command} random .* --store runs\.turnout$", done.stderr.strip()
+    assert done.stderr.splitlines()[-1] == (
+        "interrupted: nothing was saved. To keep finished runs, and continue after an interruption: "
+        f"turnout {command} --store runs.turnout"
     )
 
 
