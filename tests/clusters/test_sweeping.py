@@ -72,7 +72,8 @@ class Study:
         self.plan.write_text(STUDY.format(folder=json.dumps(str(self.begun))))
         path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
         self.environment = {**os.environ, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", "NO_COLOR": "1"}
-        self.environment["RAY_raylet_start_wait_time_s"] = "300"
+        # On a busy machine, the processes of Ray start slowly, and it would give up.
+        self.environment |= {"RAY_raylet_start_wait_time_s": "300", "RAY_agent_register_timeout_ms": "300000"}
 
     def start(self, *command: str) -> subprocess.Popen[str]:
         """Starts a process in this folder."""
@@ -165,3 +166,39 @@ def read_address(file: Path) -> str | None:
         return str(json.loads(file.read_text())["address"])
     except ValueError:  # it is being written
         return None
+
+
+TRAINING = """
+rounds = 6
+seeds = 2
+
+[world]
+name = "training"
+dataset = "digits"
+items = 20
+hidden = 4
+
+[[policy]]
+name = "random"
+
+[[policy]]
+name = "fair-pace"
+"""
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("backend", ["ray", "dask"])
+def test_training_on_a_cluster_of_this_machine_stores_the_same_runs(study: Study, backend: str) -> None:
+    (study.folder / "training.toml").write_text(TRAINING)
+    options = {"alone": ("--workers", "1"), "cluster": ("--backend", backend, "--workers", "2")}
+    contents = []
+    for name, chosen in options.items():
+        command = ("-m", "turnout", "sweep", "training.toml", "--store", f"{name}.turnout", *chosen)
+        with running(study.start(*command)) as sweep:
+            output, _ = sweep.communicate()
+            assert sweep.returncode == 0, output
+        with RunStore(study.folder / f"{name}.turnout", read_only=True) as store:
+            runs = {info.key: (store.columns(info.id).to_bytes(), info.code_version) for info in store.runs()}
+        assert len(runs) == 4
+        contents.append(runs)
+    assert contents[0] == contents[1]

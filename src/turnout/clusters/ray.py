@@ -65,7 +65,13 @@ class RayCluster:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if self.address is None:
-            ray.init(address="local", num_cpus=self._started, include_dashboard=False, **quiet)
+            try:
+                ray.init(address="local", num_cpus=self._started, include_dashboard=False, **quiet)
+            except Exception as error:  # Ray has no class of its own for this
+                raise ClusterError(
+                    f"Ray could not be started on this machine ({_first_line(error)}): its logs are in "
+                    "/tmp/ray/session_latest/logs"
+                ) from error
         else:
             if self.address != "auto":
                 check_listening(self.address, "Ray", START)
