@@ -187,10 +187,9 @@ name = "fair-pace"
 
 
 @pytest.mark.framework
-@pytest.mark.parametrize("backend", ["ray", "dask"])
-def test_training_on_a_cluster_of_this_machine_stores_the_same_runs(study: Study, backend: str) -> None:
+def test_training_on_a_cluster_of_this_machine_stores_the_same_runs(study: Study) -> None:
     (study.folder / "training.toml").write_text(TRAINING)
-    options = {"alone": ("--workers", "1"), "cluster": ("--backend", backend, "--workers", "2")}
+    options = {"alone": ("--workers", "1"), "cluster": ("--backend", "dask", "--workers", "2")}
     contents = []
     for name, chosen in options.items():
         command = ("-m", "turnout", "sweep", "training.toml", "--store", f"{name}.turnout", *chosen)
