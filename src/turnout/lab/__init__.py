@@ -7,6 +7,7 @@ from turnout.lab.datasets import Dataset, load_dataset
 from turnout.lab.learners.base import Cohort, Learner, Training, TrainingResult
 from turnout.lab.learners.numpy_learner import NumpyLearner
 from turnout.lab.partition import Partition, partition
+from turnout.lab.task import TorchTask
 from turnout.lab.world import Federation, TrainingWorld
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Learner",
     "NumpyLearner",
     "Partition",
+    "TorchTask",
     "Training",
     "TrainingResult",
     "TrainingWorld",

@@ -53,6 +53,7 @@ def descend(
     start: Sequence[Tensor],
     gradients: Sequence[Tensor],
     momenta: Sequence[Tensor],
+    active: Tensor | None = None,
 ) -> None:
     """Takes one step of gradient descent, in place.
 
@@ -62,6 +63,7 @@ def descend(
         start: The parameters before local training, for the proximal term.
         gradients: The gradient of the loss by layer.
         momenta: The momentum buffers, which are updated; empty without momentum.
+        active: Which of the stacked models take the step; by default all.
     """
     with torch.no_grad():
         for index, (layer, gradient) in enumerate(zip(layers, gradients, strict=True)):
@@ -71,6 +73,8 @@ def descend(
                 gradient = gradient.add(layer - start[index], alpha=training.proximal_mu)
             if training.momentum:
                 gradient = momenta[index].mul_(training.momentum).add_(gradient)
+            if active is not None:
+                gradient = torch.where(active.view(-1, *[1] * (layer.dim() - 1)), gradient, 0.0)
             layer.sub_(gradient, alpha=training.learning_rate)
 
 
