@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from turnout.errors import SettingError
+from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
 from turnout.lab.buffered import BufferedTraining
 from turnout.lab.learners.base import Learner, Training
@@ -19,7 +23,7 @@ from turnout.log import get_log
 from turnout.simulator.world import World
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from turnout.lab.learners.modules import Loss, Metric, ModuleSpec
 
@@ -74,7 +78,7 @@ class TorchTask:
         if method not in ("auto", "plain", "stacked"):
             raise SettingError(f"method must be auto, plain or stacked, not {method!r}")
         self.spec: ModuleSpec = checked_spec(model, loss, train_set, test_set, training or Training(), metric)
-        self.metric = "accuracy" if metric is None else str(getattr(metric, "__name__", "metric")).strip("<>")
+        self.metric = "accuracy" if metric is None else _name(metric)
         if self.metric in RESERVED:
             raise SettingError(f"the metric must not be named {self.metric!r}, as a metric of the world is: rename it")
         self.method: Method = method
@@ -170,6 +174,35 @@ class TorchTask:
             raise SettingError(f"{', '.join(settings)} can be set for training without rounds only: set buffer, too")
         return TrainingWorld(inner, federation)
 
+    def module(self, weights: npt.NDArray[np.floating]) -> nn.Module:
+        """Returns a new module with these flat weights, in evaluation mode; its `state_dict` can be saved by torch."""
+        import torch
+
+        from turnout.lab.learners.modules import ModuleLayout
+
+        built = self.spec.build(0)
+        layout = ModuleLayout(built)
+        layout.put(built, torch.from_numpy(layout.check_weights(weights).copy()))
+        return built.eval()
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the data, a given partition, the training settings, the module and its weights for seed 0."""
+        from turnout.lab.learners.modules import ModuleLayout
+
+        spec, built = self.spec, self.spec.build(0)
+        texts = [repr(spec.training), repr(built), _name(spec.loss), self.metric]
+        if isinstance(self._partition, partial):  # its repr contains an address
+            texts += [repr((self._partition.args, sorted(self._partition.keywords.items())))]
+        arrays = [tensor.numpy() for tensor in (*spec.train_set, *spec.test_set)]
+        arrays += [ModuleLayout(built).get(built).numpy()]
+        arrays += [self._partition.items] if isinstance(self._partition, Partition) else []
+        digest = hashlib.sha256("\n".join(texts).encode())
+        for array in arrays:
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:16]
+
     @property
     def _is_padded(self) -> bool:
         """Whether clients hold different numbers of items; assumed of functions other than the paper's partition."""
@@ -185,3 +218,65 @@ class TorchTask:
                 f"partition must be a Partition, a list of arrays of indices or a function, not {given!r}"
             )
         return Partition.from_indices(given, self.targets)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """Returns the name of a function or of the class of a callable object."""
+    return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
+
+
+#: A task, or a function that builds one from keyword settings.
+TaskBuilder = TorchTask | Callable[..., TorchTask]
+ENTRY_POINTS = "turnout.learners"
+_REGISTERED: dict[str, TaskBuilder] = {}
+
+
+def register_task(task: TaskBuilder, name: str) -> None:
+    """Makes a task known under a name in this process, for the setting `learner` of the world `training`.
+
+    Args:
+        task: A task, or a function that builds one from keyword settings.
+        name: Its name.
+    """
+    if not isinstance(task, TorchTask) and not callable(task):
+        raise SettingError(f"{name} must be a TorchTask or a function that builds one, not {task!r}")
+    _REGISTERED[name] = task
+
+
+def load_task(name: str) -> None:
+    """Makes `package.module:name` known, which imports that module: use it only for names that the user wrote."""
+    module, _, attribute = name.partition(":")
+    try:
+        register_task(getattr(import_module(module), attribute), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingError(f"the learner {name!r} cannot be loaded: {error}") from error
+
+
+def find_task(name: str, settings: Mapping[str, Any] | None = None) -> TorchTask:
+    """Returns the task with this name: one that was registered or loaded, or an entry point `turnout.learners`.
+
+    The name may come from a file, so it imports nothing but entry points of installed packages.
+
+    Args:
+        name: The name.
+        settings: Keyword settings of the function that builds the task.
+    """
+    installed = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+    if name not in _REGISTERED and name not in installed:
+        known = sorted({*_REGISTERED, *installed})
+        raise SettingError(
+            f"unknown learner {name!r}{suggestion(name, known)}; known are {', '.join(known) or 'none'}. Register it "
+            "first: a name in a plan or a file does not import a module"
+        )
+    found = _REGISTERED[name] if name in _REGISTERED else installed[name].load()
+    if isinstance(found, TorchTask):
+        if settings:
+            raise SettingError(f"the learner {name} is a task without settings, but got {', '.join(settings)}")
+        return found
+    try:
+        built = found(**(settings or {}))
+    except TypeError as error:
+        raise SettingError(f"the learner {name} cannot be built with these settings: {error}") from error
+    if not isinstance(built, TorchTask):
+        raise SettingError(f"the learner {name} built {built!r}, which is not a TorchTask")
+    return built

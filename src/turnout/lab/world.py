@@ -25,7 +25,8 @@ class Federation:
     """A learner, and the partition of its training data over clients.
 
     `seed` determines the initial weights and the order of the batches. The test accuracy is measured in every
-    `evaluate_every`-th round, and reported as the metric `metric`. `holdings` is the former name of `partition`, still accepted as an argument.
+    `evaluate_every`-th round; `metric` is the name under which it is reported. `holdings` is the former name of
+    `partition`, still accepted as an argument.
     """
 
     learner: Learner

@@ -39,8 +39,7 @@ def checked_spec(
     if not isinstance(training, Training):
         raise SettingError(f"training must be a Training, not {training!r}")
     pairs = [as_pair(name, given) for name, given in (("train_set", train_set), ("test_set", test_set))]
-    empty = ModuleSpec(model, loss, *pairs, training, metric)
-    module = empty.build(0)
+    module = ModuleSpec(model, loss, pairs[0], pairs[1], training, metric).build(0)
     dtype = getattr(torch, ModuleLayout(module).dtype)
     converted = [(inputs.to(dtype) if inputs.is_floating_point() else inputs, targets) for inputs, targets in pairs]
     spec = ModuleSpec(model, loss, converted[0], converted[1], training, metric)

@@ -75,7 +75,7 @@ class ModuleLearner(ClientLoop):
         losses = []
         with seeded(_noise_seed(order), self.device):
             for epoch in held_items(order):
-                for items in torch.from_numpy(epoch).to(self.device).split(training.batch_size):
+                for items in torch.split(torch.from_numpy(epoch).to(self.device), training.batch_size):
                     try:
                         loss = self.spec.loss(self._module(inputs[items]), targets[items])
                         gradients = torch.autograd.grad(loss, layers, materialize_grads=True)
@@ -100,7 +100,7 @@ def measure(spec: ModuleSpec, module: torch.nn.Module, inputs: Tensor, targets: 
     with torch.no_grad():
         if spec.metric is None:
             return float((module(inputs).argmax(dim=1) == targets).sum())
-        outputs = torch.cat([module(part) for part in inputs.split(TEST_ITEMS)])
+        outputs = torch.cat([module(part) for part in torch.split(inputs, TEST_ITEMS)])
         return float(spec.metric(outputs, targets))
 
 

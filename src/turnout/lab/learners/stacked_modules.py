@@ -119,7 +119,7 @@ class StackedModuleLearner:
             if self.spec.metric is not None:
                 results.append(measure(self.spec, self.module, inputs, targets))
                 continue
-            parts = zip(inputs.split(TEST_ITEMS), targets.split(TEST_ITEMS), strict=True)
+            parts = zip(torch.split(inputs, TEST_ITEMS), torch.split(targets, TEST_ITEMS), strict=True)
             correct = sum(measure(self.spec, self.module, *part) for part in parts)
             results.append(correct / targets.numel())
         return results
