@@ -68,7 +68,7 @@ def make_task(dataset: str = "digits", width: int = 8, items: int = 60) -> Torch
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--dataset", default="digits", choices=["digits", "fashion-mnist"])
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=80)
     parser.add_argument("--width", type=int, default=8, help="channels of the first block")
     parser.add_argument("--items", type=int, default=60, help="images of each client")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda for a GPU")

@@ -15,7 +15,7 @@ from turnout.lab.learners.base import Cohort, TrainingResult, average_models, he
 from turnout.lab.learners.client_loop import TEST_ITEMS, ClientLoop
 from turnout.lab.learners.cnn import descend
 from turnout.lab.learners.devices import usable_device
-from turnout.lab.learners.modules import ModuleLayout, ModuleSpec, seeded
+from turnout.lab.learners.modules import ModuleLayout, ModuleSpec, forkable, seeded
 
 
 class ModuleLearner(ClientLoop):
@@ -73,7 +73,7 @@ class ModuleLearner(ClientLoop):
         start = [layer.detach().clone() for layer in layers]
         momenta = [torch.zeros_like(layer) for layer in start] if training.momentum else []
         losses = []
-        with seeded(_noise_seed(order), self.device):
+        with forkable(), seeded(_noise_seed(order), self.device):
             for epoch in held_items(order):
                 for items in torch.split(torch.from_numpy(epoch).to(self.device), training.batch_size):
                     try:
@@ -91,7 +91,8 @@ class ModuleLearner(ClientLoop):
 
     def _measure(self, weights: Tensor, items: slice) -> float:
         self._layout.put(self._module, weights)
-        return measure(self.spec, self._module, self._test_set[0][items], self._test_set[1][items])
+        with forkable():
+            return measure(self.spec, self._module, self._test_set[0][items], self._test_set[1][items])
 
 
 def measure(spec: ModuleSpec, module: torch.nn.Module, inputs: Tensor, targets: Tensor) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from turnout.errors import SettingError, StateError
 from turnout.kernel.randomness import round_rng
 from turnout.lab.learners.base import Training
 
+ON_ARM = platform.machine().lower() in ("aarch64", "arm64")
 Loss = Callable[[Tensor, Tensor], Tensor]
 Metric = Callable[[Tensor, Tensor], "float | Tensor"]
 
@@ -123,3 +125,18 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
         torch.set_rng_state(state)
         if device_state is not None:
             torch.cuda.set_rng_state(device_state, device)
+
+
+@contextmanager
+def forkable() -> Iterator[None]:
+    """Uses only kernels that work in a forked process, whatever the parent has computed before.
+
+    On ARM, oneDNN computes with threads of its own. They are missing in a forked process, where it waits for them for
+    ever; the kernels of torch itself are as fast there.
+    """
+    before: bool = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = before and not ON_ARM
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before
