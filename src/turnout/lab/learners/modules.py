@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -134,9 +134,10 @@ def forkable() -> Iterator[None]:
     On ARM, oneDNN computes with threads of its own. They are missing in a forked process, where it waits for them for
     ever; the kernels of torch itself are as fast there.
     """
-    before: bool = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = before and not ON_ARM
+    backend: Any = torch.backends.mkldnn
+    before = backend.enabled
+    backend.enabled = before and not ON_ARM
     try:
         yield
     finally:
-        torch.backends.mkldnn.enabled = before
+        backend.enabled = before
