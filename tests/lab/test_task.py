@@ -143,7 +143,7 @@ def by_hand(task: TorchTask, weights: Any, items: Any) -> tuple[Any, float]:
                 for value, origin, momentum, gradient in zip(trained, start, momenta, gradients, strict=True):
                     slope = gradient + how.weight_decay * value + how.proximal_mu * (value - origin)
                     momentum.mul_(how.momentum).add_(slope)
-                    value -= how.learning_rate * momentum
+                    value.sub_(how.learning_rate * momentum)
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     layers = task.learner(workers=1).network.layers(weights)
     return np.concatenate([named[name].detach().numpy().ravel() for name in layers]), float(np.mean(losses))
