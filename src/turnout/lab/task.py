@@ -183,7 +183,7 @@ class TorchTask:
         built = self.spec.build(0)
         layout = ModuleLayout(built)
         layout.put(built, torch.from_numpy(layout.check_weights(weights).copy()))
-        return built.eval()
+        return built.train(False)
 
     @property
     def fingerprint(self) -> str:

@@ -43,7 +43,7 @@ def checked_spec(
     dtype = getattr(torch, ModuleLayout(module).dtype)
     converted = [(inputs.to(dtype) if inputs.is_floating_point() else inputs, targets) for inputs, targets in pairs]
     spec = ModuleSpec(model, loss, converted[0], converted[1], training, metric)
-    module.eval()
+    module.train(False)
     for name, (inputs, targets) in zip(("train_set", "test_set"), converted, strict=True):
         _try(spec, module, name, inputs, targets)
     return spec

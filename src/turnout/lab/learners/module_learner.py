@@ -97,7 +97,7 @@ class ModuleLearner(ClientLoop):
 
 def measure(spec: ModuleSpec, module: torch.nn.Module, inputs: Tensor, targets: Tensor) -> float:
     """Returns the metric of a module on these items, or without a metric its number of correct predictions."""
-    module.eval()
+    module.train(False)
     with torch.no_grad():
         if spec.metric is None:
             return float((module(inputs).argmax(dim=1) == targets).sum())
