@@ -66,7 +66,12 @@ class Reshaped(nn.Module):
 
 def convolutional() -> nn.Module:
     return nn.Sequential(
-        Reshaped(1, 2, 2), nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(16, 3)
+        Reshaped(1, 2, 2),
+        nn.Conv2d(1, 4, (2, 3), padding=(2, 1), dilation=(2, 1)),
+        nn.GroupNorm(2, 4),
+        nn.Conv2d(4, 4, 2, stride=2, padding="valid", groups=2, bias=False),
+        nn.Flatten(),
+        nn.Linear(8, 3),
     ).double()
 
 
@@ -151,11 +156,13 @@ def by_hand(task: TorchTask, weights: Any, items: Any) -> tuple[Any, float]:
 
 def make_learner(kind: str, task: TorchTask) -> Any:
     if kind.startswith("stacked"):
-        return StackedModuleLearner(task.spec, stack=3 if kind == "stacked in threes" else 64)
+        return StackedModuleLearner(
+            task.spec, stack=3 if kind == "stacked in threes" else 64, unfold=kind == "stacked, unfolded"
+        )
     return ModuleLearner(task.spec, workers=2 if kind == "workers" else 1)
 
 
-@pytest.mark.parametrize("kind", ["plain", "stacked", "stacked in threes"])
+@pytest.mark.parametrize("kind", ["plain", "stacked", "stacked in threes", "stacked, unfolded"])
 @pytest.mark.parametrize("split", [EQUAL, RAGGED], ids=["equal", "ragged"])
 @pytest.mark.parametrize(
     ("model", "training"),

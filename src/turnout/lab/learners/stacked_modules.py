@@ -6,7 +6,8 @@ On a GPU one step of all clients is a CUDA graph, which is captured once and rep
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from turnout.errors import SettingError, TrainingError
 from turnout.kernel.arrays import IntArray, as_count
@@ -39,13 +42,58 @@ REASONS = {
 }
 
 
+class UnfoldedConvolutions(TorchFunctionMode):
+    """Computes convolutions as matrix products over patches, which stack better than grouped convolutions."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Replaces a two-dimensional convolution without groups; every other function is called as it is."""
+        kwargs = kwargs or {}
+        if func is not torch.conv2d:
+            return func(*args, **kwargs)
+        return _unfolded(*args, **kwargs)
+
+
+def _unfolded(
+    images: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    if groups != 1 or isinstance(padding, str) or images.dim() != 4:
+        return torch.conv2d(images, weight, bias, stride, padding, dilation, groups)
+    size = weight.shape[2:]
+    strides, paddings, dilations = (
+        (value, value) if isinstance(value, int) else tuple(value) for value in (stride, padding, dilation)
+    )
+    patches = functional.unfold(images, size, dilations, paddings, strides)  # (items, channels · size, places)
+    height, width = (
+        (images.shape[2 + axis] + 2 * paddings[axis] - dilations[axis] * (size[axis] - 1) - 1) // strides[axis] + 1
+        for axis in (0, 1)
+    )
+    maps = functional.linear(patches.transpose(1, 2).flatten(0, 1), weight.flatten(1), bias)
+    return maps.view(len(images), height, width, -1).permute(0, 3, 1, 2)
+
+
 class StackedModuleLearner:
     """Stacks the models of up to `stack` clients and trains them in one computation; more clients need several stacks.
 
     Clients with different numbers of items are trained on padded batches. The weights are tensors on the device.
     """
 
-    def __init__(self, spec: ModuleSpec, *, device: str = "cpu", stack: int = STACK, graphs: bool = True) -> None:
+    def __init__(
+        self,
+        spec: ModuleSpec,
+        *,
+        device: str = "cpu",
+        stack: int = STACK,
+        graphs: bool = True,
+        unfold: bool = False,
+    ) -> None:
         """Copies the data to the device.
 
         Args:
@@ -53,10 +101,12 @@ class StackedModuleLearner:
             device: A torch device: "cpu", "cuda", or "cuda:1" for the second GPU.
             stack: The largest number of clients in one computation.
             graphs: Whether a step is captured as a CUDA graph; without effect on a CPU.
+            unfold: Whether convolutions are computed as matrix products instead of grouped convolutions.
         """
         usable_device(device)
         self.spec, self.training, self.device = spec, spec.training, torch.device(device)
         self.stack = as_count("stack", stack, SettingError)
+        self.unfold = unfold
         self.graphs = graphs and self.device.type == "cuda"
         self.module = spec.build(0)
         self.layout = ModuleLayout(self.module)
@@ -149,10 +199,11 @@ class StackedModuleLearner:
             items: The items of each model, (models, items).
             padded: Whether items below 0 do not count; the loss must be a mean over items then.
         """
-        indices = items.clamp(min=0) if padded else items
+        indices = items.clamp(min=0)  # unused slots have items below 0, too
         batch = self.inputs[indices], self.targets[indices]
         compute = vmap(grad_and_value(self._padded_loss if padded else self._loss), randomness="error")
-        with sdpa_kernel(SDPBackend.MATH):  # the other kernels of attention cannot be stacked
+        convolutions = UnfoldedConvolutions() if self.unfold else nullcontext()
+        with sdpa_kernel(SDPBackend.MATH), convolutions:  # the other kernels of attention cannot be stacked
             found: tuple[tuple[Tensor, ...], Tensor] = compute(
                 tuple(layers), tuple(fixed), *batch, *([items >= 0] if padded else [])
             )
@@ -208,8 +259,8 @@ class _Stack:
         try:
             self._prepare({(batch.shape[1], padded) for batch in batches})
             self._load(previous, owner)
-            for batch in batches:
-                self._step(torch.from_numpy(batch), padded)
+            for length, items in self._on_device(batches):
+                self._step((length, padded), items)
         except torch.OutOfMemoryError as error:
             raise TrainingError(
                 f"the device has too little memory for {self._slots} models at once: set a smaller stack"
@@ -218,6 +269,19 @@ class _Stack:
         models = torch.cat([part.flatten(1) for part in (*self._layers, *self._fixed)], dim=1)
         counts = torch.tensor(steps, dtype=learner.dtype, device=learner.device)
         return models[:used], self._total_loss[:used] / counts
+
+    def _on_device(self, batches: Sequence[IntArray]) -> Iterator[tuple[int, Tensor]]:
+        """Yields the length and the items of each step, after one transfer for each length; unused slots get −1."""
+        by_length: dict[int, list[IntArray]] = {}
+        for batch in batches:
+            unused = ((0, self._slots - len(batch)), (0, 0))
+            by_length.setdefault(batch.shape[1], []).append(np.pad(batch, unused, constant_values=-1))
+        copied = {
+            length: iter(torch.from_numpy(np.stack(steps)).to(self._learner.device))
+            for length, steps in by_length.items()
+        }
+        for batch in batches:
+            yield batch.shape[1], next(copied[batch.shape[1]])
 
     def _load(self, previous: Tensor, owner: IntArray) -> None:
         """Sets the models of all slots; unused slots get the weights of the first cohort."""
@@ -248,21 +312,19 @@ class _Stack:
 
     def _captured(self, shape: tuple[int, bool]) -> torch.cuda.CUDAGraph:
         """Captures the graph after a warm-up on a side stream, in which libraries allocate their workspaces."""
-        side_stream = torch.cuda.Stream(self._learner.device)  # type: ignore[no-untyped-call]
-        side_stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side_stream):
-            self._compute(shape)
-        torch.cuda.current_stream().wait_stream(side_stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._learner.pool):
-            self._compute(shape)
+        with torch.cuda.device(self._learner.device):
+            side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side_stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side_stream):
+                self._compute(shape)
+            torch.cuda.current_stream().wait_stream(side_stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._learner.pool):
+                self._compute(shape)
         return graph
 
-    def _step(self, batch: Tensor, padded: bool) -> None:
-        shape = (batch.shape[1], padded)
-        self._items[shape][: len(batch)].copy_(batch)
-        if padded:
-            self._items[shape][len(batch) :] = -1
+    def _step(self, shape: tuple[int, bool], items: Tensor) -> None:
+        self._items[shape].copy_(items)
         if shape in self._graphs:
             self._graphs[shape].replay()
         else:
