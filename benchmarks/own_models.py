@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from turnout.bench.timing import in_turns
+from turnout.errors import TurnoutError
 from turnout.lab import Cohort, TorchTask, Training
 from turnout.lab.learners.devices import device_name
 from turnout.lab.learners.stacked_modules import StackedModuleLearner
@@ -118,6 +120,7 @@ class OwnModelComparison:
 
     `difference` is the largest difference of a weight between both ways, `moved` the largest change of a weight by
     training. Both are measured with float32 products (without TF32), the times with torch's default.
+    `eager_seconds` is the time without CUDA graphs, `unfolded_seconds` that with convolutions as matrix products.
     """
 
     model: str
@@ -129,6 +132,7 @@ class OwnModelComparison:
     plain_seconds: float
     stacked_seconds: float
     eager_seconds: float | None
+    unfolded_seconds: float | None
     difference: float
     moved: float
 
@@ -175,12 +179,19 @@ def compare_own_model(case: Case, device: str, clients: int, *, ragged: bool, re
     expected, trained = plain.train([cohort])[0].weights, stacked.train([stacked_cohort])[0].weights
     stacked.close()  # graphs were captured without TF32
     torch.backends.cudnn.allow_tf32 = tf32
-    tasks: list[Callable[[], object]] = [lambda: plain.train([cohort]), lambda: stacked.train([stacked_cohort])]
+    ways: dict[str, Callable[[], object]] = {
+        "plain": lambda: plain.train([cohort]),
+        "stacked": lambda: stacked.train([stacked_cohort]),
+    }
+    eager = StackedModuleLearner(task.spec, device=device, graphs=False)
+    unfolded = StackedModuleLearner(task.spec, device=device, unfold=True)
     if device != "cpu":
-        eager = StackedModuleLearner(task.spec, device=device, graphs=False)
-        tasks.append(lambda: eager.train([stacked_cohort]))
-    seconds = in_turns(tasks, repeats)
-    stacked.close()
+        ways["eager"] = lambda: eager.train([stacked_cohort])
+    if any(isinstance(module, nn.Conv2d) for module in task.spec.build(0).modules()):
+        ways["unfolded"] = lambda: unfolded.train([stacked_cohort])
+    seconds = dict(zip(ways, in_turns(list(ways.values()), repeats), strict=True))
+    for learner in (stacked, eager, unfolded):
+        learner.close()
     return OwnModelComparison(
         case.name,
         plain.network.parameters,
@@ -188,16 +199,17 @@ def compare_own_model(case: Case, device: str, clients: int, *, ragged: bool, re
         clients,
         items,
         ragged,
-        seconds[0],
-        seconds[1],
-        seconds[2] if len(seconds) > 2 else None,
+        seconds["plain"],
+        seconds["stacked"],
+        seconds.get("eager"),
+        seconds.get("unfolded"),
         float(np.abs(stacked.saved(trained) - expected).max()),
         float(np.abs(expected - start).max()),
     )
 
 
-def main() -> None:
-    """Prints one line per model, device and number of clients."""
+def main() -> int:
+    """Prints one line per model, device and number of clients; returns 1 if one of them failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, help="write all results to this file, as JSON")
     parser.add_argument("--device", action="append", help="cpu or cuda; by default all that there are")
@@ -208,7 +220,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     devices = options.device or ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    results = []
+    results, failed = [], False
     print(f"torch {torch.__version__}, {platform.machine()}, {torch.get_num_threads()} threads", flush=True)
     for device in devices:
         rounds = [(clients, False) for clients in options.clients or ([8] if device == "cpu" else [8, 32, 64])]
@@ -217,9 +229,16 @@ def main() -> None:
             if (options.model and case.name not in options.model) or (device == "cpu" and not case.cpu_items):
                 continue
             for clients, ragged in rounds:
-                found = compare_own_model(case, device, clients, ragged=ragged, repeats=options.repeats)
+                try:
+                    found = compare_own_model(case, device, clients, ragged=ragged, repeats=options.repeats)
+                except (RuntimeError, TurnoutError) as error:  # the other cases are measured all the same
+                    failed = True
+                    print(f"{device}, {case.name}, {clients} clients: {type(error).__name__}: {error}", flush=True)
+                    continue
                 results.append({**asdict(found), "ratio": found.ratio})
-                eager = "" if found.eager_seconds is None else f" (without graphs {found.eager_seconds * 1e3:.1f} ms)"
+                others = {"without graphs": found.eager_seconds, "with unfolded convolutions": found.unfolded_seconds}
+                shown = [f"{way} {seconds * 1e3:.1f} ms" for way, seconds in others.items() if seconds is not None]
+                eager = f" ({', '.join(shown)})" if shown else ""
                 print(
                     f"{found.device}, {case.name} ({found.parameters} parameters), {clients} clients with "
                     f"{'at most ' if ragged else ''}{found.items} items: plain {found.plain_seconds * 1e3:.1f} ms, "
@@ -229,7 +248,8 @@ def main() -> None:
                 )
                 if options.out is not None:
                     options.out.write_text(json.dumps({"torch": torch.__version__, "results": results}, indent=1))
+    return int(failed)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -20,7 +20,7 @@ def test_the_script_prints_ratios_and_differences(
     out = tmp_path / "out.json"
     arguments = ["own_models.py", "--device", "cpu", "--clients", "2", "--repeats", "1", "--out", str(out)]
     monkeypatch.setattr(sys, "argv", arguments)
-    own_models.main()
+    assert own_models.main() == 0
     output = capsys.readouterr().out
     assert "CPU, MLP (26122 parameters), 2 clients with 12 items: plain" in output
     equal, ragged = json.loads(out.read_text())["results"]

@@ -76,7 +76,7 @@ def _unfolded(
         for axis in (0, 1)
     )
     maps = functional.linear(patches.transpose(1, 2).flatten(0, 1), weight.flatten(1), bias)
-    return maps.view(len(images), height, width, -1).permute(0, 3, 1, 2)
+    return maps.view(len(images), height, width, -1).permute(0, 3, 1, 2).contiguous()
 
 
 class StackedModuleLearner:
