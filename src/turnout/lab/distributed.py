@@ -22,7 +22,7 @@ from turnout.version import __version__
 
 Watcher = Callable[[RunPlan], None]
 #: Settings of the world "training" in which runs that share a learner may differ.
-OF_A_RUN = ("gamma", "items", "evaluate_every", "buffer", "server_rate", "discount", "mixing", "world")
+OF_A_RUN = ("gamma", "items", "evaluate_every", "buffer", "server_rate", "discount", "mixing", "inner", "world")
 
 _claimed: IO[bytes] | None = None  # holds the lock of this process on its GPU
 
