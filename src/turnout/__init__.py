@@ -7,11 +7,13 @@ simulations do not. docs/api.md lists the public packages.
 from typing import TYPE_CHECKING, Any
 
 from turnout.errors import (
+    CheckError,
     DatasetError,
     InfeasiblePromise,
     InterruptedGroupError,
     KernelError,
     OfferError,
+    PluginError,
     PolicyCheckError,
     ReportError,
     SelectionError,
@@ -56,6 +58,8 @@ from turnout.policies import (
     WithGuarantee,
     check_policy,
     make_policy,
+    policy_names,
+    register_policy,
 )
 from turnout.policies.explain.explanation import Explanation
 from turnout.version import __version__ as __version__
@@ -89,6 +93,7 @@ __all__ = [
     "WRAPPERS",
     "ActiveFL",
     "Certificate",
+    "CheckError",
     "ClientStatus",
     "CohortProblem",
     "CoolDown",
@@ -112,6 +117,7 @@ __all__ = [
     "OfferError",
     "Oort",
     "Overcommit",
+    "PluginError",
     "PolicyCheckError",
     "PowerOfChoice",
     "Quota",
@@ -138,4 +144,6 @@ __all__ = [
     "WithGuarantee",
     "check_policy",
     "make_policy",
+    "policy_names",
+    "register_policy",
 ]

@@ -29,10 +29,11 @@ from turnout.kernel.arrays import FloatArray, as_count
 from turnout.kernel.certificate import STATUSES, Clock, PromiseStatus
 from turnout.kernel.guarantee import Guarantee
 from turnout.policies.base import SelectionPolicy
-from turnout.simulator.plans import OUR_WORLDS, RunPlan
+from turnout.simulator.plans import RunPlan
 from turnout.simulator.play import play
 from turnout.simulator.recorded import ASSUMPTIONS, FittedWorld, RecordedWorld
 from turnout.simulator.slots import STARTED
+from turnout.simulator.worlds import OUR_WORLDS
 from turnout.store import RoundColumns
 
 #: The figures of a replay; without rounds, a turn is a round with one client, and RATE comes first.

@@ -13,6 +13,7 @@ OPTIONS = {
     "port": "--host ADDRESS and --port NUMBER select another address",
     "tokens": "turnout tokens create FLEET --role server creates one; --no-tokens serves only this machine without any",
     "clients": "--client ID names a client; --clients FILE reads one id per line",
+    "plugin": "--with MODULE:NAME names it explicitly",
     "suite": "--suite traces plays recorded clients; omit --traces for other suites",
 }
 #: The command that makes what is missing.

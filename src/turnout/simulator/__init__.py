@@ -4,12 +4,13 @@ Everything in `__all__` is public; the modules of this package are private.
 """
 
 from turnout.simulator.paper import PaperWorld
-from turnout.simulator.plans import RunPlan, make_world
+from turnout.simulator.plans import RunPlan
 from turnout.simulator.play import play
 from turnout.simulator.slots import SlotRun
 from turnout.simulator.sweep import play_into, play_plan, sweep
 from turnout.simulator.traces.world import TraceWorld
 from turnout.simulator.world import World
+from turnout.simulator.worlds import make_world, register_world, world_names
 
 __all__ = [
     "PaperWorld",
@@ -21,5 +22,7 @@ __all__ = [
     "play",
     "play_into",
     "play_plan",
+    "register_world",
     "sweep",
+    "world_names",
 ]

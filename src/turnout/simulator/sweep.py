@@ -15,6 +15,8 @@ import numpy as np
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
+from turnout.policies import registry as policies
+from turnout.simulator import worlds
 from turnout.simulator.plans import RunPlan
 from turnout.store import RoundColumns, RunStore
 from turnout.version import __version__
@@ -125,7 +127,7 @@ def _play_with_joblib(
 ) -> Iterator[tuple[int, RoundColumns]]:
     from joblib import Parallel, delayed, effective_n_jobs, parallel_config
 
-    tasks = [delayed(_play_indexed)(index, plans[index].as_dict()) for index in ordered]
+    tasks = [delayed(_play_indexed)(index, plans[index].as_dict(), _carried(plans[index])) for index in ordered]
     try:
         pool = Parallel(n_jobs=workers, return_as="generator_unordered", **options)
     except ValueError:
@@ -175,15 +177,24 @@ def columns_to_store(plan: RunPlan, columns: RoundColumns) -> RoundColumns:
     return replace(columns, contexts=no_contexts, available=None, client_reasons={}, cohort_reasons={})
 
 
-def _play_indexed(index: int, plan: dict[str, Any]) -> tuple[int, bytes]:
+def _carried(plan: RunPlan) -> list[tuple[str, str, Any]]:
+    """Returns the policies and worlds of a plan that a worker cannot find by name, because they are of this process."""
+    found = [(registry.kind.noun, name, registry.carried(name)) for registry, name in plan.plugins()]
+    return [(noun, name, value) for noun, name, value in found if value is not None]
+
+
+def _play_indexed(index: int, plan: dict[str, Any], carried: Sequence[tuple[str, str, Any]]) -> tuple[int, bytes]:
     """Returns the columns as bytes, because some backends cannot serialise the columns themselves."""
+    registries = {registry.kind.noun: registry for registry in (policies.REGISTRY, worlds.REGISTRY)}
+    for noun, name, value in carried:
+        registries[noun].adopt(name, value)
     return index, play_plan(RunPlan.from_dict(plan)).to_bytes()
 
 
 def stored_plan(store: RunStore, plan: RunPlan) -> dict[str, Any]:
     """Returns the plan as the store holds it, with its first label, or else the plan itself."""
     info = store.find(plan.key)
-    return plan.as_dict() if info is None else info.plan
+    return plan.with_packages().as_dict() if info is None else info.plan
 
 
 def _is_finished(store: RunStore, plan: RunPlan) -> bool:

@@ -13,6 +13,7 @@ from turnout.experiments.paper.accuracy import TASKS
 from turnout.experiments.paper.comparison import RATE, ROUNDS, WEIGHTS, weight_label
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
 from turnout.kernel.fairness import Accrual
+from turnout.policies.registry import build_policy, load_policies, with_defaults
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.traces.formats.files import read_traces
 
@@ -22,6 +23,8 @@ SLOW_WEIGHTS = (0.005, 0.02, 0.1, 0.5)
 PHONES_RATE = 0.1
 #: Tolerances of FairPace, in turns.
 TOLERANCES = (1, 2, 3, 5)
+#: The number of clients for which a further policy is built to learn what it needs; the worlds of suites have fewer.
+MOST_CLIENTS = 1000
 NO_LOSSES = "it selects by losses, which only the training suite reports"
 EQUAL_SIZES = "all clients have the same amount of data, which makes it equivalent to random"
 
@@ -108,6 +111,31 @@ class Suite:
         recorded = {"traces": [str(path) for path in files], "fingerprint": read_traces(*files).fingerprint}
         settings = {name: value for name, value in self.world_settings.items() if name != "clients"}
         return replace(self, title="recorded clients", world_settings={**settings, **recorded})
+
+    @property
+    def cohort_size(self) -> int:
+        """The cohort size of its contenders."""
+        return next(int(each.settings["cohort_size"]) for each in self.contenders if "cohort_size" in each.settings)
+
+    def with_policies(self, policies: Sequence[tuple[str, Mapping[str, Any]]]) -> Suite:
+        """Returns the suite with further contenders, given by name and settings.
+
+        Cohort size, guaranteed rate and accrual are those of the suite, unless the settings say otherwise.
+        """
+        shared = {"cohort_size": self.cohort_size, "guaranteed_rate": self.rate, "accrual": self.share_of}
+        clients = int(self.world_settings.get("clients") or MOST_CLIENTS)
+        further = []
+        for name, given in policies:
+            load_policies(name, given)
+            settings = with_defaults(name, given, shared)
+            policy = build_policy(name, clients, **with_defaults(name, settings, {"allow_infeasible": True}))
+            label = RunPlan(name, 1, settings=given).name
+            further.append(Contender(label, name, settings, knows_truth=policy.requires_expected_times))
+        labels = [contender.label for contender in (*self.contenders, *further)]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise SettingError(f"the suite {self.name} has a contender {label!r} already: give it another setting")
+        return replace(self, contenders=(*self.contenders, *further))
 
     def _world_settings_for(self, contender: Contender) -> dict[str, Any]:
         """Computes true expected times only for contenders that use them, because that is slow."""
