@@ -140,10 +140,12 @@ class Registry(Generic[T]):
             return None
         value = self._registered.get(name) or self._loaded.get(name)
         if value is not None:
-            return package_of_module(str(getattr(value, "__module__", "")))
-        if is_module_name(name):
-            return package_of_module(name.partition(":")[0])
-        return next((_package_of_entry(entry) for entry in self._entries() if entry.name == name), None)
+            package = package_of_module(str(getattr(value, "__module__", "")))
+        elif is_module_name(name):
+            package = package_of_module(name.partition(":")[0])
+        else:
+            package = next((_package_of_entry(entry) for entry in self._entries() if entry.name == name), "turnout")
+        return None if package.partition(" ")[0] == "turnout" else package
 
     def carried(self, name: str) -> T | None:
         """Returns what another process could not find by this name: what was registered or loaded in this one."""

@@ -28,6 +28,8 @@ MODULES: Mapping[str, str] = {
     "train": "studies.train",
     "check": "simulation.check",
     "tune": "studies.tune",
+    "policies": "catalogue",
+    "worlds": "catalogue",
     "replay": "live.replay",
     "explain": "live.explain",
     "certify": "live.certify",
