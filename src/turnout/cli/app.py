@@ -30,6 +30,7 @@ MODULES: Mapping[str, str] = {
     "tune": "studies.tune",
     "policies": "catalogue",
     "worlds": "catalogue",
+    "new": "new",
     "replay": "live.replay",
     "explain": "live.explain",
     "certify": "live.certify",

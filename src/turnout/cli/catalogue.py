@@ -16,9 +16,7 @@ from turnout.errors import SettingError
 from turnout.policies.registry import policy_names
 from turnout.simulator.worlds import world_names
 
-policies = typer.Typer(
-    help="List policies and wrappers, and show their settings. Example: turnout policies show rbcsf"
-)
+policies = typer.Typer(help="List policies and wrappers, and show their settings. Example: turnout policies show rbcsf")
 worlds = typer.Typer(help="List worlds, and show their settings. Example: turnout worlds show traces")
 
 
@@ -67,9 +65,7 @@ def show_world(
     _show(describe_world(load_here(name)), use, json=json)
 
 
-def _list(
-    title: str, names: Sequence[str], describe: Callable[[str], Description], more: str, *, json: bool
-) -> None:
+def _list(title: str, names: Sequence[str], describe: Callable[[str], Description], more: str, *, json: bool) -> None:
     found: list[Description | tuple[str, str]] = []
     for name in names:
         try:
@@ -78,10 +74,7 @@ def _list(
             found.append((name, str(error)))
     if json:
         print_json(
-            [
-                {"name": each[0], "error": each[1]} if isinstance(each, tuple) else each.as_dict()
-                for each in found
-            ]
+            [{"name": each[0], "error": each[1]} if isinstance(each, tuple) else each.as_dict() for each in found]
         )
         return
     table = Table(title=title)

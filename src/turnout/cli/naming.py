@@ -42,10 +42,11 @@ def parse_policy(text: str) -> Named:
 
 
 def load_here(name: str) -> str:
-    """Returns a name; modules that it mentions are also searched for in the working folder from now on."""
-    folder = str(Path.cwd())
-    if is_module_name(name) and folder not in sys.path:
-        sys.path.append(folder)
+    """Returns a name; from now on, modules are also searched for in the working folder and its folder src."""
+    if is_module_name(name):
+        for folder in (Path.cwd(), Path.cwd() / "src"):
+            if folder.is_dir() and str(folder) not in sys.path:
+                sys.path.append(str(folder))
     return name
 
 

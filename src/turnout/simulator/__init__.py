@@ -3,6 +3,7 @@
 Everything in `__all__` is public; the modules of this package are private.
 """
 
+from turnout.simulator.checks import check_world
 from turnout.simulator.paper import PaperWorld
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.play import play
@@ -18,6 +19,7 @@ __all__ = [
     "SlotRun",
     "TraceWorld",
     "World",
+    "check_world",
     "make_world",
     "play",
     "play_into",
