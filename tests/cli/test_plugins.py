@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,7 +68,7 @@ def test_a_policy_may_have_settings_in_its_name(text: str, name: str, settings: 
 
 @pytest.mark.parametrize("text", ["rbcsf:foo", "fair-pace:x:y=1", "my-module:Mine", "rbcsf:speed_weight=1,prior"])
 def test_a_malformed_policy_is_refused(text: str) -> None:
-    with pytest.raises(SettingError, match="NAME:SETTING=VALUE|write a setting as NAME=VALUE"):
+    with pytest.raises(SettingError, match=r"NAME:SETTING=VALUE|write a setting as NAME=VALUE"):
         parse_policy(text)
 
 
@@ -238,17 +240,34 @@ def test_one_policy_is_shown_with_defaults_and_units() -> None:
 # New packages
 
 
-@pytest.mark.parametrize("kind", ["policy", "world", pytest.param("learner", marks=pytest.mark.framework)])
-def test_the_tests_of_a_new_package_pass(kind: str, tmp_path: Path) -> None:
-    if kind == "learner":
-        pytest.importorskip("turnout.lab.task")
+@pytest.mark.parametrize("kind", ["policy", "world"])
+def test_the_tests_of_a_new_package_pass(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "quick-thing"
     written = run("new", kind, "quick-thing", "--folder", folder).stdout
     assert f"cd {folder}, pip install -e ., turnout" in written
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert list(project["entry-points"].values()) == [{"quick-thing": "quick_thing:QuickThing"}]
+    monkeypatch.syspath_prepend(folder / "src")
+    try:
+        content = runpy.run_path(str(folder / "tests" / "test_quick_thing.py"))
+        tests = [value for name, value in content.items() if name.startswith("test_")]
+        assert len(tests) == 2
+        for test in tests:
+            test()
+    finally:
+        forget("quick_thing", f"quick_thing.{kind}")
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("kind", ["policy", "world", "learner"])
+def test_pytest_runs_the_tests_of_a_new_package(kind: str, tmp_path: Path) -> None:
+    if kind == "learner":
+        pytest.importorskip("turnout.lab.task")
+    folder = tmp_path / "quick-thing"
+    run("new", kind, "quick-thing", "--folder", folder)
     tests = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]
     done = subprocess.run(tests, cwd=folder, capture_output=True, text=True, check=False)
     assert "2 passed" in done.stdout, done.stdout + done.stderr
-    assert "turnout." in (folder / "pyproject.toml").read_text()
 
 
 def test_a_new_package_has_a_free_name_and_folder(tmp_path: Path) -> None:
