@@ -24,6 +24,7 @@ from turnout import (
 from turnout.dashboard.sources.run import RunSource
 from turnout.plugins import naming_packages
 from turnout.policies.registry import REGISTRY, is_wrapper, setting_names
+from turnout.scheduler import examine
 from turnout.simulator import RunPlan, make_world, play_into, register_world, sweep, world_names
 from turnout.simulator.worlds import REGISTRY as WORLDS
 from turnout.store import RunStore
@@ -254,6 +255,9 @@ def test_a_fleet_records_the_package_and_imports_nothing(importable: Path, tmp_p
     importable.unlink()
     with pytest.raises(PluginError, match=r"not loaded.*It was made with 'loose_module:First' of module loose_module"):
         Scheduler.open(path)
+    (state,) = (finding for finding in examine(path) if finding.part == "state")
+    assert state.ok is None
+    assert "not checked, because its policy is missing here" in state.message
     assert not importable.exists()
     with Scheduler.open(path, policy=LOOSE) as scheduler:
         assert scheduler.policy.name == "first"

@@ -228,8 +228,9 @@ def naming_packages(packages: Mapping[str, str] | None) -> Iterator[None]:
         package = (packages or {}).get(error.name) if isinstance(packages, Mapping) else None
         if package is None:
             raise
+        advice = "make it importable" if package.startswith("module ") else "install that package"
         raise PluginError(
-            f"{error}. It was made with {error.name!r} of {package}: install that package, or make it importable",
+            f"{error}. It was made with {error.name!r} of {package}: {advice}",
             name=error.name,
             argument=error.argument,
         ) from error

@@ -39,7 +39,8 @@ def explain_run(store: RunStore, run: int, client: int, round: int | None = None
         plan = RunPlan.from_dict(info.plan)
         policy, world = plan.build()
     except (TurnoutError, TypeError) as error:
-        raise SettingError(f"the plan of run {run} cannot be played: {error}") from error
+        argument = error.argument if isinstance(error, TurnoutError) else None
+        raise SettingError(f"the plan of run {run} cannot be played: {error}", argument=argument) from error
     if plan.concurrency is not None:
         return _explain_turn(SlotRun(policy, _KnownResults(world, records), plan.concurrency), records, client)
     selection = records[-1].selection

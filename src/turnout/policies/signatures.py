@@ -63,7 +63,7 @@ def setting_default(build: Callable[..., Any], name: str) -> Any:
 
 def unpacked_settings(build: Callable[..., Any], parameter: str) -> dict[str, Any]:
     """Returns the names and types that a parameter `**settings: Unpack[TypedDict]` declares; none if it does not."""
-    function = build.__init__ if isinstance(build, type) else build
+    function = getattr(build, "__init__") if isinstance(build, type) else build  # noqa: B009 - mypy refuses the other
     try:
         hint = typing.get_type_hints(function).get(parameter)
     except (NameError, TypeError):  # annotations of other packages need not exist at run time
