@@ -25,7 +25,7 @@ from turnout.dashboard.sources.run import RunSource
 from turnout.plugins import naming_packages
 from turnout.policies.registry import REGISTRY, is_wrapper, setting_names
 from turnout.scheduler import examine
-from turnout.simulator import RunPlan, make_world, play_into, register_world, sweep, world_names
+from turnout.simulator import PaperWorld, RunPlan, make_world, play_into, register_world, sweep, world_names
 from turnout.simulator.worlds import REGISTRY as WORLDS
 from turnout.store import RunStore
 
@@ -57,7 +57,7 @@ def test_a_policy_can_be_named_by_its_module(importable: Path) -> None:
     assert make_policy(LOOSE, 40, offset=1).name == "first"
     assert make_policy("loose_module:uniform", 40, seed=3).cohort_size == 3
     assert importable.exists()
-    nested = make_policy("with-guarantee", 40, policy="loose_module:Around", settings={"policy": LOOSE})
+    nested: Any = make_policy("with-guarantee", 40, policy="loose_module:Around", settings={"policy": LOOSE})
     assert [nested.name, nested.policy.name, nested.policy.policy.name] == ["with-guarantee", "around", "first"]
     assert is_wrapper("loose_module:Around")
 
@@ -202,7 +202,7 @@ def test_a_file_cannot_name_what_is_no_policy_or_world(name: str) -> None:
 def test_a_class_whose_module_was_imported_is_found() -> None:
     forget()
     assert REGISTRY.get(f"{__name__}:TopLevel") is TopLevel
-    assert WORLDS.get("turnout.simulator:PaperWorld")
+    assert WORLDS.get("turnout.simulator:PaperWorld") is PaperWorld
 
 
 def test_a_stored_run_says_which_package_is_missing(installed: Path, tmp_path: Path) -> None:
@@ -233,8 +233,8 @@ def test_the_commands_that_read_a_store_import_nothing_unless_it_is_named(import
         play_into(store, RunPlan(LOOSE, 4, settings={"cohort_size": 3}))
     forget("loose_module")
     importable.unlink()
-    for command in (["replay", path], ["explain", path, "3"], ["runs", "show", path, "1"]):
-        done = in_process.run(*command)
+    for command in ("replay {}", "explain {} 3", "runs show {} 1"):
+        done = in_process.run(*command.format(path).split())
         assert "not loaded" in " ".join((done.stdout + done.stderr).split())
         assert not importable.exists()
     done = in_process.run("replay", path, "--set", "offset=2")

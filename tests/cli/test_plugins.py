@@ -15,7 +15,7 @@ import pytest
 
 from cli import in_process
 from plugin_packages import SOURCE, forget, importable, installed, write_module, write_package
-from turnout.cli.naming import apply_settings, parse_policy
+from turnout.cli.naming import Named, apply_settings, parse_policy
 from turnout.errors import SettingError
 from turnout.experiments.leaderboard import suites
 from turnout.experiments.leaderboard.slots import SLOT_SUITES
@@ -73,7 +73,7 @@ def test_a_malformed_policy_is_refused(text: str) -> None:
 
 
 def test_set_reaches_the_policies_inside_wrappers() -> None:
-    found = [("with-guarantee", {"policy": "oort"}), ("random", {"seed": 4}), ("rbcsf", {})]
+    found: list[Named] = [("with-guarantee", {"policy": "oort"}), ("random", {"seed": 4}), ("rbcsf", {})]
     texts = ["cohort_size=3", "oort.clip=0.5", "seed=9", "with-guarantee.urgency=1"]
     assert apply_settings(found, texts, overwrite=False) == [
         ("with-guarantee", {"policy": "oort", "urgency": 1, "settings": {"cohort_size": 3, "clip": 0.5, "seed": 9}}),
