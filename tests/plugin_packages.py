@@ -10,6 +10,7 @@ from textwrap import dedent
 
 import pytest
 
+from turnout.plugins import package_of_module
 from turnout.policies.registry import REGISTRY as POLICIES
 from turnout.simulator.worlds import REGISTRY as WORLDS
 
@@ -111,8 +112,8 @@ def forget(*modules: str) -> None:
     for module in modules:
         sys.modules.pop(module, None)
     for registry in (POLICIES, WORLDS):
-        for known in (registry._registered, registry._installed, registry._loaded):
-            known.clear()
+        registry.clear()
+    package_of_module.cache_clear()
 
 
 @pytest.fixture

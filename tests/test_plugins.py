@@ -132,6 +132,13 @@ def test_a_class_is_accepted_where_a_name_is() -> None:
     forget()
 
 
+def test_a_class_with_an_entry_point_has_its_name(installed: Path) -> None:
+    module = __import__("quick_module")
+    assert RunPlan(module.First, 3).policy == "first"
+    assert RunPlan(module.uniform, 3).policy == "quick_module:uniform"
+    assert installed.exists()
+
+
 def test_what_cannot_be_found_again_is_refused() -> None:
     class Local(UniformRandom):
         name = "local"

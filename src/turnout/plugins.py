@@ -13,9 +13,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from turnout.errors import PluginError, SettingError, suggestion
+from turnout.log import printable
 
 if TYPE_CHECKING:  # importing it takes milliseconds, and what is built in needs no entry points
     from importlib.metadata import EntryPoint
@@ -61,6 +63,7 @@ class Registry(Generic[T]):
         self._registered: dict[str, T] = {}
         self._installed: dict[str, T] = {}
         self._loaded: dict[str, T] = {}
+        self._packages: dict[str, str | None] = {}
 
     def names(self) -> list[str]:
         """Returns all names except those of the form `package.module:Name`; imports nothing."""
@@ -76,11 +79,12 @@ class Registry(Generic[T]):
         if name in self.own:
             raise SettingError(f"{name!r} is a {noun} of turnout: choose another name")
         self._registered[name] = self.kind.check(name, value)
+        self._packages.pop(name, None)
 
-    def unregister(self, name: str) -> None:
-        """Removes what was registered under this name, or loaded by it; nothing happens if there is none."""
-        for known in (self._registered, self._installed, self._loaded):
-            known.pop(name, None)
+    def clear(self) -> None:
+        """Forgets everything that was registered or loaded; tests use this."""
+        for known in (self._registered, self._installed, self._loaded, self._packages):
+            known.clear()
 
     def get(self, name: str) -> T:
         """Returns what has this name; never imports a module that only the name mentions.
@@ -123,9 +127,12 @@ class Registry(Generic[T]):
             for name, other in known.items():
                 if other is value:
                     return name
-        module, qualified = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-        name = f"{module}:{qualified}"
         checked = self.kind.check(repr(value), value)
+        module, qualified = str(getattr(value, "__module__", "")), getattr(value, "__qualname__", "")
+        for entry in self._entries():  # files may use the name of an entry point without further ado
+            if _top_level(entry.module) == _top_level(module) and self.get(entry.name) is value:
+                return entry.name
+        name = f"{module}:{qualified}"
         if not is_module_name(name):
             raise SettingError(
                 f"{value!r} has no name that can be stored: define it at the top of a module, or register it under a "
@@ -138,6 +145,11 @@ class Registry(Generic[T]):
         """Returns the package and version that a name came from, or its module; None if it is built in or unknown."""
         if name in self.own:
             return None
+        if name not in self._packages:
+            self._packages[name] = self._find_package(name)
+        return self._packages[name]
+
+    def _find_package(self, name: str) -> str | None:
         value = self._registered.get(name) or self._loaded.get(name)
         if value is not None:
             package = package_of_module(str(getattr(value, "__module__", "")))
@@ -205,6 +217,7 @@ class Registry(Generic[T]):
         )
 
 
+@cache
 def package_of_module(module: str) -> str:
     """Returns the installed package that a module belongs to, with its version, or else the module.
 
@@ -215,7 +228,7 @@ def package_of_module(module: str) -> str:
     """
     from importlib.metadata import packages_distributions, version
 
-    packages = packages_distributions().get(module.partition(".")[0]) or []
+    packages = packages_distributions().get(_top_level(module)) or []
     return f"{packages[0]} {version(packages[0])}" if packages else f"module {module}"
 
 
@@ -225,12 +238,12 @@ def naming_packages(packages: Mapping[str, str] | None) -> Iterator[None]:
     try:
         yield
     except PluginError as error:
-        package = (packages or {}).get(error.name) if isinstance(packages, Mapping) else None
-        if package is None:
+        package = packages.get(error.name) if isinstance(packages, Mapping) else None
+        if not isinstance(package, str):  # a file may hold anything
             raise
         advice = "make it importable" if package.startswith("module ") else "install that package"
         raise PluginError(
-            f"{error}. It was made with {error.name!r} of {package}: {advice}",
+            f"{error}. It was made with {error.name!r} of {printable(package)}: {advice}",
             name=error.name,
             argument=error.argument,
         ) from error
@@ -240,6 +253,10 @@ def packages_of(found: Iterable[tuple[Registry[Any], str]]) -> dict[str, str]:
     """Returns the package of each name that is not built in."""
     packages = {name: registry.package_of(name) for registry, name in found}
     return {name: package for name, package in packages.items() if package is not None}
+
+
+def _top_level(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def _resolve(name: str, module_of: Callable[[str], Any]) -> Any:
