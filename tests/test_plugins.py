@@ -242,7 +242,9 @@ def test_the_commands_that_read_a_store_import_nothing_unless_it_is_named(import
     importable.unlink()
     for command in ("replay {}", "explain {} 3", "runs show {} 1"):
         done = in_process.run(*command.format(path).split())
-        assert "not loaded" in " ".join((done.stdout + done.stderr).split())
+        shown_text = " ".join((done.stdout + done.stderr).replace("│", " ").split())
+        assert "not loaded" in shown_text
+        assert f"Try: --with {LOOSE} loads it" in shown_text
         assert not importable.exists()
     done = in_process.run("replay", path, "--set", "offset=2")
     assert done.returncode == 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.errors import ReportError, SettingError, TurnoutError
+from turnout.errors import PluginError, ReportError, SettingError, TurnoutError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
@@ -38,9 +38,11 @@ def explain_run(store: RunStore, run: int, client: int, round: int | None = None
     try:
         plan = RunPlan.from_dict(info.plan)
         policy, world = plan.build()
+    except PluginError as error:
+        message = f"the plan of run {run} cannot be played: {error}"
+        raise PluginError(message, name=error.name, argument=error.argument) from error
     except (TurnoutError, TypeError) as error:
-        argument = error.argument if isinstance(error, TurnoutError) else None
-        raise SettingError(f"the plan of run {run} cannot be played: {error}", argument=argument) from error
+        raise SettingError(f"the plan of run {run} cannot be played: {error}") from error
     if plan.concurrency is not None:
         return _explain_turn(SlotRun(policy, _KnownResults(world, records), plan.concurrency), records, client)
     selection = records[-1].selection

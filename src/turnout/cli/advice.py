@@ -5,7 +5,7 @@ Library messages speak of Python arguments and are complete without this advice.
 
 from __future__ import annotations
 
-from turnout.errors import SettingError, TurnoutError
+from turnout.errors import PluginError, SettingError, TurnoutError
 
 #: The option for the argument that an error names.
 OPTIONS = {
@@ -13,7 +13,6 @@ OPTIONS = {
     "port": "--host ADDRESS and --port NUMBER select another address",
     "tokens": "turnout tokens create FLEET --role server creates one; --no-tokens serves only this machine without any",
     "clients": "--client ID names a client; --clients FILE reads one id per line",
-    "plugin": "--with MODULE:NAME names it explicitly",
     "suite": "--suite traces plays recorded clients; omit --traces for other suites",
 }
 #: The command that makes what is missing.
@@ -40,6 +39,8 @@ def advice_for(error: TurnoutError) -> list[str]:
         advice.append(f"turnout fleet doctor {error.damaged} lists what is damaged")
     if isinstance(error, SettingError) and error.argument in OPTIONS:
         advice.append(OPTIONS[error.argument])
+    if isinstance(error, PluginError) and error.argument == "plugin":
+        advice.append(f"--with {error.name} loads it")
     if error.argument in FILES:
         advice.append(FILES[error.argument])
     if error.argument == "accept_older":

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnout.errors import PluginError, SettingError, suggestion
+from turnout.errors import SettingError, suggestion
 from turnout.plugins import is_module_name
 from turnout.policies.registry import POLICIES, REGISTRY, WRAPPERS, is_wrapper, policy_names, setting_names
 from turnout.simulator import worlds
@@ -52,20 +52,14 @@ def load_here(name: str) -> str:
 
 def load_plugin(text: str) -> None:
     """Loads what a user named as `package.module:Name`, so that files may name it."""
-    name = load_here(parse_policy(text)[0])
-    if not is_module_name(name):
-        REGISTRY.get(name)
-        return
-    problems = []
+    name, problems = parse_policy(text)[0], []
     for registry in (REGISTRY, worlds.REGISTRY):
         try:
             registry.load(name)
-        except PluginError:
-            raise
         except SettingError as error:
-            problems.append(str(error))
+            problems.append(error)
     if len(problems) == 2:
-        raise SettingError(problems[0])
+        raise problems[0]
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

@@ -16,6 +16,7 @@ from turnout.kernel.fairness import Accrual
 from turnout.policies.registry import build_policy, load_policies, with_defaults
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.traces.formats.files import read_traces
+from turnout.simulator.worlds import build_world
 
 #: Speed weights of RBCS-F for exchange times of minutes, in which a second is worth fewer turns.
 SLOW_WEIGHTS = (0.005, 0.02, 0.1, 0.5)
@@ -23,8 +24,6 @@ SLOW_WEIGHTS = (0.005, 0.02, 0.1, 0.5)
 PHONES_RATE = 0.1
 #: Tolerances of FairPace, in turns.
 TOLERANCES = (1, 2, 3, 5)
-#: The number of clients for which a further policy is built to learn what it needs; the worlds of suites have fewer.
-MOST_CLIENTS = 1000
 NO_LOSSES = "it selects by losses, which only the training suite reports"
 EQUAL_SIZES = "all clients have the same amount of data, which makes it equivalent to random"
 
@@ -123,7 +122,7 @@ class Suite:
         Cohort size, guaranteed rate and accrual are those of the suite, unless the settings say otherwise.
         """
         shared = {"cohort_size": self.cohort_size, "guaranteed_rate": self.rate, "accrual": self.share_of}
-        clients = int(self.world_settings.get("clients") or MOST_CLIENTS)
+        clients = self._clients()
         further = []
         for name, given in policies:
             load_policies(name, given)
@@ -136,6 +135,13 @@ class Suite:
             if labels.count(label) > 1:
                 raise SettingError(f"the suite {self.name} has a contender {label!r} already: give it another setting")
         return replace(self, contenders=(*self.contenders, *further))
+
+    def _clients(self) -> int:
+        """Returns the number of clients; models are not trained to find it out."""
+        if self.trains:
+            return build_world("paper", 0, **self.world_settings.get("world", {})).clients
+        truth = {"truth": False} if self.world == "traces" else {}
+        return build_world(self.world, 0, **self.world_settings, **truth).clients
 
     def _world_settings_for(self, contender: Contender) -> dict[str, Any]:
         """Computes true expected times only for contenders that use them, because that is slow."""
