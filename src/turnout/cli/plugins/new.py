@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from turnout.cli.options import printable
-from turnout.cli.templates import PACKAGE, PROJECT, README, SOURCES, USES
+from turnout.cli.plugins.templates import PACKAGE, PROJECT, README, SOURCES, USES
 from turnout.errors import SettingError
 from turnout.policies.registry import policy_names
 from turnout.simulator.worlds import world_names

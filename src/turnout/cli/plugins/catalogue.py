@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from turnout.cli.describing import Description, describe_policy, describe_world
 from turnout.cli.naming import load_here
 from turnout.cli.options import JsonOption, print_json, printable
+from turnout.cli.plugins.describing import Description, describe_policy, describe_world
 from turnout.errors import SettingError
 from turnout.policies.registry import policy_names
 from turnout.simulator.worlds import world_names
