@@ -24,6 +24,7 @@ SOURCE = dedent(
     from turnout import Selection, SelectionPolicy, UniformRandom
     from turnout.policies.wrappers.base import Wrapper
     from turnout.simulator import PaperWorld
+    from turnout.simulator.worlds import build_world
 
     Path(__file__).with_suffix(".imported").touch()
 
@@ -66,6 +67,10 @@ SOURCE = dedent(
     def small_world(*, seed=0, people=12):
         """A small world, with a keyword-only seed."""
         return PaperWorld(seed, clients=people)
+
+
+    def outer_world(seed, *, inner):
+        return build_world(inner, seed)
 
 
     def not_a_policy(clients):

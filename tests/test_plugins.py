@@ -171,6 +171,18 @@ def test_worlds_of_other_packages_may_have_keyword_only_parameters(installed: Pa
     assert installed.exists()
 
 
+def test_a_world_inside_a_world_is_loaded_and_recorded(importable: Path) -> None:
+    settings = {"inner": "loose_module:small_world"}
+    plan = RunPlan("random", 3, world="loose_module:outer_world", world_settings=settings, settings={"cohort_size": 2})
+    assert plan.build()[1].clients == 12
+    assert set(plan.with_packages().packages) == {"loose_module:outer_world", "loose_module:small_world"}
+    forget("loose_module")
+    importable.unlink()
+    with pytest.raises(PluginError, match="not loaded"):
+        RunPlan.from_dict(plan.as_dict()).build()
+    assert not importable.exists()
+
+
 def test_a_world_can_be_registered() -> None:
     def tiny(seed: int, clients: int = 5) -> Any:
         return make_world("paper", seed, clients=clients)

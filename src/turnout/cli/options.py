@@ -138,6 +138,7 @@ def contenders(
         name, value = parse_setting(text)
         put_setting(world_settings, name.split("."), value)
     world_name = load_here(str(world_settings.pop("name", "paper")))
+    load_here(str(world_settings.get("inner", "")))
     return [
         RunPlan(
             name,

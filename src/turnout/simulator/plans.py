@@ -100,8 +100,8 @@ class RunPlan:
             object.__setattr__(self, name, value)
         if not self.stored:
             load_policies(policy, settings)
-            if is_module_name(world):
-                worlds.REGISTRY.load(world)
+            for name in filter(is_module_name, self._worlds()):
+                worlds.REGISTRY.load(name)
 
     @property
     def name(self) -> str:
@@ -140,8 +140,13 @@ class RunPlan:
         """Returns the names of policies and world, each with the registry that knows it."""
         return [
             *((policies.REGISTRY, name) for name in policy_parts(self.policy, self.settings)),
-            (worlds.REGISTRY, self.world),
+            *((worlds.REGISTRY, name) for name in self._worlds()),
         ]
+
+    def _worlds(self) -> list[str]:
+        """Returns the names of the world and of the world inside it, if it has one."""
+        inner = self.world_settings.get("inner")
+        return [self.world, inner] if isinstance(inner, str) else [self.world]
 
     def with_packages(self) -> RunPlan:
         """Returns the plan with the packages that its policy and its world come from."""
