@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
+from turnout.cli.learners import load_learner
 from turnout.cli.naming import apply_settings, load_here, parse_policy, parse_setting, parse_toml, put_setting
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
@@ -139,6 +140,7 @@ def contenders(
         put_setting(world_settings, name.split("."), value)
     world_name = load_here(str(world_settings.pop("name", "paper")))
     load_here(str(world_settings.get("inner", "")))
+    load_learner(world_name, world_settings)
     return [
         RunPlan(
             name,
