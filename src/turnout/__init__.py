@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnout.errors import (
     CheckError,
+    ClusterError,
     DatasetError,
     InfeasiblePromise,
     InterruptedGroupError,
@@ -95,6 +96,7 @@ __all__ = [
     "Certificate",
     "CheckError",
     "ClientStatus",
+    "ClusterError",
     "CohortProblem",
     "CoolDown",
     "DataSize",

@@ -12,14 +12,17 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
+from turnout.cli.completion import complete_backends, complete_policies, complete_settings, complete_worlds
 from turnout.cli.learners import load_learner
 from turnout.cli.naming import apply_settings, load_here, parse_policy, parse_setting, parse_toml, put_setting
+from turnout.clusters import BACKENDS
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
 from turnout.log import printable as escaped
 from turnout.policies.registry import load_policies
 from turnout.simulator.plans import RunPlan
 from turnout.store.encoding.limits import read_file
+from turnout.store.files.identify import not_a
 
 #: The largest configuration file: settings with one value for each of 100,000 clients have about this size.
 MOST_CONFIG_BYTES = 1 << 22
@@ -36,7 +39,8 @@ PoliciesArgument = Annotated[
     list[str] | None,
     typer.Argument(
         help="Names of policies, such as fair-pace random; with settings, rbcsf:speed_weight=5,prior=fleet; of your "
-        "own, my.module:MyPolicy. turnout policies lists them."
+        "own, my.module:MyPolicy. turnout policies lists them.",
+        autocompletion=complete_policies,
     ),
 ]
 ConfigOption = Annotated[
@@ -49,6 +53,7 @@ SettingOption = Annotated[
         metavar="NAME=VALUE",
         help="A setting of all policies that have it, such as tolerance=1, or of one: rbcsf.speed_weight=5, "
         "with-guarantee.policy=oort. Repeatable.",
+        autocompletion=complete_settings,
     ),
 ]
 WorldOption = Annotated[
@@ -58,6 +63,7 @@ WorldOption = Annotated[
         metavar="NAME=VALUE",
         help="A setting of the world, such as clients=100, or its name: name=traces, name=my.module:MyWorld. "
         "Repeatable; turnout worlds lists them.",
+        autocompletion=complete_worlds,
     ),
 ]
 WithOption = Annotated[
@@ -67,6 +73,7 @@ WithOption = Annotated[
         metavar="POLICY",
         help="A policy in addition to those of the suite or comparison: NAME, NAME:SETTING=VALUE or "
         "my.module:MyPolicy. Repeatable.",
+        autocompletion=complete_policies,
     ),
 ]
 ConcurrencyOption = Annotated[
@@ -75,6 +82,24 @@ ConcurrencyOption = Annotated[
         min=1,
         help="Number of slots: instead of rounds, one client is given a turn whenever a slot is free. --rounds is the "
         "number of turns.",
+    ),
+]
+#: The option for a store, in every command that writes runs.
+StoreOption = Annotated[
+    Path | None,
+    typer.Option("--store", help="Store for the runs; runs that it holds are not repeated, interrupted ones continue."),
+]
+BackendOption = Annotated[
+    str,
+    typer.Option(
+        help="; ".join(f"{name}: {where}" for name, where in BACKENDS.items()) + ".", autocompletion=complete_backends
+    ),
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|HOST:PORT",
+        help="Address of a running Ray or Dask cluster; without it, one is started on this machine for this command.",
     ),
 ]
 RoundsOption = Annotated[int | None, typer.Option(min=1, help="Number of rounds; by default 500.")]
@@ -157,6 +182,9 @@ def contenders(
 
 def read_config(path: Path) -> dict[str, Any]:
     """Reads a TOML file with rounds, seeds, one [world] table and any number of [[policy]] tables."""
+    wrong = not_a(path, "a plan in TOML")
+    if wrong is not None:
+        raise SettingError(f"{wrong}: check the path")
     try:
         content = parse_toml(read_file(path, MOST_CONFIG_BYTES).decode())
     except (OSError, EOFError, UnicodeDecodeError) as error:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from turnout.cli.completion import complete_policies
 from turnout.cli.naming import parse_policy, parse_setting, put_setting
 from turnout.cli.options import printable
 from turnout.errors import SettingError
@@ -19,7 +20,10 @@ def create(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File to create, such as fleet.turnout.")],
     policy: Annotated[
         str | None,
-        typer.Option(help="Policy that selects; by default fair-pace. Of your own: my.module:MyPolicy."),
+        typer.Option(
+            help="Policy that selects; by default fair-pace. Of your own: my.module:MyPolicy.",
+            autocompletion=complete_policies,
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,

@@ -16,6 +16,7 @@ from turnout.analysis.recorded import Recorded, recorded
 from turnout.analysis.replay import Figure, Replayed
 from turnout.analysis.replay import replay as replayed
 from turnout.analysis.statistics import format_interval
+from turnout.cli.completion import complete_policies
 from turnout.cli.naming import apply_settings
 from turnout.cli.options import JsonOption, SettingOption, contenders, print_json, progress_bar
 
@@ -40,7 +41,10 @@ SLOT_HEADINGS = {"mean_round": "mean turn, s", "p95_round": "95 % of turns withi
 
 def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File of a live fleet, or store of runs.")],
-    policy: Annotated[str | None, typer.Option(help="Name of the policy; by default the recorded one.")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Name of the policy; by default the recorded one.", autocompletion=complete_policies),
+    ] = None,
     settings: SettingOption = None,
     run: Annotated[
         int | None, typer.Option(help="Number of the run in a store, as `turnout runs list` shows it.")
