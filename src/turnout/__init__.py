@@ -7,12 +7,14 @@ simulations do not. docs/api.md lists the public packages.
 from typing import TYPE_CHECKING, Any
 
 from turnout.errors import (
+    CheckError,
     ClusterError,
     DatasetError,
     InfeasiblePromise,
     InterruptedGroupError,
     KernelError,
     OfferError,
+    PluginError,
     PolicyCheckError,
     ReportError,
     SelectionError,
@@ -57,6 +59,8 @@ from turnout.policies import (
     WithGuarantee,
     check_policy,
     make_policy,
+    policy_names,
+    register_policy,
 )
 from turnout.policies.explain.explanation import Explanation
 from turnout.version import __version__ as __version__
@@ -90,6 +94,7 @@ __all__ = [
     "WRAPPERS",
     "ActiveFL",
     "Certificate",
+    "CheckError",
     "ClientStatus",
     "ClusterError",
     "CohortProblem",
@@ -114,6 +119,7 @@ __all__ = [
     "OfferError",
     "Oort",
     "Overcommit",
+    "PluginError",
     "PolicyCheckError",
     "PowerOfChoice",
     "Quota",
@@ -140,4 +146,6 @@ __all__ = [
     "WithGuarantee",
     "check_policy",
     "make_policy",
+    "policy_names",
+    "register_policy",
 ]

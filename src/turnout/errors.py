@@ -3,6 +3,7 @@
 TurnoutError
  ├─ SettingError            a setting has an invalid value
  │   ├─ InfeasiblePromise   no policy can keep the guaranteed rate
+ │   ├─ PluginError         a policy, world or learner is unknown, or cannot be loaded
  │   └─ KernelError         the kernel named by TURNOUT_KERNEL is not available
  ├─ OfferError              a RoundOffer is malformed, or lacks data that the policy needs
  ├─ SelectionError          a Selection is malformed
@@ -13,7 +14,8 @@ TurnoutError
  ├─ ClusterError            a cluster cannot be reached, or its workers fail
  ├─ StoreError              a store cannot be opened, read or written
  │   └─ InterruptedGroupError   a call failed in a group of changes: nothing was stored, repeat each by itself
- └─ PolicyCheckError        check_policy found that a policy violates the contract
+ └─ CheckError              a plug-in violates its contract
+     └─ PolicyCheckError    check_policy found that a policy violates the contract
 """
 
 from __future__ import annotations
@@ -27,12 +29,14 @@ if TYPE_CHECKING:  # it is needed for annotations only, and importing it takes m
     from pathlib import Path
 
 __all__ = [
+    "CheckError",
     "ClusterError",
     "DatasetError",
     "InfeasiblePromise",
     "InterruptedGroupError",
     "KernelError",
     "OfferError",
+    "PluginError",
     "PolicyCheckError",
     "ReportError",
     "SelectionError",
@@ -116,6 +120,22 @@ class KernelError(SettingError):
     """The kernel named by TURNOUT_KERNEL is not available."""
 
 
+class PluginError(SettingError):
+    """A policy, world or learner is unknown, or cannot be loaded.
+
+    Attributes:
+        name: Its name.
+    """
+
+    def __init__(self, message: str, *, name: str, argument: str | None = None) -> None:
+        super().__init__(message, argument=argument)
+        self.name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keeps the attributes when the error is sent to another process."""
+        return partial(PluginError, name=self.name, argument=self.argument), (str(self),)
+
+
 class OfferError(TurnoutError, ValueError):
     """An offer is malformed, or lacks data that the policy needs."""
 
@@ -152,7 +172,11 @@ class InterruptedGroupError(StoreError):
     """A call failed in a group of changes, of which nothing was stored: each call can be repeated by itself."""
 
 
-class PolicyCheckError(TurnoutError, AssertionError):
+class CheckError(TurnoutError, AssertionError):
+    """A plug-in violates the contract of its kind."""
+
+
+class PolicyCheckError(CheckError):
     """A policy violates the contract that every policy must keep."""
 
 

@@ -46,7 +46,7 @@ def test_runs_with_a_model_of_ones_own_are_simulated_and_compared(folder: Path) 
     assert run(folder, "simulate", "--save", store).returncode == 0
     compared = run(folder, "compare", "--seeds", "2", "--workers", "1", "--save", store, "--json")
     assert compared.returncode == 0, compared.stderr
-    assert json.loads(compared.stdout)["policies"][0]["policy"] == "random"
+    assert json.loads(compared.stdout)["policies"][0]["policy"] == "random (cohort_size 3)"
     with RunStore(folder / "runs.turnout", read_only=True) as runs:
         assert [run.plan["world_settings"]["learner"] for run in runs.runs()] == ["users_tasks:make_task"] * 2
         for stored in runs.runs():

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.errors import ReportError, SettingError, TurnoutError
+from turnout.errors import PluginError, ReportError, SettingError, TurnoutError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
@@ -38,6 +38,9 @@ def explain_run(store: RunStore, run: int, client: int, round: int | None = None
     try:
         plan = RunPlan.from_dict(info.plan)
         policy, world = plan.build()
+    except PluginError as error:
+        message = f"the plan of run {run} cannot be played: {error}"
+        raise PluginError(message, name=error.name, argument=error.argument) from error
     except (TurnoutError, TypeError) as error:
         raise SettingError(f"the plan of run {run} cannot be played: {error}") from error
     if plan.concurrency is not None:

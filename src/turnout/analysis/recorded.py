@@ -18,7 +18,7 @@ from turnout.kernel.arrays import FloatArray
 from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.guarantee import Guarantee
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.registry import guarantee_of, make_policy, setting_names, with_defaults
+from turnout.policies.registry import build_policy, guarantee_of, setting_names, with_defaults
 from turnout.scheduler import (
     LIVE_DEFAULTS,
     PAPER_FEATURES,
@@ -30,8 +30,9 @@ from turnout.scheduler import (
     is_fleet,
     live_policy,
 )
-from turnout.simulator.plans import OUR_WORLDS, RunPlan, slot_defaults
+from turnout.simulator.plans import RunPlan, slot_defaults
 from turnout.simulator.recorded import RecordedHistory
+from turnout.simulator.worlds import OUR_WORLDS
 from turnout.store import RoundColumns, RunStore
 
 #: The settings that another policy inherits from the recorded one: the cohort, and what is promised.
@@ -143,7 +144,7 @@ class Recorded:
         fitting = {"seed": seed, "features": features, "availability": self.past.available.mean(axis=0)}
         if self.slots is not None:
             fitting |= slot_defaults(clients)
-        return make_policy(policy, clients, **with_defaults(policy, settings, fitting))
+        return build_policy(policy, clients, **with_defaults(policy, settings, fitting))
 
     def promise(self, policy: SelectionPolicy, recorded: Mapping[str, Any] | None = None) -> Guarantee:
         """Returns the promise by which a policy is judged: its own, else that of the recorded policy or the paper.

@@ -24,12 +24,12 @@ from turnout.analysis.recorded import Recorded
 from turnout.analysis.recorded_slots import RecordedTurnWorld, play_turns
 from turnout.analysis.slots import slot_figures
 from turnout.analysis.statistics import UNIT_RANGE, student_t
-from turnout.errors import SettingError
+from turnout.errors import PluginError, SettingError
 from turnout.kernel.arrays import FloatArray, as_count
 from turnout.kernel.certificate import STATUSES, Clock, PromiseStatus
 from turnout.kernel.guarantee import Guarantee
 from turnout.policies.base import SelectionPolicy
-from turnout.simulator.plans import OUR_WORLDS, RunPlan
+from turnout.simulator.plans import RunPlan
 from turnout.simulator.play import play
 from turnout.simulator.recorded import ASSUMPTIONS, FittedWorld, RecordedWorld
 from turnout.simulator.slots import STARTED
@@ -82,7 +82,7 @@ class Replayed:
     """The comparison of a record with its replay under another policy or other settings.
 
     Attributes:
-        policy: The replayed policy.
+        policy: The name of the replayed policy.
         settings: Its settings.
         rounds: The number of rounds.
         choices: The number of recorded selections.
@@ -196,14 +196,14 @@ def replay(
         notes: tuple[str, ...] = (
             "everything is exact: the world of this run was rebuilt with its availability, contexts and noise",
         )
-        return _replayed(record, again, given, settings, [columns], 1.0, notes, exact=True)
+        return _replayed(record, policy, given, settings, [columns], 1.0, notes, exact=True)
     if again.requires_expected_times:
         raise SettingError(f"{policy} requires the true expected times, which were not recorded: replay another policy")
     live = [stage.settings for stage in record.stages] or ([] if record.live is None else [record.live])
     repeated = record.past.has_all_contexts and all(settings_.overcommit == 1 for settings_ in live)
     if not repeated and record.repeats(policy, given):
         notes = ("everything is exact: the same policy with the same settings makes the recorded selections",)
-        return _replayed(record, again, given, settings, [record.columns], 1.0, notes, exact=True)
+        return _replayed(record, policy, given, settings, [record.columns], 1.0, notes, exact=True)
     replays, recorded_times, reported_times = [], 0, 0
     for seed in range(draws):
         world, staged = _world_of(record, seed), record.staged(policy, given)
@@ -218,7 +218,7 @@ def replay(
             watch(seed + 1, draws)
     notes = _notes(record, again) if recorded_times < reported_times else (REPEATED,)
     known_share = recorded_times / max(reported_times, 1)
-    return _replayed(record, again, given, settings, replays, known_share, notes, exact=False)
+    return _replayed(record, policy, given, settings, replays, known_share, notes, exact=False)
 
 
 def _world_of(record: Recorded, seed: int) -> RecordedWorld:
@@ -248,7 +248,7 @@ def _notes(record: Recorded, policy: SelectionPolicy) -> tuple[str, ...]:
 
 def _replayed(
     record: Recorded,
-    policy: SelectionPolicy,
+    policy: str,
     given: Mapping[str, Any],
     settings: Mapping[str, Any],
     played: Sequence[RoundColumns],
@@ -261,7 +261,7 @@ def _replayed(
 
     Args:
         record: The record.
-        policy: The replayed policy.
+        policy: The name of the replayed policy.
         given: The settings of the replayed policy that override the recorded ones.
         settings: All settings of the replayed policy; after amendments, the last ones.
         played: The replays.
@@ -269,7 +269,7 @@ def _replayed(
         notes: What is exact and what is estimated.
         exact: Whether the replay is exact.
     """
-    promises = record.promises(policy.name, given)
+    promises = record.promises(policy, given)
     before = _outcome(record.columns, record.columns, promises)
     outcomes = [_outcome(columns, record.columns, promises) for columns in played]
     names = list(before.figures)
@@ -284,7 +284,7 @@ def _replayed(
         figures.append(Figure(name, before.figures[name], now, 0.0 if sure else prediction_half_width(values), sure))
     worst = max(outcomes, key=lambda outcome: STATUSES.index(outcome.shortfall.status))
     return Replayed(
-        policy=policy.name,
+        policy=policy,
         settings=dict(settings),
         rounds=len(record.columns),
         choices=len(record.columns.chosen),
@@ -356,9 +356,12 @@ def _outcome(columns: RoundColumns, record: RoundColumns, promises: Sequence[tup
 
 def _can_be_rebuilt(record: Recorded) -> bool:
     """Returns whether playing the plan of the run again reproduces the record exactly."""
-    if record.plan is None or record.plan.world not in OUR_WORLDS:
+    if record.plan is None or record.plan.world == "training":  # training takes too long to be repeated
         return False
-    again, columns = _played_in_its_world(record.plan), record.columns
+    try:
+        again, columns = _played_in_its_world(record.plan), record.columns
+    except PluginError:  # its policy or its world is not installed here
+        return False
     return bool(
         np.array_equal(again.chosen, columns.chosen)
         and np.array_equal(again.starts, columns.starts)

@@ -5,7 +5,7 @@ Library messages speak of Python arguments and are complete without this advice.
 
 from __future__ import annotations
 
-from turnout.errors import SettingError, TurnoutError
+from turnout.errors import PluginError, SettingError, TurnoutError
 
 #: The option for the argument that an error names.
 OPTIONS = {
@@ -42,6 +42,8 @@ def advice_for(error: TurnoutError) -> list[str]:
         advice.append(f"turnout fleet doctor {error.damaged} lists what is damaged")
     if isinstance(error, SettingError) and error.argument in OPTIONS:
         advice.append(OPTIONS[error.argument])
+    if isinstance(error, PluginError) and error.argument == "plugin":
+        advice.append(f"--with {error.name} loads it")
     if error.argument in FILES:
         advice.append(FILES[error.argument])
     if error.argument == "accept_older":

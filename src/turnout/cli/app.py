@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 
 from turnout.cli.advice import describe
 from turnout.cli.interruption import Interrupted
@@ -28,6 +28,9 @@ MODULES: Mapping[str, str] = {
     "train": "studies.train",
     "check": "simulation.check",
     "tune": "studies.tune",
+    "policies": "plugins.catalogue",
+    "worlds": "plugins.catalogue",
+    "new": "plugins.new",
     "replay": "live.replay",
     "explain": "live.explain",
     "certify": "live.certify",
@@ -41,6 +44,8 @@ MODULES: Mapping[str, str] = {
     "serve": "live.serve",
     "tokens": "live.tokens",
 }
+#: The commands that read files which may name a policy or world of another package.
+LOADS_PLUGINS = ("replay", "explain", "certify", "verify", "dashboard", "runs", "fleet", "serve", "tune")
 STYLE: Mapping[str, Any] = {
     "add_completion": False,
     "pretty_exceptions_enable": False,
@@ -64,7 +69,10 @@ class LazyCommands(Mapping[str, Any]):
             parent.add_typer(found, name=name)
         else:
             parent.command(name)(found)
-        return typer.main.get_group(parent).commands[name]
+        command = typer.main.get_group(parent).commands[name]
+        if name in LOADS_PLUGINS:
+            _add_plugin_option(command)
+        return command
 
     def __iter__(self) -> Iterator[str]:
         """Iterates over the names."""
@@ -73,6 +81,32 @@ class LazyCommands(Mapping[str, Any]):
     def __len__(self) -> int:
         """Returns the number of commands."""
         return len(MODULES)
+
+
+def _add_plugin_option(command: Any) -> None:
+    """Adds --with to a command, or to the commands of a group."""
+    if isinstance(command, TyperGroup):
+        for each in command.commands.values():
+            _add_plugin_option(each)
+        return
+    option = TyperOption(
+        param_decls=["plugins", "--with"],
+        multiple=True,
+        expose_value=False,
+        is_eager=True,
+        metavar="MODULE:NAME",
+        callback=_load_plugins,
+        help="A policy or world of your own that the file names, such as my.module:MyPolicy. Repeatable.",
+    )
+    command.params.append(option)
+
+
+def _load_plugins(ctx: Any, param: Any, names: Any) -> None:  # noqa: ARG001
+    if names:
+        from turnout.cli.naming import load_plugin  # most commands need no plug-ins, and start faster without
+
+        for name in names:
+            load_plugin(name)
 
 
 class LazyGroup(TyperGroup):

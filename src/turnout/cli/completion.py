@@ -17,9 +17,9 @@ def starting(names: Iterable[str], incomplete: str) -> list[str]:
 
 def complete_policies(incomplete: str) -> list[str]:
     """Completes the name of a policy."""
-    from turnout.policies.registry import POLICIES
+    from turnout.policies.registry import policy_names
 
-    return starting(POLICIES, incomplete)
+    return starting(policy_names(), incomplete)
 
 
 def complete_worlds(incomplete: str) -> list[str]:
@@ -27,14 +27,14 @@ def complete_worlds(incomplete: str) -> list[str]:
     import inspect
 
     from turnout.simulator.paper import PaperWorld
-    from turnout.simulator.plans import worlds
+    from turnout.simulator.worlds import world_names
 
     settings = [
         f"{parameter.name}="
         for parameter in inspect.signature(PaperWorld).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     ]
-    return starting([*(f"name={name}" for name in worlds()), *settings], incomplete)
+    return starting([*(f"name={name}" for name in world_names()), *settings], incomplete)
 
 
 def complete_settings(incomplete: str) -> list[str]:

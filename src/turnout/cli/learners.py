@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.progress import Progress
 
+from turnout.cli.naming import load_here
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.sweep import missing_plans, sweep
 from turnout.store import RunStore
 
 
 def load_learner(world: str, settings: Mapping[str, Any]) -> None:
-    """Imports the learner that a user named as `package.module:name`; modules of the working folder are found too."""
+    """Imports the learner that a user named as `package.module:name`."""
     learner = settings.get("learner")
     if world != "training" or not isinstance(learner, str) or ":" not in learner:
         return
     from turnout.lab.task import load_task
 
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
-    load_task(learner)
+    load_task(load_here(learner))
 
 
 def play_all(plans: Sequence[RunPlan], store: RunStore, workers: int | None, progress: Progress) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,13 +14,14 @@ from rich.text import Text
 
 from turnout.cli.completion import complete_backends, complete_policies, complete_settings, complete_worlds
 from turnout.cli.learners import load_learner
+from turnout.cli.naming import apply_settings, load_here, parse_policy, parse_setting, parse_toml, put_setting
 from turnout.clusters import BACKENDS
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
 from turnout.log import printable as escaped
-from turnout.policies.registry import POLICIES, setting_names
+from turnout.policies.registry import load_policies
 from turnout.simulator.plans import RunPlan
-from turnout.store.encoding.limits import check_depth, read_file, too_deep
+from turnout.store.encoding.limits import read_file
 from turnout.store.files.identify import not_a
 
 #: The largest configuration file: settings with one value for each of 100,000 clients have about this size.
@@ -37,7 +37,11 @@ WorkersOption = Annotated[
 DeviceOption = Annotated[str, typer.Option(help="Device that trains the models: cpu, or cuda for a GPU.")]
 PoliciesArgument = Annotated[
     list[str] | None,
-    typer.Argument(help="Names of policies, such as fair-pace rbcsf random.", autocompletion=complete_policies),
+    typer.Argument(
+        help="Names of policies, such as fair-pace random; with settings, rbcsf:speed_weight=5,prior=fleet; of your "
+        "own, my.module:MyPolicy. turnout policies lists them.",
+        autocompletion=complete_policies,
+    ),
 ]
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="TOML file with rounds, world and policies; see docs/simulating.md.")
@@ -47,8 +51,8 @@ SettingOption = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="A setting of all policies that have it, such as tolerance=1, or of one: rbcsf.speed_weight=5. "
-        "Repeatable.",
+        help="A setting of all policies that have it, such as tolerance=1, or of one: rbcsf.speed_weight=5, "
+        "with-guarantee.policy=oort. Repeatable.",
         autocompletion=complete_settings,
     ),
 ]
@@ -57,8 +61,19 @@ WorldOption = Annotated[
     typer.Option(
         "--world",
         metavar="NAME=VALUE",
-        help="A setting of the world, such as clients=100 or availability=0.5. Repeatable.",
+        help="A setting of the world, such as clients=100, or its name: name=traces, name=my.module:MyWorld. "
+        "Repeatable; turnout worlds lists them.",
         autocompletion=complete_worlds,
+    ),
+]
+WithOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--with",
+        metavar="POLICY",
+        help="A policy in addition to those of the suite or comparison: NAME, NAME:SETTING=VALUE or "
+        "my.module:MyPolicy. Repeatable.",
+        autocompletion=complete_policies,
     ),
 ]
 ConcurrencyOption = Annotated[
@@ -119,6 +134,7 @@ def contenders(
     rounds: int | None,
     otherwise: Sequence[str],
     concurrency: int | None = None,
+    further: Sequence[str] | None = None,
 ) -> list[RunPlan]:
     """Returns one plan per policy, from the command line and a TOML file; the command line takes precedence.
 
@@ -130,34 +146,38 @@ def contenders(
         rounds: Value of --rounds.
         otherwise: Names of policies if neither the command line nor the file has any.
         concurrency: Value of --concurrency.
+        further: Values of --with: policies in addition to all of these.
     """
     file = {} if config is None else read_config(config)
-    tables: list[dict[str, Any]] = [{"name": name} for name in policies or []] or file.get("policy", [])
-    tables = tables or [{"name": name} for name in otherwise]
-    world_settings = {**file.get("world", {}), **dict(parse_setting(text) for text in world or [])}
-    world_name = world_settings.pop("name", "paper")
+    tables = [] if policies else [dict(table) for table in file.get("policy", [])]
+    labels = [table.pop("label", "") for table in tables]
+    named = [(load_here(table.pop("name")), table) for table in tables]
+    named = named or [parse_policy(text) for text in policies or otherwise]
+    named += [parse_policy(text) for text in further or []]
+    for name, own in named:
+        load_policies(name, own)
+    # A setting in the name of a policy is more specific than --set, one in the file less.
+    named = apply_settings(named, settings or [], overwrite=bool(tables))
+    labels += [""] * (len(named) - len(labels))
+    world_settings = dict(file.get("world", {}))
+    for text in world or []:
+        name, value = parse_setting(text)
+        put_setting(world_settings, name.split("."), value)
+    world_name = load_here(str(world_settings.pop("name", "paper")))
+    load_here(str(world_settings.get("inner", "")))
     load_learner(world_name, world_settings)
-    for text in settings or []:
-        if not any(_settings_for(table["name"], [text]) for table in tables):
-            names = ", ".join(dict.fromkeys(table["name"] for table in tables))
-            raise SettingError(f"--set {text} has no effect: it is no setting of {names}")
-    plans = []
-    for table in tables:
-        policy_settings = dict(table)
-        name, label = policy_settings.pop("name"), policy_settings.pop("label", "")
-        policy_settings.update(_settings_for(name, settings or []))
-        plans.append(
-            RunPlan(
-                name,
-                rounds or file.get("rounds", 500 if concurrency is None else 4000),
-                settings=policy_settings,
-                world=world_name,
-                world_settings=world_settings,
-                concurrency=concurrency,
-                label=label,
-            )
+    return [
+        RunPlan(
+            name,
+            rounds or file.get("rounds", 500 if concurrency is None else 4000),
+            settings=policy_settings,
+            world=world_name,
+            world_settings=world_settings,
+            concurrency=concurrency,
+            label=label,
         )
-    return plans
+        for (name, policy_settings), label in zip(named, labels, strict=True)
+    ]
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -166,7 +186,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if wrong is not None:
         raise SettingError(f"{wrong}: check the path")
     try:
-        content = _parse_toml(read_file(path, MOST_CONFIG_BYTES).decode())
+        content = parse_toml(read_file(path, MOST_CONFIG_BYTES).decode())
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise SettingError(f"cannot read {path}: {error}") from error
     except ValueError as error:
@@ -187,43 +207,3 @@ def read_config(path: Path) -> dict[str, Any]:
         raise SettingError(f'{path}: the name of the [world] must be a string, such as name = "traces"')
     as_count("seeds", content.get("seeds", 1), SettingError, most=MOST_SEEDS)
     return content
-
-
-def parse_setting(text: str) -> tuple[str, Any]:
-    """Parses NAME=VALUE. The value is read as TOML, or as a string if it is not valid TOML."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise SettingError(f"write a setting as NAME=VALUE, such as tolerance=1, not {text!r}")
-    try:
-        return name.strip(), _parse_toml(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return name.strip(), value.strip()
-    except ValueError as error:
-        raise SettingError(f"the value of {name.strip()} is not valid: {error}") from error
-
-
-def _parse_toml(text: str) -> dict[str, Any]:
-    """Parses TOML; too deep nesting raises ValueError, not RecursionError."""
-    try:
-        content = tomllib.loads(text)
-    except RecursionError:
-        raise too_deep() from None
-    check_depth(content)
-    return content
-
-
-def _settings_for(policy: str, settings: Sequence[str]) -> dict[str, Any]:
-    """Returns the settings that name this policy, and those for all policies that this policy has."""
-    known = setting_names(policy)
-    selected: dict[str, Any] = {}
-    for text in settings:
-        name, value = parse_setting(text)
-        owner, dot, setting = name.rpartition(".")
-        if dot and owner not in POLICIES:
-            raise SettingError(f"unknown policy {owner!r} in --set {text}{suggestion(owner, POLICIES)}")
-        if not dot and not any(setting in setting_names(kind) for kind in POLICIES):
-            names = {name for kind in POLICIES for name in setting_names(kind)}
-            raise SettingError(f"no policy has a setting {setting!r}{suggestion(setting, names)}")
-        if owner == policy or (not dot and setting in known):
-            selected[setting] = value
-    return selected

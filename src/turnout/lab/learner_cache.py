@@ -19,7 +19,7 @@ from turnout.lab.learners.numpy_learner import NumpyLearner
 from turnout.lab.partition import partition
 from turnout.lab.task import TorchTask, find_task
 from turnout.lab.world import Federation, TrainingWorld
-from turnout.simulator.plans import make_world
+from turnout.simulator.worlds import build_world
 from turnout.version import __version__
 
 MODELS = ("mlp", "cnn")
@@ -193,7 +193,7 @@ def training_world(
     cache = _ACTIVE.get() or LearnerCache()
     if inner == "training":
         raise SettingError("the world training cannot contain itself: choose another inner world")
-    inner_world = make_world(inner, seed, **(world or {}))
+    inner_world = build_world(inner, seed, **(world or {}))
     without_rounds = {"server_rate": server_rate, "discount": discount, "mixing": mixing}
     if buffer is None and mixing is not None:
         raise SettingError("mixing is a setting of training without rounds: set buffer to 1, too")

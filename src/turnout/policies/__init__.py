@@ -20,7 +20,7 @@ from turnout.policies.published.refl import REFL
 from turnout.policies.published.tifl import TiFL
 from turnout.policies.published.ucb_cs import UCBCS
 from turnout.policies.rbcsf.policy import RBCSF
-from turnout.policies.registry import POLICIES, WRAPPERS, make_policy
+from turnout.policies.registry import POLICIES, WRAPPERS, make_policy, policy_names, register_policy
 from turnout.policies.wrappers.busy import ExcludeBusy
 from turnout.policies.wrappers.cooldown import CoolDown
 from turnout.policies.wrappers.eligible import Eligible
@@ -60,4 +60,6 @@ __all__ = [
     "WithGuarantee",
     "check_policy",
     "make_policy",
+    "policy_names",
+    "register_policy",
 ]

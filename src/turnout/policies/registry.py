@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-from turnout.errors import SettingError, suggestion
+from turnout.errors import PluginError, SettingError, suggestion
 from turnout.kernel.guarantee import Guarantee
+from turnout.plugins import Kind, Registry, is_module_name
 from turnout.policies import signatures
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.baselines.data_size import DataSize
@@ -65,49 +66,143 @@ WRAPPERS: Mapping[str, type[Wrapper]] = MappingProxyType(
     {wrapper.name: wrapper for wrapper in (WithGuarantee, Overcommit, Eligible, ExcludeBusy, CoolDown, Quota, WarmUp)}
 )
 
+#: Builds a policy from a number of clients and keyword settings: a class, or a function.
+PolicyBuilder: TypeAlias = Callable[..., SelectionPolicy]
+AnyBuilder = TypeVar("AnyBuilder", bound=PolicyBuilder)
+
 #: Default settings: the same for every policy, or computed from the name and the given settings of each.
 Defaults: TypeAlias = Mapping[str, Any] | Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
 
-def make_policy(name: str, clients: int, **settings: Any) -> SelectionPolicy:
+def _check_builder(name: str, value: object) -> PolicyBuilder:
+    if isinstance(value, SelectionPolicy):
+        raise SettingError(
+            f"{name} is a policy that was built already; what has a name is built for each run: use its class, "
+            f"{type(value).__name__}, and settings"
+        )
+    if isinstance(value, type) and not issubclass(value, SelectionPolicy):
+        raise SettingError(f"{name} is the class {value.__qualname__}, which does not derive from SelectionPolicy")
+    if not callable(value):
+        raise SettingError(f"{name} must be a class or a function that builds a policy, got {value!r}")
+    return value
+
+
+def _is_policy_class(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, SelectionPolicy)
+
+
+#: All policies and wrappers: the built-in ones and those of other packages.
+REGISTRY: Registry[PolicyBuilder] = Registry(
+    Kind("policy", "the policies are", "turnout.policies", _check_builder, _is_policy_class), {**POLICIES, **WRAPPERS}
+)
+
+
+def register_policy(policy: AnyBuilder, name: str | None = None) -> AnyBuilder:
+    """Makes a policy or wrapper known under a name, in this process; returns it, so that it can decorate a class.
+
+    Args:
+        policy: A class, or a function that accepts the number of clients and keyword settings and returns a policy.
+        name: Its name; by default the attribute `name` of a class.
+    """
+    own = name or getattr(policy, "name", None)
+    if own is None:
+        raise SettingError(f"{policy!r} has no name: pass name")
+    REGISTRY.register(own, policy)
+    return policy
+
+
+def make_policy(name: str | PolicyBuilder, clients: int, **settings: Any) -> SelectionPolicy:
     """Builds a policy by its name.
+
+    Args:
+        name: A name of `turnout.policies.policy_names`, or `package.module:Name`, which imports that module. A class or
+            a function that builds a policy is accepted too.
+        clients: The number of clients.
+        settings: The settings of the policy.
 
     >>> make_policy("rbcsf", 40, speed_weight=5.0).name
     'rbcsf'
     >>> make_policy("with-guarantee", 40, policy="oort", guaranteed_rate=0.1).policy.name
     'oort'
     """
-    if name in WRAPPERS:
-        return WRAPPERS[name].named(clients, make_policy, **settings)
-    if name not in POLICIES:
-        names = [*POLICIES, *WRAPPERS]
-        raise SettingError(f"unknown policy {name!r}{suggestion(name, names)}; the policies are {', '.join(names)}")
-    policy: Callable[..., SelectionPolicy] = POLICIES[name]
-    known = setting_names(name)
+    found, own = as_named(name, settings)
+    load_policies(found, own)
+    return build_policy(found, clients, **own)
+
+
+def build_policy(name: str, clients: int, **settings: Any) -> SelectionPolicy:
+    """Builds a policy by its name, which may come from a file: modules that were not loaded are not imported."""
+    build = REGISTRY.get(name)
+    if _is_wrapper_class(build):
+        return build.named(clients, build_policy, **settings)  # type: ignore[attr-defined, no-any-return]
+    known = signatures.setting_names(build)
     for setting in settings:
-        if setting not in known:
+        if setting not in known and not signatures.accepts_any_setting(build):
             hint = suggestion(setting, known)
             raise SettingError(f"{name} has no setting {setting!r}{hint}; it has {', '.join(known)}")
-    return policy(clients, **settings)
+    for setting in signatures.required_settings(build):
+        if setting not in settings:
+            raise SettingError(f"{name} needs the setting {setting!r}")
+    policy = build(clients, **settings)
+    if not isinstance(policy, SelectionPolicy):
+        raise SettingError(f"{name} built {policy!r}, which is not a SelectionPolicy")
+    return policy
+
+
+def policy_names() -> list[str]:
+    """Returns the names of all policies and wrappers: built-in, registered, and of installed packages."""
+    return REGISTRY.names()
+
+
+def load_policies(name: Any, settings: Any = None) -> None:
+    """Imports the modules of a policy, and of those inside it, that a user named as `package.module:Name`."""
+    if isinstance(name, str) and is_module_name(name):
+        REGISTRY.load(name)
+    if isinstance(settings, Mapping) and settings.get("policy") is not None:
+        load_policies(settings["policy"], settings.get("settings"))
+
+
+def as_named(policy: Any, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Returns the name and the settings of a policy, with names in place of classes and functions."""
+    name = policy if isinstance(policy, str) else REGISTRY.name_of(policy)  # which refuses anything else
+    own = dict(settings)
+    inner, inner_settings = own.get("policy"), own.get("settings")
+    if callable(inner) or isinstance(inner, SelectionPolicy):
+        own["policy"] = REGISTRY.name_of(inner)
+    if isinstance(inner_settings, Mapping) and own.get("policy") is not None:
+        own["policy"], own["settings"] = as_named(own["policy"], inner_settings)
+    return name, own
+
+
+def policy_parts(name: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the names of a policy and of every policy inside it."""
+    return (part for part, _ in nested_settings(name, settings))
 
 
 def setting_names(name: str) -> list[str]:
     """Returns the names of the settings of a policy or wrapper; none if the name is unknown."""
-    if name in WRAPPERS:
-        return ["policy", "settings", *WRAPPERS[name].own_settings()]
-    return signatures.setting_names(POLICIES[name]) if name in POLICIES else []
+    build = _known(name)
+    if _is_wrapper_class(build):
+        return ["policy", "settings", *build.own_settings()]  # type: ignore[union-attr]
+    return [] if build is None else signatures.setting_names(build)
 
 
 def setting_default(name: str, setting: str) -> Any:
     """Returns the default of a setting of a policy; None if it has none."""
-    return signatures.setting_default(POLICIES[name], setting) if name in POLICIES else None
+    build = _known(name)
+    return None if build is None else signatures.setting_default(build, setting)
+
+
+def is_wrapper(name: str) -> bool:
+    """Returns whether this is the name of a wrapper."""
+    return _is_wrapper_class(_known(name))
 
 
 def nested_settings(name: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yields the name and the settings of a policy, and of every policy inside it."""
     yield name, settings
     inner, own = settings.get("policy"), settings.get("settings") or {}
-    if name in WRAPPERS and isinstance(inner, str) and isinstance(own, Mapping):
+    if isinstance(inner, str) and isinstance(own, Mapping) and is_wrapper(name):
         yield from nested_settings(inner, own)
 
 
@@ -124,7 +219,7 @@ def refuse_functions(settings: Mapping[str, Any]) -> None:
 
 def guarantee_of(name: str, clients: int, settings: Mapping[str, Any]) -> Guarantee | None:
     """Returns what a policy with these settings guarantees; None if it guarantees nothing."""
-    return make_policy(name, clients, **with_defaults(name, settings, {"allow_infeasible": True})).guarantee
+    return build_policy(name, clients, **with_defaults(name, settings, {"allow_infeasible": True})).guarantee
 
 
 def with_defaults(name: str, settings: Mapping[str, Any], defaults: Defaults) -> dict[str, Any]:
@@ -140,6 +235,18 @@ def with_defaults(name: str, settings: Mapping[str, Any], defaults: Defaults) ->
     complete = {**{setting: value for setting, value in own.items() if setting in known}, **settings}
     inner, inner_settings = complete.get("policy"), complete.get("settings") or {}
     # Invalid names and settings are left as they are: `make_policy` refuses them.
-    if name in WRAPPERS and isinstance(inner, str) and isinstance(inner_settings, Mapping):
+    if isinstance(inner, str) and isinstance(inner_settings, Mapping) and is_wrapper(name):
         complete["settings"] = with_defaults(inner, inner_settings, defaults)
     return complete
+
+
+def _known(name: str) -> PolicyBuilder | None:
+    """Returns what has this name; None if there is nothing, or if it was not loaded."""
+    try:
+        return REGISTRY.get(name)
+    except PluginError:
+        return None
+
+
+def _is_wrapper_class(build: object) -> bool:
+    return isinstance(build, type) and issubclass(build, Wrapper)

@@ -1,46 +1,72 @@
-"""The settings that a policy accepts, read from the signature of its constructor."""
+"""The settings that a policy, or anything else that is built from settings, accepts: read from its signature."""
 
 from __future__ import annotations
 
 import inspect
 import typing
+from collections.abc import Callable
 from functools import cache
 from typing import Any
-
-from turnout.policies.base import SelectionPolicy
 
 #: Parameters of a constructor that are not settings.
 NOT_SETTINGS = ("clients", "policy")
 
 
-def setting_names(policy: type[SelectionPolicy]) -> list[str]:
+def setting_names(build: Callable[..., Any]) -> list[str]:
     """Returns the names of the settings, including those of a `**settings: Unpack[TypedDict]` parameter.
 
     >>> from turnout.policies import WithGuarantee
     >>> setting_names(WithGuarantee)[:3]
     ['guaranteed_rate', 'urgency', 'tolerance']
     """
-    return list(_setting_names(policy))
+    return list(_setting_names(build))
 
 
 @cache
-def _setting_names(policy: type[SelectionPolicy]) -> tuple[str, ...]:
+def _setting_names(build: Callable[..., Any]) -> tuple[str, ...]:
     names: list[str] = []
-    for parameter in inspect.signature(policy).parameters.values():
+    for index, parameter in enumerate(inspect.signature(build).parameters.values()):
         if parameter.kind is parameter.VAR_KEYWORD:
-            names.extend(_unpacked(policy, parameter.name))
-        elif parameter.name not in NOT_SETTINGS:
+            names.extend(unpacked_settings(build, parameter.name))
+        elif parameter.kind is parameter.VAR_POSITIONAL or parameter.name in NOT_SETTINGS:
+            continue
+        elif index > 0 or parameter.kind is parameter.KEYWORD_ONLY:  # the first is the clients, by whatever name
             names.append(parameter.name)
     return tuple(names)
 
 
-def setting_default(policy: type[SelectionPolicy], name: str) -> Any:
-    """Returns the default of a setting that the constructor declares itself; None if it has none."""
-    parameter = inspect.signature(policy).parameters.get(name)
+@cache
+def accepts_any_setting(build: Callable[..., Any]) -> bool:
+    """Returns whether there is a `**settings` parameter that does not declare its names."""
+    parameters = inspect.signature(build).parameters.values()
+    return any(
+        parameter.kind is parameter.VAR_KEYWORD and not unpacked_settings(build, parameter.name)
+        for parameter in parameters
+    )
+
+
+def required_settings(build: Callable[..., Any]) -> list[str]:
+    """Returns the names of the settings without a default."""
+    parameters = inspect.signature(build).parameters
+    return [
+        name
+        for name in setting_names(build)
+        if name in parameters and parameters[name].default is inspect.Parameter.empty
+    ]
+
+
+def setting_default(build: Callable[..., Any], name: str) -> Any:
+    """Returns the default of a setting that the signature declares itself; None if it has none."""
+    parameter = inspect.signature(build).parameters.get(name)
     return None if parameter is None or parameter.default is parameter.empty else parameter.default
 
 
-def _unpacked(policy: type[SelectionPolicy], parameter: str) -> list[str]:
-    hint = typing.get_type_hints(policy.__init__)[parameter]
+def unpacked_settings(build: Callable[..., Any], parameter: str) -> dict[str, Any]:
+    """Returns the names and types that a parameter `**settings: Unpack[TypedDict]` declares; none if it does not."""
+    function = getattr(build, "__init__") if isinstance(build, type) else build  # noqa: B009 - mypy refuses the other
+    try:
+        hint = typing.get_type_hints(function).get(parameter)
+    except (NameError, TypeError):  # annotations of other packages need not exist at run time
+        return {}
     arguments = typing.get_args(hint)
-    return list(typing.get_type_hints(arguments[0])) if typing.get_origin(hint) is typing.Unpack else []
+    return typing.get_type_hints(arguments[0]) if typing.get_origin(hint) is typing.Unpack else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -12,7 +12,17 @@ from typing import Any, Literal, TypedDict
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import LARGEST_TIME, as_count, as_number
 from turnout.kernel.fairness import exact_rate
-from turnout.policies.registry import nested_settings, refuse_functions, setting_names
+from turnout.plugins import packages_of
+from turnout.policies.base import SelectionPolicy
+from turnout.policies.registry import (
+    REGISTRY,
+    PolicyBuilder,
+    as_named,
+    load_policies,
+    nested_settings,
+    refuse_functions,
+    setting_names,
+)
 from turnout.scheduler.retention import Retention
 
 #: The policy of new fleets. A file stores the policy of its fleet, also if it was the default: it keeps that policy.
@@ -37,7 +47,7 @@ OF_SLOTS = (
 class SchedulerOptions(TypedDict, total=False):
     """The keyword options of `Scheduler.open`; `SchedulerSettings` documents them and has their defaults."""
 
-    policy: str
+    policy: str | PolicyBuilder
     settings: Mapping[str, Any]
     model_size: float
     deadline: float | Literal["auto"] | None
@@ -69,7 +79,10 @@ class SchedulerSettings:
     """The settings of a fleet.
 
     Attributes:
-        policy: The name of the policy that selects the cohorts.
+        policy: The name of the policy that selects the cohorts. `Scheduler.open` also accepts `package.module:Name`,
+            which imports that module, and a class or a function that builds a policy. A name in the file of a fleet
+            imports nothing: pass the policy whenever you open the fleet, or import its module before, unless it is an
+            entry point of an installed package.
         settings: The settings of the policy. For a live fleet, a guarantee covers the rounds for which a client is
             available, and a turn is paid when the client contributed. The debts of policies other than fair-pace are
             limited to 10 turns more than outweigh the deadline (or one minute without a deadline). `accrual`, `paid`
@@ -115,6 +128,7 @@ class SchedulerSettings:
             be given. Only with a `concurrency`.
         rest_seconds: A client is given at most one turn in this time, measured from the start of its last turn. It
             earns nothing while it rests, except while it trains. None: no rest. Only with a `concurrency`.
+        packages: The package and version that each policy came from, if it is not built in; not an option.
     """
 
     policy: str = DEFAULT_POLICY
@@ -141,6 +155,7 @@ class SchedulerSettings:
     window_seconds: float | None = None
     min_available: int = 1
     rest_seconds: float | None = None
+    packages: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.settings, Mapping):
@@ -232,12 +247,14 @@ class SchedulerSettings:
         if self.concurrency is None:  # as in files of earlier versions
             for name in ("concurrency", *_slot_defaults()):
                 del stored[name]
+        if not self.packages:
+            del stored["packages"]
         return stored
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SchedulerSettings:
         """Builds the settings from those of a file; settings that a later version added have their defaults."""
-        known = _names()
+        known = [*_names(), "packages"]
         present = {FORMER_NAMES.get(name, name): value for name, value in data.items()}
         return cls(**{name: value for name, value in present.items() if name in known})
 
@@ -248,8 +265,11 @@ class SchedulerSettings:
         Raises:
             SettingError: If an option is unknown, belongs into `settings`, or has an invalid value.
         """
-        policy, settings = options.get("policy", DEFAULT_POLICY), options.get("settings", {})
-        return cls(**_present_names(options, policy, settings))
+        named = _named(options)
+        policy, settings = named.get("policy", DEFAULT_POLICY), named.get("settings", {})
+        created = cls(**_present_names(named, policy, settings))
+        parts = nested_settings(created.policy, created.settings)
+        return replace(created, packages=packages_of((REGISTRY, name) for name, _ in parts))
 
     def check_same(self, options: Mapping[str, Any], path: Path, amended: Mapping[str, int]) -> None:
         """Raises SettingError if an option differs from the setting of the fleet.
@@ -260,7 +280,7 @@ class SchedulerSettings:
             amended: The round after which each setting was last amended.
         """
         stored = asdict(self)
-        for name, value in _present_names(options, self.policy, self.settings).items():
+        for name, value in _present_names(_named(options), self.policy, self.settings).items():
             # Groups that were amended are facts about clients, which a server need not know when it opens the fleet.
             ignored = ("groups",) if name == "settings" and "groups" in amended else ()
             if _comparable(name, stored[name], ignored) == _comparable(name, value, ignored):
@@ -282,7 +302,19 @@ def _slot_defaults() -> dict[str, Any]:
 
 
 def _names() -> list[str]:
-    return [setting.name for setting in fields(SchedulerSettings)]
+    return [setting.name for setting in fields(SchedulerSettings) if setting.name != "packages"]
+
+
+def _named(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options with names in place of classes; imports the modules that the options name."""
+    named = dict(options)
+    policy, settings = named.get("policy", DEFAULT_POLICY), named.get("settings", {})
+    is_policy = isinstance(policy, str | SelectionPolicy) or callable(policy)
+    if is_policy and isinstance(settings, Mapping):  # anything else is refused later
+        policy, own = as_named(policy, settings)
+        load_policies(policy, own)
+        named |= {name: value for name, value in (("policy", policy), ("settings", own)) if name in options}
+    return named
 
 
 def _present_names(options: Mapping[str, Any], policy: Any, settings: Any) -> dict[str, Any]:

@@ -3,52 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from importlib.metadata import entry_points
-from types import MappingProxyType
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from turnout.errors import SettingError, suggestion
+from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
+from turnout.plugins import Registry, is_module_name, naming_packages, packages_of
+from turnout.policies import registry as policies
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.registry import make_policy, nested_settings, refuse_functions, with_defaults
-from turnout.simulator.paper import PaperWorld
+from turnout.policies.registry import (
+    PolicyBuilder,
+    as_named,
+    build_policy,
+    load_policies,
+    nested_settings,
+    policy_parts,
+    refuse_functions,
+    with_defaults,
+)
+from turnout.simulator import worlds
 from turnout.simulator.play import RoundRun, Run
 from turnout.simulator.slots import SlotRun
-from turnout.simulator.traces.world import TraceWorld
 from turnout.simulator.world import World
-
-ENTRY_POINTS = "turnout.worlds"
-OUR_WORLDS: Mapping[str, Callable[..., World]] = MappingProxyType({"paper": PaperWorld, "traces": TraceWorld})
-
-
-def worlds() -> dict[str, Callable[..., World]]:
-    """Returns all worlds by name: the built-in ones and the entry points `turnout.worlds` of installed packages.
-
-    Each value is a builder that accepts the seed as its first argument and settings as keyword arguments.
-    """
-    installed = sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name)
-    return {**OUR_WORLDS, **{entry.name: entry.load() for entry in installed}}
-
-
-def make_world(name: str, seed: int = 0, /, **settings: Any) -> World:
-    """Builds a world by its name."""
-    build = OUR_WORLDS.get(name) or worlds().get(name)
-    if build is None:
-        known = list(worlds())
-        raise SettingError(f"unknown world {name!r}{suggestion(name, known)}; known worlds are {', '.join(known)}")
-    parameters = inspect.signature(build).parameters.values()
-    known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-    for setting in settings:
-        if setting not in known:
-            raise SettingError(
-                f"the world {name} has no setting {setting!r}{suggestion(setting, known)}; "
-                f"its settings are {', '.join(known)}"
-            )
-    return build(seed, **settings)
+from turnout.simulator.worlds import WorldBuilder, build_world
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +38,10 @@ class RunPlan:
     long runs. `concurrency`: the number of slots if there are no rounds; `rounds` is the number of turns then, which
     are given one at a time, and by default every client is guaranteed three quarters of an equal share of them. `label`
     is the name that tables show; it does not affect the run or its key.
+
+    Policy and world are names; `package.module:Name` imports that module. A class, or a function that builds one, is
+    accepted too, and replaced by its name. A plan that was read from a file (`stored`) imports nothing. `packages` is
+    where its policy and world came from, if they are not built in.
     """
 
     policy: str
@@ -70,6 +53,25 @@ class RunPlan:
     keep: Literal["all", "choices"] = "all"
     concurrency: int | None = None
     label: str = field(default="", compare=False)
+    packages: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    stored: bool = field(default=False, compare=False, repr=False)
+
+    if TYPE_CHECKING:  # it also accepts what has a name
+
+        def __init__(
+            self,
+            policy: str | PolicyBuilder,
+            rounds: int,
+            seed: int = 0,
+            settings: Mapping[str, Any] = ...,
+            world: str | WorldBuilder = "paper",
+            world_settings: Mapping[str, Any] = ...,
+            keep: Literal["all", "choices"] = "all",
+            concurrency: int | None = None,
+            label: str = "",
+            packages: Mapping[str, str] = ...,
+            stored: bool = False,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rounds", as_count("rounds", self.rounds, SettingError))
@@ -78,6 +80,7 @@ class RunPlan:
             if not isinstance(getattr(self, name), Mapping):
                 raise SettingError(f"{name} must be a mapping from names to values, not {getattr(self, name)!r}")
             object.__setattr__(self, name, dict(getattr(self, name)))
+        self._name_plugins()
         if self.keep not in ("all", "choices"):
             raise SettingError(f"keep must be 'all' or 'choices', not {self.keep!r}")
         if self.concurrency is not None:
@@ -89,18 +92,29 @@ class RunPlan:
                         "time: remove it"
                     )
 
+    def _name_plugins(self) -> None:
+        """Replaces classes by their names, and imports what was named explicitly."""
+        policy, settings = as_named(self.policy, self.settings)
+        world = self.world if isinstance(self.world, str) else worlds.REGISTRY.name_of(self.world)
+        for name, value in (("policy", policy), ("settings", settings), ("world", world)):
+            object.__setattr__(self, name, value)
+        if not self.stored:
+            load_policies(policy, settings)
+            for name in filter(is_module_name, self._worlds()):
+                worlds.REGISTRY.load(name)
+
     @property
     def name(self) -> str:
         """The label, or the policy and its settings."""
-        settings = ", ".join(f"{key} {value}" for key, value in self.settings.items())
-        return self.label or f"{self.policy}{f' ({settings})' if settings else ''}"
+        return self.label or _describe(self.policy, self.settings)
 
     @property
     def key(self) -> str:
         """A digest of the plan without its label: equal runs have equal keys."""
         refuse_functions(self.settings)
         data = _canonical(self.as_dict())
-        del data["label"]
+        for name in ("label", "packages"):
+            data.pop(name, None)
         try:
             text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=True)
         except TypeError as error:
@@ -110,21 +124,44 @@ class RunPlan:
     def as_dict(self) -> dict[str, Any]:
         """Returns the plan as plain values for JSON; without `concurrency` for a plan with rounds."""
         data = asdict(self)
+        del data["stored"]
         if self.concurrency is None:
             del data["concurrency"]
+        if not self.packages:
+            del data["packages"]
         return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunPlan:
-        """Builds the plan from the values that `as_dict` returned."""
-        return cls(**data)
+        """Builds the plan from the values that `as_dict` returned, which may come from a file."""
+        return cls(**{**data, "stored": True})
+
+    def plugins(self) -> list[tuple[Registry[Any], str]]:
+        """Returns the names of policies and world, each with the registry that knows it."""
+        return [
+            *((policies.REGISTRY, name) for name in policy_parts(self.policy, self.settings)),
+            *((worlds.REGISTRY, name) for name in self._worlds()),
+        ]
+
+    def _worlds(self) -> list[str]:
+        """Returns the names of the world and of the world inside it, if it has one."""
+        inner = self.world_settings.get("inner")
+        return [self.world, inner] if isinstance(inner, str) else [self.world]
+
+    def with_packages(self) -> RunPlan:
+        """Returns the plan with the packages that its policy and its world come from."""
+        return replace(self, packages={**packages_of(self.plugins()), **self.packages})
 
     def build(self) -> tuple[SelectionPolicy, World]:
         """Builds a new policy and a new world.
 
         A guarantee is checked against the availability of the world's clients.
         """
-        world = make_world(self.world, self.seed, **self.world_settings)
+        with naming_packages(self.packages):
+            return self._build()
+
+    def _build(self) -> tuple[SelectionPolicy, World]:
+        world = build_world(self.world, self.seed, **self.world_settings)
         settings = dict(self.settings)
         for reserved in ("name", "clients"):
             if reserved in settings:
@@ -135,7 +172,7 @@ class RunPlan:
         if self.concurrency is not None:
             defaults |= slot_defaults(world.clients)
         settings = with_defaults(self.policy, settings, defaults)
-        return make_policy(self.policy, world.clients, **settings), world
+        return build_policy(self.policy, world.clients, **settings), world
 
     def start(self) -> Run:
         """Builds a new policy and a new world, and returns a run that can be played, saved and restored."""
@@ -146,6 +183,19 @@ class RunPlan:
 def slot_defaults(clients: int) -> dict[str, Any]:
     """Returns the default settings of a policy without rounds: one client at a time, 3/4 of an equal share each."""
     return {"cohort_size": 1, "guaranteed_rate": f"3/{4 * clients}"}
+
+
+def _describe(policy: str, settings: Mapping[str, Any]) -> str:
+    """Returns a policy and its settings in words: "with-guarantee (policy oort (cohort_size 5), urgency 1)"."""
+    parts = []
+    for key, value in settings.items():
+        if key == "settings" and isinstance(settings.get("policy"), str):
+            continue
+        if key == "policy" and isinstance(value, str) and isinstance(inner := settings.get("settings", {}), Mapping):
+            parts.append(f"policy {_describe(value, inner)}")
+        else:
+            parts.append(f"{key} {value}")
+    return f"{policy} ({', '.join(parts)})" if parts else policy
 
 
 def _canonical(value: Any) -> Any:

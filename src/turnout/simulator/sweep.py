@@ -11,6 +11,8 @@ import numpy as np
 
 from turnout.errors import ClusterError, SettingError
 from turnout.kernel.arrays import as_count
+from turnout.policies import registry as policies
+from turnout.simulator import worlds
 from turnout.simulator.executors import Executor, JoblibExecutor
 from turnout.simulator.plans import RunPlan
 from turnout.store import RoundColumns, RunStore
@@ -114,7 +116,7 @@ def _play_all(
         executor = JoblibExecutor(workers, backend=backend)
     # Long runs start first, so that no core is still busy with one while the others idle.
     ordered = sorted(plans, key=lambda plan: -plan.rounds)
-    for index, data in executor.run(play_task, [(__version__, plan.as_dict()) for plan in ordered]):
+    for index, data in executor.run(play_task, [_task(plan) for plan in ordered]):
         yield ordered[index], RoundColumns.from_bytes(data)
 
 
@@ -126,13 +128,22 @@ def columns_to_store(plan: RunPlan, columns: RoundColumns) -> RoundColumns:
     return replace(columns, contexts=no_contexts, available=None, client_reasons={}, cohort_reasons={})
 
 
-def play_task(task: tuple[str, dict[str, Any]]) -> bytes:
+def _task(plan: RunPlan) -> tuple[str, dict[str, Any], list[tuple[str, str, Any]]]:
+    """Returns what a worker needs: the version, the plan, and policies and worlds that only this process can find."""
+    found = [(registry.kind.noun, name, registry.carried(name)) for registry, name in plan.plugins()]
+    return __version__, plan.as_dict(), [(noun, name, value) for noun, name, value in found if value is not None]
+
+
+def play_task(task: tuple[str, dict[str, Any], list[tuple[str, str, Any]]]) -> bytes:
     """Plays a run in a worker, which must have the version of turnout that the task names.
 
     The columns are returned as bytes, because some backends cannot serialise the columns themselves.
     """
-    version, plan = task
+    version, plan, carried = task
     check_worker_version(version)
+    registries = {registry.kind.noun: registry for registry in (policies.REGISTRY, worlds.REGISTRY)}
+    for noun, name, value in carried:
+        registries[noun].adopt(name, value)
     return play_plan(RunPlan.from_dict(plan)).to_bytes()
 
 
@@ -148,7 +159,7 @@ def check_worker_version(version: str) -> None:
 def stored_plan(store: RunStore, plan: RunPlan) -> dict[str, Any]:
     """Returns the plan as the store holds it, with its first label, or else the plan itself."""
     info = store.find(plan.key)
-    return plan.as_dict() if info is None else info.plan
+    return plan.with_packages().as_dict() if info is None else info.plan
 
 
 def _is_finished(store: RunStore, plan: RunPlan) -> bool:

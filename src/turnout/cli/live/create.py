@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 
 from turnout.cli.completion import complete_policies
-from turnout.cli.options import parse_setting, printable
+from turnout.cli.naming import parse_policy, parse_setting, put_setting
+from turnout.cli.options import printable
 from turnout.errors import SettingError
 from turnout.scheduler import Scheduler, SchedulerSettings
 
@@ -18,7 +19,11 @@ from turnout.scheduler import Scheduler, SchedulerSettings
 def create(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File to create, such as fleet.turnout.")],
     policy: Annotated[
-        str | None, typer.Option(help="Policy that selects; by default fair-pace.", autocompletion=complete_policies)
+        str | None,
+        typer.Option(
+            help="Policy that selects; by default fair-pace. Of your own: my.module:MyPolicy.",
+            autocompletion=complete_policies,
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -39,15 +44,16 @@ def create(
     """
     if file.exists():
         raise SettingError(f"{file} exists already: choose another file, or change its settings with fleet amend")
-    own_names = {field.name for field in fields(SchedulerSettings)} - {"policy", "settings"}
+    own_names = {field.name for field in fields(SchedulerSettings)} - {"policy", "settings", "packages"}
     options: dict[str, Any] = {"persist_statuses": False, "settings": {}}
     for name, value in map(parse_setting, settings or []):
         if name in own_names:
             options[name] = value
         else:
-            options["settings"][name] = value
+            put_setting(options["settings"], name.split("."), value)
     if policy is not None:
-        options["policy"] = policy
+        options["policy"], own = parse_policy(policy)
+        options["settings"] = {**options["settings"], **own}
     with Scheduler.open(file, **options) as scheduler:
         created = scheduler.settings
     rounds = "rounds" if created.concurrency is None else f"{created.concurrency} slots"

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from turnout.analysis.recorded import recorded
+from turnout.analysis.recorded import Recorded, recorded
 from turnout.analysis.replay import Figure, Replayed
 from turnout.analysis.replay import replay as replayed
 from turnout.analysis.statistics import format_interval
 from turnout.cli.completion import complete_policies
+from turnout.cli.naming import apply_settings
 from turnout.cli.options import JsonOption, SettingOption, contenders, print_json, progress_bar
 
 #: Row headings and decimal places of the figures of a replay.
@@ -57,8 +59,10 @@ def replay(
     Example: turnout replay fleet.turnout --policy fair-pace --set tolerance=2
     """
     record = recorded(file, run)
-    name = policy or record.policy
-    given = dict(contenders([name], None, settings, None, None, ())[0].settings)
+    name, given = record.policy, _recorded_with(record, settings or [])
+    if policy is not None:
+        plan = contenders([policy], None, settings, None, None, ())[0]
+        name, given = plan.policy, dict(plan.settings)
     with progress_bar() as progress:
         task = progress.add_task("Replaying", total=None)
         found = replayed(
@@ -74,6 +78,17 @@ def replay(
         print_json({"recorded": {"policy": record.policy, "settings": dict(record.settings)}, **result})
         return
     _print(found, record.where, record.policy)
+
+
+def _recorded_with(record: Recorded, settings: Sequence[str]) -> dict[str, Any]:
+    """Returns what --set changes in the settings of the recorded policy, whose name comes from a file."""
+    ((_, changed),) = apply_settings([(record.policy, dict(record.settings))], settings, overwrite=True)
+    recorded_settings = dict(record.settings)
+    return {
+        name: value
+        for name, value in changed.items()
+        if name not in recorded_settings or recorded_settings[name] != value
+    }
 
 
 def _print(found: Replayed, where: str, policy: str) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from turnout.cli.naming import load_here
 from turnout.cli.options import ConfigOption, JsonOption, print_json, read_config
 from turnout.cli.simulation.check_slots import check_slots
 from turnout.errors import InfeasiblePromise, SettingError
@@ -17,8 +18,8 @@ from turnout.kernel.certificate import DEFAULT_TOLERANCE, as_tolerance
 from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.feasibility import feasibility, largest_feasible_rate, require_feasible
 from turnout.kernel.guarantee import Guarantee
-from turnout.policies.registry import setting_names
-from turnout.simulator.plans import make_world
+from turnout.policies.registry import load_policies, setting_names
+from turnout.simulator.worlds import make_world
 
 
 def check(
@@ -114,6 +115,8 @@ def _question(
         config: The file.
     """
     file = {} if config is None else read_config(config)
+    for table in file.get("policy", []):
+        load_policies(load_here(table["name"]), table)
     world = dict(file.get("world", {}))
     policy = _policy_with_guarantee(file.get("policy", []))
     if clients is not None:
@@ -128,7 +131,7 @@ def _question(
     if not isinstance(promised, int | float):
         raise SettingError("guaranteed_rate must be one number here; the policy checks rates per client")
     return {
-        "availability": np.array(make_world(name, 0, **world).availability),
+        "availability": np.array(make_world(load_here(name), 0, **world).availability),
         "cohort_size": cohort_size or policy.get("cohort_size", 8),
         "rate": float(promised),
         "tolerance": float(

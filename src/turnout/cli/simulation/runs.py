@@ -14,11 +14,14 @@ from rich.console import Console
 from rich.table import Table
 
 from turnout.analysis.metrics import prediction_error, summarise
+from turnout.cli.advice import describe
 from turnout.cli.options import JsonOption, print_json
 from turnout.cli.simulation.judging import PAPER_PROMISE, JudgedPromise
+from turnout.errors import PluginError
 from turnout.experiments.framework.reproduce import write_text
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.rounds import RoundRecord
+from turnout.plugins import naming_packages
 from turnout.policies.registry import guarantee_of
 from turnout.store import RoundColumns, RunInfo, RunStore
 
@@ -73,8 +76,14 @@ def show(store: StoreArgument, run: RunArgument, json: JsonOption = False) -> No
     with RunStore(store, read_only=True) as opened:
         info = opened.info(run)
         columns = opened.columns(run)
-    guarantee = guarantee_of(str(info.plan.get("policy")), info.clients, info.plan.get("settings") or {})
-    shown = {**_as_dict(info), "summary": _summary(columns, guarantee) if info.rounds else {}}
+    shown: dict[str, Any] = _as_dict(info)
+    guarantee = None
+    try:
+        with naming_packages(info.plan.get("packages")):
+            guarantee = guarantee_of(str(info.plan.get("policy")), info.clients, info.plan.get("settings") or {})
+    except PluginError as error:
+        shown["missing"] = describe(error)
+    shown["summary"] = _summary(columns, guarantee) if info.rounds else {}
     if info.rounds and columns.contexts.shape[1]:
         shown["summary"]["prediction_error"] = prediction_error(columns).overall
     if json:

@@ -20,6 +20,7 @@ from turnout.analysis.statistics import UNIT_RANGE, format_interval, mean_confid
 from turnout.cli.completion import complete_policies, complete_suites
 from turnout.cli.interruption import resumable
 from turnout.cli.learners import play_all
+from turnout.cli.naming import parse_policy
 from turnout.cli.options import (
     ConcurrencyOption,
     ConfigOption,
@@ -30,6 +31,7 @@ from turnout.cli.options import (
     SeedOption,
     SettingOption,
     StoreOption,
+    WithOption,
     WorkersOption,
     WorldOption,
     contenders,
@@ -140,6 +142,7 @@ def compare(
     promise: PromiseOption = None,
     tolerance: ToleranceOption = None,
     concurrency: ConcurrencyOption = None,
+    further: WithOption = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the figures and data of a suite, and for its store unless --store is given."),
@@ -154,7 +157,9 @@ def compare(
     By default the policies are fair-pace, rbcsf, random and fedcs. With --suite, the comparison is a leaderboard of all
     policies that marks the Pareto front of time and fairness.
 
-    Example: turnout compare fair-pace rbcsf random --seeds 20
+    --with adds a policy, also one of your own (docs/plugins.md).
+
+    Example: turnout compare fair-pace rbcsf:speed_weight=5 rbcsf:speed_weight=50 random --seeds 20
     """
     if suite is not None:
         fixed = {"policies": policies, "--config": config, "--set": settings, "--world": world}
@@ -166,6 +171,7 @@ def compare(
         if suite in SLOT_SUITES:
             show_slot_board(
                 suite,
+                further=further,
                 traces=traces,
                 seeds=seeds,
                 turns=rounds,
@@ -178,21 +184,25 @@ def compare(
             return
         _reject_options(f"the suite {suite}", {"--device": None if device == "cpu" else device})
         show_leaderboard(
-            suite, traces=traces, seeds=seeds, rounds=rounds, out=out, store=store, workers=workers, json=json
+            suite,
+            further=further,
+            traces=traces,
+            seeds=seeds,
+            rounds=rounds,
+            out=out,
+            store=store,
+            workers=workers,
+            json=json,
         )
         return
     only_suites = {"--traces": traces, "--out": out, "--device": None if device == "cpu" else device}
     _reject_options("a comparison without --suite", only_suites)
     usual = COMPARED if concurrency is None else SIMULATED
-    plans = contenders(policies, config, settings, world, rounds, usual, concurrency)
+    plans = contenders(policies, config, settings, world, rounds, usual, concurrency, further)
     count = seeds or (read_config(config).get("seeds", 10) if config is not None else 10)
     built = [plan.start().policy for plan in plans]  # reports invalid settings before the first run
     names = [plan.name for plan in plans]
-    if baseline is not None and baseline not in names:
-        raise SettingError(
-            f"there is no {baseline!r} to compare with{suggestion(baseline, names)}; there are {', '.join(names)}"
-        )
-    reference = names.index(baseline or ("random" if "random" in names else names[0]))
+    reference = _reference(plans, baseline)
     by_seed = [[replace(plan, seed=seed) for seed in range(count)] for plan in plans]
     judged_by = promise_of(built, promise)
     with resumable(saved=store is not None):
@@ -208,6 +218,26 @@ def compare(
     title = f"{plans[0].rounds} rounds, {count} seeds, mean ± 95 % confidence; {judged_by}"
     Console().print(_comparison_table(title, rows, names[reference]))
     Console(highlight=False).print(f"{NOTE} Both in the worst of the seeds.")
+
+
+def _reference(plans: Sequence[RunPlan], baseline: str | None) -> int:
+    """Returns the index of the policy to compare with, which --baseline names as tables or the command line do."""
+    names = [plan.name for plan in plans]
+    if baseline is None:
+        return names.index("random") if "random" in names else 0
+    if baseline in names:
+        return names.index(baseline)
+    if len(same := [index for index, plan in enumerate(plans) if plan.policy == baseline]) == 1:
+        return same[0]
+    if ":" in baseline and (named := parse_policy(baseline)) in (all_named := [_named(plan) for plan in plans]):
+        return all_named.index(named)
+    raise SettingError(
+        f"there is no {baseline!r} to compare with{suggestion(baseline, names)}; there are {', '.join(names)}"
+    )
+
+
+def _named(plan: RunPlan) -> tuple[str, dict[str, Any]]:
+    return plan.policy, dict(plan.settings)
 
 
 def _reject_options(mode: str, options: Mapping[str, object]) -> None:

@@ -14,15 +14,16 @@ from rich.table import Table
 
 from turnout.analysis.statistics import UNIT_RANGE, format_interval
 from turnout.cli.interruption import resumable
+from turnout.cli.naming import parse_policy
 from turnout.cli.options import print_json, progress_bar
 from turnout.experiments.framework.experiment import Experiment, Findings
 from turnout.experiments.framework.reproduce import reproduce
 from turnout.experiments.leaderboard.choosing_cost import choosing_costs
 from turnout.experiments.leaderboard.leaderboard import Leaderboard, as_json, with_costs, write_leaderboard
 from turnout.experiments.leaderboard.suites import Suite, find_suite
-from turnout.simulator.plans import make_world
 from turnout.simulator.sweep import missing_plans
 from turnout.simulator.traces.world import TraceWorld
+from turnout.simulator.worlds import make_world
 from turnout.store import RunStore
 
 PROMISE = "promise, tolerance"
@@ -32,6 +33,7 @@ MARKS = {"front": "●", "near": "○", "behind": ""}
 def show_leaderboard(
     name: str,
     *,
+    further: Sequence[str] | None = None,
     traces: Sequence[Path] | None,
     seeds: int | None,
     rounds: int | None,
@@ -44,6 +46,7 @@ def show_leaderboard(
 
     Args:
         name: Name of the suite.
+        further: Policies in addition to those of the suite, as the command line names them.
         traces: Trace files that replace the generated clients of the suite `traces`.
         seeds: Number of seeds; None for the suite's own.
         rounds: Number of rounds; None for the suite's own.
@@ -55,6 +58,7 @@ def show_leaderboard(
     suite = find_suite(name)
     if traces:
         suite = suite.on_traces(traces)
+    suite = suite.with_policies([parse_policy(text) for text in further or []])
     board, seeds, rounds = Leaderboard(suite), seeds or suite.seeds, rounds or suite.rounds
     for plans in suite.plans(1, rounds).values():
         plans[0].build()  # reports invalid settings before the first round

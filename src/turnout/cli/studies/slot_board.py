@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from turnout.analysis.statistics import format_interval
+from turnout.cli.naming import parse_policy
 from turnout.cli.options import print_json
 from turnout.cli.studies.leaderboard import play_board
 from turnout.experiments.framework import drawing
@@ -23,6 +24,7 @@ from turnout.experiments.leaderboard.slots import REFERENCE, SLOT_SUITES, TABLE,
 def show_slot_board(
     name: str,
     *,
+    further: Sequence[str] | None = None,
     traces: Sequence[Path] | None,
     seeds: int | None,
     turns: int | None,
@@ -36,6 +38,7 @@ def show_slot_board(
 
     Args:
         name: Name of the suite.
+        further: Policies in addition to those of the suite, as the command line names them.
         traces: Trace files that replace the generated clients of the suite `async-traces`.
         seeds: Number of seeds; None for the suite's own.
         turns: Number of turns; None for the suite's own.
@@ -48,6 +51,7 @@ def show_slot_board(
     suite = SLOT_SUITES[name]
     if traces:
         suite = suite.on_traces(traces)
+    suite = suite.with_policies([parse_policy(text) for text in further or []])
     seeds, turns = seeds or suite.seeds, turns or suite.turns
     check_device([plan for plans in suite.plans(1, turns).values() for plan in plans], device)
     for plans in suite.plans(1, turns).values():

@@ -92,8 +92,8 @@ def train(
     }
     world = {"dataset": dataset, "gamma": gamma, "epochs": epochs, **_study_settings(dataset, model)}
     world |= {name: value for name, value in given.items() if value is not None}
-    policy_settings = contenders([policy], None, settings, None, rounds, ())[0].settings
-    plan = RunPlan(policy, rounds, seed, policy_settings, world="training", world_settings=world)
+    named = contenders([policy], None, settings, None, rounds, ())[0]
+    plan = RunPlan(named.policy, rounds, seed, named.settings, world="training", world_settings=world)
     if weights is not None and not weights.parent.is_dir():
         raise SettingError(f"cannot write the model: the folder {weights.parent} does not exist")
     network = _network(plan, device)

@@ -13,9 +13,10 @@ from turnout.dashboard.sources.ledger import Ledger, PlayedRound
 from turnout.errors import ReportError, TurnoutError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import OUTCOMES, RoundRecord, RoundReport
+from turnout.plugins import naming_packages
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation
-from turnout.policies.registry import make_policy, with_defaults
+from turnout.policies.registry import build_policy, with_defaults
 from turnout.policies.wrappers.guarantee import MostOwed
 from turnout.scheduler import KINDS, Flight, OpenRound, Turn, WriterFigures
 from turnout.simulator.plans import RunPlan, slot_defaults
@@ -155,7 +156,8 @@ def _make_policy(info: RunInfo) -> tuple[SelectionPolicy | None, str | None]:
         if plan.get("concurrency") is not None:
             required |= slot_defaults(info.clients)
         name, settings = str(plan["policy"]), dict(plan.get("settings") or {})
-        policy = make_policy(name, info.clients, **with_defaults(name, settings, required))
+        with naming_packages(plan.get("packages")):
+            policy = build_policy(name, info.clients, **with_defaults(name, settings, required))
         return (_counting_policy(policy) if plan.get("keep") == "choices" else policy), None
     except (TurnoutError, LookupError, TypeError, ValueError) as error:
         return None, f"The guarantee of this run is not shown because its policy cannot be built here: {error}."

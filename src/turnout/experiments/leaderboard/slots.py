@@ -23,6 +23,7 @@ from turnout.experiments.leaderboard.slot_drawing import draw_slots
 from turnout.experiments.paper.accuracy import TASKS
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, STATUSES
+from turnout.policies.registry import load_policies, setting_names, with_defaults
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.slots import STARTED
 from turnout.simulator.traces.formats.files import read_traces
@@ -124,6 +125,24 @@ class SlotSuite:
             )
         recorded = {"traces": [str(path) for path in files], "fingerprint": read_traces(*files).fingerprint}
         return replace(self, title="recorded clients", world_settings={**self.world_settings, **recorded})
+
+    def with_policies(self, policies: Sequence[tuple[str, Mapping[str, Any]]]) -> SlotSuite:
+        """Returns the suite with further contenders, given by name and settings.
+
+        A policy with a guarantee guarantees the usual share, unless its settings have a guaranteed_rate.
+        """
+        further = []
+        for name, given in policies:
+            load_policies(name, given)
+            label = RunPlan(name, 1, settings=given).name
+            promises = "guaranteed_rate" in setting_names(name) and "guaranteed_rate" not in given
+            settings = with_defaults(name, given, {"accrual": "available"})
+            further.append(SlotContender(label, name, settings, share=USUAL if promises else None))
+        labels = [contender.label for contender in (*self.contenders, *further)]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise SettingError(f"the suite {self.name} has a contender {label!r} already: give it another setting")
+        return replace(self, contenders=(*self.contenders, *further))
 
     def _plan(self, contender: SlotContender, seed: int, turns: int) -> RunPlan:
         settings, world_settings = dict(contender.settings), {**self.world_settings, **contender.world_settings}

@@ -13,8 +13,10 @@ from turnout.experiments.paper.accuracy import TASKS
 from turnout.experiments.paper.comparison import RATE, ROUNDS, WEIGHTS, weight_label
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
 from turnout.kernel.fairness import Accrual
+from turnout.policies.registry import build_policy, load_policies, with_defaults
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.traces.formats.files import read_traces
+from turnout.simulator.worlds import build_world
 
 #: Speed weights of RBCS-F for exchange times of minutes, in which a second is worth fewer turns.
 SLOW_WEIGHTS = (0.005, 0.02, 0.1, 0.5)
@@ -108,6 +110,38 @@ class Suite:
         recorded = {"traces": [str(path) for path in files], "fingerprint": read_traces(*files).fingerprint}
         settings = {name: value for name, value in self.world_settings.items() if name != "clients"}
         return replace(self, title="recorded clients", world_settings={**settings, **recorded})
+
+    @property
+    def cohort_size(self) -> int:
+        """The cohort size of its contenders."""
+        return next(int(each.settings["cohort_size"]) for each in self.contenders if "cohort_size" in each.settings)
+
+    def with_policies(self, policies: Sequence[tuple[str, Mapping[str, Any]]]) -> Suite:
+        """Returns the suite with further contenders, given by name and settings.
+
+        Cohort size, guaranteed rate and accrual are those of the suite, unless the settings say otherwise.
+        """
+        shared = {"cohort_size": self.cohort_size, "guaranteed_rate": self.rate, "accrual": self.share_of}
+        clients = self._clients()
+        further = []
+        for name, given in policies:
+            load_policies(name, given)
+            settings = with_defaults(name, given, shared)
+            policy = build_policy(name, clients, **with_defaults(name, settings, {"allow_infeasible": True}))
+            label = RunPlan(name, 1, settings=given).name
+            further.append(Contender(label, name, settings, knows_truth=policy.requires_expected_times))
+        labels = [contender.label for contender in (*self.contenders, *further)]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise SettingError(f"the suite {self.name} has a contender {label!r} already: give it another setting")
+        return replace(self, contenders=(*self.contenders, *further))
+
+    def _clients(self) -> int:
+        """Returns the number of clients; models are not trained to find it out."""
+        if self.trains:
+            return build_world("paper", 0, **self.world_settings.get("world", {})).clients
+        truth = {"truth": False} if self.world == "traces" else {}
+        return build_world(self.world, 0, **self.world_settings, **truth).clients
 
     def _world_settings_for(self, contender: Contender) -> dict[str, Any]:
         """Computes true expected times only for contenders that use them, because that is slow."""

@@ -42,6 +42,12 @@ class SkewedRandom(SelectionPolicy):
     The weights q' ~ Dirichlet(concentration·1) are drawn once per run (gamma_2 in the paper). Each round's cohort is a
     weighted sample of the available clients without replacement. A small concentration gives very unequal weights,
     `math.inf` equal ones.
+
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients to select in a round.
+        concentration: The concentration of the Dirichlet distribution of the weights.
+        seed: The seed of the weights and of the samples.
     """
 
     name = "skewed"

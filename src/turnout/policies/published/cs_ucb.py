@@ -84,6 +84,11 @@ class CSUCB(SelectionPolicy):
     The cohort are the m = cohort_size available clients with the largest mean reward + sqrt((m + 1) · ln R / turns) in
     round R; a client without a turn comes first, among equals the lower row. A turn has reward 1 − time / `longest`, a
     failed one 0.
+
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients to select in a round.
+        longest: The time in seconds that has no reward; None for the longest time seen so far.
     """
 
     name = "cs-ucb"

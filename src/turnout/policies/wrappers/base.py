@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from turnout.errors import SettingError
+from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import BoolArray
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.cohort_problem import CohortProblem
@@ -74,7 +74,8 @@ class Wrapper(SelectionPolicy):
         for setting in settings:
             if setting not in known:
                 raise SettingError(
-                    f"{cls.name} has no setting {setting!r}; it has policy, settings, {', '.join(known)}"
+                    f"{cls.name} has no setting {setting!r}{suggestion(setting, known)}; it has policy, settings, "
+                    f"{', '.join(known)}"
                 )
         for setting, parameter in inspect.signature(cls).parameters.items():
             if setting in known and parameter.default is parameter.empty and setting not in settings:

@@ -21,6 +21,10 @@ class ExcludeBusy(Wrapper):
     A client is busy from the report that it was late until the report of its late arrival or of another outcome. A
     client that returned after enough others had is late but not busy: its time is longer than that of the last arrival
     that counted. To the policy inside, busy clients are not available.
+
+    Args:
+        policy: The policy inside.
+        rounds: The number of rounds for which a client can be busy.
     """
 
     name = "exclude-busy"

@@ -20,6 +20,10 @@ class Overcommit(Wrapper):
     measured times, as with the scheduler's own over-selection. A world that waits for all clients reports the time of
     the slowest: `mark_late_after(report, target_size, cut=True)` is the report of a server that does not wait.
 
+    Args:
+        policy: The policy inside.
+        factor: How many clients are selected, as a multiple of those that a round needs.
+
     >>> from turnout.policies import UniformRandom
     >>> Overcommit(UniformRandom(40, cohort_size=8), 1.3).cohort_size
     11

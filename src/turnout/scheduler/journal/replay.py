@@ -15,8 +15,9 @@ import numpy as np
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.rounds import RoundReport
+from turnout.plugins import naming_packages
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.registry import make_policy, nested_settings, setting_default, with_defaults
+from turnout.policies.registry import build_policy, nested_settings, setting_default, with_defaults
 from turnout.scheduler.features import PAPER_FEATURES, Columns, Feature, Features
 from turnout.scheduler.journal.amendments import AMEND, Amendment, settings_at
 from turnout.scheduler.journal.events import unknown_event
@@ -169,7 +170,9 @@ def live_policy(settings: SchedulerSettings, features: int, clients: int) -> Sel
     def defaults(name: str, own: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**LIVE_DEFAULTS, **slots, "features": features, "max_owed": _default_max_owed(name, own, deadline)}
 
-    policy = make_policy(settings.policy, clients, **with_defaults(settings.policy, settings.settings, defaults))
+    with naming_packages(settings.packages):
+        own = with_defaults(settings.policy, settings.settings, defaults)
+        policy = build_policy(settings.policy, clients, **own)
     if policy.requires_expected_times:
         raise SettingError(
             f"the policy {settings.policy} requires the true expected times, unknown in a live fleet: use fair-pace"

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.errors import TurnoutError
+from turnout.errors import PluginError, TurnoutError
 from turnout.kernel.arrays import IntArray
 from turnout.scheduler.audit.doctor.findings import (
     CheckResult,
@@ -48,6 +48,8 @@ def check_state(path: Path, db: sqlite3.Connection, remedy: str) -> Iterator[Fin
             yield run_check("books", lambda: _check_counters(db, state.fleet))
             # A broken promise is no damage: the file is intact and says truthfully that clients got too few turns.
             yield replace(run_check("promise", lambda: _describe_promise(state.fleet)), ok=None, remedy="")
+    except PluginError as error:  # the file may be intact: nobody without the policy can tell
+        yield Finding("state", None, f"not checked, because its policy is missing here: {error}", "")
     except TurnoutError as error:
         yield Finding("state", False, f"a scheduler cannot open this file: {error}", remedy)
 

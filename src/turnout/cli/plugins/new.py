@@ -1,0 +1,103 @@
+"""`turnout new`: a small package with a policy, a world or a learner."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+import sys
+from enum import StrEnum
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from turnout.cli.options import printable
+from turnout.cli.plugins.templates import PACKAGE, PROJECT, README, SOURCES, USES
+from turnout.errors import SettingError
+from turnout.policies.registry import policy_names
+from turnout.simulator.worlds import world_names
+from turnout.version import __version__
+
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+#: The longest name: names of files and packages are limited.
+LONGEST = 60
+
+
+class Kind(StrEnum):
+    """What can be written."""
+
+    policy = "policy"
+    world = "world"
+    learner = "learner"
+
+
+def new(
+    kind: Annotated[Kind, typer.Argument(help="What the package adds to turnout.")],
+    name: Annotated[str, typer.Argument(help="Its name: small letters, digits and -, such as quick-first.")],
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Folder to create; by default NAME in the working folder.")
+    ] = None,
+) -> None:
+    """Write a package with a policy, a world or a learner that works, and a test of it, to start from.
+
+    Example: turnout new policy quick-first
+    """
+    module = _checked_module(kind, name)
+    target = Path(name) if folder is None else folder
+    if target.exists() or target.is_symlink():
+        raise SettingError(f"{target} exists already: choose another name, or another --folder")
+    if not target.parent.is_dir():
+        raise SettingError(f"there is no folder {target.parent}: create it, or choose another --folder")
+    written = _files(kind, name, module)
+    for path, content in written.items():
+        file = target / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content, encoding="utf-8")
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(printable(f"{target} has {', '.join(written)}."))
+    use = Template(USES[kind][0]).substitute(name=name, module=module)
+    console.print(printable(f"Next: cd {target}, pip install -e ., {use}"))
+    console.print(printable(f"{target}/README.md says how to do without a network connection or an installation."))
+
+
+def _files(kind: Kind, name: str, module: str) -> dict[str, str]:
+    """Returns the content of each file of the package, by path."""
+    class_name = "".join(part.capitalize() for part in name.split("-"))
+    own = {
+        "name": name,
+        "module": module,
+        "cls": f"build_{module}" if kind is Kind.learner else class_name,
+        "kind": str(kind),
+        "group": {"policy": "policies", "world": "worlds", "learner": "learners"}[kind],
+        "dependencies": f'"turnout{"[lab]" if kind is Kind.learner else ""}>={__version__}", "numpy"',
+    }
+    uses = [Template(use).substitute(own) for use in USES[kind]]
+    source, test = SOURCES[kind]
+    templates = {
+        "pyproject.toml": PROJECT,
+        "README.md": README,
+        f"src/{module}/__init__.py": PACKAGE,
+        f"src/{module}/{kind}.py": source,
+        f"src/{module}/py.typed": "",
+        f"tests/test_{module}.py": test,
+    }
+    return {path: Template(text).substitute(own, use=uses[0], without=uses[1]) for path, text in templates.items()}
+
+
+def _checked_module(kind: Kind, name: str) -> str:
+    """Returns the name of the module; raises SettingError if the name is not valid, or taken."""
+    if NAME.fullmatch(name) is None or len(name) > LONGEST:
+        raise SettingError(
+            f"the name must be at most {LONGEST} small letters, digits and -, and start with a letter, such as "
+            f"quick-first, got {name!r}"
+        )
+    taken = {"policy": policy_names, "world": world_names}.get(kind, list)()
+    if name in taken:
+        raise SettingError(f"there is a {kind} {name!r} already: choose another name; taken are {', '.join(taken)}")
+    module = name.replace("-", "_")
+    if keyword.iskeyword(module) or module in sys.stdlib_module_names or importlib.util.find_spec(module) is not None:
+        raise SettingError(f"{module!r} is the name of a module or a word of Python: choose another name")
+    return module

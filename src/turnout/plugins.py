@@ -1,0 +1,271 @@
+"""Plug-ins: policies, worlds and learners of other packages, found by name.
+
+A name is that of something built in, of something registered in Python, of an entry point of an installed package, or
+`package.module:Name`. Names of the last kind import a module, that is, run its code. Only names that a user wrote may
+do so (`Registry.load`); a name from a file is found only if it was loaded before (`Registry.get`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from turnout.errors import PluginError, SettingError, suggestion
+from turnout.log import printable
+
+if TYPE_CHECKING:  # importing it takes milliseconds, and what is built in needs no entry points
+    from importlib.metadata import EntryPoint
+
+T = TypeVar("T")
+
+#: A name that can be registered: `:`, `,`, `=` and `.` separate settings on the command line.
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+#: `package.module:Name`; the name may be an attribute of a class.
+MODULE_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def is_module_name(name: str) -> bool:
+    """Returns whether a name has the form `package.module:Name`."""
+    return MODULE_NAME.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """What a registry holds.
+
+    Attributes:
+        noun: "policy", for messages.
+        plural: "the policies are", for messages.
+        group: The group of entry points.
+        check: Returns a loaded object, or raises SettingError (with the name, its first argument) if it is of another
+            kind.
+        is_class: Whether an object is a class of this kind, which a file may name once its module was imported.
+    """
+
+    noun: str
+    plural: str
+    group: str
+    check: Callable[[str, object], T]
+    is_class: Callable[[object], bool]
+
+
+class Registry(Generic[T]):
+    """Everything of one kind that has a name."""
+
+    def __init__(self, kind: Kind[T], own: Mapping[str, T]) -> None:
+        self.kind, self.own = kind, own
+        self._registered: dict[str, T] = {}
+        self._installed: dict[str, T] = {}
+        self._loaded: dict[str, T] = {}
+        self._packages: dict[str, str | None] = {}
+
+    def names(self) -> list[str]:
+        """Returns all names except those of the form `package.module:Name`; imports nothing."""
+        return list(dict.fromkeys([*self.own, *self._registered, *(entry.name for entry in self._entries())]))
+
+    def register(self, name: str, value: T) -> None:
+        """Adds something under a name of its own, for this process."""
+        noun = self.kind.noun
+        if not isinstance(name, str) or PLAIN_NAME.fullmatch(name) is None:
+            raise SettingError(
+                f"the name of a {noun} must be letters, digits, - and _, such as my-{noun}, got {name!r}"
+            )
+        if name in self.own:
+            raise SettingError(f"{name!r} is a {noun} of turnout: choose another name")
+        self._registered[name] = self.kind.check(name, value)
+        self._packages.pop(name, None)
+
+    def clear(self) -> None:
+        """Forgets everything that was registered or loaded; tests use this."""
+        for known in (self._registered, self._installed, self._loaded, self._packages):
+            known.clear()
+
+    def get(self, name: str) -> T:
+        """Returns what has this name; never imports a module that only the name mentions.
+
+        Raises:
+            PluginError: If the name is unknown, or was not loaded.
+        """
+        for known in (self.own, self._registered, self._installed, self._loaded):
+            if name in known:
+                return known[name]
+        if isinstance(name, str) and is_module_name(name):
+            return self._imported(name)
+        entries = [entry for entry in self._entries() if entry.name == name]
+        if not entries:
+            raise self._unknown(name)
+        if len(entries) > 1:
+            packages = " and ".join(_package_of_entry(entry) for entry in entries)
+            raise PluginError(
+                f"{len(entries)} packages have a {self.kind.noun} {name!r}: {packages}. Uninstall one of them, or "
+                f"write {entries[0].value!r}",
+                name=name,
+            )
+        self._installed[name] = self._load(name, entries[0].load, _package_of_entry(entries[0]))
+        return self._installed[name]
+
+    def load(self, name: str) -> T:
+        """Returns what has this name, which a user wrote: `package.module:Name` imports the module."""
+        if not isinstance(name, str) or not is_module_name(name) or name in self._loaded:
+            return self.get(name)
+        self._loaded[name] = self._load(name, lambda: _resolve(name, importlib.import_module), None)
+        return self._loaded[name]
+
+    def name_of(self, value: Any) -> str:
+        """Returns the name of a class or a function, under which it can be found from now on.
+
+        Raises:
+            SettingError: If it has none, because it was defined inside a function.
+        """
+        for known in (self.own, self._registered, self._installed):
+            for name, other in known.items():
+                if other is value:
+                    return name
+        checked = self.kind.check(repr(value), value)
+        module, qualified = str(getattr(value, "__module__", "")), getattr(value, "__qualname__", "")
+        for entry in self._entries():  # files may use the name of an entry point without further ado
+            if _top_level(entry.module) == _top_level(module) and self.get(entry.name) is value:
+                return entry.name
+        name = f"{module}:{qualified}"
+        if not is_module_name(name):
+            raise SettingError(
+                f"{value!r} has no name that can be stored: define it at the top of a module, or register it under a "
+                f"name with register_{self.kind.noun}"
+            )
+        self._loaded[name] = checked
+        return name
+
+    def package_of(self, name: str) -> str | None:
+        """Returns the package and version that a name came from, or its module; None if it is built in or unknown."""
+        if name in self.own:
+            return None
+        if name not in self._packages:
+            self._packages[name] = self._find_package(name)
+        return self._packages[name]
+
+    def _find_package(self, name: str) -> str | None:
+        value = self._registered.get(name) or self._loaded.get(name)
+        if value is not None:
+            package = package_of_module(str(getattr(value, "__module__", "")))
+        elif is_module_name(name):
+            package = package_of_module(name.partition(":")[0])
+        else:
+            package = next((_package_of_entry(entry) for entry in self._entries() if entry.name == name), "turnout")
+        return None if package.partition(" ")[0] == "turnout" else package
+
+    def carried(self, name: str) -> T | None:
+        """Returns what another process could not find by this name: what was registered or loaded in this one."""
+        return self._registered.get(name) or self._loaded.get(name)
+
+    def adopt(self, name: str, value: T) -> None:
+        """Makes what another process carried here known under its name."""
+        self._loaded[name] = self.kind.check(name, value)
+
+    def _imported(self, name: str) -> T:
+        """Returns a class of a module that was imported already."""
+        value: object = None
+        with suppress(KeyError, AttributeError):
+            value = _resolve(name, lambda module: sys.modules[module])
+        if value is None or not self.kind.is_class(value):
+            module = name.partition(":")[0]
+            raise PluginError(
+                f"the {self.kind.noun} {name!r} is not loaded, and a name in a file does not import a module: import "
+                f"{module} first, or name it explicitly",
+                name=name,
+                argument="plugin",
+            )
+        return self.kind.check(name, value)
+
+    def _load(self, name: str, load: Callable[[], object], package: str | None) -> T:
+        try:
+            value = load()
+        except AttributeError as error:
+            raise PluginError(f"{error}{self._names_in(name)}", name=name) from error
+        except Exception as error:
+            source = f" of {package}" if package else ""
+            raise PluginError(
+                f"the {self.kind.noun} {name!r}{source} cannot be loaded: {type(error).__name__}: {error}. Check its "
+                "spelling, and that its package is installed",
+                name=name,
+            ) from error
+        return self.kind.check(name, value)
+
+    def _names_in(self, name: str) -> str:
+        """Returns what the module of a name has of this kind, for the error that the name is not in it."""
+        module, _, attribute = name.partition(":")
+        content = vars(sys.modules.get(module, object)).items()
+        found = [key for key, value in content if self.kind.is_class(value) and value.__module__ == module]
+        return f"{suggestion(attribute, found)}; it has {', '.join(found) or f'no {self.kind.noun}'}"
+
+    def _entries(self) -> list[EntryPoint]:
+        from importlib.metadata import entry_points
+
+        found = {(entry.name, entry.value): entry for entry in entry_points(group=self.kind.group)}
+        return [found[key] for key in sorted(found)]
+
+    def _unknown(self, name: object) -> PluginError:
+        known = self.names()
+        return PluginError(
+            f"unknown {self.kind.noun} {name!r}{suggestion(str(name), known)}; {self.kind.plural} {', '.join(known)}",
+            name=str(name),
+        )
+
+
+@cache
+def package_of_module(module: str) -> str:
+    """Returns the installed package that a module belongs to, with its version, or else the module.
+
+    >>> package_of_module("numpy.linalg").split()[0]
+    'numpy'
+    >>> package_of_module("my_experiment")
+    'module my_experiment'
+    """
+    from importlib.metadata import packages_distributions, version
+
+    packages = packages_distributions().get(_top_level(module)) or []
+    return f"{packages[0]} {version(packages[0])}" if packages else f"module {module}"
+
+
+@contextmanager
+def naming_packages(packages: Mapping[str, str] | None) -> Iterator[None]:
+    """Adds to an error about a plug-in which package it came from, as a file recorded it."""
+    try:
+        yield
+    except PluginError as error:
+        package = packages.get(error.name) if isinstance(packages, Mapping) else None
+        if not isinstance(package, str):  # a file may hold anything
+            raise
+        advice = "make it importable" if package.startswith("module ") else "install that package"
+        raise PluginError(
+            f"{error}. It was made with {error.name!r} of {printable(package)}: {advice}",
+            name=error.name,
+            argument=error.argument,
+        ) from error
+
+
+def packages_of(found: Iterable[tuple[Registry[Any], str]]) -> dict[str, str]:
+    """Returns the package of each name that is not built in."""
+    packages = {name: registry.package_of(name) for registry, name in found}
+    return {name: package for name, package in packages.items() if package is not None}
+
+
+def _top_level(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _resolve(name: str, module_of: Callable[[str], Any]) -> Any:
+    module, _, path = name.partition(":")
+    value = module_of(module)
+    for attribute in path.split("."):
+        value = getattr(value, attribute)
+    return value
+
+
+def _package_of_entry(entry: EntryPoint) -> str:
+    return package_of_module(entry.module) if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
