@@ -1,0 +1,206 @@
+"""Comparisons of stored runs: measured, printed, and written to files."""
+
+from __future__ import annotations
+
+import json as json_module
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from turnout.analysis.comparison import common_length, first_rounds
+from turnout.analysis.statistics import UNIT_RANGE, format_interval
+from turnout.analysis.tracked import turns_behind
+from turnout.cli.options import print_json
+from turnout.cli.simulation.judging import JudgedPromise, status_cell
+from turnout.cli.simulation.measuring import Comparison, Contender, measure
+from turnout.cli.simulation.slots import NOTE as SLOT_NOTE
+from turnout.cli.simulation.slots import promised_phrase
+from turnout.experiments.comparison_figures import accuracy_table, behind_table, draw_accuracy, draw_behind
+from turnout.experiments.framework.drawing import save
+from turnout.experiments.framework.reproduce import as_csv, write_text
+from turnout.experiments.paper.comparison import draw_overview, overview_tables
+from turnout.experiments.paper.learning_curves import LearningCurve
+from turnout.kernel.certificate import Tolerance
+from turnout.kernel.guarantee import Guarantee
+from turnout.store import RoundColumns, RunStore
+
+NOTE = (
+    "largest shortfall: promised turns minus turns, of any client after any round. status: at the worst moment; kept "
+    "is less than one turn behind, broken is beyond the tolerance."
+)
+ANY = (-math.inf, math.inf)
+LEFT = ("policy", "status")
+
+
+class ContenderRuns(NamedTuple):
+    """A policy, its runs in a store (one per seed), and the tolerance by which it is judged."""
+
+    contender: Contender
+    runs: Sequence[int]
+    tolerance: Tolerance
+
+
+class Output(NamedTuple):
+    """Where a comparison goes: to standard output as a table or as JSON, to a CSV file, and to a folder."""
+
+    json: bool
+    csv: Path | None
+    folder: Path | None
+
+
+def show_comparison(
+    store: RunStore,
+    contenders: Sequence[ContenderRuns],
+    reference: int,
+    promise: JudgedPromise,
+    target: float | None,
+    output: Output,
+) -> None:
+    """Measures stored runs over the rounds that all of them have, prints the result, and writes it to files.
+
+    Args:
+        store: The store of the runs.
+        contenders: The policies and their runs.
+        reference: The index of the policy with which the others are compared, seed by seed.
+        promise: The promise by which all are judged.
+        target: The accuracy whose time is measured, or None.
+        output: Where the result goes.
+    """
+    lengths = [store.info(run).rounds for _, runs, _ in contenders for run in runs]
+    rounds = common_length(lengths)
+
+    def runs_of(entry: ContenderRuns) -> list[RoundColumns]:
+        return [first_rounds(store.columns(run), rounds) for run in entry.runs]
+
+    comparison = Comparison(
+        measured=[measure(entry.contender, runs_of(entry), promise, entry.tolerance, target) for entry in contenders],
+        reference=reference,
+        promise=promise,
+        rounds=rounds,
+        lengths=(min(lengths), max(lengths)),
+        target=target,
+        concurrency=contenders[0].contender.plan.get("concurrency"),
+    )
+    if output.csv is not None:
+        write_text(output.csv, comparison.seeds_table().to_csv())
+    if output.folder is not None:
+        runs = {entry.contender.name: runs_of(entry) for entry in contenders}
+        write_comparison(comparison, runs, output.folder)
+    if output.json:
+        print_json(comparison.as_dict())
+        return
+    print_comparison(comparison)
+    for written in (output.csv, output.folder):
+        if written is not None:
+            Console(highlight=False, soft_wrap=True).print(f"Written: {written}", markup=False)
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """Prints the table of a comparison, and what its columns mean."""
+    Console().print(_table(comparison, comparison.as_dict()["policies"]))
+    console = Console(highlight=False)
+    if (note := comparison.note()) is not None:
+        console.print(f"[yellow]{note}[/]")
+    if comparison.concurrency is None:
+        console.print(f"{NOTE} Both in the worst of the seeds.")
+    else:
+        console.print(f"{SLOT_NOTE} Shortfall and status: in the worst of the seeds.")
+
+
+def write_comparison(comparison: Comparison, runs: dict[str, list[RoundColumns]], folder: Path) -> None:
+    """Writes the data of a comparison as CSV, JSON and Markdown, and its figures as SVG and PNG.
+
+    Args:
+        comparison: The comparison.
+        runs: The compared rounds of each contender, one run per seed.
+        folder: The folder, which is created.
+    """
+    data = comparison.as_dict()
+    text = json_module.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    write_text(folder / "comparison.json", text)
+    write_text(folder / "comparison.csv", comparison.policies_table().to_csv())
+    write_text(folder / "seeds.csv", comparison.seeds_table().to_csv())
+    write_text(folder / "comparison.md", _markdown(comparison, data["policies"]))
+    names = list(runs)
+    if comparison.concurrency is None:
+        times, shares = overview_tables(runs)
+        write_text(folder / "training-time.csv", as_csv(times))
+        write_text(folder / "shares.csv", as_csv(shares))
+        save(draw_overview(names, times, shares, comparison.promise.number), folder, "overview")
+    promise = comparison.promise
+    guarantee = Guarantee(promise.number, accrual=promise.accrual, paid=promise.paid, allow_infeasible=True)
+    behind = behind_table({name: [turns_behind(columns, guarantee) for columns in runs[name]] for name in names})
+    write_text(folder / "behind.csv", as_csv(behind))
+    tolerances = {measured.contender.name: measured.tolerance for measured in comparison.measured}
+    save(draw_behind(behind, tolerances, "round" if comparison.concurrency is None else "decision"), folder, "behind")
+    if comparison.trains:
+        accuracies = accuracy_table({name: [LearningCurve.of(columns) for columns in runs[name]] for name in names})
+        write_text(folder / "accuracy.csv", as_csv(accuracies))
+        save(draw_accuracy(names, accuracies, comparison.target), folder, "accuracy")
+
+
+def _title(comparison: Comparison) -> str:
+    seeds = f"{comparison.seeds} seed{'s' if comparison.seeds > 1 else ''}, mean ± 95 % confidence"
+    if comparison.concurrency is None:
+        return f"{comparison.rounds} rounds, {seeds}; {comparison.promise}"
+    return (
+        f"{comparison.rounds:,} turns, {comparison.concurrency} slots, {seeds}; {promised_phrase(comparison.promise)}"
+    )
+
+
+def _headings(comparison: Comparison) -> list[str]:
+    if comparison.concurrency is None:
+        speed = ["mean round, s", f"% saved against {comparison.baseline}"]
+        fairness = [f"least share {comparison.measured[0].share_of}", "largest shortfall, turns"]
+    else:
+        speed = ["updates/s", f"× {comparison.baseline}", "staleness"]
+        fairness = ["least share", "shortfall"]
+    training = ["final accuracy"] if comparison.trains else []
+    if comparison.target is not None:
+        training.append(f"min to {comparison.target:g}")
+    return ["policy", *speed, *training, *fairness, "status", "Jain"]
+
+
+def _cells(comparison: Comparison, row: dict[str, Any]) -> list[str]:
+    if comparison.concurrency is None:
+        cells = [row["policy"], _cell(row["mean_round"], 2), _cell(row["time_saved"], 1, 100)]
+    else:
+        cells = [row["policy"], _cell(row["updates_per_second"], 3), _cell(row["speedup"], 2)]
+        cells.append(_cell(row["mean_staleness"], 1))
+    if comparison.trains:
+        cells.append(_cell(row["final_accuracy"], 3, limits=UNIT_RANGE))
+    if comparison.target is not None:
+        never = row["never_reached_target"]
+        text = _cell(row["minutes_to_target"], 1)
+        cells.append(f"≥ {text} ({never} never)" if never else text)
+    cells.append(_cell(row["least_share"], 3 if comparison.concurrency is None else 4, limits=UNIT_RANGE))
+    status = status_cell(row["status"], row["tolerance"])
+    return [*cells, f"{row['largest_shortfall']:.2f}", status, _cell(row["jain"], 3, limits=UNIT_RANGE)]
+
+
+def _table(comparison: Comparison, rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(title=_title(comparison))
+    for heading in _headings(comparison):
+        table.add_column(heading, justify="left" if heading in LEFT else "right")
+    for row in rows:
+        table.add_row(*_cells(comparison, row))
+    return table
+
+
+def _markdown(comparison: Comparison, rows: Sequence[dict[str, Any]]) -> str:
+    headings = _headings(comparison)
+    lines = [f"{_title(comparison)}.", ""]
+    if (note := comparison.note()) is not None:
+        lines += [note, ""]
+    lines += [f"| {' | '.join(headings)} |", f"|{'|'.join('---' if name in LEFT else '---:' for name in headings)}|"]
+    lines += [f"| {' | '.join(cell.replace('|', '/') for cell in _cells(comparison, row))} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(interval: dict[str, Any], digits: int, scale: float = 1.0, *, limits: tuple[float, float] = ANY) -> str:
+    mean, half_width = (math.nan if value is None else value * scale for value in interval.values())
+    return format_interval(mean, half_width, digits, limits=limits)
