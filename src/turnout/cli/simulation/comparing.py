@@ -6,7 +6,7 @@ import json as json_module
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -28,10 +28,6 @@ from turnout.kernel.certificate import Tolerance
 from turnout.kernel.guarantee import Guarantee
 from turnout.store import RoundColumns, RunStore
 
-NOTE = (
-    "largest shortfall: promised turns minus turns, of any client after any round. status: at the worst moment; kept "
-    "is less than one turn behind, broken is beyond the tolerance."
-)
 ANY = (-math.inf, math.inf)
 LEFT = ("policy", "status")
 
@@ -105,10 +101,7 @@ def print_comparison(comparison: Comparison) -> None:
     console = Console(highlight=False)
     if (note := comparison.note()) is not None:
         console.print(f"[yellow]{note}[/]")
-    if comparison.concurrency is None:
-        console.print(f"{NOTE} Both in the worst of the seeds.")
-    else:
-        console.print(f"{SLOT_NOTE} Shortfall and status: in the worst of the seeds.")
+    console.print(_explanation(comparison), markup=False)
 
 
 def write_comparison(comparison: Comparison, runs: dict[str, list[RoundColumns]], folder: Path) -> None:
@@ -154,15 +147,33 @@ def _title(comparison: Comparison) -> str:
 
 def _headings(comparison: Comparison) -> list[str]:
     if comparison.concurrency is None:
-        speed = ["mean round, s", f"% saved against {comparison.baseline}"]
-        fairness = [f"least share {comparison.measured[0].share_of}", "largest shortfall, turns"]
+        speed = ["mean round, s", "saved, %"]
     else:
         speed = ["updates/s", f"× {comparison.baseline}", "staleness"]
-        fairness = ["least share", "shortfall"]
-    training = ["final accuracy"] if comparison.trains else []
+    training = ["accuracy"] if comparison.trains else []
     if comparison.target is not None:
         training.append(f"min to {comparison.target:g}")
-    return ["policy", *speed, *training, *fairness, "status", "Jain"]
+    return ["policy", *speed, *training, "least share", "shortfall", "status", *([] if training else ["Jain"])]
+
+
+def _explanation(comparison: Comparison) -> str:
+    """Returns what the columns mean."""
+    training = ""
+    if comparison.trains:
+        training = "accuracy: mean over the last tenth of a run. "
+    if comparison.target is not None:
+        training += (
+            f"min to {comparison.target:g}: simulated minutes until the accuracy is reached; a run that never does "
+            "counts with its whole duration. "
+        )
+    if comparison.concurrency is not None:
+        return f"{training}{SLOT_NOTE} Shortfall and status: in the worst of the seeds."
+    return (
+        f"saved: time of all rounds against {comparison.baseline}, seed by seed. {training}least share: turns of the "
+        f"client with the fewest, as a share {comparison.measured[0].share_of}. shortfall: promised turns minus turns, "
+        "the largest of any client after any round. status: at the worst moment; kept is less than one turn behind, "
+        "broken is beyond the tolerance. Shortfall and status: in the worst of the seeds."
+    )
 
 
 def _cells(comparison: Comparison, row: dict[str, Any]) -> list[str]:
@@ -178,14 +189,16 @@ def _cells(comparison: Comparison, row: dict[str, Any]) -> list[str]:
         text = _cell(row["minutes_to_target"], 1)
         cells.append(f"≥ {text} ({never} never)" if never else text)
     cells.append(_cell(row["least_share"], 3 if comparison.concurrency is None else 4, limits=UNIT_RANGE))
-    status = status_cell(row["status"], row["tolerance"])
-    return [*cells, f"{row['largest_shortfall']:.2f}", status, _cell(row["jain"], 3, limits=UNIT_RANGE)]
+    cells += [f"{row['largest_shortfall']:.2f}", status_cell(row["status"], row["tolerance"])]
+    return cells if comparison.trains else [*cells, _cell(row["jain"], 3, limits=UNIT_RANGE)]
 
 
 def _table(comparison: Comparison, rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(title=_title(comparison))
     for heading in _headings(comparison):
-        table.add_column(heading, justify="left" if heading in LEFT else "right")
+        least = max(map(len, heading.split()))
+        justify: Literal["left", "right"] = "left" if heading in LEFT else "right"
+        table.add_column(heading, justify=justify, min_width=least, no_wrap=heading == "policy")
     for row in rows:
         table.add_row(*_cells(comparison, row))
     return table

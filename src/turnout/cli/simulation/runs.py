@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -16,11 +16,14 @@ from rich.table import Table
 from turnout.analysis.metrics import prediction_error, summarise
 from turnout.cli.options import JsonOption, print_json
 from turnout.cli.simulation.judging import PAPER_PROMISE, JudgedPromise
+from turnout.cli.simulation.tracking import TrackOption, Tracks
+from turnout.errors import SettingError
 from turnout.experiments.framework.reproduce import write_text
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.rounds import RoundRecord
 from turnout.policies.registry import guarantee_of
 from turnout.store import RoundColumns, RunInfo, RunStore
+from turnout.store.tables import as_kind, build_table
 
 runs = typer.Typer(no_args_is_help=True, help="List, show, export and delete the runs of a store.")
 
@@ -29,10 +32,20 @@ RunArgument = Annotated[int, typer.Argument(help="Number of the run, as `turnout
 
 
 class Format(StrEnum):
-    """File formats for rounds."""
+    """File formats for tables."""
 
     csv = "csv"
     jsonl = "jsonl"
+    parquet = "parquet"
+
+
+class TableName(StrEnum):
+    """Tables of runs."""
+
+    runs = "runs"
+    rounds = "rounds"
+    clients = "clients"
+    turns = "turns"
 
 
 @runs.command("list")
@@ -87,24 +100,77 @@ def show(store: StoreArgument, run: RunArgument, json: JsonOption = False) -> No
 @runs.command()
 def export(
     store: StoreArgument,
-    run: RunArgument,
+    chosen: Annotated[
+        list[int] | None, typer.Argument(metavar="[RUN]...", help="Numbers of runs; by default all runs of the store.")
+    ] = None,
+    table: Annotated[
+        TableName | None,
+        typer.Option(
+            help="What a row is: a run, a round, a client or a turn (a selected client of a round), with the settings "
+            "of the run as columns. By default rounds."
+        ),
+    ] = None,
     as_: Annotated[
-        Format, typer.Option("--format", help="One line per selected client (csv) or per round (jsonl).")
-    ] = Format.csv,
+        Format | None,
+        typer.Option("--format", help="By default that of the file's suffix, or csv. parquet needs pyarrow."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; by default standard output.")] = None,
+    track: TrackOption = None,
 ) -> None:
-    """Write every round of a run as CSV or JSON lines (times in seconds).
+    """Write runs as one tidy table (times in seconds), or send them to a tracker.
 
-    Example: turnout runs export results/runs.turnout 3 --format jsonl --out rounds.jsonl
+    For one run without --table, csv has one line per selected client and jsonl one line per round, without settings.
+
+    Example: turnout runs export results/runs.turnout --table rounds --out rounds.parquet
     """
+    form = as_ or _format_of(out)
+    if form is Format.parquet and out is None:
+        raise SettingError("--format parquet needs --out: it is not text")
     with RunStore(store, read_only=True) as opened:
-        opened.info(run)
-        lines = _csv(opened.records(run)) if as_ is Format.csv else _jsonl(opened.records(run))
-        text = "".join(f"{line}\n" for line in lines)
+        infos = [opened.info(run) for run in chosen] if chosen else opened.runs()
+        if track:
+            _track(opened, infos, track)
+            if out is None and table is None and as_ is None:
+                return
+        if len(chosen or ()) == 1 and table is None and form is not Format.parquet:
+            records = opened.records(infos[0].id)
+            _write(out, "".join(f"{line}\n" for line in (_csv if form is Format.csv else _jsonl)(records)))
+            return
+        kind = as_kind(table or "rounds")
+        found = build_table(kind, ((info, opened.columns(info.id)) for info in infos), _promise_figures)
+    if form is Format.parquet:
+        assert out is not None, "refused above"
+        found.write_parquet(out)
+    else:
+        _write(out, found.to_csv() if form is Format.csv else found.to_jsonl())
+
+
+def _format_of(out: Path | None) -> Format:
+    suffix = "" if out is None else out.suffix.removeprefix(".")
+    return Format(suffix) if suffix in list(Format) else Format.csv
+
+
+def _write(out: Path | None, text: str) -> None:
     if out is None:
         typer.echo(text, nl=False)
     else:
         write_text(out, text)
+
+
+def _track(store: RunStore, infos: Sequence[RunInfo], specifications: Sequence[str]) -> None:
+    tracks = Tracks(specifications)
+    for info in infos:
+        tracks.record(store, info)
+    tracks.warn()
+    typer.echo(f"tracked {len(infos)} run{'s' if len(infos) != 1 else ''}", err=True)
+
+
+def _promise_figures(info: RunInfo, columns: RoundColumns) -> dict[str, Any]:
+    """Returns how a run kept its promise, or the paper's if it has none, for a table of runs."""
+    guarantee = guarantee_of(str(info.plan.get("policy")), info.clients, info.plan.get("settings") or {})
+    summary = _summary(columns, guarantee)
+    names = ("least_share", "share_of", "largest_shortfall", "shortfall_at_end", "jain", "tolerance", "status")
+    return {name: summary[name] for name in names if name in summary}
 
 
 @runs.command()

@@ -31,7 +31,7 @@ from turnout.cli.options import (
     progress_bar,
     read_config,
 )
-from turnout.cli.simulation.comparing import NOTE, ContenderRuns, Output, show_comparison
+from turnout.cli.simulation.comparing import ContenderRuns, Output, show_comparison
 from turnout.cli.simulation.judging import (
     Judged,
     PromiseOption,
@@ -50,7 +50,7 @@ from turnout.experiments.framework.drawing import save_as
 from turnout.experiments.leaderboard.slots import SLOT_SUITES
 from turnout.experiments.leaderboard.suites import SUITES
 from turnout.experiments.paper.comparison import draw_overview, overview_tables
-from turnout.simulator.plans import RunPlan
+from turnout.simulator.plans import OUR_WORLDS, RunPlan
 from turnout.simulator.sweep import missing_plans, play_into, sweep
 from turnout.simulator.tracked import track_records
 from turnout.store import RoundColumns, RunStore
@@ -69,6 +69,10 @@ CsvOption = Annotated[
 ]
 SIMULATED = ("fair-pace", "random")
 COMPARED = ("fair-pace", "rbcsf", "random", "fedcs")
+NOTE = (
+    "largest shortfall: promised turns minus turns, of any client after any round. status: at the worst moment; kept "
+    "is less than one turn behind, broken is beyond the tolerance."
+)
 
 
 def simulate(
@@ -191,6 +195,10 @@ def compare(
     _reject_options("a comparison without --suite", only_suites)
     usual = COMPARED if concurrency is None else SIMULATED
     plans = contenders(policies, config, settings, world, rounds, usual, concurrency)
+    if target is not None and plans[0].world in OUR_WORLDS:
+        raise SettingError(
+            f"--target needs a world that trains, such as --world name=training: {plans[0].world} trains no model"
+        )
     count = seeds or (read_config(config).get("seeds", 10) if config is not None else 10)
     built = [plan.start().policy for plan in plans]  # reports invalid settings before the first run
     names = [plan.name for plan in plans]
