@@ -160,6 +160,56 @@ def test_runs_of_different_lengths_are_compared_over_the_rounds_that_all_have() 
         common_length([3, 0])
 
 
+def test_stored_runs_are_compared_over_the_rounds_and_seeds_that_all_policies_have(tmp_path: Path) -> None:
+    store = tmp_path / "runs.turnout"
+    played = ("--store", store, "--workers", "1", "--json")
+    whole = json.loads(run("compare", "fair-pace", "random", "--rounds", "20", "--seeds", "2", *played))
+    assert json.loads(run("runs", "compare", store, "--json")) == whole
+    run("compare", "rbcsf", "--rounds", "30", "--seeds", "3", *played)
+    done = in_process.run("runs", "compare", store, "--json")
+    assert done.stderr == "1 run is left out: only seeds that all policies have are compared, 0, 1\n"
+    compared = json.loads(done.stdout)
+    assert (compared["rounds"], compared["lengths"], compared["seeds"]) == (20, [20, 30], 2)
+    assert compared["policies"][:2] == whole["policies"]
+    short = [summarise(play_plan(RunPlan("rbcsf", 20, seed)), guaranteed_rate=0.15) for seed in range(2)]
+    assert [seed["total_time"] for seed in compared["policies"][2]["per_seed"]] == [one.total_time for one in short]
+    shown = run("runs", "compare", store, "1", "3", "5", "--baseline", "rbcsf", "--out", tmp_path / "out")
+    assert "The runs have 20 to 30 rounds: only the first 20 of each are compared." in shown
+    assert "against rbcsf" in shown
+    assert "20 to 30 rounds" in (tmp_path / "out" / "comparison.md").read_text()
+
+
+def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+    store = tmp_path / "runs.turnout"
+    run("simulate", "random", "--rounds", "10", "--save", store)
+    run("simulate", "random", "--rounds", "12", "--save", store)
+    assert "run 1 and run 2 are of the same policy and seed" in error_of("runs", "compare", store)
+    run("simulate", "fair-pace", "--rounds", "10", "--seed", "3", "--save", store)
+    assert "these policies have no seed in common" in error_of("runs", "compare", store, "1", "3")
+    run("simulate", "fair-pace", "--rounds", "10", "--world", "clients=50", "--save", store)
+    assert "these runs belong to different worlds" in error_of("runs", "compare", store, "1", "4")
+    assert "needs runs that measure accuracy" in error_of("runs", "compare", store, "1", "--target", "0.5")
+
+
+def test_a_stored_run_without_rounds_is_judged_by_the_rate_that_it_was_played_with(tmp_path: Path) -> None:
+    store = tmp_path / "runs.turnout"
+    arguments = ("fair-pace", "--concurrency", "4", "--rounds", "60")
+    (played,) = json.loads(run("simulate", *arguments, "--save", store, "--json"))
+    (row,) = csv.DictReader(io.StringIO(run("runs", "export", store, "--table", "runs")))
+    assert float(row["largest_shortfall"]) == played["largest_shortfall"]
+    compared = json.loads(run("runs", "compare", store, "--json"))
+    assert compared["guaranteed_rate"] == pytest.approx(3 / 160)
+    assert compared["policies"][0]["largest_shortfall"] == played["largest_shortfall"]
+    assert compared["policies"][0]["jain"]["half_width"] is None
+
+
+def test_a_narrow_terminal_cuts_no_column(trained: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = trained
+    shown = in_process.run("runs", "compare", folder / "runs.turnout", "--target", "0.5", COLUMNS="80").stdout
+    assert "status" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 def test_a_target_needs_a_world_that_trains() -> None:
     assert "--target needs a world that trains" in error_of("compare", "--target", "0.9")
     assert "--csv cannot be used with --suite" in error_of("compare", "--suite", "numerical", "--csv", "x.csv")

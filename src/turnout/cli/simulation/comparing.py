@@ -6,8 +6,10 @@ import json as json_module
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -19,6 +21,7 @@ from turnout.cli.simulation.judging import JudgedPromise, status_cell
 from turnout.cli.simulation.measuring import Comparison, Contender, measure
 from turnout.cli.simulation.slots import NOTE as SLOT_NOTE
 from turnout.cli.simulation.slots import promised_phrase
+from turnout.errors import SettingError, suggestion
 from turnout.experiments.comparison_figures import accuracy_table, behind_table, draw_accuracy, draw_behind
 from turnout.experiments.framework.drawing import save
 from turnout.experiments.framework.reproduce import as_csv, write_text
@@ -28,8 +31,17 @@ from turnout.kernel.certificate import Tolerance
 from turnout.kernel.guarantee import Guarantee
 from turnout.store import RoundColumns, RunStore
 
+TargetOption = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="Accuracy, such as 0.9: the time to reach it is compared, in a world that trains."),
+]
+CsvOption = Annotated[
+    Path | None, typer.Option("--csv", help="CSV file for one row per policy and seed, with all settings.")
+]
 ANY = (-math.inf, math.inf)
 LEFT = ("policy", "status")
+#: A narrower terminal has no room for lines between the columns.
+WIDE = 100
 
 
 class ContenderRuns(NamedTuple):
@@ -46,6 +58,15 @@ class Output(NamedTuple):
     json: bool
     csv: Path | None
     folder: Path | None
+
+
+def baseline_index(names: Sequence[str], baseline: str | None) -> int:
+    """Returns the index of the policy to compare with: by default random, or the first."""
+    if baseline is not None and baseline not in names:
+        raise SettingError(
+            f"there is no {baseline!r} to compare with{suggestion(baseline, names)}; there are {', '.join(names)}"
+        )
+    return names.index(baseline or ("random" if "random" in names else names[0]))
 
 
 def show_comparison(
@@ -97,8 +118,8 @@ def show_comparison(
 
 def print_comparison(comparison: Comparison) -> None:
     """Prints the table of a comparison, and what its columns mean."""
-    Console().print(_table(comparison, comparison.as_dict()["policies"]))
     console = Console(highlight=False)
+    console.print(_table(comparison, comparison.as_dict()["policies"], console.width))
     if (note := comparison.note()) is not None:
         console.print(f"[yellow]{note}[/]")
     console.print(_explanation(comparison), markup=False)
@@ -193,8 +214,8 @@ def _cells(comparison: Comparison, row: dict[str, Any]) -> list[str]:
     return cells if comparison.trains else [*cells, _cell(row["jain"], 3, limits=UNIT_RANGE)]
 
 
-def _table(comparison: Comparison, rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table(title=_title(comparison))
+def _table(comparison: Comparison, rows: Sequence[dict[str, Any]], width: int) -> Table:
+    table = Table(title=_title(comparison), box=box.HEAVY_HEAD if width >= WIDE else box.SIMPLE_HEAD)
     for heading in _headings(comparison):
         least = max(map(len, heading.split()))
         justify: Literal["left", "right"] = "left" if heading in LEFT else "right"

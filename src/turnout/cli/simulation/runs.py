@@ -15,13 +15,21 @@ from rich.table import Table
 
 from turnout.analysis.metrics import prediction_error, summarise
 from turnout.cli.options import JsonOption, print_json
-from turnout.cli.simulation.judging import PAPER_PROMISE, JudgedPromise
+from turnout.cli.simulation.comparing import CsvOption, Output, TargetOption, baseline_index, show_comparison
+from turnout.cli.simulation.grouping import group_runs
+from turnout.cli.simulation.judging import (
+    PAPER_PROMISE,
+    JudgedPromise,
+    PromiseOption,
+    ToleranceOption,
+    first_promise,
+    guarantee_of_run,
+)
 from turnout.cli.simulation.tracking import TrackOption, Tracks
 from turnout.errors import SettingError
 from turnout.experiments.framework.reproduce import write_text
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.rounds import RoundRecord
-from turnout.policies.registry import guarantee_of
 from turnout.store import RoundColumns, RunInfo, RunStore
 from turnout.store.tables import as_kind, build_table
 
@@ -83,8 +91,7 @@ def show(store: StoreArgument, run: RunArgument, json: JsonOption = False) -> No
     with RunStore(store, read_only=True) as opened:
         info = opened.info(run)
         columns = opened.columns(run)
-    guarantee = guarantee_of(str(info.plan.get("policy")), info.clients, info.plan.get("settings") or {})
-    shown = {**_as_dict(info), "summary": _summary(columns, guarantee) if info.rounds else {}}
+    shown = {**_as_dict(info), "summary": _summary(columns, guarantee_of_run(info)) if info.rounds else {}}
     if info.rounds and columns.contexts.shape[1]:
         shown["summary"]["prediction_error"] = prediction_error(columns).overall
     if json:
@@ -145,6 +152,37 @@ def export(
         _write(out, found.to_csv() if form is Format.csv else found.to_jsonl())
 
 
+@runs.command()
+def compare(
+    store: StoreArgument,
+    chosen: Annotated[
+        list[int] | None, typer.Argument(metavar="[RUN]...", help="Numbers of runs; by default all runs of the store.")
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Policy to compare with; by default random, or the first.")
+    ] = None,
+    promise: PromiseOption = None,
+    tolerance: ToleranceOption = None,
+    target: TargetOption = None,
+    csv: CsvOption = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for figures, data and table.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Compare runs that a store holds, without playing any; runs that differ only in their seed belong together.
+
+    Only rounds and seeds that all policies have are compared.
+
+    Example: turnout runs compare results/runs.turnout --out comparison
+    """
+    with RunStore(store, read_only=True) as opened:
+        infos = [opened.info(run) for run in chosen] if chosen else opened.runs()
+        entries = group_runs([info for info in infos if info.rounds], tolerance)
+        reference = baseline_index([entry.contender.name for entry in entries], baseline)
+        guarantees = [guarantee_of_run(opened.info(entry.runs[0])) for entry in entries]
+        judged_by = first_promise(guarantees, promise)
+        show_comparison(opened, entries, reference, judged_by, target, Output(json, csv, out))
+
+
 def _format_of(out: Path | None) -> Format:
     suffix = "" if out is None else out.suffix.removeprefix(".")
     return Format(suffix) if suffix in list(Format) else Format.csv
@@ -167,8 +205,7 @@ def _track(store: RunStore, infos: Sequence[RunInfo], specifications: Sequence[s
 
 def _promise_figures(info: RunInfo, columns: RoundColumns) -> dict[str, Any]:
     """Returns how a run kept its promise, or the paper's if it has none, for a table of runs."""
-    guarantee = guarantee_of(str(info.plan.get("policy")), info.clients, info.plan.get("settings") or {})
-    summary = _summary(columns, guarantee)
+    summary = _summary(columns, guarantee_of_run(info))
     names = ("least_share", "share_of", "largest_shortfall", "shortfall_at_end", "jain", "tolerance", "status")
     return {name: summary[name] for name in names if name in summary}
 

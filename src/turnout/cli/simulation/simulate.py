@@ -31,7 +31,14 @@ from turnout.cli.options import (
     progress_bar,
     read_config,
 )
-from turnout.cli.simulation.comparing import ContenderRuns, Output, show_comparison
+from turnout.cli.simulation.comparing import (
+    ContenderRuns,
+    CsvOption,
+    Output,
+    TargetOption,
+    baseline_index,
+    show_comparison,
+)
 from turnout.cli.simulation.judging import (
     Judged,
     PromiseOption,
@@ -59,13 +66,6 @@ SaveOption = Annotated[Path | None, typer.Option("--save", help="Store for the r
 StoreOption = Annotated[
     Path | None,
     typer.Option("--save", "--store", help="Store for the runs; runs that it holds are not repeated."),
-]
-TargetOption = Annotated[
-    float | None,
-    typer.Option(min=0, max=1, help="Accuracy, such as 0.9: the time to reach it is compared, in a world that trains."),
-]
-CsvOption = Annotated[
-    Path | None, typer.Option("--csv", help="CSV file for one row per policy and seed, with all settings.")
 ]
 SIMULATED = ("fair-pace", "random")
 COMPARED = ("fair-pace", "rbcsf", "random", "fedcs")
@@ -202,11 +202,7 @@ def compare(
     count = seeds or (read_config(config).get("seeds", 10) if config is not None else 10)
     built = [plan.start().policy for plan in plans]  # reports invalid settings before the first run
     names = [plan.name for plan in plans]
-    if baseline is not None and baseline not in names:
-        raise SettingError(
-            f"there is no {baseline!r} to compare with{suggestion(baseline, names)}; there are {', '.join(names)}"
-        )
-    reference = names.index(baseline or ("random" if "random" in names else names[0]))
+    reference = baseline_index(names, baseline)
     by_seed = [[replace(plan, seed=seed) for seed in range(count)] for plan in plans]
     judged_by = promise_of(built, promise)
     tolerances = [tolerance_of(policy, tolerance) for policy in built]

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from turnout.analysis.tracked import track_run
-from turnout.policies.registry import guarantee_of
+from turnout.cli.simulation.judging import guarantee_of_run
 from turnout.simulator.plans import RunPlan
 from turnout.store import RunInfo, RunStore
 from turnout.tracking import GuardedTracker, open_tracker
@@ -54,9 +54,8 @@ class Tracks:
         """Sends a stored run to all trackers."""
         plan = info.plan
         name = str(plan.get("label") or "") or (RunPlan.from_dict(plan).name if "policy" in plan else info.key)
-        guarantee = guarantee_of(str(plan.get("policy")), info.clients, plan.get("settings") or {})
         with self.open(f"{name}, seed {plan.get('seed', 0)}", plan) as trackers:
-            track_run(trackers, store.columns(info.id), guarantee)
+            track_run(trackers, store.columns(info.id), guarantee_of_run(info))
 
     def warn(self) -> None:
         """Says on standard error how many calls of trackers have failed."""
