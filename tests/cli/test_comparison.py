@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -204,9 +205,14 @@ def test_a_stored_run_without_rounds_is_judged_by_the_rate_that_it_was_played_wi
 
 
 def test_a_narrow_terminal_cuts_no_column(trained: tuple[Path, dict[str, Any]]) -> None:
-    folder, _ = trained
+    folder, compared = trained
     shown = in_process.run("runs", "compare", folder / "runs.turnout", "--target", "0.5", COLUMNS="80").stdout
-    assert "status" in shown
+    table = shown.partition("saved: time")[0]
+    assert "shortfall" in table
+    assert re.search(r"status *$", table, re.MULTILINE)
+    for row in compared["policies"]:
+        first = row["policy"].split()[0]
+        assert re.search(rf"^ *{first} .* {row['status']}( ≤ 2)? *$", table, re.MULTILINE)
     assert max(map(len, shown.splitlines())) <= 80
 
 

@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +104,7 @@ class RunTable:
             raise SettingError(f"a DataFrame needs pandas: pip install 'turnout[tables]' ({error})") from error
         return pd.DataFrame({name: self.column(name) for name in self.names})
 
-    def write_parquet(self, path: Path) -> None:
+    def write_parquet(self, path: str | os.PathLike[str]) -> None:
         """Writes a Parquet file; needs pyarrow."""
         try:
             import pyarrow as pa
@@ -111,7 +112,7 @@ class RunTable:
         except ImportError as error:
             raise SettingError(f"Parquet files need pyarrow: pip install 'turnout[tables]' ({error})") from error
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(pa.table({name: self.column(name) for name in self.names}), path)
         except OSError as error:
             raise SettingError(f"cannot write {path}: {error.strerror or error}") from error

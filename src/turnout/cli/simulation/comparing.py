@@ -6,7 +6,7 @@ import json as json_module
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich import box
@@ -40,7 +40,7 @@ CsvOption = Annotated[
 ]
 ANY = (-math.inf, math.inf)
 LEFT = ("policy", "status")
-#: A narrower terminal has no room for lines between the columns.
+#: A narrower terminal has no room for lines between the columns, and only for one number beside another.
 WIDE = 100
 
 
@@ -215,14 +215,26 @@ def _cells(comparison: Comparison, row: dict[str, Any]) -> list[str]:
 
 
 def _table(comparison: Comparison, rows: Sequence[dict[str, Any]], width: int) -> Table:
-    table = Table(title=_title(comparison), box=box.HEAVY_HEAD if width >= WIDE else box.SIMPLE_HEAD)
+    table = Table(title=_title(comparison))
+    is_narrow = width < WIDE
+    if is_narrow:
+        table.box, table.padding, table.pad_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False
     for heading in _headings(comparison):
-        least = max(map(len, heading.split()))
-        justify: Literal["left", "right"] = "left" if heading in LEFT else "right"
-        table.add_column(heading, justify=justify, min_width=least, no_wrap=heading == "policy")
+        shown = heading.replace(" ", "\n", 1) if is_narrow else heading
+        table.add_column(shown, justify="left" if heading in LEFT else "right", overflow="fold")
     for row in rows:
-        table.add_row(*_cells(comparison, row))
+        name, *cells = _cells(comparison, row)
+        table.add_row(name, *map(_in_lines, cells) if is_narrow else cells)
     return table
+
+
+def _in_lines(cell: str) -> str:
+    """Returns a cell with one number per line.
+
+    >>> _in_lines("0.107 (0.000 to 0.484)").split(chr(10))
+    ['0.107', '(0.000 to', '0.484)']
+    """
+    return cell.replace(" ± ", "\n± ").replace(" (", "\n(").replace(" to ", " to\n")
 
 
 def _markdown(comparison: Comparison, rows: Sequence[dict[str, Any]]) -> str:
