@@ -13,7 +13,7 @@ from turnout.kernel.arrays import FloatArray, IntArray, as_count, saved_value
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.lab.aliases import accepts_former_names
-from turnout.lab.learners.base import Cohort, Learner, TrainingResult
+from turnout.lab.learners.base import Cohort, Learner, OverlappingLearner, TrainingResult
 from turnout.lab.partition import Partition
 from turnout.policies.base import prefixed, subset
 from turnout.simulator.world import World
@@ -128,25 +128,51 @@ class TrainingWorld:
         return replace(report, losses=losses, metrics=metrics)
 
 
+class BegunRounds:
+    """One round in each of several worlds that share a learner, which may still be training."""
+
+    def __init__(
+        self, worlds: Sequence[TrainingWorld], offers: Sequence[RoundOffer], selections: Sequence[Selection]
+    ) -> None:
+        """Begins the rounds, and trains all their cohorts in one call.
+
+        Args:
+            worlds: The worlds, which share a learner.
+            offers: The offer of each world.
+            selections: What was selected from each offer.
+        """
+        self._worlds = worlds
+        self._started = [
+            world._start_round(offer, selection)
+            for world, offer, selection in zip(worlds, offers, selections, strict=True)
+        ]
+        self._evaluated = [
+            index
+            for index, (world, offer) in enumerate(zip(worlds, offers, strict=True))
+            if offer.round % world.federation.evaluate_every == 0
+        ]
+        learner, cohorts = worlds[0].federation.learner, [start.cohort for start in self._started]
+        self._begun = learner.begin(cohorts, self._evaluated) if isinstance(learner, OverlappingLearner) else None
+
+    def finish(self) -> list[RoundReport]:
+        """Waits for the end of training; returns the report of each world."""
+        learner = self._worlds[0].federation.learner
+        if self._begun is not None:
+            results, measured = self._begun.finish()
+        else:
+            results = learner.train([start.cohort for start in self._started])
+            measured = learner.evaluate([results[index].weights for index in self._evaluated])
+        for world, result in zip(self._worlds, results, strict=True):
+            world.weights = result.weights
+        accuracies = dict(zip(self._evaluated, measured, strict=True))
+        return [
+            world._complete_report(start.report, result, accuracies.get(index))
+            for index, (world, start, result) in enumerate(zip(self._worlds, self._started, results, strict=True))
+        ]
+
+
 def play_batched(
     worlds: Sequence[TrainingWorld], offers: Sequence[RoundOffer], selections: Sequence[Selection]
 ) -> list[RoundReport]:
     """Plays one round in each of several worlds that share a learner, and trains all their cohorts in one call."""
-    learner = worlds[0].federation.learner
-    started = [
-        world._start_round(offer, selection) for world, offer, selection in zip(worlds, offers, selections, strict=True)
-    ]
-    results = learner.train([start.cohort for start in started])
-    for world, result in zip(worlds, results, strict=True):
-        world.weights = result.weights
-    evaluated = [
-        index
-        for index, (world, offer) in enumerate(zip(worlds, offers, strict=True))
-        if offer.round % world.federation.evaluate_every == 0
-    ]
-    models = [worlds[index].weights for index in evaluated]
-    accuracies = dict(zip(evaluated, learner.evaluate(models), strict=True))
-    return [
-        world._complete_report(start.report, result, accuracies.get(index))
-        for index, (world, start, result) in enumerate(zip(worlds, started, results, strict=True))
-    ]
+    return BegunRounds(worlds, offers, selections).finish()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -114,6 +114,21 @@ class Learner(Protocol):
 
     def close(self) -> None:
         """Releases processes and memory; the learner can be used again afterwards."""
+
+
+class BegunTraining(Protocol):
+    """Training that a learner has begun, and that its device may still be doing."""
+
+    def finish(self) -> tuple[list[TrainingResult], list[float]]:
+        """Waits for the end; returns the results, and the accuracies of the models that were to be evaluated."""
+
+
+@runtime_checkable
+class OverlappingLearner(Protocol):
+    """A learner whose device trains while this process does something else."""
+
+    def begin(self, cohorts: Sequence[Cohort], evaluated: Sequence[int] = ()) -> BegunTraining:
+        """Begins to train all cohorts, and then to evaluate the averages of the cohorts with these indices."""
 
 
 def average_models(previous: FloatArray, models: FloatArray, losses: FloatArray, shares: FloatArray) -> TrainingResult:

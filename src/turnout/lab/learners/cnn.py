@@ -53,6 +53,7 @@ def descend(
     start: Sequence[Tensor],
     gradients: Sequence[Tensor],
     momenta: Sequence[Tensor],
+    copies: Sequence[Tensor] | None = None,
 ) -> None:
     """Takes one step of gradient descent, in place.
 
@@ -62,7 +63,16 @@ def descend(
         start: The parameters before local training, for the proximal term.
         gradients: The gradient of the loss by layer.
         momenta: The momentum buffers, which are updated; empty without momentum.
+        copies: The parameters in another type, which are updated too; None, or `layers` themselves, if there are none.
     """
+    if copies is layers:
+        copies = None
+    if copies is not None and layers[0].is_cuda and not training.momentum and not training.proximal_mu:
+        from turnout.lab.learners import gpu_kernels
+
+        for layer, gradient, copy in zip(layers, gradients, copies, strict=True):
+            gpu_kernels.descend(layer, gradient.contiguous(), copy, training.learning_rate, training.weight_decay)
+        return
     with torch.no_grad():
         for index, (layer, gradient) in enumerate(zip(layers, gradients, strict=True)):
             if training.weight_decay:
@@ -72,6 +82,8 @@ def descend(
             if training.momentum:
                 gradient = momenta[index].mul_(training.momentum).add_(gradient)
             layer.sub_(gradient, alpha=training.learning_rate)
+            if copies is not None:
+                copies[index].copy_(layer)
 
 
 class Patches(torch.autograd.Function):
