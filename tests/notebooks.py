@@ -45,7 +45,13 @@ def _cell(number: int, is_markdown: bool, lines: list[str]) -> dict[str, Any]:
     source = [f"{line}\n" for line in lines[:-1]] + lines[-1:]
     if is_markdown:
         return {"cell_type": "markdown", "id": f"cell-{number}", "metadata": {}, "source": source}
-    code = {"cell_type": "code", "execution_count": None, "id": f"cell-{number}", "metadata": {}, "outputs": []}
+    code: dict[str, Any] = {
+        "cell_type": "code",
+        "execution_count": None,
+        "id": f"cell-{number}",
+        "metadata": {},
+        "outputs": [],
+    }
     return {**code, "source": source}
 
 
