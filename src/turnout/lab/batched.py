@@ -39,8 +39,8 @@ def train_plans(
 ) -> list[int]:
     """Plays every plan of the world "training" that is missing from the store; returns the run ids in plan order.
 
-    Convolutional networks train in batches on `device`; small models, which NumPy trains, are distributed over
-    processes. Interrupted runs resume from their last snapshot.
+    Convolutional networks and models of your own train in batches on `device`; small models, which NumPy trains, are
+    distributed over processes. Interrupted runs resume from their last snapshot.
 
     Args:
         plans: The plans of the runs.
@@ -54,7 +54,7 @@ def train_plans(
         on_round: Called with the plan and the record of each round or turn; small models then run in this process.
     """
     requested = list(plans)
-    small = [plan for plan in requested if plan.world_settings.get("model", "mlp") == "mlp"]
+    small = [plan for plan in requested if _is_small(plan)]
     with LearnerCache(device, workers=workers) as cache:
         if small and not keep_models and on_round is None and device == "cpu":
             sweep(small, store, workers=workers, watch=None if watch is None else lambda plan: watch(plan.rounds))
@@ -69,6 +69,11 @@ def train_plans(
             if has_snapshots and not keep_models:
                 store.compact()
     return [run_id(store, plan) for plan in requested]
+
+
+def _is_small(plan: RunPlan) -> bool:
+    """Returns whether NumPy trains the model."""
+    return plan.world_settings.get("learner") is None and plan.world_settings.get("model", "mlp") == "mlp"
 
 
 class _Run:

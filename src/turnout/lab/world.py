@@ -25,13 +25,15 @@ class Federation:
     """A learner, and the partition of its training data over clients.
 
     `seed` determines the initial weights and the order of the batches. The test accuracy is measured in every
-    `evaluate_every`-th round. `holdings` is the former name of `partition`, still accepted as an argument.
+    `evaluate_every`-th round; `metric` is the name under which it is reported. `holdings` is the former name of
+    `partition`, still accepted as an argument.
     """
 
     learner: Learner
     partition: Partition
     seed: int = 0
     evaluate_every: int = 1
+    metric: str = "accuracy"
 
     def __post_init__(self) -> None:
         as_count("seed", self.seed, SettingError, least=0)
@@ -45,14 +47,17 @@ class Federation:
     def orders(self, clients: IntArray, round: int) -> IntArray:
         """Returns the items of each client, shuffled for every epoch: (clients, epochs, items).
 
-        The order depends on the seed, the client, the epoch and the round only.
+        Rows of clients with fewer items than others end with −1. The order depends on the seed, the client, the epoch
+        and the round only.
         """
         epochs = self.learner.training.epochs
-        orders = np.empty((len(clients), epochs, self.partition.items.shape[1]), dtype=np.int64)
+        orders = np.full((len(clients), epochs, self.partition.items.shape[1]), -1, dtype=np.int64)
         for index, client in enumerate(clients.tolist()):
+            held = self.partition.items[client]
+            held = held[held >= 0]
             for epoch in range(epochs):
                 rng = round_rng(self.seed, f"batches of {client}, epoch {epoch}", round)
-                orders[index, epoch] = rng.permutation(self.partition.items[client])
+                orders[index, epoch, : len(held)] = rng.permutation(held)
         return orders
 
 
@@ -117,12 +122,13 @@ class TrainingWorld:
         report = self.inner.play(offer, selection)
         arrived = report.clients[report.with_outcome("arrived")]
         orders = self.federation.orders(arrived, offer.round)
-        return _StartedRound(report, Cohort(self.weights, orders, np.full(len(arrived), float(orders.shape[2]))))
+        sizes = (orders[:, 0] >= 0).sum(axis=1)
+        return _StartedRound(report, Cohort(self.weights, orders, sizes.astype(np.float64)))
 
     def _complete_report(self, report: RoundReport, result: TrainingResult, accuracy: float | None) -> RoundReport:
         metrics = {**report.metrics, "diverged": float((~result.finite).sum())}
         if accuracy is not None:
-            metrics["accuracy"] = accuracy
+            metrics[self.federation.metric] = accuracy
         losses = np.full(len(report.clients), np.nan)
         losses[report.with_outcome("arrived")] = result.losses
         return replace(report, losses=losses, metrics=metrics)

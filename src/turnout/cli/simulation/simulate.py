@@ -14,7 +14,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from turnout.cli.completion import complete_policies, complete_suites
 from turnout.cli.interruption import resumable
+from turnout.cli.learners import play_all
 from turnout.cli.options import (
     ConcurrencyOption,
     ConfigOption,
@@ -24,6 +26,7 @@ from turnout.cli.options import (
     RoundsOption,
     SeedOption,
     SettingOption,
+    StoreOption,
     WorkersOption,
     WorldOption,
     contenders,
@@ -58,15 +61,10 @@ from turnout.experiments.leaderboard.slots import SLOT_SUITES
 from turnout.experiments.leaderboard.suites import SUITES
 from turnout.experiments.paper.comparison import draw_overview, overview_tables
 from turnout.simulator.plans import OUR_WORLDS, RunPlan
-from turnout.simulator.sweep import missing_plans, play_into, sweep
+from turnout.simulator.sweep import missing_plans, play_into
 from turnout.simulator.tracked import track_records
 from turnout.store import RoundColumns, RunStore
 
-SaveOption = Annotated[Path | None, typer.Option("--save", help="Store for the runs; an interrupted run continues.")]
-StoreOption = Annotated[
-    Path | None,
-    typer.Option("--save", "--store", help="Store for the runs; runs that it holds are not repeated."),
-]
 SIMULATED = ("fair-pace", "random")
 COMPARED = ("fair-pace", "rbcsf", "random", "fedcs")
 NOTE = (
@@ -85,7 +83,7 @@ def simulate(
     promise: PromiseOption = None,
     tolerance: ToleranceOption = None,
     concurrency: ConcurrencyOption = None,
-    save: SaveOption = None,
+    store: StoreOption = None,
     figure: Annotated[Path | None, typer.Option(help="File for a figure (.svg or .png).")] = None,
     track: TrackOption = None,
     json: JsonOption = False,
@@ -104,7 +102,8 @@ def simulate(
     judged_by = promise_of(built, promise)
     tolerances = [tolerance_of(policy, tolerance) for policy in built]
     tracks = Tracks(track)
-    runs = _simulate(plans, save, tracks)
+    with resumable(saved=store is not None):
+        runs = _simulate(plans, store, tracks)
     tracks.warn()
     judged = [judged_by.judge(columns, allowed) for columns, allowed in zip(runs, tolerances, strict=True)]
     if concurrency is not None:
@@ -126,7 +125,8 @@ def compare(
     suite: Annotated[
         str | None,
         typer.Option(
-            help=f"Leaderboard of all policies: {', '.join(SUITES)}; without rounds: {', '.join(SLOT_SUITES)}."
+            help=f"Leaderboard of all policies: {', '.join(SUITES)}; without rounds: {', '.join(SLOT_SUITES)}.",
+            autocompletion=complete_suites,
         ),
     ] = None,
     traces: Annotated[
@@ -141,7 +141,8 @@ def compare(
         int | None, typer.Option(min=2, help="Number of seeds; by default 10, or that of the suite.")
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="Policy to compare with; by default random, or the first.")
+        str | None,
+        typer.Option(help="Policy to compare with; by default random, or the first.", autocompletion=complete_policies),
     ] = None,
     promise: PromiseOption = None,
     tolerance: ToleranceOption = None,
@@ -152,7 +153,7 @@ def compare(
         Path | None,
         typer.Option(help="Folder for figures, data and table, and for the store of the runs unless --store is given."),
     ] = None,
-    save: StoreOption = None,
+    store: StoreOption = None,
     track: TrackOption = None,
     workers: WorkersOption = None,
     device: DeviceOption = "cpu",
@@ -180,7 +181,7 @@ def compare(
                 seeds=seeds,
                 turns=rounds,
                 out=out,
-                store=save,
+                store=store,
                 workers=workers,
                 device=device,
                 json=json,
@@ -188,7 +189,7 @@ def compare(
             return
         _reject_options(f"the suite {suite}", {"--device": None if device == "cpu" else device})
         show_leaderboard(
-            suite, traces=traces, seeds=seeds, rounds=rounds, out=out, store=save, workers=workers, json=json
+            suite, traces=traces, seeds=seeds, rounds=rounds, out=out, store=store, workers=workers, json=json
         )
         return
     only_suites = {"--traces": traces, "--device": None if device == "cpu" else device}
@@ -206,16 +207,16 @@ def compare(
     by_seed = [[replace(plan, seed=seed) for seed in range(count)] for plan in plans]
     judged_by = promise_of(built, promise)
     tolerances = [tolerance_of(policy, tolerance) for policy in built]
-    if save is None and out is not None:
+    if store is None and out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        save = out / "runs.turnout"
+        store = out / "runs.turnout"
     tracks = Tracks(track)
-    with _playing(by_seed, save, workers, tracks) as (store, runs):
+    with resumable(saved=store is not None), _playing(by_seed, store, workers, tracks) as (opened, runs):
         entries = [
             ContenderRuns(Contender(plan.name, plan.as_dict(), range(count)), ids, allowed)
             for plan, ids, allowed in zip(plans, runs, tolerances, strict=True)
         ]
-        show_comparison(store, entries, reference, judged_by, target, Output(json, csv, out))
+        show_comparison(opened, entries, reference, judged_by, target, Output(json, csv, out))
     tracks.warn()
 
 
@@ -225,11 +226,11 @@ def _reject_options(mode: str, options: Mapping[str, object]) -> None:
             raise SettingError(f"{name} cannot be used with {mode}: omit it")
 
 
-def _simulate(plans: Sequence[RunPlan], save: Path | None, tracks: Tracks) -> list[RoundColumns]:
-    if save is None:
+def _simulate(plans: Sequence[RunPlan], path: Path | None, tracks: Tracks) -> list[RoundColumns]:
+    if path is None:
         with progress_bar() as progress:
             return [_simulate_in_memory(plan, progress, tracks) for plan in plans]
-    with resumable(), RunStore(save) as store, progress_bar() as progress:
+    with RunStore(path) as store, progress_bar() as progress:
         task = progress.add_task("Simulating", total=sum(plan.rounds for plan in plans))
         runs = []
         for index, plan in enumerate(plans):
@@ -259,15 +260,13 @@ def _simulate_in_memory(plan: RunPlan, progress: Progress, tracks: Tracks) -> Ro
 
 @contextmanager
 def _playing(
-    by_seed: list[list[RunPlan]], save: Path | None, workers: int | None, tracks: Tracks
+    by_seed: list[list[RunPlan]], path: Path | None, workers: int | None, tracks: Tracks
 ) -> Iterator[tuple[RunStore, list[list[int]]]]:
     """Plays the runs that the store lacks, and yields the store and the runs of each policy."""
     with ExitStack() as open_until_done:
-        if save is None:
-            folder = open_until_done.enter_context(tempfile.TemporaryDirectory())
-        else:
-            open_until_done.enter_context(resumable())
-        store = open_until_done.enter_context(RunStore(save or Path(folder) / "runs.turnout"))
+        if path is None:
+            path = Path(open_until_done.enter_context(tempfile.TemporaryDirectory())) / "runs.turnout"
+        store = open_until_done.enter_context(RunStore(path))
         plans = [plan for plans_of_policy in by_seed for plan in plans_of_policy]
         missing = missing_plans(plans, store)
         played = {plan.key for plan in missing}
@@ -275,15 +274,12 @@ def _playing(
             if plan.key not in played and (info := store.find(plan.key)) is not None:
                 tracks.record(store, info)
 
+        def track(plan: RunPlan) -> None:
+            if tracks and (info := store.find(plan.key)) is not None:
+                tracks.record(store, info)
+
         with progress_bar() as progress:
-            task = progress.add_task("Simulating", total=len(missing))
-
-            def watch(plan: RunPlan) -> None:
-                progress.advance(task)
-                if tracks and (info := store.find(plan.key)) is not None:
-                    tracks.record(store, info)
-
-            runs = iter(sweep(plans, store, workers=workers, watch=watch))
+            runs = iter(play_all(plans, store, workers, progress, track))
         yield store, [[next(runs) for _ in plans_of_policy] for plans_of_policy in by_seed]
 
 

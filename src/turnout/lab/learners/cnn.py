@@ -54,6 +54,7 @@ def descend(
     gradients: Sequence[Tensor],
     momenta: Sequence[Tensor],
     copies: Sequence[Tensor] | None = None,
+    active: Tensor | None = None,
 ) -> None:
     """Takes one step of gradient descent, in place.
 
@@ -64,6 +65,7 @@ def descend(
         gradients: The gradient of the loss by layer.
         momenta: The momentum buffers, which are updated; empty without momentum.
         copies: The parameters in another type, which are updated too; None, or `layers` themselves, if there are none.
+        active: Which of the stacked models take the step; by default all.
     """
     if copies is layers:
         copies = None
@@ -81,6 +83,8 @@ def descend(
                 gradient = gradient.add(layer - start[index], alpha=training.proximal_mu)
             if training.momentum:
                 gradient = momenta[index].mul_(training.momentum).add_(gradient)
+            if active is not None:
+                gradient = torch.where(active.view(-1, *[1] * (layer.dim() - 1)), gradient, 0.0)
             layer.sub_(gradient, alpha=training.learning_rate)
             if copies is not None:
                 copies[index].copy_(layer)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.lab.datasets import Dataset
-from turnout.lab.learners.base import Cohort, Training, TrainingResult
+from turnout.lab.learners.base import Cohort, Training, TrainingResult, require_equal_sizes
 from turnout.lab.learners.cnn import descend, stacked_scores
 from turnout.lab.learners.devices import usable_device
 from turnout.lab.learners.networks import Network
@@ -93,6 +93,7 @@ class StackedLearner:
         previous = torch.stack([cohort.weights for cohort in cohorts])
         owner = np.repeat(np.arange(len(cohorts)), [len(cohort.orders) for cohort in cohorts])
         orders = np.concatenate([cohort.orders for cohort in cohorts])
+        require_equal_sizes(orders)
         shares = np.concatenate([cohort.shares for cohort in cohorts])
         weighted_sum = torch.zeros_like(previous)
         total_share = torch.zeros(len(cohorts), 1, dtype=self.weight_dtype, device=self.device)
