@@ -39,6 +39,7 @@ from turnout.scheduler.operation.fleet_warnings import FleetWarnings
 from turnout.scheduler.operation.metrics import SchedulerMetrics, metrics_of, writer_figures
 from turnout.scheduler.operation.notices import UNCLEAN_NOTICE, UNKNOWN_ELAPSED, notices_of
 from turnout.scheduler.operation.serving import Offered, SlotServer
+from turnout.scheduler.operation.tracking import track_fill, track_round
 from turnout.scheduler.operation.upkeep import (
     SNAPSHOT_EVERY,
     drop_some,
@@ -61,6 +62,7 @@ from turnout.scheduler.slots.state import SlotFleet
 from turnout.scheduler.slots.turns import GivenTurn, Wait
 from turnout.scheduler.slots.waiting import Waiting
 from turnout.scheduler.status import SchedulerStatus, status_of
+from turnout.tracking import GuardedTracker, Tracker, open_tracker
 
 log = get_log("turnout.scheduler")
 #: The longest pause between two steps of forgetting a client, in seconds.
@@ -85,6 +87,7 @@ class Scheduler:
         self._warnings = FleetWarnings(journal.path)
         self._refused = 0
         self._is_grouping = self._owes_snapshot = False
+        self._tracker: GuardedTracker | None = None
         self._last_server = (settings, features, SlotServer(journal, settings, features))
         self._reset_check_ins()
         if not journal.read_only:
@@ -101,6 +104,7 @@ class Scheduler:
         read_only: bool = False,
         takeover: bool = False,
         accept_older: bool = False,
+        tracker: str | Tracker | None = None,
         **options: Unpack[SchedulerOptions],
     ) -> Scheduler:
         """Opens the fleet at `path`, or creates one.
@@ -114,6 +118,7 @@ class Scheduler:
                 longer write. If that process was stopped inside a transaction, the error names the process to end.
             accept_older: Whether to continue with a file that has lost commits which were acknowledged, for example
                 a copy without its log. Without this, such a file is refused.
+            tracker: Receives the metrics of every round; see `track`.
             options: `policy`, `settings` (those of the policy), `deadline` and the other settings of a fleet, which
                 `SchedulerSettings` documents. An existing fleet keeps its settings: different ones are refused. `amend`
                 changes them.
@@ -136,7 +141,10 @@ class Scheduler:
             resolved = resolve_features(
                 stored["features"], features, path, read_only=read_only, amended_in=amended.get("features")
             )
-            return cls(journal, settings, resolved)
+            opened = cls(journal, settings, resolved)
+            if tracker is not None:
+                opened.track(tracker)
+            return opened
         except BaseException:
             journal.close()
             raise
@@ -493,7 +501,10 @@ class Scheduler:
                     self.snapshot()
                 except StoreError as error:  # the round is closed and recorded without it
                     log.warning("no snapshot was written: %s", error)
-            return RoundRecord(Selection(opened.round, opened.rows, dict(opened.reasons)), report)
+            record = RoundRecord(Selection(opened.round, opened.rows, dict(opened.reasons)), report)
+            if self._tracker is not None:
+                track_round(self._tracker, self._fleet, record)
+            return record
 
     # Turns without rounds
 
@@ -580,6 +591,8 @@ class Scheduler:
         )
         if filled.flights:
             self._warnings.after_round(self._fleet, self._settings)
+        if self._tracker is not None:
+            track_fill(self._tracker, self._fleet, filled)
         return filled
 
     @property
@@ -867,9 +880,45 @@ class Scheduler:
                     is_left = drop_some(changes, self._settings, self._fleet.round)
             self._journal.compact()
 
+    # Tracking
+
+    @property
+    def tracker(self) -> GuardedTracker | None:
+        """The tracker that receives the metrics of every round, and the number of its failures; None if there is none.
+
+        An error of the tracker does not stop the fleet.
+        """
+        return self._tracker
+
+    def track(self, tracker: str | Tracker | None) -> GuardedTracker | None:
+        """Logs the metrics of every round from now on to this tracker, and closes the former one.
+
+        A round is logged after it is in the file. The step is its number; without rounds, that of the newest decision.
+        The tracker is closed with the scheduler. Its `log` should return soon, because the next call waits for it.
+
+        Args:
+            tracker: A text such as "tensorboard:logs", or an object with `log(metrics, step)` and `close()`; None for
+                no tracker.
+
+        Raises:
+            SettingError: If there is no such tracker, or the fleet is open only for reading.
+        """
+        with self._mutex:
+            if tracker is not None and self._journal.read_only:
+                raise SettingError("a fleet that is only read closes no rounds: open it without read_only=True")
+            settings = {"fleet": str(self.path), **self._settings.to_dict()}
+            former, self._tracker = self._tracker, None
+            if former is not None:
+                former.close()
+            if tracker is not None:
+                self._tracker = open_tracker(tracker, run=self.path.stem, settings=settings)
+            return self._tracker
+
     def close(self) -> None:
-        """Closes the file; everything recorded is in it already."""
+        """Closes the file, in which everything recorded is already, and the tracker."""
         self._journal.close()
+        if self._tracker is not None:
+            self._tracker.close()
 
     def __repr__(self) -> str:
         mode = ", read_only=True" if self._journal.read_only else ""

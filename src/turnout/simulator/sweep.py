@@ -15,7 +15,9 @@ from turnout.policies import registry as policies
 from turnout.simulator import worlds
 from turnout.simulator.executors import Executor, JoblibExecutor
 from turnout.simulator.plans import RunPlan
+from turnout.simulator.tracked import track_records
 from turnout.store import RoundColumns, RunStore
+from turnout.tracking import Tracker
 from turnout.version import __version__
 
 Watcher = Callable[[RunPlan], None]
@@ -62,7 +64,14 @@ def play_plan(plan: RunPlan) -> RoundColumns:
     return columns_to_store(plan, RoundColumns.from_records(run.play(plan.rounds), clients=run.world.clients))
 
 
-def play_into(store: RunStore, plan: RunPlan, *, every: int = 500, watch: Callable[[int], None] | None = None) -> int:
+def play_into(
+    store: RunStore,
+    plan: RunPlan,
+    *,
+    every: int = 500,
+    watch: Callable[[int], None] | None = None,
+    tracker: Tracker | None = None,
+) -> int:
     """Plays one run into the store, in transactions of `every` rounds, and resumes a run that was interrupted.
 
     The states of the policy and the world are saved with the rounds, so a resumed run ends like an uninterrupted one.
@@ -72,6 +81,8 @@ def play_into(store: RunStore, plan: RunPlan, *, every: int = 500, watch: Callab
         plan: The plan to play.
         every: The number of rounds per transaction.
         watch: A callback that receives the number of rounds played so far, after each transaction.
+        tracker: Receives the metrics of each round that is played. Rounds that were not stored when a run was
+            interrupted are played, and tracked, again.
     """
     every = as_count("every", every, SettingError)
     playing = plan.start()
@@ -81,13 +92,16 @@ def play_into(store: RunStore, plan: RunPlan, *, every: int = 500, watch: Callab
         return info.id
     run = store.begin(plan.key, stored_plan(store, plan), clients=clients, code_version=__version__)
     saved = store.snapshot(run)
-    done = 0
+    done, elapsed = 0, 0.0
     if saved is not None:
         done, state = saved
         playing.restore(state, done)
+        elapsed = 0.0 if tracker is None else float(store.columns(run).durations.sum())
     while done < plan.rounds:
         stop = min(done + every, plan.rounds)
-        records = list(playing.play(plan.rounds, stop=stop))
+        played = playing.play(plan.rounds, stop=stop)
+        records = list(played if tracker is None else track_records(played, playing, tracker, elapsed=elapsed))
+        elapsed += sum(record.report.duration for record in records)
         columns = columns_to_store(plan, RoundColumns.from_records(records, clients=clients))
         store.append(run, columns, snapshot=playing.state())
         done = stop

@@ -4,6 +4,8 @@ Everything in `__all__` is public; the modules of this package are private.
 """
 
 from turnout.store.columns import RoundColumns
-from turnout.store.runs import RunInfo, RunStore
+from turnout.store.info import RunInfo
+from turnout.store.runs import RunStore
+from turnout.store.tables import RunTable
 
-__all__ = ["RoundColumns", "RunInfo", "RunStore"]
+__all__ = ["RoundColumns", "RunInfo", "RunStore", "RunTable"]

@@ -6,9 +6,8 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -25,37 +24,14 @@ from turnout.store.encoding.packing import corruption_as_store_error, pack_snaps
 from turnout.store.files.database import RUNS, create, translate_sqlite_errors
 from turnout.store.files.lock import WriterLock
 from turnout.store.files.storefile import StoreFile
+from turnout.store.info import RunInfo
+from turnout.store.tables import RunTable, TableKind, as_kind, build_table
 
 _RUN = """
 SELECT id, key, plan, clients,
        COALESCE((SELECT MAX(last) FROM chunks WHERE chunks.run = runs.id), 0), finished, code_version, started
 FROM runs
 """
-
-
-@dataclass(frozen=True, slots=True)
-class RunInfo:
-    """A summary of a stored run, which is available without reading its rounds.
-
-    Attributes:
-        id: The number of the run in its store.
-        key: The unique name of the run.
-        plan: The settings that determine the run.
-        clients: The number of clients.
-        rounds: The number of stored rounds.
-        finished: Whether the run is complete.
-        code_version: The version of turnout that started the run.
-        started: The time at which the run was started, in UTC and ISO format.
-    """
-
-    id: int
-    key: str
-    plan: dict[str, Any]
-    clients: int
-    rounds: int
-    finished: bool
-    code_version: str
-    started: str
 
 
 class RunStore:
@@ -197,6 +173,22 @@ class RunStore:
         with self._reading() as db:
             self._info(db, run)
         return self._records(run)
+
+    def table(self, table: TableKind = "rounds", *, runs: Iterable[int] | None = None) -> RunTable:
+        """Returns many runs as one tidy table, with their settings as columns.
+
+        Args:
+            table: What a row is: "runs" (one row per run), "rounds" (per run and round), "clients" (per run and client)
+                or "turns" (per run, round and selected client).
+            runs: The ids of the runs; all by default.
+        """
+        kind = as_kind(table)
+        infos = self.runs() if runs is None else [self.info(run) for run in runs]
+        return build_table(kind, ((info, self.columns(info.id)) for info in infos))
+
+    def to_pandas(self, table: TableKind = "rounds", *, runs: Iterable[int] | None = None) -> Any:
+        """Returns the result of `table` as a `pandas.DataFrame`; needs pandas, of the extra `tables`."""
+        return self.table(table, runs=runs).to_pandas()
 
     def snapshot(self, run: int) -> tuple[int, dict[str, Any]] | None:
         """Returns the number of the round after which the newest snapshot was taken and the snapshot, or None."""

@@ -19,6 +19,7 @@ from nvflare.edge.mud import Device, ModelUpdate, StateUpdateReply, StateUpdateR
 from nvflare.edge.tools.edge_job import EdgeJob
 
 from adapters.nvflare.in_process import Clock
+from tracking.recording import Recording
 from turnout.errors import SettingError
 from turnout.scheduler import FleetReader, Scheduler
 
@@ -245,3 +246,14 @@ def test_the_properties_of_a_device_are_its_status(fleet: str) -> None:
         assert contexts[scheduler.clients.index("a"), 0] == 0.5  # 1 / free_cpu
         assert contexts[scheduler.clients.index("b"), 0] != 0.5
     scheduler.close()
+
+
+def test_turns_of_devices_are_tracked(clock: Clock, fleet: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recording, "opened", [])
+    edge = server(clock, fleet, phones(12), tracker="tracking.recording:Recording:logs")
+    edge.run(60)
+    turns = fleet_of(edge).round
+    close(edge)
+    (recording,) = Recording.opened
+    assert sum(recording.values("turns/given").values()) == turns > 3
+    assert recording.closed == 1

@@ -110,10 +110,12 @@ def test_the_controllers_of_nvflare_keep_their_arguments(
     controller: Any, fair: type[FairSelection], kept: dict[str, float], script: str, tmp_path: Path
 ) -> None:
     job = job_with(controller, script)
-    select_fairly(job, fleet=FLEET, groups={"a": "north"}, eligible=["north"], quota={"north": 1})
+    track = "tracking.recording:Recording:logs"
+    select_fairly(job, fleet=FLEET, groups={"a": "north"}, eligible=["north"], quota={"north": 1}, tracker=track)
     server, _, _ = exported(job, tmp_path)
     again = rebuilt(server["workflows"][0])
     assert type(again) is fair
+    assert again.tracker == track
     assert {name: getattr(again, name) for name in kept} == kept
     assert (again.groups, again.eligible, again.quota) == ({"a": "north"}, ["north"], {"north": 1})
     assert not isinstance(controller, FairSelection)  # the original is unchanged

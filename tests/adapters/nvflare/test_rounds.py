@@ -20,6 +20,7 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 from adapters.nvflare.conftest import MakeJob
 from adapters.nvflare.controllers import Averaging, OneAfterTheOther, Scaffolding, TwoTasks
 from adapters.nvflare.in_process import REQUEST_INTERVAL, Job, Work, always, in_turn
+from tracking.recording import Recording
 from turnout.adapters.nvflare.selection import _is_empty_model
 from turnout.errors import SettingError
 from turnout.scheduler import Scheduler, Turn, examine
@@ -657,3 +658,19 @@ def test_only_a_model_without_parameters_is_empty() -> None:
     for kind, is_model in ((DataKind.WEIGHTS, True), (DataKind.WEIGHT_DIFF, True), (DataKind.METRICS, False)):
         assert _is_empty_model(DXO(kind, data={})) == is_model
         assert not _is_empty_model(DXO(kind, data={"a": 1.0}))
+
+
+# Tracking
+
+
+def test_rounds_are_tracked_and_the_tracker_is_closed_with_the_job(
+    make_job: MakeJob, fleet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Recording, "opened", [])
+    controller = fedavg(fleet, num_rounds=3, tracker="tracking.recording:Recording:logs")
+    make_job(a=always(seconds=1), b=always(seconds=5)).run(controller)
+    (recording,) = Recording.opened
+    assert recording.values("round/arrived") == {1: 2.0, 2: 2.0, 3: 2.0}
+    assert recording.closed == 1
+    with pytest.raises(SettingError, match="tracker must be a text such as 'tensorboard:/srv/logs'"):
+        fedavg(fleet, tracker=recording)

@@ -39,6 +39,7 @@ from turnout.kernel.arrays import as_count, as_number
 from turnout.log import get_log
 from turnout.scheduler import Scheduler
 from turnout.simulator.world import World
+from turnout.tracking import Tracker
 
 log = get_log("flwr")
 
@@ -86,6 +87,8 @@ class FairSelection(Strategy):
         discount: an update is multiplied by (1 + staleness)^−discount, where staleness is the number of versions since
             the one that the client was sent; 0: not at all.
         evaluate_every: clients evaluate the model after every so many rounds, or versions, and after the last one.
+        tracker: receives the metrics of every round, of the selection and of the training, such as
+            "tensorboard:logs"; see `Scheduler.track`. It is opened and closed by `start`.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class FairSelection(Strategy):
         buffer: int | None = None,
         discount: float = 0.5,
         evaluate_every: int = 1,
+        tracker: str | Tracker | None = None,
     ) -> None:
         check_strategy(strategy)
         if context not in ("reply", "query"):
@@ -181,6 +185,7 @@ class FairSelection(Strategy):
                 weight_key=weighted_by,
                 is_checked=check_replies,
             )
+        self._tracker = tracker
         self._timeout = 0.0
         self._rounds = 0
         self._evaluate_limit = math.inf  # of the current round
@@ -208,6 +213,24 @@ class FairSelection(Strategy):
             evaluate_config: settings that are sent with each evaluation message.
             evaluate_fn: evaluates the model on the server after each round.
         """
+        if self._tracker is None:
+            return self._start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        self.scheduler.track(self._tracker)
+        try:
+            return self._start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        finally:
+            self.scheduler.track(None)
+
+    def _start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int,
+        timeout: float,
+        train_config: ConfigRecord | None,
+        evaluate_config: ConfigRecord | None,
+        evaluate_fn: Evaluate | None,
+    ) -> Result:
         self._timeout, self._round, self._evaluate_limit = timeout, None, self._default_evaluate_limit()
         self._selector.start(timeout)
         self._exchange.clear()

@@ -60,6 +60,7 @@ class FairDeviceManager(DeviceManager):
         options: Other options of `Scheduler.open`, such as `policy` and `backoff_after`.
         initial_min_client_num: The number of leaf clients whose devices must be known before the first turn.
         min_hole_to_fill: The number of free slots before they are filled.
+        tracker: Receives the metrics of the turns, such as "tensorboard:/srv/logs" on the server.
     """
 
     features: ClassVar[Features] = PAPER_FEATURES
@@ -73,13 +74,14 @@ class FairDeviceManager(DeviceManager):
         options: Mapping[str, Any] | None = None,
         initial_min_client_num: int = 1,
         min_hole_to_fill: int = 1,
+        tracker: str | None = None,
     ) -> None:
         super().__init__()
         # NVFlare writes them into the job, and finds them under the names of the arguments.
         self.device_selection_size = as_count("device_selection_size", device_selection_size, SettingError)
         self.initial_min_client_num = as_count("initial_min_client_num", initial_min_client_num, SettingError)
         self.min_hole_to_fill = as_count("min_hole_to_fill", min_hole_to_fill, SettingError)
-        self.fleet, self.deadline = fleet, deadline
+        self.fleet, self.deadline, self.tracker = fleet, deadline, tracker
         self.guarantee = None if guarantee is None else dict(guarantee)
         self.options = None if options is None else dict(options)
         slots = {"concurrency": self.device_selection_size}
@@ -189,6 +191,8 @@ class FairDeviceManager(DeviceManager):
     def _open(self) -> Scheduler:
         if self._scheduler is None:
             self._scheduler = self._plan.open([], {}, None, self.features)
+            if self.tracker is not None:
+                self._scheduler.track(self.tracker)
         return self._scheduler
 
     def _end_late(self, devices: Iterable[str]) -> None:
@@ -224,6 +228,7 @@ def fill_fairly(
     *,
     fleet: str,
     guarantee: Mapping[str, Any] | None = None,
+    tracker: str | None = None,
     **options: Unpack[SchedulerOptions],
 ) -> None:
     """Replaces the device manager of an edge recipe or job by one that selects fairly.
@@ -234,6 +239,7 @@ def fill_fairly(
         recipe: The recipe, such as EdgeFedBuffRecipe, or a job whose device manager was added.
         fleet: The file of the fleet, an absolute path on the server.
         guarantee: The settings of the policy; `guaranteed_rate` is a share of all turns.
+        tracker: Receives the metrics of the turns, such as "tensorboard:/srv/logs" on the server.
         options: The `deadline` of a turn in seconds, or "auto", and other options of `Scheduler.open`.
 
     Raises:
@@ -259,6 +265,7 @@ def fill_fairly(
         {key: value for key, value in options.items() if key != "deadline"} or None,
         manager.initial_min_client_num,
         manager.min_hole_to_fill,
+        tracker,
     )
     # The package is installed where it is needed: without this, NVFlare copies parts of it into the job.
     job.set_app_packages([*job.job.app_packages, PACKAGE])

@@ -40,6 +40,7 @@ def select_fairly(
     patience: float = 30.0,
     loss_key: str = "train_loss",
     reporter: Widget | Literal["default"] | None = "default",
+    tracker: str | None = None,
     **options: Unpack[SchedulerOptions],
 ) -> None:
     """Replaces the controller of a recipe or job by one that selects fairly, and lets the clients report their status.
@@ -59,6 +60,7 @@ def select_fairly(
         loss_key: The metric of a result that holds the client's training loss, for policies such as Oort; "" for none.
         reporter: The widget that reports the status of a client; None if nothing is reported, and only times are
             learned.
+        tracker: Receives the metrics of every round, such as "tensorboard:/srv/logs" on the server.
         options: The `deadline` of a round in seconds, or "auto" (without one, a client that hangs stops the training),
             and other options of `Scheduler.open`, such as `policy`, `overcommit` and `backoff_after`.
 
@@ -80,6 +82,7 @@ def select_fairly(
         quota=quota,
         patience=patience,
         loss_key=loss_key,
+        tracker=tracker,
     )
     workflow.controller = selecting
     # The package is installed where it is needed: without this, NVFlare copies parts of it into the job.

@@ -65,6 +65,8 @@ class FairSelection(_Base):
         quota: The number of places that are reserved for each group in each cohort.
         patience: The seconds to wait before the first round until every client has asked for work.
         loss_key: The metric of a result that holds the client's training loss, for policies such as Oort; "" for none.
+        tracker: Receives the metrics of every round, such as "tensorboard:/srv/logs" on the server; see
+            `Scheduler.track`.
         kwargs: The keyword arguments of the controller.
     """
 
@@ -82,6 +84,7 @@ class FairSelection(_Base):
         quota: Mapping[str, int] | None = None,
         patience: float = 30.0,
         loss_key: str = "train_loss",
+        tracker: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -95,6 +98,7 @@ class FairSelection(_Base):
             quota=quota,
             patience=patience,
             loss_key=loss_key,
+            tracker=tracker,
         )
 
     def set_up_selection(
@@ -109,6 +113,7 @@ class FairSelection(_Base):
         quota: Mapping[str, int] | None = None,
         patience: float = 30.0,
         loss_key: str = "train_loss",
+        tracker: str | None = None,
     ) -> None:
         """Checks and stores the arguments of the constructor.
 
@@ -122,12 +127,18 @@ class FairSelection(_Base):
             quota: The places of each group.
             patience: The seconds to wait before the first round.
             loss_key: The metric that holds the training loss.
+            tracker: The tracker.
         """
+        if tracker is not None and not isinstance(tracker, str):
+            raise SettingError(
+                f"tracker must be a text such as 'tensorboard:/srv/logs', because NVFlare stores it, got {tracker!r}"
+            )
         # NVFlare writes them into the job, and finds them under the names of the arguments.
         self.fleet, self.deadline = fleet, deadline
         self.guarantee, self.options, self.quota = _as_dict(guarantee), _as_dict(options), _as_dict(quota)
         self.groups, self.eligible = _as_dict(groups), None if eligible is None else list(eligible)
         self.patience, self.loss_key = as_number("patience", patience, SettingError, least=0), loss_key
+        self.tracker = tracker
         given = {"guarantee": self.guarantee, "options": self.options, "quota": self.quota}
         self._plan = FleetPlan(fleet, deadline=deadline, **{name: value for name, value in given.items() if value})
         self._plan.check(self.features)
@@ -271,6 +282,8 @@ class FairSelection(_Base):
             names = self._client_names()
             groups = {name: group for name in names if (group := self._groups.group_of(name)) is not None}
             scheduler = self._plan.open(names, groups, num_clients, self.features)
+            if self.tracker is not None:
+                scheduler.track(self.tracker)
             self._rounds = FleetRounds(scheduler, self._directory)
             start = time.monotonic()
             while not self._is_aborted and not all(map(self._directory.is_known, self._client_names())):

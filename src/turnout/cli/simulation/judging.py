@@ -16,9 +16,12 @@ from turnout.analysis.slots import SlotFigures, slot_figures
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, STATUSES, PromiseStatus, Tolerance
 from turnout.kernel.fairness import DEFAULT_RATE, Accrual, Rate, exact_rates
 from turnout.kernel.guarantee import Guarantee, Paid
+from turnout.plugins import naming_packages
 from turnout.policies.base import SelectionPolicy
+from turnout.policies.registry import guarantee_of, with_defaults
+from turnout.simulator.plans import slot_defaults
 from turnout.simulator.slots import STARTED
-from turnout.store import RoundColumns
+from turnout.store import RoundColumns, RunInfo
 
 PromiseOption = Annotated[
     float | None,
@@ -80,17 +83,39 @@ PAPER_PROMISE = JudgedPromise(DEFAULT_RATE, "always", "chosen")
 
 def promise_of(policies: Sequence[SelectionPolicy], rate: float | None) -> JudgedPromise:
     """Returns the promise of the first policy with one rate for all clients, else the paper's; `rate` replaces it."""
-    guarantees = [policy.guarantee for policy in policies if policy.guarantee is not None]
-    first = next((guarantee for guarantee in guarantees if _is_one(guarantee)), None)
+    return first_promise([policy.guarantee for policy in policies], rate)
+
+
+def first_promise(guarantees: Sequence[Guarantee | None], rate: float | None) -> JudgedPromise:
+    """Returns the first guarantee with one rate for all clients, else the paper's promise; `rate` replaces it."""
+    first = next((guarantee for guarantee in guarantees if guarantee is not None and _is_one(guarantee)), None)
     found = PAPER_PROMISE if first is None else JudgedPromise(first.rate, first.accrual, first.paid)
     return found if rate is None else replace(found, rate=rate)
 
 
 def tolerance_of(policy: SelectionPolicy, tolerance: float | None) -> Tolerance:
     """Returns the tolerance of a policy, the default if it has none; `tolerance` replaces both."""
+    return judged_tolerance(policy.guarantee, tolerance)
+
+
+def judged_tolerance(guarantee: Guarantee | None, tolerance: float | None) -> Tolerance:
+    """Returns the tolerance of a guarantee, the default without one; `tolerance` replaces both."""
     if tolerance is not None:
         return tolerance
-    return DEFAULT_TOLERANCE if policy.guarantee is None else policy.guarantee.tolerance
+    return DEFAULT_TOLERANCE if guarantee is None else guarantee.tolerance
+
+
+def guarantee_of_run(info: RunInfo) -> Guarantee | None:
+    """Returns what the policy of a stored run guarantees; None if it guarantees nothing.
+
+    Raises:
+        PluginError: If the package of the policy is missing.
+    """
+    name, settings = str(info.plan.get("policy")), info.plan.get("settings") or {}
+    if info.plan.get("concurrency") is not None:
+        settings = with_defaults(name, settings, slot_defaults(info.clients))
+    with naming_packages(info.plan.get("packages")):
+        return guarantee_of(name, info.clients, settings)
 
 
 def worst_status(found: Shortfall) -> PromiseStatus:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -16,14 +16,23 @@ from rich.table import Table
 from turnout.analysis.metrics import prediction_error, summarise
 from turnout.cli.advice import describe
 from turnout.cli.options import JsonOption, print_json
-from turnout.cli.simulation.judging import PAPER_PROMISE, JudgedPromise
-from turnout.errors import PluginError
+from turnout.cli.simulation.comparing import CsvOption, Output, TargetOption, baseline_index, show_comparison
+from turnout.cli.simulation.grouping import group_runs
+from turnout.cli.simulation.judging import (
+    PAPER_PROMISE,
+    JudgedPromise,
+    PromiseOption,
+    ToleranceOption,
+    first_promise,
+    guarantee_of_run,
+)
+from turnout.cli.simulation.tracking import TrackOption, Tracks
+from turnout.errors import PluginError, SettingError
 from turnout.experiments.framework.reproduce import write_text
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.rounds import RoundRecord
-from turnout.plugins import naming_packages
-from turnout.policies.registry import guarantee_of
 from turnout.store import RoundColumns, RunInfo, RunStore
+from turnout.store.tables import as_kind, build_table
 
 runs = typer.Typer(
     no_args_is_help=True,
@@ -35,10 +44,20 @@ RunArgument = Annotated[int, typer.Argument(help="Number of the run, as `turnout
 
 
 class Format(StrEnum):
-    """File formats for rounds."""
+    """File formats for tables."""
 
     csv = "csv"
     jsonl = "jsonl"
+    parquet = "parquet"
+
+
+class TableName(StrEnum):
+    """Tables of runs."""
+
+    runs = "runs"
+    rounds = "rounds"
+    clients = "clients"
+    turns = "turns"
 
 
 @runs.command("list")
@@ -79,8 +98,7 @@ def show(store: StoreArgument, run: RunArgument, json: JsonOption = False) -> No
     shown: dict[str, Any] = _as_dict(info)
     guarantee = None
     try:
-        with naming_packages(info.plan.get("packages")):
-            guarantee = guarantee_of(str(info.plan.get("policy")), info.clients, info.plan.get("settings") or {})
+        guarantee = guarantee_of_run(info)
     except PluginError as error:
         shown["missing"] = describe(error)
     shown["summary"] = _summary(columns, guarantee) if info.rounds else {}
@@ -99,24 +117,107 @@ def show(store: StoreArgument, run: RunArgument, json: JsonOption = False) -> No
 @runs.command()
 def export(
     store: StoreArgument,
-    run: RunArgument,
+    chosen: Annotated[
+        list[int] | None, typer.Argument(metavar="[RUN]...", help="Numbers of runs; by default all runs of the store.")
+    ] = None,
+    table: Annotated[
+        TableName | None,
+        typer.Option(
+            help="What a row is: a run, a round, a client or a turn (a selected client of a round), with the settings "
+            "of the run as columns. By default rounds."
+        ),
+    ] = None,
     as_: Annotated[
-        Format, typer.Option("--format", help="One line per selected client (csv) or per round (jsonl).")
-    ] = Format.csv,
+        Format | None,
+        typer.Option("--format", help="By default that of the file's suffix, or csv. parquet needs pyarrow."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; by default standard output.")] = None,
+    track: TrackOption = None,
 ) -> None:
-    """Write every round of a run as CSV or JSON lines (times in seconds).
+    """Write runs as one tidy table (times in seconds), or send them to a tracker.
 
-    Example: turnout runs export results/runs.turnout 3 --format jsonl --out rounds.jsonl
+    For one run without --table, csv has one line per selected client and jsonl one line per round, without settings.
+
+    Example: turnout runs export results/runs.turnout --table rounds --out rounds.parquet
+    """
+    form = as_ or _format_of(out)
+    if form is Format.parquet and out is None:
+        raise SettingError("--format parquet needs --out: it is not text")
+    with RunStore(store, read_only=True) as opened:
+        infos = [opened.info(run) for run in chosen] if chosen else opened.runs()
+        if track:
+            _track(opened, infos, track)
+            if out is None and table is None and as_ is None:
+                return
+        if len(chosen or ()) == 1 and table is None and form is not Format.parquet:
+            records = opened.records(infos[0].id)
+            _write(out, "".join(f"{line}\n" for line in (_csv if form is Format.csv else _jsonl)(records)))
+            return
+        kind = as_kind(table or "rounds")
+        found = build_table(kind, ((info, opened.columns(info.id)) for info in infos), _promise_figures)
+    if form is Format.parquet:
+        assert out is not None, "refused above"
+        found.write_parquet(out)
+    else:
+        _write(out, found.to_csv() if form is Format.csv else found.to_jsonl())
+
+
+@runs.command()
+def compare(
+    store: StoreArgument,
+    chosen: Annotated[
+        list[int] | None, typer.Argument(metavar="[RUN]...", help="Numbers of runs; by default all runs of the store.")
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Policy to compare with; by default random, or the first.")
+    ] = None,
+    promise: PromiseOption = None,
+    tolerance: ToleranceOption = None,
+    target: TargetOption = None,
+    csv: CsvOption = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for figures, data and table.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Compare runs that a store holds, without playing any; runs that differ only in their seed belong together.
+
+    Only rounds and seeds that all policies have are compared.
+
+    Example: turnout runs compare results/runs.turnout --out comparison
     """
     with RunStore(store, read_only=True) as opened:
-        opened.info(run)
-        lines = _csv(opened.records(run)) if as_ is Format.csv else _jsonl(opened.records(run))
-        text = "".join(f"{line}\n" for line in lines)
+        infos = [opened.info(run) for run in chosen] if chosen else opened.runs()
+        entries = group_runs([info for info in infos if info.rounds], tolerance)
+        reference = baseline_index([entry.contender.name for entry in entries], baseline)
+        guarantees = [guarantee_of_run(opened.info(entry.runs[0])) for entry in entries]
+        judged_by = first_promise(guarantees, promise)
+        show_comparison(opened, entries, reference, judged_by, target, Output(json, csv, out))
+
+
+def _format_of(out: Path | None) -> Format:
+    suffix = "" if out is None else out.suffix.removeprefix(".")
+    return Format(suffix) if suffix in list(Format) else Format.csv
+
+
+def _write(out: Path | None, text: str) -> None:
     if out is None:
         typer.echo(text, nl=False)
     else:
         write_text(out, text)
+
+
+def _track(store: RunStore, infos: Sequence[RunInfo], specifications: Sequence[str]) -> None:
+    tracks = Tracks(specifications)
+    for info in infos:
+        tracks.record(store, info)
+    tracks.warn()
+    typer.echo(f"tracked {len(infos)} run{'s' if len(infos) != 1 else ''}", err=True)
+
+
+def _promise_figures(info: RunInfo, columns: RoundColumns) -> dict[str, Any]:
+    """Returns how a run kept its promise, or the paper's if it has none, for a table of runs."""
+    summary = _summary(columns, guarantee_of_run(info))
+    names = ("least_share", "share_of", "largest_shortfall", "shortfall_at_end", "jain", "tolerance", "status")
+    return {name: summary[name] for name in names if name in summary}
 
 
 @runs.command()

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from turnout.analysis.statistics import UNIT_RANGE, format_interval, mean_confidence_interval
 from turnout.cli.completion import complete_policies, complete_suites
 from turnout.cli.interruption import resumable
 from turnout.cli.learners import play_all
@@ -39,17 +36,25 @@ from turnout.cli.options import (
     progress_bar,
     read_config,
 )
+from turnout.cli.simulation.comparing import (
+    ContenderRuns,
+    CsvOption,
+    Output,
+    TargetOption,
+    baseline_index,
+    show_comparison,
+)
 from turnout.cli.simulation.judging import (
     Judged,
-    JudgedPromise,
     PromiseOption,
     ToleranceOption,
     promise_of,
     status_cell,
     tolerance_of,
-    worst_of,
 )
-from turnout.cli.simulation.slots import compare_slots, show_slots
+from turnout.cli.simulation.measuring import Contender
+from turnout.cli.simulation.slots import show_slots
+from turnout.cli.simulation.tracking import TrackOption, Tracks
 from turnout.cli.studies.leaderboard import show_leaderboard
 from turnout.cli.studies.slot_board import show_slot_board
 from turnout.errors import SettingError, suggestion
@@ -57,12 +62,12 @@ from turnout.experiments.framework.drawing import save_as
 from turnout.experiments.leaderboard.slots import SLOT_SUITES
 from turnout.experiments.leaderboard.suites import SUITES
 from turnout.experiments.paper.comparison import draw_overview, overview_tables
-from turnout.kernel.certificate import Tolerance
 from turnout.simulator.plans import RunPlan
-from turnout.simulator.sweep import play_into
+from turnout.simulator.sweep import missing_plans, play_into
+from turnout.simulator.tracked import track_records
+from turnout.simulator.worlds import OUR_WORLDS
 from turnout.store import RoundColumns, RunStore
 
-ANY = (-math.inf, math.inf)
 SIMULATED = ("fair-pace", "random")
 COMPARED = ("fair-pace", "rbcsf", "random", "fedcs")
 NOTE = (
@@ -83,6 +88,7 @@ def simulate(
     concurrency: ConcurrencyOption = None,
     store: StoreOption = None,
     figure: Annotated[Path | None, typer.Option(help="File for a figure (.svg or .png).")] = None,
+    track: TrackOption = None,
     json: JsonOption = False,
 ) -> None:
     """Simulate policies in the same world and summarise their rounds (by default fair-pace and random).
@@ -98,8 +104,10 @@ def simulate(
     built = [plan.start().policy for plan in plans]  # reports invalid settings before the first round
     judged_by = promise_of(built, promise)
     tolerances = [tolerance_of(policy, tolerance) for policy in built]
+    tracks = Tracks(track)
     with resumable(saved=store is not None):
-        runs = _simulate(plans, store)
+        runs = _simulate(plans, store, tracks)
+    tracks.warn()
     judged = [judged_by.judge(columns, allowed) for columns, allowed in zip(runs, tolerances, strict=True)]
     if concurrency is not None:
         show_slots(plans, judged, judged_by, json=json)
@@ -143,28 +151,32 @@ def compare(
     tolerance: ToleranceOption = None,
     concurrency: ConcurrencyOption = None,
     further: WithOption = None,
+    target: TargetOption = None,
+    csv: CsvOption = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the figures and data of a suite, and for its store unless --store is given."),
+        typer.Option(help="Folder for figures, data and table, and for the store of the runs unless --store is given."),
     ] = None,
     store: StoreOption = None,
+    track: TrackOption = None,
     workers: WorkersOption = None,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> None:
     """Compare policies over many seeds, seed by seed, with 95 % confidence intervals.
 
-    By default the policies are fair-pace, rbcsf, random and fedcs. With --suite, the comparison is a leaderboard of all
-    policies that marks the Pareto front of time and fairness.
+    By default the policies are fair-pace, rbcsf, random and fedcs. In a world that trains, accuracies are compared too.
+    With --suite, the comparison is a leaderboard of all policies that marks the Pareto front of time and fairness.
 
     --with adds a policy, also one of your own (docs/plugins.md).
 
-    Example: turnout compare fair-pace rbcsf:speed_weight=5 rbcsf:speed_weight=50 random --seeds 20
+    Example: turnout compare fair-pace rbcsf:speed_weight=5 rbcsf:speed_weight=50 random --seeds 20 --out results
     """
     if suite is not None:
         fixed = {"policies": policies, "--config": config, "--set": settings, "--world": world}
         judging = {"--baseline": baseline, "--promise": promise, "--tolerance": tolerance, "--concurrency": concurrency}
         _reject_options("--suite, which defines it", {**fixed, **judging})
+        _reject_options("--suite, which has --out and --json", {"--target": target, "--csv": csv, "--track": track})
         suites = [*SUITES, *SLOT_SUITES]
         if suite not in suites:
             raise SettingError(f"unknown suite {suite!r}{suggestion(suite, suites)}; there are {', '.join(suites)}")
@@ -195,45 +207,43 @@ def compare(
             json=json,
         )
         return
-    only_suites = {"--traces": traces, "--out": out, "--device": None if device == "cpu" else device}
+    only_suites = {"--traces": traces, "--device": None if device == "cpu" else device}
     _reject_options("a comparison without --suite", only_suites)
     usual = COMPARED if concurrency is None else SIMULATED
     plans = contenders(policies, config, settings, world, rounds, usual, concurrency, further)
+    if target is not None and plans[0].world in OUR_WORLDS:
+        raise SettingError(
+            f"--target needs a world that trains, such as --world name=training: {plans[0].world} trains no model"
+        )
     count = seeds or (read_config(config).get("seeds", 10) if config is not None else 10)
     built = [plan.start().policy for plan in plans]  # reports invalid settings before the first run
-    names = [plan.name for plan in plans]
     reference = _reference(plans, baseline)
     by_seed = [[replace(plan, seed=seed) for seed in range(count)] for plan in plans]
     judged_by = promise_of(built, promise)
-    with resumable(saved=store is not None):
-        figures = _sweep(by_seed, judged_by, [tolerance_of(policy, tolerance) for policy in built], store, workers)
-    if concurrency is not None:
-        compare_slots(plans, figures, reference, judged_by, count, json=json)
-        return
-    rows = [_compare(plan, judged, figures[reference]) for plan, judged in zip(plans, figures, strict=True)]
-    if json:
-        known = {"guaranteed_rate": judged_by.number, "accrual": judged_by.accrual}
-        print_json({"seeds": count, "baseline": names[reference], **known, "policies": rows})
-        return
-    title = f"{plans[0].rounds} rounds, {count} seeds, mean ± 95 % confidence; {judged_by}"
-    Console().print(_comparison_table(title, rows, names[reference]))
-    Console(highlight=False).print(f"{NOTE} Both in the worst of the seeds.")
+    tolerances = [tolerance_of(policy, tolerance) for policy in built]
+    if store is None and out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        store = out / "runs.turnout"
+    tracks = Tracks(track)
+    with resumable(saved=store is not None), _playing(by_seed, store, workers, tracks) as (opened, runs):
+        entries = [
+            ContenderRuns(Contender(plan.name, plan.as_dict(), range(count)), ids, allowed)
+            for plan, ids, allowed in zip(plans, runs, tolerances, strict=True)
+        ]
+        show_comparison(opened, entries, reference, judged_by, target, Output(json, csv, out))
+    tracks.warn()
 
 
 def _reference(plans: Sequence[RunPlan], baseline: str | None) -> int:
     """Returns the index of the policy to compare with, which --baseline names as tables or the command line do."""
     names = [plan.name for plan in plans]
-    if baseline is None:
-        return names.index("random") if "random" in names else 0
-    if baseline in names:
-        return names.index(baseline)
+    if baseline is None or baseline in names:
+        return baseline_index(names, baseline)
     if len(same := [index for index, plan in enumerate(plans) if plan.policy == baseline]) == 1:
         return same[0]
     if ":" in baseline and (named := parse_policy(baseline)) in (all_named := [_named(plan) for plan in plans]):
         return all_named.index(named)
-    raise SettingError(
-        f"there is no {baseline!r} to compare with{suggestion(baseline, names)}; there are {', '.join(names)}"
-    )
+    return baseline_index(names, baseline)
 
 
 def _named(plan: RunPlan) -> tuple[str, dict[str, Any]]:
@@ -246,10 +256,10 @@ def _reject_options(mode: str, options: Mapping[str, object]) -> None:
             raise SettingError(f"{name} cannot be used with {mode}: omit it")
 
 
-def _simulate(plans: Sequence[RunPlan], path: Path | None) -> list[RoundColumns]:
+def _simulate(plans: Sequence[RunPlan], path: Path | None, tracks: Tracks) -> list[RoundColumns]:
     if path is None:
         with progress_bar() as progress:
-            return [_simulate_in_memory(plan, progress) for plan in plans]
+            return [_simulate_in_memory(plan, progress, tracks) for plan in plans]
     with RunStore(path) as store, progress_bar() as progress:
         task = progress.add_task("Simulating", total=sum(plan.rounds for plan in plans))
         runs = []
@@ -259,60 +269,48 @@ def _simulate(plans: Sequence[RunPlan], path: Path | None) -> list[RoundColumns]
             def watch(done: int, before: int = before) -> None:
                 progress.update(task, completed=before + done)
 
-            runs.append(store.columns(play_into(store, plan, watch=watch)))
+            info = store.find(plan.key)
+            if tracks and info is not None and info.finished:
+                tracks.record(store, info)
+                runs.append(store.columns(info.id))
+                continue
+            with tracks.open_plan(plan) as tracker:
+                run = play_into(store, plan, watch=watch, tracker=tracker if tracks else None)
+            runs.append(store.columns(run))
         return runs
 
 
-def _simulate_in_memory(plan: RunPlan, progress: Progress) -> RoundColumns:
+def _simulate_in_memory(plan: RunPlan, progress: Progress, tracks: Tracks) -> RoundColumns:
     run = plan.start()
-    records = progress.track(run.play(plan.rounds), total=plan.rounds, description=f"Simulating {plan.name}")
-    return RoundColumns.from_records(records, clients=run.world.clients)
+    played = progress.track(run.play(plan.rounds), total=plan.rounds, description=f"Simulating {plan.name}")
+    with tracks.open_plan(plan) as tracker:
+        records = track_records(played, run, tracker) if tracks else played
+        return RoundColumns.from_records(records, clients=run.world.clients)
 
 
-def _sweep(
-    by_seed: list[list[RunPlan]],
-    promise: JudgedPromise,
-    tolerances: Sequence[Tolerance],
-    path: Path | None,
-    workers: int | None,
-) -> list[list[Judged]]:
+@contextmanager
+def _playing(
+    by_seed: list[list[RunPlan]], path: Path | None, workers: int | None, tracks: Tracks
+) -> Iterator[tuple[RunStore, list[list[int]]]]:
+    """Plays the runs that the store lacks, and yields the store and the runs of each policy."""
     with ExitStack() as open_until_done:
         if path is None:
             path = Path(open_until_done.enter_context(tempfile.TemporaryDirectory())) / "runs.turnout"
         store = open_until_done.enter_context(RunStore(path))
         plans = [plan for plans_of_policy in by_seed for plan in plans_of_policy]
+        missing = missing_plans(plans, store)
+        played = {plan.key for plan in missing}
+        for plan in plans if tracks else []:
+            if plan.key not in played and (info := store.find(plan.key)) is not None:
+                tracks.record(store, info)
+
+        def track(plan: RunPlan) -> None:
+            if tracks and (info := store.find(plan.key)) is not None:
+                tracks.record(store, info)
+
         with progress_bar() as progress:
-            runs = iter(play_all(plans, store, workers, progress))
-        return [
-            [promise.judge(store.columns(next(runs)), tolerance) for _ in plans_of_policy]
-            for plans_of_policy, tolerance in zip(by_seed, tolerances, strict=True)
-        ]
-
-
-def _compare(plan: RunPlan, own: list[Judged], reference: list[Judged]) -> dict[str, Any]:
-    """Returns mean and half-width over seeds of each figure; the time saved is a mean of differences per seed."""
-
-    def interval(values: list[float]) -> dict[str, float]:
-        mean, half_width = mean_confidence_interval(np.array(values))
-        return {"mean": float(mean), "half_width": float(half_width)}
-
-    def figure(name: str) -> list[float]:
-        return [float(getattr(judged.summary, name)) for judged in own]
-
-    totals = zip(own, reference, strict=True)
-    return {
-        "policy": plan.name,
-        "mean_round": interval(figure("mean_round")),
-        "time_saved": interval([1 - a.summary.total_time / b.summary.total_time for a, b in totals]),
-        "least_share": interval(figure("least_share")),
-        "share_of": own[0].summary.share_of,
-        "worst_debt": interval(figure("worst_debt")),
-        "largest_shortfall": max(figure("largest_shortfall")),
-        "shortfall_at_end": max(figure("shortfall_at_end")),
-        "tolerance": own[0].tolerance,
-        "status": worst_of([judged.status for judged in own]),
-        "jain": interval(figure("jain")),
-    }
+            runs = iter(play_all(plans, store, workers, progress, track))
+        yield store, [[next(runs) for _ in plans_of_policy] for plans_of_policy in by_seed]
 
 
 def _judged_dict(judged: Judged) -> dict[str, Any]:
@@ -347,28 +345,5 @@ def _summary_table(title: str, plans: Sequence[RunPlan], judged: Sequence[Judged
             f"{summary.largest_shortfall:.2f} turns",
             status_cell(row.status, row.tolerance),
             f"{summary.jain:.3f}",
-        )
-    return table
-
-
-def _comparison_table(title: str, rows: list[dict[str, Any]], baseline: str) -> Table:
-    table = Table(title=title)
-    share = f"least share {rows[0]['share_of']}"
-    saved = f"% saved against {baseline}"
-    for heading in ("policy", "mean round, s", saved, share, "largest shortfall, turns", "status", "Jain"):
-        table.add_column(heading, justify="left" if heading in ("policy", "status") else "right")
-
-    def cell(interval: dict[str, float], digits: int, scale: float = 1.0, limits: tuple[float, float] = ANY) -> str:
-        return format_interval(interval["mean"] * scale, interval["half_width"] * scale, digits, limits=limits)
-
-    for row in rows:
-        table.add_row(
-            row["policy"],
-            cell(row["mean_round"], 2),
-            cell(row["time_saved"], 1, 100),
-            cell(row["least_share"], 3, limits=UNIT_RANGE),
-            f"{row['largest_shortfall']:.2f}",
-            status_cell(row["status"], row["tolerance"]),
-            cell(row["jain"], 3, limits=UNIT_RANGE),
         )
     return table

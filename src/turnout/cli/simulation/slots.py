@@ -1,19 +1,17 @@
-"""Tables of runs without rounds, for `turnout simulate` and `turnout compare` with --concurrency."""
+"""The table of runs without rounds, for `turnout simulate` with --concurrency."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from turnout.analysis.slots import SlotFigures
-from turnout.analysis.statistics import UNIT_RANGE, format_interval, mean_confidence_interval
 from turnout.cli.options import print_json
-from turnout.cli.simulation.judging import Judged, JudgedPromise, status_cell, worst_of
+from turnout.cli.simulation.judging import Judged, JudgedPromise, status_cell
 from turnout.simulator.plans import RunPlan
 
 NOTE = (
@@ -36,7 +34,7 @@ def show_slots(plans: Sequence[RunPlan], judged: Sequence[Judged], promise: Judg
     if json:
         print_json([{"policy": plan.name, **_as_dict(row)} for plan, row in zip(plans, judged, strict=True)])
         return
-    table = Table(title=f"{_title(plans[0])}, seed {plans[0].seed}; {_promised(promise)}")
+    table = Table(title=f"{_title(plans[0])}, seed {plans[0].seed}; {promised_phrase(promise)}")
     headings = ("policy", "updates/s", "turn, s", "staleness", "least share", "shortfall", "status", "Jain")
     for heading in headings:
         table.add_column(heading, justify="left" if heading in ("policy", "status") else "right")
@@ -54,82 +52,6 @@ def show_slots(plans: Sequence[RunPlan], judged: Sequence[Judged], promise: Judg
         )
     Console().print(table)
     Console(highlight=False).print(NOTE)
-
-
-def compare_slots(
-    plans: Sequence[RunPlan],
-    judged: Sequence[Sequence[Judged]],
-    reference: int,
-    promise: JudgedPromise,
-    seeds: int,
-    *,
-    json: bool,
-) -> None:
-    """Prints one row for each policy, with the mean and the confidence interval over seeds.
-
-    Args:
-        plans: One plan of each policy.
-        judged: The figures of each policy, one per seed.
-        reference: The index of the policy with which the others are compared, seed by seed.
-        promise: The promise by which they are judged.
-        seeds: The number of seeds.
-        json: Print JSON instead of a table.
-    """
-    rows = [_row(plan, own, judged[reference]) for plan, own in zip(plans, judged, strict=True)]
-    baseline = plans[reference].name
-    if json:
-        known = {"guaranteed_rate": promise.number, "accrual": promise.accrual}
-        print_json(
-            {"seeds": seeds, "baseline": baseline, "concurrency": plans[0].concurrency, **known, "policies": rows}
-        )
-        return
-    table = Table(title=f"{_title(plans[0])}, {seeds} seeds, mean ± 95 % confidence; {_promised(promise)}")
-    for heading in (
-        "policy",
-        "updates/s",
-        f"× {baseline}",
-        "staleness",
-        "least share",
-        "shortfall",
-        "status",
-        "Jain",
-    ):
-        table.add_column(heading, justify="left" if heading in ("policy", "status") else "right")
-    for row in rows:
-        table.add_row(
-            row["policy"],
-            _cell(row["updates_per_second"], 3),
-            _cell(row["speedup"], 2),
-            _cell(row["mean_staleness"], 1),
-            _cell(row["least_share"], 4, limits=UNIT_RANGE),
-            f"{row['largest_shortfall']:.2f}",
-            status_cell(row["status"], row["tolerance"]),
-            _cell(row["jain"], 3, limits=UNIT_RANGE),
-        )
-    Console().print(table)
-    Console(highlight=False).print(f"{NOTE} Shortfall and status: in the worst of the seeds.")
-
-
-def _row(plan: RunPlan, own: Sequence[Judged], reference: Sequence[Judged]) -> dict[str, Any]:
-    def interval(figure: Callable[[Judged, Judged], float]) -> dict[str, float]:
-        values = [figure(judged, other) for judged, other in zip(own, reference, strict=True)]
-        mean, half_width = mean_confidence_interval(np.array(values))
-        return {"mean": float(mean), "half_width": float(half_width)}
-
-    def rate(judged: Judged) -> float:
-        return _slots(judged).updates_per_second
-
-    return {
-        "policy": plan.name,
-        "updates_per_second": interval(lambda judged, _: rate(judged)),
-        "speedup": interval(lambda judged, other: rate(judged) / rate(other)),
-        "mean_staleness": interval(lambda judged, _: _slots(judged).mean_staleness),
-        "least_share": interval(lambda judged, _: float(judged.summary.least_share)),
-        "largest_shortfall": max(float(judged.summary.largest_shortfall) for judged in own),
-        "tolerance": own[0].tolerance,
-        "status": worst_of([judged.status for judged in own]),
-        "jain": interval(lambda judged, _: float(judged.summary.jain)),
-    }
 
 
 def _as_dict(judged: Judged) -> dict[str, Any]:
@@ -156,9 +78,6 @@ def _title(plan: RunPlan) -> str:
     return f"{plan.rounds:,} turns, {plan.concurrency} slots"
 
 
-def _promised(promise: JudgedPromise) -> str:
+def promised_phrase(promise: JudgedPromise) -> str:
+    """Returns the promise in words, for runs without rounds."""
     return f"promised {promise.number:g} of {'its' if promise.accrual == 'available' else 'all'} decisions"
-
-
-def _cell(interval: dict[str, float], digits: int, *, limits: tuple[float, float] = (-np.inf, np.inf)) -> str:
-    return format_interval(interval["mean"], interval["half_width"], digits, limits=limits)

@@ -22,7 +22,7 @@ from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.errors import SettingError, StateError
 from turnout.log import get_log
 from turnout.scheduler import Scheduler
-from turnout.store.training_log import METRIC_KINDS, Metrics
+from turnout.store.training_log import METRIC_KINDS, OWN_PREFIX, Metrics
 
 log = get_log("flwr")
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -141,6 +141,14 @@ class TrainingRun:
         self._metrics[kind][number] = metrics_of(metrics)
         if self._is_saved:
             self._files.write_metrics(self._metrics)
+        if (tracker := self._scheduler.tracker) is not None:
+            values = {
+                f"{kind}/{name}": float(value)
+                for name, value in metrics.items()
+                if isinstance(value, int | float) and not name.startswith(OWN_PREFIX)
+            }
+            if values:
+                tracker.log(values, self._scheduler.round)  # the round of the fleet, as for the selection
 
     def with_true_round(self, evaluate: Evaluate) -> Evaluate:
         """Wraps the server's evaluation so that it receives the round number counted from the start of the run."""

@@ -1,0 +1,295 @@
+"""What `turnout compare`, `simulate` and `runs export` write and send to trackers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cli import in_process
+from tracking.events import scalars_in
+from tracking.recording import Broken, Recording
+from turnout.analysis.comparison import common_length, first_rounds
+from turnout.analysis.metrics import summarise
+from turnout.analysis.tracked import turns_behind
+from turnout.errors import SettingError
+from turnout.kernel.guarantee import Guarantee
+from turnout.simulator import RunPlan, play_plan
+from turnout.store import RunStore
+
+TRAINING = ("--world", "name=training", "--world", "hidden=8", "--set", "cohort_size=6", "--workers", "1")
+
+
+def run(*arguments: str | Path) -> str:
+    done = in_process.run(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def error_of(*arguments: str | Path) -> str:
+    done = in_process.run(*arguments)
+    assert done.returncode == 2, done.stdout
+    return done.stderr
+
+
+def rows_in(file: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(file.read_text())))
+
+
+@pytest.fixture(autouse=True)
+def _forget_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recording, "opened", [])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A comparison in a world that trains: its folder and its JSON."""
+    folder = tmp_path_factory.mktemp("trained") / "out"
+    arguments = ("compare", "fair-pace", "random", *TRAINING, "--rounds", "12", "--seeds", "2", "--target", "0.5")
+    shown = run(*arguments, "--out", folder, "--csv", folder / "mine.csv", "--json")
+    return folder, json.loads(shown)
+
+
+def test_a_world_that_trains_is_compared_by_accuracy_and_time_to_a_target(
+    trained: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, compared = trained
+    assert (compared["target"], compared["rounds"], compared["world"]["name"]) == (0.5, 12, "training")
+    with RunStore(folder / "runs.turnout", read_only=True) as store:
+        columns = [store.columns(run) for run in (1, 2)]
+    row = compared["policies"][0]
+    for seed, run_columns in zip(row["per_seed"], columns, strict=True):
+        accuracies = run_columns.metrics["accuracy"]
+        assert seed["best_accuracy"] == accuracies.max()
+        assert seed["final_accuracy"] == pytest.approx(accuracies[-2:].mean())
+        reached = np.flatnonzero(accuracies >= 0.5)
+        minutes = np.cumsum(run_columns.durations) / 60
+        assert seed["minutes_to_target"] == pytest.approx(minutes[reached[0]] if len(reached) else minutes[-1])
+        assert seed["reached_target"] == float(len(reached) > 0)
+    finals = [seed["final_accuracy"] for seed in row["per_seed"]]
+    assert row["final_accuracy"]["mean"] == pytest.approx(np.mean(finals))
+    assert row["never_reached_target"] == sum(not seed["reached_target"] for seed in row["per_seed"])
+
+
+def test_a_folder_receives_data_table_and_figures(trained: tuple[Path, dict[str, Any]]) -> None:
+    folder, compared = trained
+    assert json.loads((folder / "comparison.json").read_text()) == compared
+    figures = {f"{name}.{suffix}" for name in ("overview", "behind", "accuracy") for suffix in ("svg", "png", "csv")}
+    figures -= {"overview.csv"}
+    assert figures | {"comparison.csv", "seeds.csv", "comparison.md", "runs.turnout"} <= {
+        path.name for path in folder.iterdir()
+    }
+    assert "fair-pace" in (folder / "accuracy.svg").read_text()
+    table = (folder / "comparison.md").read_text().splitlines()
+    assert table[2].startswith("| policy | mean round, s | saved, % | accuracy | min to 0.5 | least share |")
+    assert len(table) == 6
+    assert (folder / "mine.csv").read_text() == (folder / "seeds.csv").read_text()
+
+
+def test_the_csv_file_has_a_row_per_policy_and_seed_with_settings_and_promise(
+    trained: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, compared = trained
+    rows = rows_in(folder / "mine.csv")
+    assert [(row["contender"][:9], row["seed"]) for row in rows] == [
+        ("fair-pace", "0"),
+        ("fair-pace", "1"),
+        ("random (c", "0"),
+        ("random (c", "1"),
+    ]
+    assert {row["setting.cohort_size"] for row in rows} == {"6"}
+    assert {row["world_setting.hidden"] for row in rows} == {"8"}
+    assert {(row["guaranteed_rate"], row["accrual"], row["tolerance"]) for row in rows} == {
+        ("0.15", "available", "2.0")
+    }
+    flat = [seed for policy in compared["policies"] for seed in policy["per_seed"]]
+    assert [float(row["largest_shortfall"]) for row in rows] == [seed["largest_shortfall"] for seed in flat]
+    means = rows_in(folder / "comparison.csv")
+    assert float(means[0]["final_accuracy.mean"]) == compared["policies"][0]["final_accuracy"]["mean"]
+
+
+def test_the_table_shows_accuracy_and_says_what_its_columns_mean(trained: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = trained
+    arguments = ("compare", "fair-pace", "random", *TRAINING, "--rounds", "12", "--seeds", "2")
+    shown = run(*arguments, "--target", "1.0", "--store", folder / "runs.turnout")
+    assert "(2 never)" in shown
+    assert "min to 1" in shown
+    assert "accuracy: mean over the last tenth of a run" in " ".join(shown.split())
+    assert "Jain" not in shown
+
+
+def test_json_states_promise_settings_and_values_of_every_seed() -> None:
+    arguments = ("compare", "fair-pace", "random", "--rounds", "20", "--seeds", "2", "--workers", "1", "--json")
+    compared = json.loads(run(*arguments, "--set", "cohort_size=5"))
+    assert compared["promise"] == {
+        "guaranteed_rate": 0.15,
+        "accrual": "available",
+        "paid": "chosen",
+        "share_of": "of the rounds it was available for",
+    }
+    row = compared["policies"][1]
+    assert row["settings"] == {"policy": "random", "cohort_size": 5}
+    columns = [play_plan(RunPlan("random", 20, seed, {"cohort_size": 5})) for seed in range(2)]
+    summaries = [summarise(one, guaranteed_rate=0.15, accrual="available") for one in columns]
+    assert [seed["mean_round"] for seed in row["per_seed"]] == [summary.mean_round for summary in summaries]
+    assert [seed["largest_shortfall"] for seed in row["per_seed"]] == [one.largest_shortfall for one in summaries]
+    assert row["largest_shortfall"] == max(one.largest_shortfall for one in summaries)
+    assert row["shortfall"]["mean"] == pytest.approx(np.mean([one.largest_shortfall for one in summaries]))
+    assert "final_accuracy" not in row
+
+
+def test_turns_without_rounds_are_written_too(tmp_path: Path) -> None:
+    arguments = ("compare", "--concurrency", "4", "--rounds", "60", "--seeds", "2", "--workers", "1")
+    run(*arguments, "--out", tmp_path / "out")
+    rows = rows_in(tmp_path / "out" / "seeds.csv")
+    assert len(rows) == 4
+    assert all(float(row["updates_per_second"]) > 0 for row in rows)
+    assert (tmp_path / "out" / "behind.svg").exists()
+
+
+def test_runs_of_different_lengths_are_compared_over_the_rounds_that_all_have() -> None:
+    long, short = play_plan(RunPlan("fair-pace", 12)), play_plan(RunPlan("fair-pace", 8))
+    assert first_rounds(long, 8).to_bytes() == short.to_bytes()
+    assert first_rounds(short, 8) is short
+    with pytest.raises(SettingError, match="a run without rounds cannot be compared"):
+        common_length([3, 0])
+
+
+def test_stored_runs_are_compared_over_the_rounds_and_seeds_that_all_policies_have(tmp_path: Path) -> None:
+    store = tmp_path / "runs.turnout"
+    played = ("--store", store, "--workers", "1", "--json")
+    whole = json.loads(run("compare", "fair-pace", "random", "--rounds", "20", "--seeds", "2", *played))
+    assert json.loads(run("runs", "compare", store, "--json")) == whole
+    run("compare", "rbcsf", "--rounds", "30", "--seeds", "3", *played)
+    done = in_process.run("runs", "compare", store, "--json")
+    assert done.stderr == "1 run is left out: only seeds that all policies have are compared, 0, 1\n"
+    compared = json.loads(done.stdout)
+    assert (compared["rounds"], compared["lengths"], compared["seeds"]) == (20, [20, 30], 2)
+    assert compared["policies"][:2] == whole["policies"]
+    short = [summarise(play_plan(RunPlan("rbcsf", 20, seed)), guaranteed_rate=0.15) for seed in range(2)]
+    assert [seed["total_time"] for seed in compared["policies"][2]["per_seed"]] == [one.total_time for one in short]
+    shown = run("runs", "compare", store, "1", "3", "5", "--baseline", "rbcsf", "--out", tmp_path / "out")
+    assert "The runs have 20 to 30 rounds: only the first 20 of each are compared." in shown
+    assert "against rbcsf" in shown
+    assert "20 to 30 rounds" in (tmp_path / "out" / "comparison.md").read_text()
+
+
+def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+    store = tmp_path / "runs.turnout"
+    run("simulate", "random", "--rounds", "10", "--save", store)
+    run("simulate", "random", "--rounds", "12", "--save", store)
+    assert "run 1 and run 2 are of the same policy and seed" in error_of("runs", "compare", store)
+    run("simulate", "fair-pace", "--rounds", "10", "--seed", "3", "--save", store)
+    assert "these policies have no seed in common" in error_of("runs", "compare", store, "1", "3")
+    run("simulate", "fair-pace", "--rounds", "10", "--world", "clients=50", "--save", store)
+    assert "these runs belong to different worlds" in error_of("runs", "compare", store, "1", "4")
+    assert "needs runs that measure accuracy" in error_of("runs", "compare", store, "1", "--target", "0.5")
+
+
+def test_a_stored_run_without_rounds_is_judged_by_the_rate_that_it_was_played_with(tmp_path: Path) -> None:
+    store = tmp_path / "runs.turnout"
+    arguments = ("fair-pace", "--concurrency", "4", "--rounds", "60")
+    (played,) = json.loads(run("simulate", *arguments, "--save", store, "--json"))
+    (row,) = csv.DictReader(io.StringIO(run("runs", "export", store, "--table", "runs")))
+    assert float(row["largest_shortfall"]) == played["largest_shortfall"]
+    compared = json.loads(run("runs", "compare", store, "--json"))
+    assert compared["guaranteed_rate"] == pytest.approx(3 / 160)
+    assert compared["policies"][0]["largest_shortfall"] == played["largest_shortfall"]
+    assert compared["policies"][0]["jain"]["half_width"] is None
+
+
+def test_a_narrow_terminal_cuts_no_column(trained: tuple[Path, dict[str, Any]]) -> None:
+    folder, compared = trained
+    shown = in_process.run("runs", "compare", folder / "runs.turnout", "--target", "0.5", COLUMNS="80").stdout
+    table = shown.partition("saved: time")[0]
+    assert "shortfall" in table
+    assert re.search(r"status *$", table, re.MULTILINE)
+    for row in compared["policies"]:
+        first = row["policy"].split()[0]
+        assert re.search(rf"^ *{first} .* {row['status']}( ≤( 2)?)? *$", table, re.MULTILINE)
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_a_target_needs_a_world_that_trains() -> None:
+    assert "--target needs a world that trains" in error_of("compare", "--target", "0.9")
+    assert "--csv cannot be used with --suite" in error_of("compare", "--suite", "numerical", "--csv", "x.csv")
+
+
+def test_every_run_of_a_comparison_is_tracked(tmp_path: Path) -> None:
+    arguments = ("compare", "fair-pace", "random", "--rounds", "15", "--seeds", "2", "--workers", "1")
+    store = tmp_path / "runs.turnout"
+    run(*arguments, "--store", store, "--track", f"tensorboard:{tmp_path}/tb")
+    assert {path.name for path in (tmp_path / "tb").iterdir()} == {
+        f"{policy}-seed-{seed}" for policy in ("fair-pace", "random") for seed in range(2)
+    }
+    found = scalars_in(tmp_path / "tb" / "fair-pace-seed-1")
+    with RunStore(store, read_only=True) as opened:
+        durations = opened.columns(2).durations
+    assert list(found["round/seconds"].values()) == pytest.approx(durations.tolist(), rel=1e-6)
+    run(*arguments, "--store", store, "--track", "tracking.recording:Recording:again")  # runs that are not played again
+    assert [len(tracker.steps) for tracker in Recording.opened] == [15] * 4
+
+
+def test_a_stored_run_is_tracked_as_it_was_while_it_was_played(tmp_path: Path) -> None:
+    store = tmp_path / "runs.turnout"
+    track = ("--track", "tracking.recording:Recording:x")
+    run("simulate", "fair-pace", "rbcsf", "random", "--rounds", "15", *track)
+    run("simulate", "fair-pace", "rbcsf", "random", "--rounds", "15", "--save", store, *track)
+    run("runs", "export", store, *track)
+    run("runs", "export", store, "2", *track)
+    live, saved, exported = Recording.opened[:3], Recording.opened[3:6], Recording.opened[6:9]
+    for first, second, third in zip(live, saved, exported, strict=True):
+        assert first.run == second.run == third.run
+        assert first.settings == second.settings == third.settings
+        assert first.closed == 1
+        assert len(first.steps) == 15
+        assert first.steps == second.steps
+        for (step, metrics), (other_step, others) in zip(first.steps, third.steps, strict=True):
+            assert step == other_step
+            assert metrics == pytest.approx(others)
+    assert Recording.opened[9].run == "rbcsf, seed 0"
+    assert [len(tracker.values("promise/turns_behind")) for tracker in live] == [15, 15, 0]
+
+
+def test_turns_behind_are_those_of_the_shortfall() -> None:
+    columns = play_plan(RunPlan("random", 40))
+    behind = turns_behind(columns, Guarantee(0.15, accrual="available", paid="chosen"))
+    summary = summarise(columns, guaranteed_rate=0.15, accrual="available")
+    assert (behind.max(), behind[-1]) == pytest.approx((summary.largest_shortfall, summary.shortfall_at_end))
+
+
+def test_a_tracker_that_fails_stops_no_simulation_and_is_counted() -> None:
+    done = in_process.run(
+        "simulate", "fair-pace", "--rounds", "5", "--json", "--track", f"{Broken.__module__}:Broken:x"
+    )
+    assert done.returncode == 0
+    assert json.loads(done.stdout)[0]["rounds"] == 5
+    assert "warning: trackers failed 6 times, in 5 calls" in done.stderr
+    assert "unknown tracker 'tensorbord:x'" in error_of("simulate", "--track", "tensorbord:x")
+
+
+def test_many_runs_are_exported_as_one_table(tmp_path: Path) -> None:
+    store = tmp_path / "runs.turnout"
+    run("simulate", "rbcsf", "random", "--rounds", "12", "--save", store)
+    rows = list(csv.DictReader(io.StringIO(run("runs", "export", store))))
+    assert [(row["run"], row["round"]) for row in rows] == [(str(n), str(t)) for n in (1, 2) for t in range(1, 13)]
+    (first,) = csv.DictReader(io.StringIO(run("runs", "export", store, "1", "--table", "runs")))
+    shown = json.loads(run("runs", "show", store, "1", "--json"))["summary"]
+    for name in ("largest_shortfall", "shortfall_at_end", "least_share", "jain"):
+        assert float(first[name]) == shown[name]
+    assert first["status"] == shown["status"]
+    lines = run("runs", "export", store, "--table", "clients", "--format", "jsonl").splitlines()
+    assert len(lines) == 80
+    assert json.loads(lines[0])["policy"] == "rbcsf"
+    file = tmp_path / "turns.parquet"
+    run("runs", "export", store, "1", "2", "--table", "turns", "--out", file)
+    pd = pytest.importorskip("pandas")
+    assert len(pd.read_parquet(file)) == 2 * 12 * 8
+    assert "--format parquet needs --out" in error_of("runs", "export", store, "--format", "parquet")
+    assert "there is no run 9" in error_of("runs", "export", store, "9", "--table", "runs")
