@@ -11,7 +11,7 @@ BUILT_FROM := pyproject.toml setup.py constraints.txt \
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check test-frameworks torture oldest bench results pictures mutants clean flower-simulation flower-async flower-deployment flower-existing-app nvflare-oldest nvflare-simulation nvflare-poc other-frameworks service-demo
+.PHONY: help setup demo test lint check test-frameworks torture oldest bench results figures pictures mutants clean flower-simulation flower-async flower-deployment flower-existing-app nvflare-oldest nvflare-simulation nvflare-poc other-frameworks service-demo
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -121,6 +121,9 @@ bench: setup  ## measure rounds, turns and the service, and compare with referen
 results: setup  ## reproduce the numerical study and the digits (9 min of CPU time; the runs are stored in build/)
 	$(BIN)/turnout reproduce numerical --out docs/results/numerical --store build/study.turnout
 	$(BIN)/turnout reproduce accuracy --out docs/results/digits --store build/digits.turnout
+
+figures: setup  ## draw the figures in docs/results again from their stored tables (1 min)
+	PYTHONPATH=tests $(BIN)/python tests/experiments/stored.py
 
 mutants: setup  ## make small faults in a copy of the package and print those that no test notices (an hour; can be interrupted)
 	$(BIN)/python -m mutants $(MUTANTS)
