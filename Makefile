@@ -128,8 +128,8 @@ figures: setup  ## draw the figures in docs/results again from their stored tabl
 mutants: setup  ## make small faults in a copy of the package and print those that no test notices (an hour; can be interrupted)
 	$(BIN)/python -m mutants $(MUTANTS)
 
-pictures: setup  ## take the screenshots of the dashboard in docs/ (needs chromium; 30 s)
-	PYTHONPATH=. $(BIN)/python tests/dashboard/pictures.py docs/pictures
+pictures: setup  ## take the screenshots of the dashboard in docs/, and of every page, both themes and a phone in build/pictures (needs chromium; 2 min)
+	PYTHONPATH=. $(BIN)/python tests/dashboard/pictures.py docs/pictures --every build/pictures
 
 clean:  ## remove all build results
 	rm -rf .venv .venv-flower-* .venv-nvflare-* $(FRAMEWORKS) build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so

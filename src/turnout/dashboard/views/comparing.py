@@ -218,7 +218,14 @@ def _fleet_curve(source: Source, rounds: IntArray, values: FloatArray) -> dict[s
     elapsed = _elapsed(source.ledger)
     x, (mean, _, _) = bin_series(rounds, values)
     seconds = bin_series(rounds, elapsed[rounds])[1][2]
-    return {"rounds": x, "seconds": json_numbers(seconds), "mean": json_numbers(mean), "half_width": None, "low": None, "high": None}
+    return {
+        "rounds": x,
+        "seconds": json_numbers(seconds),
+        "mean": json_numbers(mean),
+        "half_width": None,
+        "low": None,
+        "high": None,
+    }
 
 
 def _elapsed(ledger: Ledger) -> FloatArray:
