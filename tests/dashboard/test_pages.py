@@ -146,6 +146,7 @@ def test_a_run_in_progress_is_followed(browser: Browser, tmp_path: Path) -> None
     path = tmp_path / "runs.turnout"
     stored = run_store(path, rounds=40)
     with served(path) as server, visiting(browser, server.url) as page:
+        turn_to(page, "overview")
         page.wait_for(f"{SHOWN_ROUNDS} === 20")
         for name in PAGES:
             turn_to(page, name, **settings_of(name, "7"))

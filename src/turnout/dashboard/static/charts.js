@@ -31,7 +31,8 @@ export function colours() {
   const own = ownColour(series);
   return {
     ink: value('ink'), muted: value('muted'), line: value('line'), paper: value('paper'),
-    accent: own ?? value('accent'), band: own ? transparent(own, 0.18) : value('band'), ok: value('ok'), warn: value('warn'), bad: value('bad'), unavailable: value('unavailable'),
+    accent: own ?? value('accent'), band: own ? transparent(own, 0.18) : value('band'), ok: value('ok'),
+    warn: value('warn'), bad: value('bad'), unavailable: value('unavailable'),
     available: value('available'), chosen: value('chosen'), scale,
     series,
   };
@@ -42,7 +43,9 @@ export function colours() {
  * or its `state` change. `traces` and `layout` are functions of the colours; `click` is called with the customdata of a
  * point, `named` with the name of a line whose name was clicked.
  */
-export function chart({ id, from, state, title, caption, label, height = 280, wide, above, traces, layout, click, named }) {
+export function chart({
+  id, from, state, title, caption, label, height = 280, wide, above, traces, layout, click, named,
+}) {
   const spec = { id, from, state, height, traces, layout, click, named };
   const plot = (event) => event.target.closest('figure').querySelector('[data-chart]');
   const tool = (text, about, act) =>
@@ -183,6 +186,9 @@ export const line = (x, y, name, color, { line: style, ...more } = {}) => ({
   marker: { color, size: 4 },
   ...more,
 });
+
+/** A sentence for captions of charts with such lines. */
+export const SMOOTHED = ' A thick line over a faint one is its moving average.';
 
 /** A line; a noisy one is faint, with a moving average over it. */
 export function withAverage(x, y, name, color, more = {}) {

@@ -1,5 +1,5 @@
 // Overview: durations of rounds, debts, the certificate, warnings and outcomes.
-import { band, chart, line, roundAxis, rule, withAverage } from './charts.js';
+import { SMOOTHED, band, chart, line, roundAxis, rule, withAverage } from './charts.js';
 import { h } from './dom.js';
 import {
   badge, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, roundLink, statusBadge,
@@ -7,8 +7,6 @@ import {
 } from './parts.js';
 import { rateChart, slotCards, underWay } from './slots.js';
 import { OUTCOMES, behind, count, number, percent, ratio, seconds, share, turns, words } from './format.js';
-
-const SMOOTHED = ' A thick line over a faint one is its moving average.';
 
 function openRound(open) {
   if (!open) return null;

@@ -1,5 +1,5 @@
 // Training: metrics of the model by round and by time, compared with other policies.
-import { band, chart, line, roundAxis, timeUnit, withAverage } from './charts.js';
+import { SMOOTHED, band, chart, line, roundAxis, timeUnit, withAverage } from './charts.js';
 import { h } from './dom.js';
 import { endNames, isNoisy, smoothed } from './lines.js';
 import { MOST_GROUPS, colourOf, styleOf, transparent } from './palette.js';
@@ -60,7 +60,7 @@ function names(data, groups, highlighted) {
 
 const losses = (data) => chart({
     id: 'train-losses', from: data, title: 'Do the losses of clients fall?',
-    caption: `Mean of the training losses that clients reported in each ${words.round}.`,
+    caption: `Mean of the training losses that clients reported in each ${words.round}.${SMOOTHED}`,
     traces: (c) => withAverage(data.losses.x, data.losses.mean, 'reported loss', c.accent),
     layout: () => ({ xaxis: roundAxis, yaxis: { title: 'mean reported loss' }, showlegend: false }),
   });
