@@ -17,7 +17,7 @@ setup(
         Extension(
             "turnout.kernel._fast",
             ["src/turnout/kernel/_fast.pyx"],
-            depends=[f"src/turnout/kernel/_fast_{part}.hpp" for part in ("cohort", "learning", "vector")],
+            depends=[f"src/turnout/kernel/_fast_{part}.hpp" for part in ("cohort", "learning", "single", "vector")],
             language="c++",
             extra_compile_args=arguments,
             optional=True,

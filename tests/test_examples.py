@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from turnout.scheduler import Scheduler
 from turnout.scheduler.audit.doctor.doctor import examine
 from waiting import wait_until
 
-PLAIN_LOOP = Path(__file__).parent.parent / "examples" / "plain_loop.py"
+EXAMPLES = Path(__file__).parent.parent / "examples"
+PLAIN_LOOP = EXAMPLES / "plain_loop.py"
 
 
 def run_plain_loop(folder: Path, rounds: int) -> str:
@@ -49,3 +53,41 @@ def test_the_plain_loop_resumes_after_a_kill(tmp_path: Path) -> None:
 def _round_of(fleet: Path) -> int:
     with Scheduler.open(fleet, read_only=True) as scheduler:
         return scheduler.round
+
+
+def run_example(name: str, *arguments: str) -> str:
+    """Runs an example with one thread, because tests run beside it, and returns its output."""
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    return result.stdout
+
+
+def test_a_tabular_model_of_ones_own_is_compared() -> None:
+    header, *lines = run_example("own_model_tabular.py", "--rounds", "6").splitlines()
+    assert header.split()[:3] == ["policy", "seed", "accuracy"]
+    assert [line.split()[:2] for line in lines] == [
+        [policy, seed] for policy in ("fair-pace", "random", "fedcs") for seed in "01"
+    ]
+    assert all(float(line.split()[2]) > 0.4 for line in lines)
+
+
+def test_a_resnet_of_ones_own_trains_and_is_saved(tmp_path: Path) -> None:
+    arguments = [
+        "--rounds",
+        "2",
+        "--width",
+        "4",
+        "--items",
+        "10",
+        "--workers",
+        "1",
+        "--save",
+        str(tmp_path / "model.pt"),
+    ]
+    output = run_example("own_model_resnet.py", *arguments)
+    assert re.fullmatch(r"(round [12]: accuracy 0\.\d\d\d after \d+ s\n){2}", output)
+    torch = pytest.importorskip("torch")
+    assert torch.load(tmp_path / "model.pt", weights_only=True)["0.inner.0.weight"].shape == (4, 1, 3, 3)

@@ -24,9 +24,10 @@ from turnout.bench.training import noise
 from turnout.errors import SettingError, StateError, TrainingError
 from turnout.kernel.arrays import IntArray
 from turnout.lab import Cohort, Dataset, Learner, Training, TrainingResult, load_dataset
+from turnout.lab.learners.client_loop import MIN_RESULT_SLOTS
 from turnout.lab.learners.networks import Network, paper_network
 from turnout.lab.learners.stacked_learner import Precision, StackedLearner
-from turnout.lab.learners.torch_learner import MIN_RESULT_SLOTS, TorchLearner
+from turnout.lab.learners.torch_learner import TorchLearner
 
 DIGITS = load_dataset("digits")
 NETWORK = paper_network(DIGITS)
@@ -97,6 +98,7 @@ def scale_images(data: Dataset) -> torch.Tensor:
 
 def check_against_a_plain_loop(learner: Learner, data: Dataset, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
     """Compares every client with a plain round of that client alone."""
+    assert isinstance(learner.network, Network)
     plain = PlainRound(learner.network, learner.training, scale_images(data), torch.tensor(data.train_labels).long())
     results = learner.train(cohorts)
     assert len(results) == len(cohorts)

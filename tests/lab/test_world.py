@@ -167,7 +167,7 @@ def test_a_state_that_does_not_fit_is_rejected_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("setting", [{"evaluate_every": 0}, {"seed": -1}])
-def test_invalid_federation_settings_are_rejected(setting: dict[str, int]) -> None:
+def test_invalid_federation_settings_are_rejected(setting: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match=next(iter(setting))):
         Federation(NumpyLearner(DIGITS), partition(DIGITS.train_labels, items=50), **setting)
 
@@ -217,6 +217,7 @@ def test_the_settings_of_a_training_world_reach_its_federation() -> None:
     assert isinstance(world, TrainingWorld)
     federation = world.federation
     assert federation.learner.training == Training(2, 7, 0.3, 0.5, 0.01, 0.2)
+    assert isinstance(federation.learner, NumpyLearner)
     assert federation.learner.network.hidden == (3,)
     assert (federation.seed, federation.evaluate_every) == (4, 6)
     assert world.clients == federation.partition.clients == len(world.availability) == 20

@@ -149,6 +149,75 @@ def test_both_kernels_give_one_place_to_the_same_client(seed: int) -> None:
         assert_same(*found)
 
 
+def common_pace(rng: np.random.Generator, clients: int) -> Pace:
+    """Returns accounts with common rates, for which the compiled kernel checks whole blocks of clients at once."""
+    rounds = rng.integers(0, 12, clients)
+    turns = np.zeros(clients, dtype=np.int32)
+    match rng.integers(6):
+        case 0:  # all equal
+            rounds[:] = 5
+        case 1:  # somebody is urgent, as many as not at all or most of them
+            rounds[rng.random(clients) < rng.choice([1 / clients, 0.01, 0.9])] = 13
+        case 2:  # urgent, and in the last blocks more so
+            rounds = np.arange(clients) // 500 + 11
+        case 3:  # more units than a number of floating point distinguishes
+            rounds[rng.integers(clients)] = 2 ** int(rng.integers(51, 60))
+        case 4:  # long ago
+            rounds = rounds + 4 * 10**9 * 20
+            turns[:] = 3 * 10**9 * 4 // 20
+        case _:
+            turns = rng.integers(0, 2, clients).astype(np.int32)
+    return Pace(3, rounds, turns, 20, float(rng.choice([37.0, 37.3])), 20.0)
+
+
+def common_times(rng: np.random.Generator, clients: int) -> tuple[FloatArray, ExchangeTimeModel, UsualContexts]:
+    """Returns contexts and what was learned, in conditions that are close to those that decide."""
+    model = ExchangeTimeModel(clients, features=3, ridge=3.0, prior="fleet", relative_ridge=True)
+    usual = UsualContexts(clients, 3)
+    contexts = np.array(rng.random((clients, 3)) * 3)
+    theta = rng.random((3, clients)) * 2 - 0.2
+    counts = rng.integers(0, 4, clients)
+    sums = rng.random((3, clients)) * counts
+    match rng.integers(7):
+        case 0:  # everybody is the same
+            contexts[:], theta[:], counts[:], sums[:] = contexts[0], theta[:, :1], 2, sums[:, :1]
+        case 1:  # everybody is the same, except one
+            contexts[:], theta[:], counts[:], sums[:] = contexts[0], theta[:, :1], 2, sums[:, :1]
+            theta[:, rng.integers(clients)] *= rng.choice([0.5, 1 - 1e-12, 1 + 1e-15, 1.5])
+        case 2:  # nothing is known
+            theta[:], counts[:], sums[:] = 0.0, 0, 0.0
+        case 3:  # times in ascending or descending order: every block has a better client, or none has
+            theta[:] = np.sort(theta)[:, :: int(rng.choice([1, -1]))]
+        case 4:  # prices that are powers of two, or nearly
+            contexts[:], theta[:], counts[:], sums[:] = [1, 0, 0], 2.0, 0, 0.0
+            contexts[:, 0] = 1 + rng.integers(0, 2, clients) * float(rng.choice([0.0, 1e-16, 1e-13, 1e-9]))
+        case 5:  # negative estimates, which count as 0
+            theta -= 1.5
+        case _:
+            pass
+    model.bank[6:] = theta
+    usual.sums[:] = np.concatenate([sums, counts[np.newaxis].astype(float)])
+    usual._fleet[:] = usual.sums.sum(axis=1)
+    return contexts, model, usual
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_both_kernels_give_one_place_to_the_same_client_by_contexts(seed: int) -> None:
+    """The compiled kernel skips blocks of clients that cannot matter; it must not skip any other."""
+    rng = np.random.default_rng(seed)
+    for _ in range(40):
+        clients = int(rng.choice([2049, 2600, 4000]))
+        contexts, model, usual = common_times(rng, clients)
+        pace, available = common_pace(rng, clients), availability(rng, clients)
+        available[rng.integers(clients)] = True
+        layout = contexts if rng.random() < 0.3 else np.asfortranarray(contexts)
+        found = []
+        for kernel in KERNELS:
+            with using_kernel(kernel):
+                found.append(paced_cohort_of_contexts(model, layout, 0.0, usual, pace, 1, available))
+        assert_same(*found)
+
+
 @pytest.mark.parametrize("features", [1, 2, 3, 4, 6])
 def test_both_kernels_select_the_same_for_learned_times(features: int) -> None:
     rng = np.random.default_rng(features)

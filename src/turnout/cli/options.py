@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
+from turnout.cli.learners import load_learner
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
 from turnout.log import printable as escaped
@@ -111,6 +112,7 @@ def contenders(
     tables = tables or [{"name": name} for name in otherwise]
     world_settings = {**file.get("world", {}), **dict(parse_setting(text) for text in world or [])}
     world_name = world_settings.pop("name", "paper")
+    load_learner(world_name, world_settings)
     for text in settings or []:
         if not any(_settings_for(table["name"], [text]) for table in tables):
             names = ", ".join(dict.fromkeys(table["name"] for table in tables))

@@ -68,6 +68,7 @@ cdef extern from "_fast_learning.hpp" namespace "turnout" nogil:
 
     void learn_in_place "turnout::learn"(const Lessons&) except +
     double largest_of "turnout::magnitude"(const double*, int64_t)
+    void add_flags "turnout::count_flags" (int64_t*, const uint8_t*, int64_t)
 
 
 cdef _solved(const Fleet& fleet):
@@ -225,3 +226,9 @@ def learn(double[:, ::1] bank, const int64_t[::1] rows, const double[:, :] conte
 
 def magnitude(const double[::1] numbers):
     return largest_of(&numbers[0], numbers.shape[0])
+
+
+def count_flags(int64_t[::1] counts, const uint8_t[::1] flags):
+    if counts.shape[0]:
+        with nogil:
+            add_flags(&counts[0], &flags[0], counts.shape[0])

@@ -26,6 +26,7 @@
 #include <numeric>
 #include <vector>
 
+#include "_fast_single.hpp"
 #include "_fast_vector.hpp"
 
 namespace turnout {
@@ -456,6 +457,11 @@ class MostUrgent {
     // The entry before which a client must come to be kept; infinite slack as long as all are kept.
     const Entry& last() const { return last_; }
 
+    bool has_any() const { return !kept_.empty(); }
+
+    // The most urgent client so far; there must be one.
+    const Entry& first() const { return *std::min_element(kept_.begin(), kept_.end()); }
+
     const std::vector<Entry>& in_order() {
         cut();
         std::sort(kept_.begin(), kept_.end());
@@ -589,9 +595,8 @@ class Solver {
 
     double* scratch(int row) { return scratch_.data() + row * kBlock; }
 
-    // Returns the times of the clients [start, start + count), where count <= kBlock.
-    const double* times_of_block(int64_t start, int64_t count) {
-        if (fleet_.times) return fleet_.times + start;
+    // Sets contexts_ to the contexts of the clients [start, start + count), one array for each feature.
+    void find_contexts(int64_t start, int64_t count) {
         const int64_t stride = fleet_.context_client_stride;
         for (int f = 0; f < fleet_.features; ++f) {
             contexts_[f] = fleet_.contexts + f * fleet_.context_feature_stride + start * stride;
@@ -599,6 +604,12 @@ class Solver {
             for (int64_t i = 0; i < count; ++i) scratch(f)[i] = contexts_[f][i * stride];
             contexts_[f] = scratch(f);
         }
+    }
+
+    // Returns the times of the clients [start, start + count), where count <= kBlock.
+    const double* times_of_block(int64_t start, int64_t count) {
+        if (fleet_.times) return fleet_.times + start;
+        find_contexts(start, count);
         for (int r = 0; r < bank_rows_; ++r) bank_[r] = fleet_.bank + r * fleet_.clients + start;
         double* times = scratch(fleet_.features);
         if (fleet_.exploration == 0)
@@ -686,6 +697,39 @@ class Solver {
         return grid;
     }
 
+    // Whether the checks of _fast_single.hpp apply: to estimated times of three features without exploration, and
+    // rates that all clients share.
+    bool has_quick_check() const {
+        const Pace& pace = *fleet_.pace;
+        return !fleet_.times && !pace.usual_times && fleet_.features == 3 && fleet_.exploration == 0 &&
+               fleet_.speed_weight == 1 && fleet_.floor == 0 && !pace.rates && pace.rounds && !pace.allowed &&
+               pace.common_rate >= 0 && static_cast<double>(pace.common_rate) < kExactInteger &&
+               static_cast<double>(pace.units_per_turn) < kExactInteger;
+    }
+
+    SingleTerms single_terms() const {
+        const Pace& pace = *fleet_.pace;
+        return {{pace.mean_context[0], pace.mean_context[1], pace.mean_context[2]},
+                static_cast<double>(pace.common_rate),
+                static_cast<double>(pace.units_per_turn),
+                pace.common_allowed,
+                pace.sharers / std::max(pace.common_allowed, pace.least_allowed)};
+    }
+
+    // The arrays of the clients from `start`; contexts must be those of find_contexts().
+    SingleArrays single_arrays(int64_t start, const int64_t* available) const {
+        const Pace& pace = *fleet_.pace;
+        const int64_t clients = fleet_.clients;
+        const double *theta = fleet_.bank + (bank_rows_ - 3) * clients + start, *sums = pace.usual_sums + start;
+        return {{contexts_[0], contexts_[1], contexts_[2]},
+                {theta, theta + clients, theta + 2 * clients},
+                {sums, sums + clients, sums + 2 * clients},
+                sums + 3 * clients,
+                pace.rounds + start,
+                pace.turns + start,
+                available};
+    }
+
     // With one place, a client cannot be selected if another one has a smaller objective for certain, or an earlier
     // one the same time and price: no histogram is needed. Returns false, without candidates, if the rounding of
     // prices to units could make a difference.
@@ -693,15 +737,39 @@ class Solver {
         constexpr double never = std::numeric_limits<double>::infinity();
         std::vector<double> lower(kBlock), bounds;  // bounds: of the clients in rows_
         SingleBlock block{never, 0.0, -1, false, never};
+        const bool is_quick = has_quick_check();
+        const SingleTerms terms = is_quick ? single_terms() : SingleTerms{};
+        std::vector<int64_t> everybody(is_quick ? kBlock : 0, -1), available(everybody);
+        double reach = never, largest = 0.0, least_margin = never;
+        int64_t model = -1;  // the last client that was kept, while all later ones are like it
         for (int64_t start = 0; start < fleet_.clients; start += kBlock) {
             const int64_t count = std::min(kBlock, fleet_.clients - start);
+            if (is_quick) {
+                const Flags flags = widen_flags(fleet_.available + start, count, available.data());
+                if (flags == Flags::kNone) continue;
+                if (model >= 0) {
+                    find_contexts(model, 1);
+                    const double like[] = {*contexts_[0], *contexts_[1], *contexts_[2]};
+                    SingleArrays one = single_arrays(model, nullptr);
+                    for (int f = 0; f < 3; ++f) one.contexts[f] = like + f;
+                    find_contexts(start, count);
+                    if (!single_block_differs(single_arrays(start, nullptr), one, count)) continue;
+                    model = -1;
+                }
+                find_contexts(start, count);
+                const SingleArrays arrays = single_arrays(start, (flags == Flags::kAll ? everybody : available).data());
+                if (urgent_.has_any() ? !has_more_urgent(arrays, terms, urgent_.first().slack, urgent_.first().time, count)
+                                      : !single_block_matters(arrays, terms, reach, largest, count))
+                    continue;
+            }
             const double* times = times_of_block(start, count);
             const int64_t* values = values_of_block(start, count);
+            const int64_t largest_before = largest_key_;
+            const double limit_before = block.limit;
             collect_urgent(start, count, times, values);
             summarize_single_block(times, values, fleet_.available + start, count, fleet_.speed_weight, fleet_.floor,
                                    lower.data(), block);
-            if (!block.has_candidates) continue;
-            for (int64_t i = 0; i < count; ++i) {
+            for (int64_t i = 0; block.has_candidates && i < count; ++i) {
                 if (lower[i] > block.limit) {
                     block.dropped = std::min(block.dropped, lower[i]);
                     continue;
@@ -715,6 +783,15 @@ class Solver {
                 values_.push_back(values[i]);
                 bounds.push_back(lower[i]);
             }
+            if (!is_quick) continue;
+            std::memcpy(&largest, &largest_key_, sizeof largest);
+            const double margin = kSingleMargin * (std::fabs(block.limit) + largest);
+            reach = block.limit + margin;
+            least_margin = std::min(least_margin, margin / 2);
+            largest *= 1 + kRounding;
+            // A block that changed nothing may consist of clients like the last one that was kept.
+            if (!block.has_candidates && !rows_.empty() && largest_key_ == largest_before && block.limit == limit_before)
+                model = rows_.back();
         }
         size_t kept = 0;
         for (size_t i = 0; i < bounds.size(); ++i) {
@@ -724,14 +801,16 @@ class Solver {
             if (bounds[i] > block.limit) block.dropped = std::min(block.dropped, bounds[i]);
             kept += bounds[i] <= block.limit;
         }
-        is_urgent_known_ = true;
         set_units();
         const double unit = 1 / units_per_second_;
-        if (!(block.dropped - block.limit > 2 * unit)) kept = 0;
+        // The largest price of a block that was skipped may be a little larger, and so may the unit.
+        const bool is_unit_known = !is_quick || std::ilogb(largest * (1 + kRounding)) == std::ilogb(largest / (1 + 2 * kRounding));
+        if (urgent_.has_any() || !is_unit_known || !(std::min(block.dropped - block.limit, least_margin) > 2 * unit)) kept = 0;
         rows_.resize(kept);
         times_.resize(kept);
         values_.resize(kept);
-        return kept > 0 || block.limit == never;
+        is_urgent_known_ = is_unit_known;  // otherwise nobody is urgent, and filter() finds the largest price
+        return kept > 0 || urgent_.has_any() || block.limit == never;
     }
 
     void filter() {

@@ -69,4 +69,9 @@ inline void learn(const Lessons& lessons) {
     }
 }
 
+// Adds 1 to the counts whose flag is 1; the other flags are 0.
+TURNOUT_VECTOR static void count_flags(int64_t* TURNOUT_RESTRICT counts, const uint8_t* TURNOUT_RESTRICT flags, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) counts[i] += flags[i];
+}
+
 }  // namespace turnout

@@ -267,3 +267,12 @@ def _as_array(
     if array.ndim != dimensions:
         raise error(f"{field} must have {dimensions} dimension{'s'[: dimensions > 1]}, not shape {array.shape}")
     return array
+
+
+def count_flags(counts: IntArray, flags: BoolArray) -> None:
+    """Adds 1 to each count whose flag is set, in place."""
+    compiled = compiled_kernel()
+    if compiled is None or not (counts.flags.c_contiguous and flags.flags.c_contiguous):
+        counts += flags
+    else:
+        compiled.count_flags(counts, flags.view(np.uint8))

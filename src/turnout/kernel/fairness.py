@@ -21,6 +21,7 @@ from turnout.kernel.arrays import (
     as_mask,
     as_number,
     as_rows,
+    count_flags,
     read_only,
     require_length,
     saved_value,
@@ -207,7 +208,7 @@ class FairnessQueues:
             self._rounds = self._rounds + 1
         else:
             rounds = self._rounds_per_client()
-            rounds += accruing
+            count_flags(rounds, accruing)
             self._rounds = rounds
         accrued = _at(self._rates, rows) * (1 if accruing is None else accruing[rows])
         owed = np.maximum(before + accrued - self.units_per_turn, 0)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab.buffered import BufferedTraining, finish_batched
 from turnout.lab.learner_cache import LearnerCache
-from turnout.lab.world import Federation, TrainingWorld, play_batched
+from turnout.lab.learners.base import OverlappingLearner
+from turnout.lab.world import BegunRounds, Federation, TrainingWorld
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.play import RoundRun, Run
 from turnout.simulator.slots import SlotRun
@@ -18,7 +19,10 @@ from turnout.store import RoundColumns, RunStore
 
 Watcher = Callable[[int], None]
 RoundWatcher = Callable[[RunPlan, RoundRecord], None]
+#: Finishes one step of some runs that was begun; returns the records that each can store now.
+Step = Callable[[], list[list[RoundRecord]]]
 AnyRun = TypeVar("AnyRun", bound="_Run")
+LANES = 2  # of a learner that trains while this process goes on
 MIN_PLAY_TO_SAVE_RATIO = 20.0  # playing takes at least this many times longer than saving
 
 
@@ -35,8 +39,8 @@ def train_plans(
 ) -> list[int]:
     """Plays every plan of the world "training" that is missing from the store; returns the run ids in plan order.
 
-    Convolutional networks train in batches on `device`; small models, which NumPy trains, are distributed over
-    processes. Interrupted runs resume from their last snapshot.
+    Convolutional networks and models of your own train in batches on `device`; small models, which NumPy trains, are
+    distributed over processes. Interrupted runs resume from their last snapshot.
 
     Args:
         plans: The plans of the runs.
@@ -50,7 +54,7 @@ def train_plans(
         on_round: Called with the plan and the record of each round or turn; small models then run in this process.
     """
     requested = list(plans)
-    small = [plan for plan in requested if plan.world_settings.get("model", "mlp") == "mlp"]
+    small = [plan for plan in requested if _is_small(plan)]
     with LearnerCache(device, workers=workers) as cache:
         if small and not keep_models and on_round is None and device == "cpu":
             sweep(small, store, workers=workers, watch=None if watch is None else lambda plan: watch(plan.rounds))
@@ -59,12 +63,17 @@ def train_plans(
             batch = [run for run in runs if run.learner is learner]
             in_rounds = [run for run in batch if isinstance(run, _RoundRun)]
             without_rounds = [run for run in batch if isinstance(run, _TurnRun)]
-            has_snapshots = _play_runs(in_rounds, _play_round, save_every, keep_models, watch, on_round)
-            has_snapshots |= _play_runs(without_rounds, _end_turn, save_every, keep_models, watch, on_round)
+            has_snapshots = _play_runs(in_rounds, _begin_round, save_every, keep_models, watch, on_round)
+            has_snapshots |= _play_runs(without_rounds, _begin_turn, save_every, keep_models, watch, on_round)
             learner.close()
             if has_snapshots and not keep_models:
                 store.compact()
     return [run_id(store, plan) for plan in requested]
+
+
+def _is_small(plan: RunPlan) -> bool:
+    """Returns whether NumPy trains the model."""
+    return plan.world_settings.get("learner") is None and plan.world_settings.get("model", "mlp") == "mlp"
 
 
 class _Run:
@@ -128,7 +137,7 @@ def _begin(plan: RunPlan, store: RunStore, made_by: str) -> _Run:
 
 def _play_runs(
     runs: Sequence[AnyRun],
-    play: Callable[[Sequence[AnyRun]], list[list[RoundRecord]]],
+    begin: Callable[[Sequence[AnyRun]], Step],
     save_every: float,
     keep_models: bool,
     watch: Watcher | None,
@@ -136,57 +145,90 @@ def _play_runs(
 ) -> bool:
     """Plays all runs to their end; returns whether snapshots were saved, now or by an interrupted call.
 
+    If the learner trains while this process goes on, the runs form two lanes: the rounds of one lane are selected and
+    prepared while the learner trains those of the other.
+
     Args:
         runs: Runs that share a learner.
-        play: Plays one step of each of these runs, and returns the records that each can store now.
+        begin: Begins one step of each of these runs.
         save_every: The interval between snapshots, in seconds.
         keep_models: Whether a finished run keeps its state.
         watch: Called with the number of records that were just played.
         on_round: Called with the plan and each record.
     """
-    next_save, has_snapshots = time.monotonic() + save_every, any(run.done for run in runs)
+    has_snapshots = any(run.done for run in runs)
     for run in runs:
         if run.finished:  # interrupted after its last round, before it was marked as finished
             run.save(with_state=keep_models)
     active = [run for run in runs if not run.finished]
-    while active:
-        steps = play(active)
-        for run, records in zip(active, steps, strict=True):
+    count = LANES if active and isinstance(active[0].learner, OverlappingLearner) else 1
+    lanes = [_Lane(part, begin, save_every) for part in (active[lane::count] for lane in range(count)) if part]
+    while lanes:
+        for lane in lanes:
+            played = lane.finish(keep_models, on_round)
+            if watch is not None and played:
+                watch(played)
+            has_snapshots |= lane.saved
+        lanes = [lane for lane in lanes if lane.runs]
+    return has_snapshots
+
+
+class _Lane(Generic[AnyRun]):
+    """Runs that advance together; between two calls of `finish`, their next step is under way."""
+
+    def __init__(self, runs: Sequence[AnyRun], begin: Callable[[Sequence[AnyRun]], Step], save_every: float) -> None:
+        self.runs, self._begin, self._save_every = list(runs), begin, save_every
+        self._next_save = time.monotonic() + save_every
+        self.saved = False
+        self._step = begin(self.runs)
+
+    def finish(self, keep_models: bool, on_round: RoundWatcher | None) -> int:
+        """Finishes the step of all runs, saves what is due, and begins the next; returns the number of records."""
+        steps = self._step()
+        for run, records in zip(self.runs, steps, strict=True):
             run.append(records)
             if on_round is not None:
                 for record in records:
                     on_round(run.plan, record)
             if run.finished:
                 run.save(with_state=keep_models)
-        played = sum(map(len, steps))
-        if watch is not None and played:
-            watch(played)
-        active = [run for run in active if not run.finished]
-        if active and time.monotonic() >= next_save:
+        self.runs = [run for run in self.runs if not run.finished]
+        if self.runs and time.monotonic() >= self._next_save:
             start = time.monotonic()
-            for run in active:
+            for run in self.runs:
                 run.save(with_state=True)
-            has_snapshots = True
+            self.saved = True
             now = time.monotonic()
-            next_save = now + max(save_every, MIN_PLAY_TO_SAVE_RATIO * (now - start))
-    return has_snapshots
+            self._next_save = now + max(self._save_every, MIN_PLAY_TO_SAVE_RATIO * (now - start))
+        if self.runs:
+            self._step = self._begin(self.runs)
+        return sum(map(len, steps))
 
 
-def _play_round(runs: Sequence[_RoundRun]) -> list[list[RoundRecord]]:
-    """Plays the next round of each run."""
+def _begin_round(runs: Sequence[_RoundRun]) -> Step:
+    """Begins the next round of each run."""
     offers = [run.world.offer(run.done + 1) for run in runs]
     selections = [
         run.policy.ask(offer if run.policy.requires_expected_times else offer.without_truth())
         for run, offer in zip(runs, offers, strict=True)
     ]
-    reports = play_batched([run.world for run in runs], offers, selections)
-    for run, report in zip(runs, reports, strict=True):
-        run.policy.tell(report)
-    return [[RoundRecord(selection, report)] for selection, report in zip(selections, reports, strict=True)]
+    begun = BegunRounds([run.world for run in runs], offers, selections)
+
+    def finish() -> list[list[RoundRecord]]:
+        reports = begun.finish()
+        for run, report in zip(runs, reports, strict=True):
+            run.policy.tell(report)
+        return [[RoundRecord(selection, report)] for selection, report in zip(selections, reports, strict=True)]
+
+    return finish
 
 
-def _end_turn(runs: Sequence[_TurnRun]) -> list[list[RoundRecord]]:
-    """Gives turns in each run until one must end, and ends it."""
+def _begin_turn(runs: Sequence[_TurnRun]) -> Step:
+    """Gives turns in each run until one must end, which happens when the step is finished."""
     flights = [run.slots.next_end(run.plan.rounds) for run in runs]
-    reports = finish_batched([run.world for run in runs], [flight.record.report for flight in flights])
-    return [run.slots.end(flight, report) for run, flight, report in zip(runs, flights, reports, strict=True)]
+
+    def finish() -> list[list[RoundRecord]]:
+        reports = finish_batched([run.world for run in runs], [flight.record.report for flight in flights])
+        return [run.slots.end(flight, report) for run, flight, report in zip(runs, flights, reports, strict=True)]
+
+    return finish

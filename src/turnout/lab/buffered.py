@@ -179,7 +179,7 @@ class BufferedTraining:
         if result is not None:
             metrics["diverged"] = float((~result.finite).sum())
         if accuracy is not None:
-            metrics["accuracy"] = accuracy
+            metrics[self.federation.metric] = accuracy
         metrics[VERSION] = float(self.version)
         self._drop_versions()
         loss = np.nan if result is None else float(result.losses[0])

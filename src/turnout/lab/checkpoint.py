@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.lab.learners.networks import Network
+from turnout.lab.learners.base import Layout
 from turnout.store.encoding.limits import read_npz
 from turnout.store.files.atomic import atomic_write
 
@@ -18,7 +18,7 @@ from turnout.store.files.atomic import atomic_write
 SPARE_BYTES = 1 << 28
 
 
-def write_model(path: Path, network: Network, weights: npt.NDArray[np.floating]) -> None:
+def write_model(path: Path, network: Layout, weights: npt.NDArray[np.floating]) -> None:
     """Writes the model atomically, as the arrays weight1, bias1, weight2, …
 
     Matrices have the shape (inputs, outputs), those of a convolution (row, column, channel, outputs).
@@ -28,7 +28,7 @@ def write_model(path: Path, network: Network, weights: npt.NDArray[np.floating])
         np.savez(file, **layers)  # type: ignore[arg-type]
 
 
-def read_model(path: Path, network: Network) -> npt.NDArray[np.floating]:
+def read_model(path: Path, network: Layout) -> npt.NDArray[np.floating]:
     """Returns the flat weights of a model that `write_model` wrote."""
     try:
         with path.open("rb") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
@@ -16,8 +17,9 @@ from turnout.lab.learners.base import Learner, Training
 from turnout.lab.learners.networks import paper_network
 from turnout.lab.learners.numpy_learner import NumpyLearner
 from turnout.lab.partition import partition
+from turnout.lab.task import TorchTask, find_task
 from turnout.lab.world import Federation, TrainingWorld
-from turnout.simulator.paper import PaperWorld
+from turnout.simulator.plans import make_world
 from turnout.version import __version__
 
 MODELS = ("mlp", "cnn")
@@ -33,6 +35,7 @@ class LearnerCache:
         self.device, self.workers = device, workers
         self._datasets: dict[tuple[str, str | None], Dataset] = {}
         self._learners: dict[Any, Learner] = {}
+        self._tasks: dict[str, TorchTask] = {}
         self._token: Token[LearnerCache | None] | None = None
         if device != "cpu":
             torch_device(device)
@@ -67,6 +70,23 @@ class LearnerCache:
         if key not in self._learners:
             self._learners[key] = self._create_learner(self.dataset(name, folder), model, hidden, training)
         return self._learners[key]
+
+    def task(self, name: str | TorchTask, settings: Mapping[str, Any] | None) -> tuple[TorchTask, Learner]:
+        """Returns a task, which is built once, and its learner on this device.
+
+        Args:
+            name: A name that `turnout.lab.register_task` made known, an entry point `turnout.learners`, or a task.
+            settings: Settings of the function that builds the task.
+        """
+        if isinstance(name, TorchTask):
+            task, key = name, f"task {id(name)}"
+        else:
+            key = f"{name} {json.dumps(dict(settings or {}), sort_keys=True)}"
+            task = self._tasks.get(key) or find_task(name, settings)
+        self._tasks[key] = task  # keeps it alive, so that its id stays unique
+        if key not in self._learners:
+            self._learners[key] = task.learner(self.device, workers=self.workers)
+        return task, self._learners[key]
 
     def close(self) -> None:
         """Closes all learners."""
@@ -136,9 +156,12 @@ def training_world(
     server_rate: float = 1.0,
     discount: float = 0.5,
     mixing: float | None = None,
+    learner: str | TorchTask | None = None,
+    learner_settings: Mapping[str, Any] | None = None,
+    inner: str = "paper",
     world: Mapping[str, Any] | None = None,
 ) -> TrainingWorld | BufferedTraining:
-    """Builds the world "training" of run plans: a model trained on a partitioned dataset in the paper's world.
+    """Builds the world "training" of run plans: a model trained on a partitioned dataset.
 
     The keywords are the names of the settings in stored plans and TOML files.
 
@@ -161,22 +184,52 @@ def training_world(
         server_rate: The factor of the mean update of a version; without rounds.
         discount: The exponent of the discount for staleness; without rounds.
         mixing: The weight of a fresh update for FedAsync, with buffer=1; without rounds.
-        world: Settings of the paper's world.
+        learner: A model of your own: a `TorchTask`, or the name of a registered one. It has its own data, partition and
+            training settings, so that those of this world cannot be set.
+        learner_settings: Settings of the function that builds the task.
+        inner: The name of the world that determines availability and exchange times.
+        world: Settings of that world.
     """
     cache = _ACTIVE.get() or LearnerCache()
-    inner = PaperWorld(seed, **(world or {}))
+    if inner == "training":
+        raise SettingError("the world training cannot contain itself: choose another inner world")
+    inner_world = make_world(inner, seed, **(world or {}))
+    without_rounds = {"server_rate": server_rate, "discount": discount, "mixing": mixing}
+    if buffer is None and mixing is not None:
+        raise SettingError("mixing is a setting of training without rounds: set buffer to 1, too")
+    if learner is not None:
+        given = {
+            "dataset": (dataset, "digits"),
+            "folder": (folder, None),
+            "gamma": (gamma, 1.0),
+            "items": (items, 500),
+            "model": (model, "mlp"),
+            "hidden": (hidden, 32),
+            "epochs": (epochs, 1),
+            "batch": (batch, 32),
+            "rate": (rate, 0.1),
+            "momentum": (momentum, 0.0),
+            "weight_decay": (weight_decay, 0.0),
+            "proximal": (proximal, 0.0),
+        }
+        if changed := [name for name, (value, default) in given.items() if value != default]:
+            raise SettingError(f"{', '.join(changed)} cannot be set with a learner, which has settings of its own")
+        task, trained = cache.task(learner, learner_settings)
+        return task.world_with(
+            trained, inner_world, seed, evaluate_every, buffer, **({} if buffer is None else without_rounds)
+        )
+    if learner_settings:
+        raise SettingError("learner_settings need a learner")
     training = Training(epochs, batch, rate, momentum, weight_decay, proximal)
-    learner = cache.learner(dataset, folder, model, hidden, training)
+    own = cache.learner(dataset, folder, model, hidden, training)
     labels = cache.dataset(dataset, folder).train_labels
-    split = partition(labels, clients=inner.clients, items=items, gamma=parse_gamma(gamma), seed=seed)
-    federation = Federation(learner, split, seed, evaluate_every)
+    split = partition(labels, clients=inner_world.clients, items=items, gamma=parse_gamma(gamma), seed=seed)
+    federation = Federation(own, split, seed, evaluate_every)
     if buffer is not None:
         return BufferedTraining(
-            inner, federation, buffer=buffer, server_rate=server_rate, discount=discount, mixing=mixing
+            inner_world, federation, buffer=buffer, server_rate=server_rate, discount=discount, mixing=mixing
         )
-    if mixing is not None:
-        raise SettingError("mixing is a setting of training without rounds: set buffer to 1, too")
-    return TrainingWorld(inner, federation)
+    return TrainingWorld(inner_world, federation)
 
 
 def parse_gamma(gamma: float | str) -> float:

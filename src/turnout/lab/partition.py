@@ -1,7 +1,8 @@
-"""The paper's partition of a dataset over clients."""
+"""Partitions of a dataset over clients: the paper's, and given ones."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,8 @@ from turnout.kernel.randomness import SMALLEST_CONCENTRATION, dirichlet_logs, ro
 class Partition:
     """The training items of each client.
 
-    `items` (clients, items): indices into the training set. `counts` (clients, classes): items per class.
+    `items` (clients, items): indices into the training set; the rows of clients with fewer items than others end with
+    −1. `counts` (clients, classes): items per class.
     """
 
     items: IntArray
@@ -26,6 +28,44 @@ class Partition:
     def clients(self) -> int:
         """The number of clients."""
         return len(self.items)
+
+    @property
+    def sizes(self) -> IntArray:
+        """The number of items of each client."""
+        sizes: IntArray = (self.items >= 0).sum(axis=1)
+        return sizes
+
+    @classmethod
+    def from_indices(cls, indices: Sequence[npt.ArrayLike], labels: npt.ArrayLike) -> Partition:
+        """Returns the partition in which client i holds the items `indices[i]`.
+
+        Args:
+            indices: The indices of the training items of each client; clients may hold different numbers of items.
+            labels: The target of each training item. `counts` has no columns unless they are whole numbers from 0.
+        """
+        targets = np.asarray(labels)
+        held = [_indices(client, items, len(targets)) for client, items in enumerate(indices)]
+        if not held:
+            raise SettingError("the partition has no clients: it must hold the indices of the items of each client")
+        items = np.full((len(held), max(map(len, held))), -1, dtype=np.int64)
+        for client, row in enumerate(held):
+            items[client, : len(row)] = row
+        are_classes = targets.ndim == 1 and targets.dtype.kind in "iu" and targets.min() >= 0
+        classes = int(targets.max()) + 1 if are_classes else 0
+        counts = [np.bincount(targets[row], minlength=classes) if are_classes else np.empty(0, int) for row in held]
+        return cls(items, np.array(counts, dtype=np.int64))
+
+
+def _indices(client: int, items: npt.ArrayLike, most: int) -> IntArray:
+    row = np.asarray(items)
+    if row.ndim != 1 or (len(row) and row.dtype.kind not in "iu"):
+        raise SettingError(f"the items of client {client} must be a list of indices, not {items!r}")
+    if not len(row):
+        raise SettingError(f"client {client} holds no training items: every client needs at least one")
+    if row.min() < 0 or row.max() >= most:
+        wrong = int(row.min() if row.min() < 0 else row.max())
+        raise SettingError(f"client {client} holds item {wrong}, but training items are numbered from 0 to {most - 1}")
+    return row.astype(np.int64)
 
 
 def partition(

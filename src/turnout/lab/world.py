@@ -13,7 +13,7 @@ from turnout.kernel.arrays import FloatArray, IntArray, as_count, saved_value
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.lab.aliases import accepts_former_names
-from turnout.lab.learners.base import Cohort, Learner, TrainingResult
+from turnout.lab.learners.base import Cohort, Learner, OverlappingLearner, TrainingResult
 from turnout.lab.partition import Partition
 from turnout.policies.base import prefixed, subset
 from turnout.simulator.world import World
@@ -25,13 +25,15 @@ class Federation:
     """A learner, and the partition of its training data over clients.
 
     `seed` determines the initial weights and the order of the batches. The test accuracy is measured in every
-    `evaluate_every`-th round. `holdings` is the former name of `partition`, still accepted as an argument.
+    `evaluate_every`-th round; `metric` is the name under which it is reported. `holdings` is the former name of
+    `partition`, still accepted as an argument.
     """
 
     learner: Learner
     partition: Partition
     seed: int = 0
     evaluate_every: int = 1
+    metric: str = "accuracy"
 
     def __post_init__(self) -> None:
         as_count("seed", self.seed, SettingError, least=0)
@@ -45,14 +47,17 @@ class Federation:
     def orders(self, clients: IntArray, round: int) -> IntArray:
         """Returns the items of each client, shuffled for every epoch: (clients, epochs, items).
 
-        The order depends on the seed, the client, the epoch and the round only.
+        Rows of clients with fewer items than others end with −1. The order depends on the seed, the client, the epoch
+        and the round only.
         """
         epochs = self.learner.training.epochs
-        orders = np.empty((len(clients), epochs, self.partition.items.shape[1]), dtype=np.int64)
+        orders = np.full((len(clients), epochs, self.partition.items.shape[1]), -1, dtype=np.int64)
         for index, client in enumerate(clients.tolist()):
+            held = self.partition.items[client]
+            held = held[held >= 0]
             for epoch in range(epochs):
                 rng = round_rng(self.seed, f"batches of {client}, epoch {epoch}", round)
-                orders[index, epoch] = rng.permutation(self.partition.items[client])
+                orders[index, epoch, : len(held)] = rng.permutation(held)
         return orders
 
 
@@ -117,36 +122,63 @@ class TrainingWorld:
         report = self.inner.play(offer, selection)
         arrived = report.clients[report.with_outcome("arrived")]
         orders = self.federation.orders(arrived, offer.round)
-        return _StartedRound(report, Cohort(self.weights, orders, np.full(len(arrived), float(orders.shape[2]))))
+        sizes = (orders[:, 0] >= 0).sum(axis=1)
+        return _StartedRound(report, Cohort(self.weights, orders, sizes.astype(np.float64)))
 
     def _complete_report(self, report: RoundReport, result: TrainingResult, accuracy: float | None) -> RoundReport:
         metrics = {**report.metrics, "diverged": float((~result.finite).sum())}
         if accuracy is not None:
-            metrics["accuracy"] = accuracy
+            metrics[self.federation.metric] = accuracy
         losses = np.full(len(report.clients), np.nan)
         losses[report.with_outcome("arrived")] = result.losses
         return replace(report, losses=losses, metrics=metrics)
+
+
+class BegunRounds:
+    """One round in each of several worlds that share a learner, which may still be training."""
+
+    def __init__(
+        self, worlds: Sequence[TrainingWorld], offers: Sequence[RoundOffer], selections: Sequence[Selection]
+    ) -> None:
+        """Begins the rounds, and trains all their cohorts in one call.
+
+        Args:
+            worlds: The worlds, which share a learner.
+            offers: The offer of each world.
+            selections: What was selected from each offer.
+        """
+        self._worlds = worlds
+        self._started = [
+            world._start_round(offer, selection)
+            for world, offer, selection in zip(worlds, offers, selections, strict=True)
+        ]
+        self._evaluated = [
+            index
+            for index, (world, offer) in enumerate(zip(worlds, offers, strict=True))
+            if offer.round % world.federation.evaluate_every == 0
+        ]
+        learner, cohorts = worlds[0].federation.learner, [start.cohort for start in self._started]
+        self._begun = learner.begin(cohorts, self._evaluated) if isinstance(learner, OverlappingLearner) else None
+
+    def finish(self) -> list[RoundReport]:
+        """Waits for the end of training; returns the report of each world."""
+        learner = self._worlds[0].federation.learner
+        if self._begun is not None:
+            results, measured = self._begun.finish()
+        else:
+            results = learner.train([start.cohort for start in self._started])
+            measured = learner.evaluate([results[index].weights for index in self._evaluated])
+        for world, result in zip(self._worlds, results, strict=True):
+            world.weights = result.weights
+        accuracies = dict(zip(self._evaluated, measured, strict=True))
+        return [
+            world._complete_report(start.report, result, accuracies.get(index))
+            for index, (world, start, result) in enumerate(zip(self._worlds, self._started, results, strict=True))
+        ]
 
 
 def play_batched(
     worlds: Sequence[TrainingWorld], offers: Sequence[RoundOffer], selections: Sequence[Selection]
 ) -> list[RoundReport]:
     """Plays one round in each of several worlds that share a learner, and trains all their cohorts in one call."""
-    learner = worlds[0].federation.learner
-    started = [
-        world._start_round(offer, selection) for world, offer, selection in zip(worlds, offers, selections, strict=True)
-    ]
-    results = learner.train([start.cohort for start in started])
-    for world, result in zip(worlds, results, strict=True):
-        world.weights = result.weights
-    evaluated = [
-        index
-        for index, (world, offer) in enumerate(zip(worlds, offers, strict=True))
-        if offer.round % world.federation.evaluate_every == 0
-    ]
-    models = [worlds[index].weights for index in evaluated]
-    accuracies = dict(zip(evaluated, learner.evaluate(models), strict=True))
-    return [
-        world._complete_report(start.report, result, accuracies.get(index))
-        for index, (world, start, result) in enumerate(zip(worlds, started, results, strict=True))
-    ]
+    return BegunRounds(worlds, offers, selections).finish()

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from turnout.analysis.statistics import UNIT_RANGE, format_interval, mean_confidence_interval
 from turnout.cli.interruption import resumable
+from turnout.cli.learners import play_all
 from turnout.cli.options import (
     ConcurrencyOption,
     ConfigOption,
@@ -54,7 +55,7 @@ from turnout.experiments.leaderboard.suites import SUITES
 from turnout.experiments.paper.comparison import draw_overview, overview_tables
 from turnout.kernel.certificate import Tolerance
 from turnout.simulator.plans import RunPlan
-from turnout.simulator.sweep import missing_plans, play_into, sweep
+from turnout.simulator.sweep import play_into
 from turnout.store import RoundColumns, RunStore
 
 SaveOption = Annotated[Path | None, typer.Option("--save", help="Store for the runs; an interrupted run continues.")]
@@ -252,8 +253,7 @@ def _sweep(
         store = open_until_done.enter_context(RunStore(save or Path(folder) / "runs.turnout"))
         plans = [plan for plans_of_policy in by_seed for plan in plans_of_policy]
         with progress_bar() as progress:
-            task = progress.add_task("Simulating", total=len(missing_plans(plans, store)))
-            runs = iter(sweep(plans, store, workers=workers, watch=lambda _: progress.advance(task)))
+            runs = iter(play_all(plans, store, workers, progress))
         return [
             [promise.judge(store.columns(next(runs)), tolerance) for _ in plans_of_policy]
             for plans_of_policy, tolerance in zip(by_seed, tolerances, strict=True)

@@ -29,7 +29,7 @@ from turnout.lab.batched import train_plans
 from turnout.lab.checkpoint import write_model
 from turnout.lab.datasets import SOURCES
 from turnout.lab.learner_cache import MODELS, LearnerCache
-from turnout.lab.learners.networks import Network
+from turnout.lab.learners.base import Layout
 from turnout.lab.world import TrainingWorld
 from turnout.simulator.plans import RunPlan
 from turnout.store import RoundColumns, RunStore
@@ -122,7 +122,7 @@ def _study_settings(dataset: str, model: str | None) -> dict[str, Any]:
     return settings
 
 
-def _network(plan: RunPlan, device: str) -> Network:
+def _network(plan: RunPlan, device: str) -> Layout:
     """Returns the network of a plan; reports invalid settings before training starts."""
     with LearnerCache(device, workers=1):
         world = plan.build()[1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,6 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number
 from turnout.lab.aliases import accepts_former_names
-from turnout.lab.learners.networks import Network
 
 Weights = Any
 
@@ -67,6 +66,7 @@ class Cohort:
     """Clients that train from the same weights.
 
     `orders` (clients, epochs, items): indices of each client's training items, in the order in which it visits them.
+    Rows of clients with fewer items than others end with −1 (`held_items` removes them).
     `shares` (clients,): the weight of each client's model in the average, proportional to its number of items.
     """
 
@@ -88,11 +88,28 @@ class TrainingResult:
     finite: BoolArray
 
 
+class Layout(Protocol):
+    """The arrays of a model, and how they lie in its flat weights."""
+
+    @property
+    def parameters(self) -> int:
+        """The length of the flat weights."""
+
+    def check_weights(self, array: npt.ArrayLike) -> npt.NDArray[np.floating]:
+        """Returns the weights as an array; raises StateError if their shape or type does not fit this model."""
+
+    def layers(self, weights: npt.NDArray[np.floating]) -> dict[str, npt.NDArray[np.floating]]:
+        """Returns the arrays of a model by name, for use outside this package."""
+
+
 class Learner(Protocol):
     """Trains and averages cohorts, and evaluates models."""
 
     training: Training
-    network: Network
+
+    @property
+    def network(self) -> Layout:
+        """The layout of the flat weights."""
 
     def initial_weights(self, seed: int) -> Weights:
         """Returns the weights of a newly initialised model."""
@@ -114,6 +131,32 @@ class Learner(Protocol):
 
     def close(self) -> None:
         """Releases processes and memory; the learner can be used again afterwards."""
+
+
+class BegunTraining(Protocol):
+    """Training that a learner has begun, and that its device may still be doing."""
+
+    def finish(self) -> tuple[list[TrainingResult], list[float]]:
+        """Waits for the end; returns the results, and the accuracies of the models that were to be evaluated."""
+
+
+@runtime_checkable
+class OverlappingLearner(Protocol):
+    """A learner whose device trains while this process does something else."""
+
+    def begin(self, cohorts: Sequence[Cohort], evaluated: Sequence[int] = ()) -> BegunTraining:
+        """Begins to train all cohorts, and then to evaluate the averages of the cohorts with these indices."""
+
+
+def held_items(order: IntArray) -> list[IntArray]:
+    """Returns the items of a client in each epoch, (epochs, items) without the −1 at the end of the rows."""
+    return [epoch[epoch >= 0] for epoch in order]
+
+
+def require_equal_sizes(orders: IntArray) -> None:
+    """Raises SettingError if some clients hold fewer items than others."""
+    if (orders < 0).any():
+        raise SettingError("this learner needs a partition in which every client holds the same number of items")
 
 
 def average_models(previous: FloatArray, models: FloatArray, losses: FloatArray, shares: FloatArray) -> TrainingResult:

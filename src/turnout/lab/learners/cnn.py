@@ -53,6 +53,8 @@ def descend(
     start: Sequence[Tensor],
     gradients: Sequence[Tensor],
     momenta: Sequence[Tensor],
+    copies: Sequence[Tensor] | None = None,
+    active: Tensor | None = None,
 ) -> None:
     """Takes one step of gradient descent, in place.
 
@@ -62,7 +64,17 @@ def descend(
         start: The parameters before local training, for the proximal term.
         gradients: The gradient of the loss by layer.
         momenta: The momentum buffers, which are updated; empty without momentum.
+        copies: The parameters in another type, which are updated too; None, or `layers` themselves, if there are none.
+        active: Which of the stacked models take the step; by default all.
     """
+    if copies is layers:
+        copies = None
+    if copies is not None and layers[0].is_cuda and not training.momentum and not training.proximal_mu:
+        from turnout.lab.learners import gpu_kernels
+
+        for layer, gradient, copy in zip(layers, gradients, copies, strict=True):
+            gpu_kernels.descend(layer, gradient.contiguous(), copy, training.learning_rate, training.weight_decay)
+        return
     with torch.no_grad():
         for index, (layer, gradient) in enumerate(zip(layers, gradients, strict=True)):
             if training.weight_decay:
@@ -71,7 +83,11 @@ def descend(
                 gradient = gradient.add(layer - start[index], alpha=training.proximal_mu)
             if training.momentum:
                 gradient = momenta[index].mul_(training.momentum).add_(gradient)
+            if active is not None:
+                gradient = torch.where(active.view(-1, *[1] * (layer.dim() - 1)), gradient, 0.0)
             layer.sub_(gradient, alpha=training.learning_rate)
+            if copies is not None:
+                copies[index].copy_(layer)
 
 
 class Patches(torch.autograd.Function):

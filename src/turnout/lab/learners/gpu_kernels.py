@@ -1,4 +1,4 @@
-"""Triton kernels for patch extraction and pooling, forward and backward; each reads and writes its data once.
+"""Triton kernels for patch extraction, pooling and descent; each reads and writes its data once.
 
 Images have the shape (items, height, width, channels). Every kernel has a reference implementation in plain torch, in
 cnn.py, with equal results; this module is imported on a GPU only.
@@ -107,6 +107,24 @@ def _unpooled(slopes, maps, back, height, width, channels: tl.constexpr, block: 
     tl.store(b, tl.where(two, slope, 0.0), mask=here)
     tl.store(c, tl.where(three, slope, 0.0), mask=here)
     tl.store(d, tl.where(one | two | three, 0.0, slope), mask=here)
+
+
+@triton.jit
+def _descend(layer, gradient, copy, total, rate, decay, block: tl.constexpr):
+    """layer −= rate · (gradient + decay · layer), and a copy of the result in another type."""
+    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    here = at < total
+    weight = tl.load(layer + at, mask=here, other=0.0)
+    slope = tl.load(gradient + at, mask=here, other=0.0).to(weight.dtype) + decay * weight
+    weight -= rate * slope
+    tl.store(layer + at, weight, mask=here)
+    tl.store(copy + at, weight, mask=here)
+
+
+def descend(layer: Tensor, gradient: Tensor, copy: Tensor, rate: float, decay: float) -> None:
+    """Takes one step of gradient descent with weight decay, in place, and writes the result to `copy` too."""
+    total = layer.numel()
+    _descend[(triton.cdiv(total, BLOCK),)](layer, gradient, copy, total, rate, decay, BLOCK)
 
 
 def patches(images: Tensor, size: int) -> Tensor:

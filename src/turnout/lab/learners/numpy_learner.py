@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.lab.datasets import Dataset
-from turnout.lab.learners.base import Cohort, Training, TrainingResult, average_models
+from turnout.lab.learners.base import Cohort, Training, TrainingResult, average_models, require_equal_sizes
 from turnout.lab.learners.networks import perceptron
 
 
@@ -43,6 +43,7 @@ class NumpyLearner:
     def train_clients(self, weights: FloatArray, orders: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns the trained model of each client (one per row) and its mean training loss."""
         training = self.training
+        require_equal_sizes(orders)
         clients, epochs, items_per_client = orders.shape
         start = np.repeat(weights[None], clients, axis=0)
         models, momentum = start.copy(), np.zeros_like(start)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.lab.datasets import Dataset
-from turnout.lab.learners.base import Cohort, Training, TrainingResult
+from turnout.lab.learners.base import Cohort, Training, TrainingResult, require_equal_sizes
 from turnout.lab.learners.cnn import descend, stacked_scores
 from turnout.lab.learners.devices import usable_device
 from turnout.lab.learners.networks import Network
@@ -77,15 +77,27 @@ class StackedLearner:
 
     def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
         """Trains the clients of all cohorts in stacks, which may span several cohorts, and averages each cohort."""
+        return self.begin(cohorts).finish()[0]
+
+    def evaluate(self, models: Sequence[Tensor]) -> list[float]:
+        """Returns the accuracy of each model on the test set."""
+        return self._accuracies(self._hits(models).cpu())
+
+    def begin(self, cohorts: Sequence[Cohort], evaluated: Sequence[int] = ()) -> _Begun:
+        """Begins to train all cohorts, and then to evaluate the averages of the cohorts with these indices.
+
+        On a GPU, everything is queued and this process goes on; work that was begun later is done later.
+        """
         if not cohorts:
-            return []
+            return _Begun(self, torch.empty(0), np.empty(0, dtype=np.int64), _Transfer(torch.empty(2, 0)), None)
         previous = torch.stack([cohort.weights for cohort in cohorts])
         owner = np.repeat(np.arange(len(cohorts)), [len(cohort.orders) for cohort in cohorts])
         orders = np.concatenate([cohort.orders for cohort in cohorts])
+        require_equal_sizes(orders)
         shares = np.concatenate([cohort.shares for cohort in cohorts])
         weighted_sum = torch.zeros_like(previous)
         total_share = torch.zeros(len(cohorts), 1, dtype=self.weight_dtype, device=self.device)
-        loss_parts, finite_parts = [np.empty(0)], [np.empty(0, dtype=np.bool_)]
+        outputs = [torch.empty(2, 0, dtype=self.weight_dtype, device=self.device)]
         for first, slots in _stack_sizes(len(orders), self.stack):
             clients = slice(first, first + slots)
             stacked = self._stack_for(slots, orders.shape[1:], len(cohorts))
@@ -94,35 +106,29 @@ class StackedLearner:
             weighted_sum += stacked.weighted_sum
             total_share += stacked.total_share
             used = len(orders[clients])
-            # One transfer from the device for both.
-            outputs = torch.stack([stacked.losses, stacked.finite.to(stacked.losses.dtype)])[:, :used]
-            measured = outputs.double().cpu().numpy()
-            loss_parts.append(measured[0])
-            finite_parts.append(measured[1] > 0)
+            outputs.append(torch.stack([stacked.losses, stacked.finite.to(stacked.losses.dtype)])[:, :used])
         averages = torch.where(total_share > 0, weighted_sum / total_share, previous)
-        finite = np.concatenate(finite_parts)
-        losses = np.where(finite, np.concatenate(loss_parts), np.nan)
-        return [
-            TrainingResult(averages[index], losses[owner == index], finite[owner == index])
-            for index in range(len(cohorts))
-        ]
+        hits = _Transfer(self._hits([averages[index] for index in evaluated])) if evaluated else None
+        return _Begun(self, averages, owner, _Transfer(torch.cat(outputs, dim=1)), hits)
 
-    def evaluate(self, models: Sequence[Tensor]) -> list[float]:
-        """Returns the accuracy of each model on the test set."""
-        correct = np.zeros(len(models), dtype=np.int64)
+    def _hits(self, models: Sequence[Tensor]) -> Tensor:
+        """Returns how many test images each model classifies correctly."""
+        hits = torch.zeros(len(models), dtype=torch.int64, device=self.device)
         models_at_once = max(self.stack // 16, 1)
         for start in range(0, len(models), models_at_once):
             layers = self.network.split(torch.stack(list(models[start : start + models_at_once])))
             layers = [layer.to(self._product_dtype).contiguous() for layer in layers]
-            hits = torch.zeros(len(layers[0]), dtype=torch.int64, device=self.device)
+            some = hits[start : start + models_at_once]
             for first in range(0, len(self._test_images), TEST_ITEMS):
                 items = slice(first, first + TEST_ITEMS)
-                images = self._scale(self._test_images[items]).expand(len(hits), -1, -1, -1, -1)
+                images = self._scale(self._test_images[items]).expand(len(some), -1, -1, -1, -1)
                 with torch.no_grad():
                     predicted = stacked_scores(self.network, layers, images).argmax(dim=2)
-                hits += (predicted == self._test_labels[items]).sum(dim=1)
-            correct[start : start + models_at_once] = hits.cpu().numpy()
-        return (correct / len(self._test_images)).tolist()  # type: ignore[no-any-return]
+                some += (predicted == self._test_labels[items]).sum(dim=1)
+        return hits
+
+    def _accuracies(self, hits: Tensor) -> list[float]:
+        return (hits.numpy() / len(self._test_images)).tolist()  # type: ignore[no-any-return]
 
     def saved(self, weights: Tensor) -> npt.NDArray[np.floating]:
         """Returns the weights as an array in main memory."""
@@ -137,6 +143,12 @@ class StackedLearner:
         self._stacks.clear()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def rounded(self, layers: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Returns the layers in the type of matrix products; the same layers if that is their type."""
+        return (
+            layers if self._product_dtype == self.weight_dtype else [layer.to(self._product_dtype) for layer in layers]
+        )
 
     def gradients(self, layers: Sequence[Tensor], items: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         """Returns the mean cross-entropy of each model on its items (models, items), and the gradient by layer."""
@@ -157,6 +169,57 @@ class StackedLearner:
 
     def _scale(self, images: Tensor) -> Tensor:
         return ((images.to(self.weight_dtype) - self._pixel_mean) / self._pixel_std).to(self._product_dtype)
+
+
+class _Transfer:
+    """A copy of a tensor in main memory, which a GPU makes when it gets there."""
+
+    def __init__(self, source: Tensor) -> None:
+        self._arrived: torch.cuda.Event | None = None
+        self._copy = source
+        if source.is_cuda:
+            self._copy = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+            self._copy.copy_(source, non_blocking=True)
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record(torch.cuda.current_stream(source.device))
+
+    def wait(self) -> Tensor:
+        """Returns the copy once it is complete."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._copy
+
+
+class _Begun:
+    """Training that was begun: the averages, the cohort of each client, and numbers that are on their way."""
+
+    def __init__(
+        self,
+        learner: StackedLearner,
+        averages: Tensor,
+        owner: npt.NDArray[np.int64],
+        outputs: _Transfer,
+        hits: _Transfer | None,
+    ) -> None:
+        self._learner, self._averages, self._owner = learner, averages, owner
+        self._outputs, self._hits = outputs, hits
+
+    def finish(self) -> tuple[list[TrainingResult], list[float]]:
+        """Waits for the end; returns the results of all cohorts, and the accuracies of those that were evaluated."""
+        measured = self._outputs.wait().double().numpy()
+        finite = measured[1] > 0
+        losses = np.where(finite, measured[0], np.nan)
+        results = [
+            TrainingResult(average, losses[self._owner == index], finite[self._owner == index])
+            for index, average in enumerate(self._averages)
+        ]
+        return results, [] if self._hits is None else self._learner._accuracies(self._hits.wait())
+
+
+def _upload(target: Tensor, array: npt.NDArray[np.generic]) -> None:
+    """Copies an array to a tensor; a GPU copies it when it gets there, from memory of its own."""
+    source = torch.from_numpy(np.ascontiguousarray(array))
+    target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
 
 
 class _Stack:
@@ -190,9 +253,9 @@ class _Stack:
         used, slots = len(orders), len(self._owner)
         share_matrix = np.zeros(self._shares.shape)
         share_matrix[owner, np.arange(used)] = shares
-        self._orders[:used].copy_(torch.from_numpy(orders))
-        self._owner.copy_(torch.from_numpy(np.pad(owner, (0, slots - used))))
-        self._shares.copy_(torch.from_numpy(share_matrix))
+        _upload(self._orders[:used], orders)
+        _upload(self._owner, np.pad(owner, (0, slots - used)))
+        _upload(self._shares, share_matrix)
         self._previous.copy_(previous)
 
     def train(self) -> None:
@@ -221,15 +284,16 @@ class _Stack:
         start = [layer.contiguous() for layer in learner.network.split(self._previous[self._owner])]
         layers = [layer.clone() for layer in start]
         momenta = [torch.zeros_like(layer) for layer in layers] if training.momentum else []
+        copies = learner.rounded(layers)
         total_loss = torch.zeros(len(self._owner), dtype=learner.weight_dtype, device=learner.device)
         batches = 0
         for epoch in range(self._orders.shape[1]):
             for first in range(0, self._orders.shape[2], training.batch_size):
                 items = self._orders[:, epoch, first : first + training.batch_size]
-                losses, gradients = learner.gradients(layers, items)
+                losses, gradients = learner.gradients(copies, items)
                 total_loss += losses
                 batches += 1
-                descend(training, layers, start, gradients, momenta)
+                descend(training, layers, start, gradients, momenta, copies)
         models = torch.cat([layer.flatten(1) for layer in layers], dim=1)
         self.losses = total_loss / batches
         self.finite = models.isfinite().all(dim=1) & self.losses.isfinite()

@@ -1,0 +1,68 @@
+"""A model of the user's own is named on the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+
+from cli import in_process
+from turnout.store import RunStore
+
+TASK = """
+import numpy as np
+from torch import nn
+from turnout.lab import TorchTask
+
+def make_task(classes=2):
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    data = rows, (rows.sum(axis=1) > 0).astype(int)
+    items = [np.arange(client, 40, 10) for client in range(10)]
+    return TorchTask(lambda: nn.Linear(3, classes), nn.functional.cross_entropy, data, data, items, method="plain")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "users_tasks.py").write_text(TASK)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr("turnout.lab.task._REGISTERED", {})
+    monkeypatch.delitem(sys.modules, "users_tasks", raising=False)
+    return tmp_path
+
+
+def run(folder: Path, command: str, *options: str, learner: str = "users_tasks:make_task") -> in_process.Done:
+    world = ["name=training", f"learner={learner}", "world={clients = 10}"]
+    shared = ["random", "--rounds", "4", "--set", "cohort_size=3", *(f"--world={setting}" for setting in world)]
+    with chdir(folder):
+        return in_process.run(command, *shared, *options)
+
+
+def test_runs_with_a_model_of_ones_own_are_simulated_and_compared(folder: Path) -> None:
+    store = str(folder / "runs.turnout")
+    assert run(folder, "simulate", "--save", store).returncode == 0
+    compared = run(folder, "compare", "--seeds", "2", "--workers", "1", "--save", store, "--json")
+    assert compared.returncode == 0, compared.stderr
+    assert json.loads(compared.stdout)["policies"][0]["policy"] == "random"
+    with RunStore(folder / "runs.turnout", read_only=True) as runs:
+        assert [run.plan["world_settings"]["learner"] for run in runs.runs()] == ["users_tasks:make_task"] * 2
+        for stored in runs.runs():
+            assert (runs.columns(stored.id).metrics["accuracy"] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("learner", "message"),
+    [
+        ("users_tasks:make", "the learner 'users_tasks:make' cannot be loaded: module 'users_tasks' has no attribute"),
+        ("nowhere:make", "the learner 'nowhere:make' cannot be loaded: No module named 'nowhere'"),
+        ("my-task", "unknown learner 'my-task'"),
+    ],
+)
+def test_a_learner_that_cannot_be_found_is_explained(folder: Path, learner: str, message: str) -> None:
+    done = run(folder, "simulate", learner=learner)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {message}")
+    assert done.stderr.count("\n") == 1
