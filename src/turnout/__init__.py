@@ -7,6 +7,7 @@ simulations do not. docs/api.md lists the public packages.
 from typing import TYPE_CHECKING, Any
 
 from turnout.errors import (
+    ClusterError,
     DatasetError,
     InfeasiblePromise,
     InterruptedGroupError,
@@ -90,6 +91,7 @@ __all__ = [
     "ActiveFL",
     "Certificate",
     "ClientStatus",
+    "ClusterError",
     "CohortProblem",
     "CoolDown",
     "DataSize",

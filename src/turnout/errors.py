@@ -10,6 +10,7 @@ TurnoutError
  ├─ StateError              a saved state does not match the object that should restore it
  ├─ DatasetError            a dataset is missing or corrupt, or its download failed
  ├─ TrainingError           training stopped with an error
+ ├─ ClusterError            a cluster cannot be reached, or its workers fail
  ├─ StoreError              a store cannot be opened, read or written
  │   └─ InterruptedGroupError   a call failed in a group of changes: nothing was stored, repeat each by itself
  └─ PolicyCheckError        check_policy found that a policy violates the contract
@@ -26,6 +27,7 @@ if TYPE_CHECKING:  # it is needed for annotations only, and importing it takes m
     from pathlib import Path
 
 __all__ = [
+    "ClusterError",
     "DatasetError",
     "InfeasiblePromise",
     "InterruptedGroupError",
@@ -136,6 +138,10 @@ class DatasetError(TurnoutError):
 
 class TrainingError(TurnoutError):
     """Training stopped with an error."""
+
+
+class ClusterError(TurnoutError):
+    """A cluster cannot be reached, or its workers fail again and again."""
 
 
 class StoreError(TurnoutError):

@@ -107,5 +107,5 @@ def test_invalid_arguments_are_reported(fleet: Path, tmp_path: Path) -> None:
     assert "must be three different files" in error_of("certify", fleet, "-o", fleet)
     assert "there is no fleet at" in error_of("certify", tmp_path / "none", "-o", tmp_path / "c.json")
     assert "pass a certificate and its record" in error_of("verify")
-    assert "cannot read" in error_of("verify", tmp_path / "none", fleet)
+    assert "cannot read" in error_of("verify", tmp_path / "none", tmp_path / "none")
     assert "cannot write" in error_of("certify", fleet, "-o", tmp_path / "nowhere" / "c.json")

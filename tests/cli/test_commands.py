@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import typer
 
 import turnout
 from cli import in_process
+from documents import check_command
 from turnout.cli.app import app
 
 
@@ -64,27 +66,30 @@ def test_every_command_has_help(command: str) -> None:
     assert "--json" in done.stdout
 
 
-def leaf_commands(group: click.Group, path: str = "turnout") -> Iterator[tuple[str, click.Command]]:
+def all_commands(group: click.Group, path: str = "turnout") -> Iterator[tuple[str, click.Command]]:
+    """Yields every command with its path, groups included."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
-        if isinstance(command, click.Group):
-            yield from leaf_commands(command, f"{path} {name}")
-        elif not command.hidden:
+        if not command.hidden:
             yield f"{path} {name}", command
+        if isinstance(command, click.Group):
+            yield from all_commands(command, f"{path} {name}")
 
 
 def test_the_help_of_every_command_is_a_sentence_with_an_example() -> None:
     group = typer.main.get_command(app)
     assert isinstance(group, click.Group)
-    commands = dict(leaf_commands(group))
+    commands = dict(all_commands(group))
     assert len(commands) > 25
     for path, command in commands.items():
         first, *_, example = (command.help or "").strip().split("\n\n")
         assert first.endswith("."), path
         assert example.startswith(f"Example: {path}"), path
-        unexplained = [param.name for param in command.params if not getattr(param, "help", None)]
+        check_command(shlex.split(example.removeprefix("Example: ")))  # its options and arguments exist
+        shown = [param for param in command.params if not getattr(param, "hidden", False)]
+        unexplained = [param.name for param in shown if not getattr(param, "help", None)]
         assert unexplained == [], path
 
 

@@ -421,7 +421,7 @@ def test_a_file_that_is_no_fleet_prints_one_line_and_exits_with_code_two(
 ) -> None:
     assert "there is no fleet at" in error_of(command[0], tmp_path / "nowhere", *command[1:])
     RunStore(tmp_path / "runs.turnout").close()
-    assert "not a turnout fleet" in error_of(command[0], tmp_path / "runs.turnout", *command[1:])
+    assert "is a store of runs, not a fleet" in error_of(command[0], tmp_path / "runs.turnout", *command[1:])
     (tmp_path / "words.txt").write_text("not a fleet\n" * 100)
     assert "not a SQLite file" in error_of(command[0], tmp_path / "words.txt", *command[1:])
 

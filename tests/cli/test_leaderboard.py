@@ -73,6 +73,6 @@ def test_conflicting_options_are_reported(tmp_path: Path) -> None:
 
 def test_a_comparison_stores_its_runs_with_either_option(tmp_path: Path) -> None:
     kept, stored = tmp_path / "kept.turnout", tmp_path / "stored.turnout"
-    for name, store in (("--save", kept), ("--store", stored)):
+    for name, store in (("--store", kept), ("--store", stored)):
         assert run("random", "--seeds", "2", "--rounds", "5", "--workers", "1", name, str(store)).returncode == 0
         assert store.exists()

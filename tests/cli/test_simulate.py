@@ -3,14 +3,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from contextlib import chdir, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli import in_process
+from turnout.simulator import PaperWorld, RunPlan, play_plan
 from turnout.store import RunStore
 
 
@@ -134,10 +137,10 @@ def test_options_take_precedence_over_the_config_file(tmp_path: Path) -> None:
 
 def test_a_saved_simulation_is_not_repeated(tmp_path: Path) -> None:
     store = tmp_path / "runs.turnout"
-    first = run("simulate", "rbcsf", "--rounds", "30", "--save", str(store), "--json").stdout
+    first = run("simulate", "rbcsf", "--rounds", "30", "--store", str(store), "--json").stdout
     with RunStore(store, read_only=True) as opened:
         started = opened.runs()[0].started
-    assert run("simulate", "rbcsf", "--rounds", "30", "--save", str(store), "--json").stdout == first
+    assert run("simulate", "rbcsf", "--rounds", "30", "--store", str(store), "--json").stdout == first
     with RunStore(store, read_only=True) as opened:
         assert [one.started for one in opened.runs()] == [started]
     assert first == run("simulate", "rbcsf", "--rounds", "30", "--json").stdout
@@ -171,7 +174,7 @@ def test_reproduce_prints_claims_and_writes_figures(tmp_path: Path) -> None:
 
 def test_a_model_is_trained_and_its_run_stored(tmp_path: Path) -> None:
     store = str(tmp_path / "runs.turnout")
-    done = run("train", "random", "--rounds", "25", "--hidden", "8", "--save", store)
+    done = run("train", "random", "--rounds", "25", "--hidden", "8", "--store", store)
     assert re.match(
         r"digits, random: accuracy 0\.[789]\d+ in round 25 .* 25 rounds took \d+\.\d simulated minutes", done.stdout
     ), done.stderr
@@ -186,7 +189,7 @@ def test_a_model_is_trained_and_its_run_stored(tmp_path: Path) -> None:
 
 def test_runs_are_listed_shown_exported_and_deleted(tmp_path: Path) -> None:
     store = str(tmp_path / "runs.turnout")
-    run("simulate", "rbcsf", "random", "--rounds", "12", "--save", store)
+    run("simulate", "rbcsf", "random", "--rounds", "12", "--store", store)
     listed = json.loads(run("runs", "list", store, "--json").stdout)
     assert [(one["policy"], one["rounds_played"], one["finished"]) for one in listed] == [
         ("rbcsf", 12, True),
@@ -283,23 +286,23 @@ def test_an_unusable_store_is_reported_and_not_changed(tmp_path: Path) -> None:
     text.write_text("these are my notes, not a store\n" * 100)
     before = text.read_bytes()
     assert str(text) in error_of("runs", "list", str(text))
-    assert str(text) in error_of("simulate", "random", "--rounds", "5", "--save", str(text))
+    assert str(text) in error_of("simulate", "random", "--rounds", "5", "--store", str(text))
     assert text.read_bytes() == before
     store = tmp_path / "runs.turnout"
-    run("simulate", "random", "--rounds", "300", "--save", str(store))
+    run("simulate", "random", "--rounds", "300", "--store", str(store))
     whole = store.read_bytes()
     store.write_bytes(whole[: len(whole) // 2])
     assert str(store) in error_of("runs", "list", str(store))
     assert str(tmp_path / "none") in error_of("runs", "list", str(tmp_path / "none.turnout"))
     assert not (tmp_path / "none.turnout").exists()
     (tmp_path / "file").write_text("")
-    assert "file" in error_of("simulate", "random", "--rounds", "5", "--save", str(tmp_path / "file" / "runs.turnout"))
+    assert "file" in error_of("simulate", "random", "--rounds", "5", "--store", str(tmp_path / "file" / "runs.turnout"))
     assert "there is no run 99" in error_of("runs", "show", _saved(tmp_path), "99")
 
 
 def _saved(folder: Path) -> str:
     store = folder / "good.turnout"
-    run("simulate", "random", "--rounds", "5", "--save", str(store))
+    run("simulate", "random", "--rounds", "5", "--store", str(store))
     return str(store)
 
 
@@ -429,7 +432,7 @@ def test_a_simulation_without_rounds_shows_updates_per_second_and_staleness() ->
 
 
 def test_a_simulation_without_rounds_goes_on_after_an_interruption(tmp_path: Path) -> None:
-    options = ("--concurrency", "4", "--rounds", "150", "--json", "--save", "runs.turnout")
+    options = ("--concurrency", "4", "--rounds", "150", "--json", "--store", "runs.turnout")
     first = run("simulate", *options, cwd=tmp_path).stdout
     assert run("simulate", *options, cwd=tmp_path).stdout == first
     assert run("simulate", *options[:-2], cwd=tmp_path).stdout == first
@@ -463,3 +466,64 @@ def test_policies_without_rounds_are_compared_seed_by_seed() -> None:
 )
 def test_what_needs_rounds_is_refused_without_them(arguments: tuple[str, ...], message: str) -> None:
     assert message in error_of(*arguments, "--concurrency", "4", "--rounds", "5")
+
+
+def interrupt_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Presses Ctrl-C in the n-th round that is played from now on."""
+    plain, played = PaperWorld.play, []
+
+    def play(*arguments: Any) -> Any:
+        played.append(1)
+        if len(played) == count:
+            raise KeyboardInterrupt
+        return plain(*arguments)
+
+    monkeypatch.setattr(PaperWorld, "play", play)
+
+
+def test_ctrl_c_in_a_simulation_with_a_store_prints_the_command_that_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["simulate", "random", "--rounds", "700", "--store", str(tmp_path / "my runs.turnout")]
+    with monkeypatch.context() as patched:
+        interrupt_after(600, patched)
+        done = run(*command)
+    assert done.returncode == 130
+    message = done.stderr.splitlines()[-1]
+    assert message == f"interrupted: finished runs are saved. To continue: {shlex.join(['turnout', *command])}"
+    with RunStore(tmp_path / "my runs.turnout", read_only=True) as store:
+        assert [info.rounds for info in store.runs()] == [500]
+    done = run(*shlex.split(message.partition("To continue: turnout ")[2]))
+    assert done.returncode == 0
+    with RunStore(tmp_path / "my runs.turnout", read_only=True) as store:
+        assert store.columns(1).to_bytes() == play_plan(RunPlan("random", 700)).to_bytes()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "simulate random fedcs --rounds 20",
+        "compare random --rounds 20 --workers 1",
+        "compare --suite numerical --rounds 20 --seeds 2 --workers 1",
+        "train random --rounds 40 --workers 1",
+    ],
+)
+def test_ctrl_c_without_a_store_says_how_to_keep_runs(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        interrupt_after(30, patched)
+        done = run(*command.split())
+    assert done.returncode == 130
+    assert done.stderr.splitlines()[-1] == (
+        "interrupted: nothing was saved. To keep finished runs, and continue after an interruption: "
+        f"turnout {command} --store runs.turnout"
+    )
+
+
+def test_the_former_name_of_the_option_for_a_store_still_works(tmp_path: Path) -> None:
+    for command in (["simulate"], ["compare", "--seeds", "2", "--workers", "1"]):
+        path = tmp_path / f"{command[0]}.turnout"
+        assert run(*command, "random", "--rounds", "3", "--save", str(path)).returncode == 0
+        assert path.exists()
+        shown = run(command[0], "--help").stdout
+        assert "--store" in shown
+        assert "--save" not in shown

@@ -417,7 +417,8 @@ print("alike:", alike)
 """
 
 
-def test_a_sweep_on_ray_gives_the_same_runs(tmp_path: Path) -> None:
+@pytest.mark.framework
+def test_a_sweep_with_the_joblib_backend_of_ray_gives_the_same_runs(tmp_path: Path) -> None:
     """Runs in its own process, because Ray emits many warnings."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("ray is not installed: pip install 'turnout[cluster]'")

@@ -424,7 +424,7 @@ def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None
     connection.commit()
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match="is a SQLite file, but not a turnout store: choose another path"):
+    with pytest.raises(StoreError, match="is a SQLite file of another program, not a store of runs: choose"):
         RunStore(path)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
@@ -512,7 +512,7 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_not_a_store(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="cannot be used"):
+    with pytest.raises(StoreError, match="is a folder, not a file"):
         RunStore(tmp_path)
 
 

@@ -26,6 +26,9 @@ PHRASES = {
     "`on` of a Layout": "--on STATE lists a state that means available",
     "returns all)": "turnout traces check lists all problems",
     "write each part to its own file": "--part NAME writes one part",
+    "is a store of runs, not": "turnout runs list FILE lists its runs",
+    "is a fleet, not": "turnout fleet status FILE describes it",
+    "is a plan in TOML, n": "turnout sweep FILE plays its runs",
     "clients of this fleet, as often as they are available": "--allow-infeasible accepts a promise that cannot be kept",
 }
 

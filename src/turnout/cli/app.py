@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -24,6 +23,7 @@ MODULES: Mapping[str, str] = {
     "demo": "simulation.demo",
     "simulate": "simulation.simulate",
     "compare": "simulation.simulate",
+    "sweep": "simulation.sweep",
     "reproduce": "studies.reproduce",
     "train": "studies.train",
     "check": "simulation.check",
@@ -46,6 +46,10 @@ STYLE: Mapping[str, Any] = {
     "pretty_exceptions_enable": False,
     "rich_markup_mode": "markdown",
 }
+
+
+#: Former names of options, without their dashes, and the names that replaced them.
+FORMER_OPTIONS: Mapping[str, str] = {"save": "store"}
 
 
 class LazyCommands(Mapping[str, Any]):
@@ -87,8 +91,12 @@ app = typer.Typer(
     name="turnout",
     cls=LazyGroup,
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    **STYLE,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        # The option for a store had another name; it stays valid, and no help shows it.
+        "token_normalize_func": lambda name: FORMER_OPTIONS.get(name, name),
+    },
+    **{**STYLE, "add_completion": True},
 )
 
 
@@ -123,9 +131,6 @@ def main() -> None:
             f"error: this needs more memory than there is ({error}): use fewer clients or rounds", markup=False
         )
         sys.exit(2)
-    except Interrupted:
-        command = shlex.join(["turnout", *sys.argv[1:]])
-        Console(stderr=True, soft_wrap=True, highlight=False).print(
-            f"interrupted: finished runs are saved. To continue: {command}", markup=False
-        )
+    except Interrupted as stop:
+        Console(stderr=True, soft_wrap=True, highlight=False).print(stop.describe(sys.argv[1:]), markup=False)
         sys.exit(130)

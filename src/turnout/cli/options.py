@@ -13,13 +13,16 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
+from turnout.cli.completion import complete_backends, complete_policies, complete_settings, complete_worlds
 from turnout.cli.learners import load_learner
+from turnout.clusters import BACKENDS
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
 from turnout.log import printable as escaped
 from turnout.policies.registry import POLICIES, setting_names
 from turnout.simulator.plans import RunPlan
 from turnout.store.encoding.limits import check_depth, read_file, too_deep
+from turnout.store.files.identify import not_a
 
 #: The largest configuration file: settings with one value for each of 100,000 clients have about this size.
 MOST_CONFIG_BYTES = 1 << 22
@@ -33,7 +36,8 @@ WorkersOption = Annotated[
 ]
 DeviceOption = Annotated[str, typer.Option(help="Device that trains the models: cpu, or cuda for a GPU.")]
 PoliciesArgument = Annotated[
-    list[str] | None, typer.Argument(help="Names of policies, such as fair-pace rbcsf random.")
+    list[str] | None,
+    typer.Argument(help="Names of policies, such as fair-pace rbcsf random.", autocompletion=complete_policies),
 ]
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="TOML file with rounds, world and policies; see docs/simulating.md.")
@@ -45,6 +49,7 @@ SettingOption = Annotated[
         metavar="NAME=VALUE",
         help="A setting of all policies that have it, such as tolerance=1, or of one: rbcsf.speed_weight=5. "
         "Repeatable.",
+        autocompletion=complete_settings,
     ),
 ]
 WorldOption = Annotated[
@@ -53,6 +58,7 @@ WorldOption = Annotated[
         "--world",
         metavar="NAME=VALUE",
         help="A setting of the world, such as clients=100 or availability=0.5. Repeatable.",
+        autocompletion=complete_worlds,
     ),
 ]
 ConcurrencyOption = Annotated[
@@ -61,6 +67,24 @@ ConcurrencyOption = Annotated[
         min=1,
         help="Number of slots: instead of rounds, one client is given a turn whenever a slot is free. --rounds is the "
         "number of turns.",
+    ),
+]
+#: The option for a store, in every command that writes runs.
+StoreOption = Annotated[
+    Path | None,
+    typer.Option("--store", help="Store for the runs; runs that it holds are not repeated, interrupted ones continue."),
+]
+BackendOption = Annotated[
+    str,
+    typer.Option(
+        help="; ".join(f"{name}: {where}" for name, where in BACKENDS.items()) + ".", autocompletion=complete_backends
+    ),
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|HOST:PORT",
+        help="Address of a running Ray or Dask cluster; without it, one is started on this machine for this command.",
     ),
 ]
 RoundsOption = Annotated[int | None, typer.Option(min=1, help="Number of rounds; by default 500.")]
@@ -138,6 +162,9 @@ def contenders(
 
 def read_config(path: Path) -> dict[str, Any]:
     """Reads a TOML file with rounds, seeds, one [world] table and any number of [[policy]] tables."""
+    wrong = not_a(path, "a plan in TOML")
+    if wrong is not None:
+        raise SettingError(f"{wrong}: check the path")
     try:
         content = _parse_toml(read_file(path, MOST_CONFIG_BYTES).decode())
     except (OSError, EOFError, UnicodeDecodeError) as error:

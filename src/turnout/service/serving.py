@@ -23,7 +23,7 @@ from turnout.service.app import make_app
 from turnout.service.calls import MOST_WAITING, FleetCalls
 from turnout.service.guard import BodyLimits
 from turnout.service.rates import Rates
-from turnout.service.tokens import TokenFile, tokens_path
+from turnout.service.tokens import TokenFile, require_fleet, tokens_path
 from turnout.web.connections import Limits, protocol_with
 from turnout.web.hosts import is_loopback
 from turnout.web.listening import address_of, listen
@@ -122,6 +122,7 @@ def open_fleets(paths: Sequence[Path], options: Options) -> Iterator[tuple[dict[
         for path in names.values():
             if not path.is_file():
                 raise SettingError(f"there is no fleet at {path}: create it with Scheduler.open", argument="fleet")
+            require_fleet(path)
             if options.tokens and not tokens_path(path).exists():
                 raise SettingError(f"{path} has no tokens: create one first", argument="tokens")
         tokens = {

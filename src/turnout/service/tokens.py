@@ -21,6 +21,7 @@ from turnout.errors import SettingError, StoreError, suggestion
 from turnout.scheduler import check_client_id, is_fleet
 from turnout.store.files.backup import back_up
 from turnout.store.files.database import FileKind, create, translate_sqlite_errors
+from turnout.store.files.identify import not_a
 from turnout.store.files.lock import WriterLock
 from turnout.store.files.storefile import StoreFile
 
@@ -106,6 +107,12 @@ def tokens_path(fleet: Path) -> Path:
     return fleet.with_name(f"{fleet.name}-tokens")
 
 
+def require_fleet(path: Path) -> None:
+    """Raises StoreError, which says what the file is, unless it is a fleet."""
+    if not is_fleet(path):
+        raise StoreError(f"{not_a(path, 'a fleet') or f'{path} is not the file of a fleet'}: check the path")
+
+
 class TokenFile:
     """The tokens of a fleet.
 
@@ -122,8 +129,7 @@ class TokenFile:
         if not self.path.exists():
             if not fleet.is_file():
                 raise StoreError(f"there is no fleet at {fleet}: check the path", argument="fleet")
-            if not is_fleet(fleet):
-                raise StoreError(f"{fleet} is not the file of a fleet: check the path")
+            require_fleet(fleet)
             if read_only:
                 raise StoreError(f"{fleet} has no tokens: create one first", argument="token")
             _create(self.path)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import signal
-import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from turnout.errors import SettingError
+from turnout.errors import ClusterError, SettingError
 from turnout.kernel.arrays import as_count
+from turnout.simulator.executors import Executor, JoblibExecutor
 from turnout.simulator.plans import RunPlan
 from turnout.store import RoundColumns, RunStore
 from turnout.version import __version__
@@ -27,19 +24,20 @@ def sweep(
     store: RunStore,
     *,
     workers: int | None = None,
-    backend: str | None = None,
+    backend: str | Executor | None = None,
     watch: Watcher | None = None,
 ) -> list[int]:
     """Plays every plan that the store does not hold yet and returns the run ids in the order of `plans`.
 
-    Each run is written in one transaction when it is finished. A run that is killed before that is played again and
-    gives the same result.
+    Each run is written in one transaction when it is finished. A run that is killed before that, with its worker or
+    with this process, is played again and gives the same result.
 
     Args:
         plans: The plans to play; plans with equal keys are played once.
         store: The store that receives the runs.
         workers: The number of processes, by default one per core; 1 plays in this process, without joblib.
-        backend: A joblib backend that was registered before, such as "ray" or "dask"; see docs/simulating.md.
+        backend: An executor, such as `turnout.clusters.RayCluster`, which has its own number of workers; or the name
+            of a joblib backend that was registered before.
         watch: A callback that receives each plan when it is finished.
     """
     requested = list(plans)
@@ -98,73 +96,26 @@ def play_into(store: RunStore, plan: RunPlan, *, every: int = 500, watch: Callab
 
 
 def _play_all(
-    plans: Sequence[RunPlan], workers: int | None, backend: str | None
+    plans: Sequence[RunPlan], workers: int | None, backend: str | Executor | None
 ) -> Iterator[tuple[RunPlan, RoundColumns]]:
     if workers is not None:
         as_count("workers", workers, SettingError)
-    alone = backend is None and len(plans) == 1
-    if alone or workers == 1 or importlib.util.find_spec("joblib") is None:
-        if backend is not None:
-            raise SettingError(
-                f"the backend {backend!r} needs joblib and more than one worker: pip install 'turnout[cluster]'"
-            )
-        yield from ((plan, play_plan(plan)) for plan in plans)
-        return
-    if not plans:
-        return
+    if not isinstance(backend, str | None):
+        executor = backend
+    else:
+        alone = backend is None and len(plans) == 1
+        if alone or workers == 1 or importlib.util.find_spec("joblib") is None:
+            if backend is not None:
+                raise SettingError(
+                    f"the backend {backend!r} needs joblib and more than one worker: pip install 'turnout[cluster]'"
+                )
+            yield from ((plan, play_plan(plan)) for plan in plans)
+            return
+        executor = JoblibExecutor(workers, backend=backend)
     # Long runs start first, so that no core is still busy with one while the others idle.
-    ordered = sorted(range(len(plans)), key=lambda index: -plans[index].rounds)
-    for index, columns in _play_with_joblib(
-        ordered, plans, workers or -1, {} if backend is None else {"backend": backend}
-    ):
-        yield plans[index], columns
-
-
-def _play_with_joblib(
-    ordered: Sequence[int], plans: Sequence[RunPlan], workers: int, options: dict[str, Any]
-) -> Iterator[tuple[int, RoundColumns]]:
-    from joblib import Parallel, delayed, effective_n_jobs, parallel_config
-
-    tasks = [delayed(_play_indexed)(index, plans[index].as_dict()) for index in ordered]
-    try:
-        pool = Parallel(n_jobs=workers, return_as="generator_unordered", **options)
-    except ValueError:
-        # Some backends, such as Ray's, return complete lists only; short chunks let finished runs be written early.
-        with parallel_config(n_jobs=workers, **options):
-            chunk_size = 4 * effective_n_jobs(workers)
-        for start in range(0, len(tasks), chunk_size):
-            for index, data in Parallel(n_jobs=workers, **options)(tasks[start : start + chunk_size]):
-                yield index, RoundColumns.from_bytes(data)
-        return
-    with _ignored_interrupts():
-        results = pool(tasks)  # starts the workers
-    try:
-        # `yield from` would close the pool before the warnings are silenced.
-        for index, data in results:
-            yield index, RoundColumns.from_bytes(data)
-    finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # joblib warns about runs that were unfinished at the stop
-            results.close()
-
-
-@contextmanager
-def _ignored_interrupts() -> Iterator[None]:
-    """Ignores SIGINT for a moment, and for good in the processes that are started inside the `with` block.
-
-    A terminal sends Ctrl-C to all processes. This process handles it and ends its workers; a worker that is still
-    starting would print a traceback. Only an ignored signal stays ignored in a new process.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    # Python changes signals in the main thread only, and cannot restore a handler that it did not install.
-    if before is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    ordered = sorted(plans, key=lambda plan: -plan.rounds)
+    for index, data in executor.run(play_task, [(__version__, plan.as_dict()) for plan in ordered]):
+        yield ordered[index], RoundColumns.from_bytes(data)
 
 
 def columns_to_store(plan: RunPlan, columns: RoundColumns) -> RoundColumns:
@@ -175,9 +126,23 @@ def columns_to_store(plan: RunPlan, columns: RoundColumns) -> RoundColumns:
     return replace(columns, contexts=no_contexts, available=None, client_reasons={}, cohort_reasons={})
 
 
-def _play_indexed(index: int, plan: dict[str, Any]) -> tuple[int, bytes]:
-    """Returns the columns as bytes, because some backends cannot serialise the columns themselves."""
-    return index, play_plan(RunPlan.from_dict(plan)).to_bytes()
+def play_task(task: tuple[str, dict[str, Any]]) -> bytes:
+    """Plays a run in a worker, which must have the version of turnout that the task names.
+
+    The columns are returned as bytes, because some backends cannot serialise the columns themselves.
+    """
+    version, plan = task
+    check_worker_version(version)
+    return play_plan(RunPlan.from_dict(plan)).to_bytes()
+
+
+def check_worker_version(version: str) -> None:
+    """Raises ClusterError unless this process has this version of turnout."""
+    if version != __version__:
+        raise ClusterError(
+            f"a worker has turnout {__version__}, but the sweep was started by {version}: install {version} on every "
+            "machine"
+        )
 
 
 def stored_plan(store: RunStore, plan: RunPlan) -> dict[str, Any]:

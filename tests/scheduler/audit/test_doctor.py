@@ -451,7 +451,7 @@ def test_files_that_are_no_fleets_are_refused(tmp_path: Path) -> None:
     text.write_text(json.dumps({"not": "a fleet"}) * 100)
     empty.touch()
     for path, why in (
-        (runs, "not a turnout fleet"),
+        (runs, "is a store of runs, not a fleet"),
         (text, "not a SQLite file"),
         (empty, "too few for a turnout fleet"),
         (tmp_path / "nowhere", "there is no fleet"),

@@ -468,8 +468,8 @@ def test_a_changed_event_is_refused(open_fleet: OpenFleet, folder: Path) -> None
         (lambda _: None, "there is no fleet at .*: check the path"),
         (lambda path: path.write_bytes(b"x" * 2000), "is not a SQLite file"),
         (lambda path: path.write_bytes(b""), "has 0 bytes, too few for a turnout fleet"),
-        (lambda path: RunStore(path).close(), "is a SQLite file, but not a turnout fleet"),
-        (lambda path: path.mkdir(), "cannot be used"),
+        (lambda path: RunStore(path).close(), "is a store of runs, not a fleet"),
+        (lambda path: path.mkdir(), "is a folder, not a file"),
     ],
     ids=["nothing", "text", "empty", "store of runs", "folder"],
 )

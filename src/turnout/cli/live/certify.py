@@ -20,6 +20,7 @@ from turnout.kernel.arrays import IntArray
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, Certificate
 from turnout.scheduler import certify as write_certificate
 from turnout.scheduler import verifier
+from turnout.store.files.identify import not_a
 
 #: The number of differences that are printed, and the number of characters of each.
 MAX_SHOWN, MAX_LENGTH = 10, 1000
@@ -87,6 +88,9 @@ def verify(
         return
     if certificate is None or record is None:
         raise SettingError("pass a certificate and its record, such as certificate.json certificate.jsonl")
+    for path, wanted in ((certificate, "a certificate"), (record, "the record of a certificate")):
+        if wrong := not_a(path, wanted):
+            raise SettingError(f"{wrong}: check the path")
     try:
         with certificate.open("rb") as file, record.open("rb") as lines:
             text = file.read(verifier.LONGEST + 1)

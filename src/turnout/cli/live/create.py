@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from turnout.cli.completion import complete_policies
 from turnout.cli.options import parse_setting, printable
 from turnout.errors import SettingError
 from turnout.scheduler import Scheduler, SchedulerSettings
@@ -16,7 +17,9 @@ from turnout.scheduler import Scheduler, SchedulerSettings
 
 def create(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File to create, such as fleet.turnout.")],
-    policy: Annotated[str | None, typer.Option(help="Policy that selects; by default fair-pace.")] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Policy that selects; by default fair-pace.", autocompletion=complete_policies)
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(

@@ -25,7 +25,10 @@ from turnout.kernel.certificate import Certificate
 from turnout.scheduler import Finding, FleetReader, Scheduler, SchedulerStatus, Turn, examine
 from turnout.store.files.atomic import atomic_write
 
-fleet = typer.Typer(no_args_is_help=True, help="Inspect and maintain the file of a live fleet.")
+fleet = typer.Typer(
+    no_args_is_help=True,
+    help="Inspect and maintain the file of a live fleet.\n\nExample: turnout fleet status fleet.turnout",
+)
 for command in (create, amend, backup, compact, retire, forget, abandon_round, repair):
     fleet.command()(command)
 

@@ -15,6 +15,7 @@ from turnout.analysis.recorded import recorded
 from turnout.analysis.replay import Figure, Replayed
 from turnout.analysis.replay import replay as replayed
 from turnout.analysis.statistics import format_interval
+from turnout.cli.completion import complete_policies
 from turnout.cli.options import JsonOption, SettingOption, contenders, print_json, progress_bar
 
 #: Row headings and decimal places of the figures of a replay.
@@ -38,7 +39,10 @@ SLOT_HEADINGS = {"mean_round": "mean turn, s", "p95_round": "95 % of turns withi
 
 def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File of a live fleet, or store of runs.")],
-    policy: Annotated[str | None, typer.Option(help="Name of the policy; by default the recorded one.")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Name of the policy; by default the recorded one.", autocompletion=complete_policies),
+    ] = None,
     settings: SettingOption = None,
     run: Annotated[
         int | None, typer.Option(help="Number of the run in a store, as `turnout runs list` shows it.")

@@ -18,7 +18,11 @@ from turnout.store.encoding.limits import read_file
 
 #: The largest file of client ids: ids of a million clients.
 MOST_ID_BYTES = 1 << 26
-tokens = typer.Typer(no_args_is_help=True, help="Create, list and revoke the tokens of a fleet's HTTP service.")
+tokens = typer.Typer(
+    no_args_is_help=True,
+    help="Create, list and revoke the tokens of a fleet's HTTP service.\n\n"
+    "Example: turnout tokens create fleet.turnout --role server",
+)
 FleetArgument = Annotated[Path, typer.Argument(metavar="FLEET", help="File of the fleet, such as fleet.turnout.")]
 
 

@@ -22,7 +22,10 @@ from turnout.kernel.rounds import RoundRecord
 from turnout.policies.registry import guarantee_of
 from turnout.store import RoundColumns, RunInfo, RunStore
 
-runs = typer.Typer(no_args_is_help=True, help="List, show, export and delete the runs of a store.")
+runs = typer.Typer(
+    no_args_is_help=True,
+    help="List, show, export and delete the runs of a store.\n\nExample: turnout runs list results/runs.turnout",
+)
 
 StoreArgument = Annotated[Path, typer.Argument(help="Store of runs, such as results/runs.turnout.")]
 RunArgument = Annotated[int, typer.Argument(help="Number of the run, as `turnout runs list` shows it.")]

@@ -17,6 +17,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from turnout.analysis.statistics import UNIT_RANGE, format_interval, mean_confidence_interval
+from turnout.cli.completion import complete_policies, complete_suites
 from turnout.cli.interruption import resumable
 from turnout.cli.learners import play_all
 from turnout.cli.options import (
@@ -28,6 +29,7 @@ from turnout.cli.options import (
     RoundsOption,
     SeedOption,
     SettingOption,
+    StoreOption,
     WorkersOption,
     WorldOption,
     contenders,
@@ -58,11 +60,6 @@ from turnout.simulator.plans import RunPlan
 from turnout.simulator.sweep import play_into
 from turnout.store import RoundColumns, RunStore
 
-SaveOption = Annotated[Path | None, typer.Option("--save", help="Store for the runs; an interrupted run continues.")]
-StoreOption = Annotated[
-    Path | None,
-    typer.Option("--save", "--store", help="Store for the runs; runs that it holds are not repeated."),
-]
 ANY = (-math.inf, math.inf)
 SIMULATED = ("fair-pace", "random")
 COMPARED = ("fair-pace", "rbcsf", "random", "fedcs")
@@ -82,7 +79,7 @@ def simulate(
     promise: PromiseOption = None,
     tolerance: ToleranceOption = None,
     concurrency: ConcurrencyOption = None,
-    save: SaveOption = None,
+    store: StoreOption = None,
     figure: Annotated[Path | None, typer.Option(help="File for a figure (.svg or .png).")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -99,7 +96,8 @@ def simulate(
     built = [plan.start().policy for plan in plans]  # reports invalid settings before the first round
     judged_by = promise_of(built, promise)
     tolerances = [tolerance_of(policy, tolerance) for policy in built]
-    runs = _simulate(plans, save)
+    with resumable(saved=store is not None):
+        runs = _simulate(plans, store)
     judged = [judged_by.judge(columns, allowed) for columns, allowed in zip(runs, tolerances, strict=True)]
     if concurrency is not None:
         show_slots(plans, judged, judged_by, json=json)
@@ -120,7 +118,8 @@ def compare(
     suite: Annotated[
         str | None,
         typer.Option(
-            help=f"Leaderboard of all policies: {', '.join(SUITES)}; without rounds: {', '.join(SLOT_SUITES)}."
+            help=f"Leaderboard of all policies: {', '.join(SUITES)}; without rounds: {', '.join(SLOT_SUITES)}.",
+            autocompletion=complete_suites,
         ),
     ] = None,
     traces: Annotated[
@@ -135,7 +134,8 @@ def compare(
         int | None, typer.Option(min=2, help="Number of seeds; by default 10, or that of the suite.")
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="Policy to compare with; by default random, or the first.")
+        str | None,
+        typer.Option(help="Policy to compare with; by default random, or the first.", autocompletion=complete_policies),
     ] = None,
     promise: PromiseOption = None,
     tolerance: ToleranceOption = None,
@@ -144,7 +144,7 @@ def compare(
         Path | None,
         typer.Option(help="Folder for the figures and data of a suite, and for its store unless --store is given."),
     ] = None,
-    save: StoreOption = None,
+    store: StoreOption = None,
     workers: WorkersOption = None,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
@@ -170,7 +170,7 @@ def compare(
                 seeds=seeds,
                 turns=rounds,
                 out=out,
-                store=save,
+                store=store,
                 workers=workers,
                 device=device,
                 json=json,
@@ -178,7 +178,7 @@ def compare(
             return
         _reject_options(f"the suite {suite}", {"--device": None if device == "cpu" else device})
         show_leaderboard(
-            suite, traces=traces, seeds=seeds, rounds=rounds, out=out, store=save, workers=workers, json=json
+            suite, traces=traces, seeds=seeds, rounds=rounds, out=out, store=store, workers=workers, json=json
         )
         return
     only_suites = {"--traces": traces, "--out": out, "--device": None if device == "cpu" else device}
@@ -195,7 +195,8 @@ def compare(
     reference = names.index(baseline or ("random" if "random" in names else names[0]))
     by_seed = [[replace(plan, seed=seed) for seed in range(count)] for plan in plans]
     judged_by = promise_of(built, promise)
-    figures = _sweep(by_seed, judged_by, [tolerance_of(policy, tolerance) for policy in built], save, workers)
+    with resumable(saved=store is not None):
+        figures = _sweep(by_seed, judged_by, [tolerance_of(policy, tolerance) for policy in built], store, workers)
     if concurrency is not None:
         compare_slots(plans, figures, reference, judged_by, count, json=json)
         return
@@ -215,11 +216,11 @@ def _reject_options(mode: str, options: Mapping[str, object]) -> None:
             raise SettingError(f"{name} cannot be used with {mode}: omit it")
 
 
-def _simulate(plans: Sequence[RunPlan], save: Path | None) -> list[RoundColumns]:
-    if save is None:
+def _simulate(plans: Sequence[RunPlan], path: Path | None) -> list[RoundColumns]:
+    if path is None:
         with progress_bar() as progress:
             return [_simulate_in_memory(plan, progress) for plan in plans]
-    with resumable(), RunStore(save) as store, progress_bar() as progress:
+    with RunStore(path) as store, progress_bar() as progress:
         task = progress.add_task("Simulating", total=sum(plan.rounds for plan in plans))
         runs = []
         for index, plan in enumerate(plans):
@@ -242,15 +243,13 @@ def _sweep(
     by_seed: list[list[RunPlan]],
     promise: JudgedPromise,
     tolerances: Sequence[Tolerance],
-    save: Path | None,
+    path: Path | None,
     workers: int | None,
 ) -> list[list[Judged]]:
     with ExitStack() as open_until_done:
-        if save is None:
-            folder = open_until_done.enter_context(tempfile.TemporaryDirectory())
-        else:
-            open_until_done.enter_context(resumable())
-        store = open_until_done.enter_context(RunStore(save or Path(folder) / "runs.turnout"))
+        if path is None:
+            path = Path(open_until_done.enter_context(tempfile.TemporaryDirectory())) / "runs.turnout"
+        store = open_until_done.enter_context(RunStore(path))
         plans = [plan for plans_of_policy in by_seed for plan in plans_of_policy]
         with progress_bar() as progress:
             runs = iter(play_all(plans, store, workers, progress))

@@ -20,7 +20,8 @@ from turnout.simulator.traces.summary import summarise_traces
 traces = typer.Typer(
     no_args_is_help=True,
     help="Describe, convert and check traces of real devices: availability, speed and bandwidth (docs/traces.md).\n\n"
-    "To simulate them: turnout simulate --world name=traces --world traces=FILE",
+    "To simulate them: turnout simulate --world name=traces --world traces=FILE\n\n"
+    "Example: turnout traces describe traces.csv",
 )
 
 

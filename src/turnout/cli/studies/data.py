@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from turnout.cli.completion import complete_datasets
 from turnout.cli.options import JsonOption, SeedOption, print_json, progress_bar
 from turnout.errors import DatasetError
 from turnout.experiments.framework.drawing import save_as
@@ -19,9 +20,12 @@ from turnout.lab.files import fetch as fetch_files
 from turnout.lab.files import find_folder
 from turnout.lab.partition import partition
 
-data = typer.Typer(no_args_is_help=True, help="List, download and verify datasets, and split them over clients.")
+data = typer.Typer(
+    no_args_is_help=True,
+    help="List, download and verify datasets, and split them over clients.\n\nExample: turnout data list",
+)
 
-NameArgument = Annotated[str, typer.Argument(help=f"Dataset: {', '.join(SOURCES)}.")]
+NameArgument = Annotated[str, typer.Argument(help=f"Dataset: {', '.join(SOURCES)}.", autocompletion=complete_datasets)]
 FolderOption = Annotated[
     Path | None, typer.Option(help="Folder of the files; by default the usual folders are searched.")
 ]

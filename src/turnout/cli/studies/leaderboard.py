@@ -86,12 +86,11 @@ def play_board(
     """
     plans = [plan for by_seed in board.plans(seeds, rounds).values() for plan in by_seed]
     with ExitStack() as stack:
+        stack.enter_context(resumable(saved=path is not None))
         if path is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        else:
-            stack.enter_context(resumable())
-            path.parent.mkdir(parents=True, exist_ok=True)
-        store = stack.enter_context(RunStore(path or folder / "runs.turnout"))
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "runs.turnout"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        store = stack.enter_context(RunStore(path))
         progress = stack.enter_context(progress_bar())
         missing = missing_plans(plans, store)
         playing = progress.add_task(f"Simulating {len(missing)} runs", total=sum(plan.rounds for plan in missing))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +10,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from turnout.cli.completion import complete_datasets, complete_experiments
 from turnout.cli.interruption import resumable
-from turnout.cli.options import DeviceOption, JsonOption, WorkersOption, print_json, progress_bar
+from turnout.cli.options import (
+    AddressOption,
+    BackendOption,
+    DeviceOption,
+    JsonOption,
+    WorkersOption,
+    print_json,
+    progress_bar,
+)
+from turnout.clusters import connect
 from turnout.experiments.catalogue import EXPERIMENTS, GROUPS, find_experiments
 from turnout.experiments.framework.experiment import Experiment
 from turnout.experiments.framework.reproduce import (
@@ -23,6 +34,7 @@ from turnout.experiments.framework.reproduce import (
 )
 from turnout.experiments.framework.reproduce import reproduce as reproduced
 from turnout.experiments.paper.accuracy import TASKS
+from turnout.simulator.executors import Executor
 from turnout.simulator.sweep import missing_plans
 from turnout.store import RunStore
 
@@ -31,7 +43,11 @@ COLOURS = {"holds": "green", "does not hold": "red", "not decided": "yellow"}
 
 def reproduce(
     name: Annotated[
-        str, typer.Argument(help=f"Experiment: {', '.join(EXPERIMENTS)}; or a group: {', '.join(GROUPS)}.")
+        str,
+        typer.Argument(
+            help=f"Experiment: {', '.join(EXPERIMENTS)}; or a group: {', '.join(GROUPS)}.",
+            autocompletion=complete_experiments,
+        ),
     ],
     seeds: Annotated[
         int | None,
@@ -49,9 +65,14 @@ def reproduce(
     ] = None,
     dataset: Annotated[
         list[str] | None,
-        typer.Option(help=f"Dataset for training: {', '.join(TASKS)}; by default digits. Repeatable."),
+        typer.Option(
+            help=f"Dataset for training: {', '.join(TASKS)}; by default digits. Repeatable.",
+            autocompletion=complete_datasets,
+        ),
     ] = None,
     device: DeviceOption = "cpu",
+    backend: BackendOption = "local",
+    address: AddressOption = None,
     workers: WorkersOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -64,7 +85,13 @@ def reproduce(
     experiments = find_experiments(name, dataset or ())
     check_device(plans_of(experiments, 1, rounds), device)
     results = run_experiments(
-        experiments, store or out / "runs.turnout", seeds=seeds, rounds=rounds, workers=workers, device=device
+        experiments,
+        store or out / "runs.turnout",
+        seeds=seeds,
+        rounds=rounds,
+        workers=workers,
+        device=device,
+        connection=connect(backend, address, workers=workers),
     )
     written = write_results(results, out)
     if json:
@@ -85,6 +112,7 @@ def run_experiments(
     rounds: int | None,
     workers: int | None,
     device: str = "cpu",
+    connection: AbstractContextManager[Executor | None] | None = None,
 ) -> list[Result]:
     """Runs the missing simulations with a progress bar, and computes the findings.
 
@@ -95,10 +123,15 @@ def run_experiments(
         rounds: Number of rounds; None for that of each experiment.
         workers: Number of worker processes; None for one per CPU core.
         device: Device that trains the models.
+        connection: Opens the executor that plays the runs; by default, processes of this machine do.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with resumable(), RunStore(path) as store, progress_bar() as progress:
+    with ExitStack() as stack:
+        stack.enter_context(resumable())
+        store = stack.enter_context(RunStore(path))
         missing = missing_plans(plans_of(experiments, seeds, rounds), store)
+        executor = stack.enter_context(connection) if connection is not None and missing else None
+        progress = stack.enter_context(progress_bar())
         task = progress.add_task(f"Simulating {len(missing)} runs", total=sum(plan.rounds for plan in missing))
         return reproduced(
             experiments,
@@ -107,6 +140,7 @@ def run_experiments(
             rounds=rounds,
             workers=workers,
             device=device,
+            backend=executor,
             watch=lambda rounds: progress.advance(task, rounds),
         )
 

@@ -11,12 +11,14 @@ import typer
 from rich.console import Console
 
 from turnout.analysis.metrics import summarise
+from turnout.cli.completion import complete_datasets, complete_policies
 from turnout.cli.interruption import resumable
 from turnout.cli.options import (
     DeviceOption,
     JsonOption,
     SeedOption,
     SettingOption,
+    StoreOption,
     WorkersOption,
     contenders,
     print_json,
@@ -36,8 +38,10 @@ from turnout.store import RoundColumns, RunStore
 
 
 def train(
-    policy: Annotated[str, typer.Argument(help="Name of the policy.")] = "fair-pace",
-    dataset: Annotated[str, typer.Option(help=f"Dataset: {', '.join(SOURCES)}.")] = "digits",
+    policy: Annotated[str, typer.Argument(help="Name of the policy.", autocompletion=complete_policies)] = "fair-pace",
+    dataset: Annotated[
+        str, typer.Option(help=f"Dataset: {', '.join(SOURCES)}.", autocompletion=complete_datasets)
+    ] = "digits",
     gamma: Annotated[str, typer.Option(help="Concentration of the split over clients: small is uneven, or iid.")] = "1",
     rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 100,
     seed: SeedOption = 0,
@@ -64,7 +68,7 @@ def train(
     folder: Annotated[
         Path | None, typer.Option(help="Folder of the dataset; by default the usual folders are searched.")
     ] = None,
-    save: Annotated[Path | None, typer.Option(help="Store for the run; an interrupted run continues.")] = None,
+    store: StoreOption = None,
     weights: Annotated[Path | None, typer.Option(help="File (.npz) for the trained model.")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -72,7 +76,7 @@ def train(
 
     Settings default to those of the study of the dataset: turnout reproduce accuracy.
 
-    Example: turnout train fair-pace --dataset digits --rounds 50 --save runs.turnout
+    Example: turnout train fair-pace --dataset digits --rounds 50 --store runs.turnout
     """
     given = {
         "model": model,
@@ -93,11 +97,11 @@ def train(
     if weights is not None and not weights.parent.is_dir():
         raise SettingError(f"cannot write the model: the folder {weights.parent} does not exist")
     network = _network(plan, device)
-    with tempfile.TemporaryDirectory() as temporary:
-        columns, trained = _train(plan, save or Path(temporary) / "run.turnout", device, workers)
+    with resumable(saved=store is not None), tempfile.TemporaryDirectory() as temporary:
+        columns, trained = _train(plan, store or Path(temporary) / "run.turnout", device, workers)
     if weights is not None:
         if trained is None:
-            raise SettingError(f"{save} holds this run without its model: train with another --save")
+            raise SettingError(f"{store} holds this run without its model: train with another --store")
         write_model(weights, network, trained)
     result = _result(plan, columns)
     if json:
@@ -131,7 +135,7 @@ def _network(plan: RunPlan, device: str) -> Layout:
 
 
 def _train(plan: RunPlan, path: Path, device: str, workers: int | None) -> tuple[RoundColumns, Any]:
-    with resumable(), RunStore(path) as store, progress_bar() as progress:
+    with RunStore(path) as store, progress_bar() as progress:
         info = store.find(plan.key)
         task = progress.add_task("Training", total=plan.rounds, completed=0 if info is None else info.rounds)
 

@@ -16,9 +16,9 @@ from turnout.errors import SettingError
 from turnout.experiments.framework import drawing
 from turnout.experiments.framework.claims import Claim
 from turnout.experiments.framework.experiment import Experiment, Findings, Runs, Table
-from turnout.lab.batched import train_plans
+from turnout.lab.distributed import play_plans, trains
+from turnout.simulator.executors import Executor
 from turnout.simulator.plans import RunPlan
-from turnout.simulator.sweep import sweep
 from turnout.store import RunStore
 
 
@@ -51,7 +51,7 @@ def reproduce(
     seeds: int | None = None,
     rounds: int | None = None,
     workers: int | None = None,
-    backend: str | None = None,
+    backend: str | Executor | None = None,
     device: str = "cpu",
     watch: Callable[[int], None] | None = None,
 ) -> list[Result]:
@@ -63,20 +63,13 @@ def reproduce(
         seeds: The number of seeds, by default that of each experiment.
         rounds: The number of rounds, by default that of each experiment.
         workers: The number of processes, by default one per core.
-        backend: The joblib backend that distributes the runs.
+        backend: The executor that distributes all runs, or the joblib backend of the runs that train no model.
         device: The torch device that trains models.
         watch: Called with the number of rounds that were just played.
     """
     plans = plans_of(experiments, seeds, rounds)
     check_device(plans, device)
-    train_plans([plan for plan in plans if _trains(plan)], store, device=device, workers=workers, watch=watch)
-    sweep(
-        [plan for plan in plans if not _trains(plan)],
-        store,
-        workers=workers,
-        backend=backend,
-        watch=None if watch is None else lambda plan: watch(plan.rounds),
-    )
+    play_plans(plans, store, workers=workers, backend=backend, device=device, watch=watch)
     return [
         Result(experiment, experiment.findings(Runs(experiment.plans(seeds or experiment.seeds, rounds), store)))
         for experiment in experiments
@@ -85,7 +78,7 @@ def reproduce(
 
 def check_device(plans: Iterable[RunPlan], device: str) -> None:
     """Raises SettingError for a device other than the CPU if no plan trains a model."""
-    if device != "cpu" and not any(_trains(plan) for plan in plans):
+    if device != "cpu" and not any(trains(plan) for plan in plans):
         raise SettingError(f"these runs train no model: the device must be cpu, not {device}")
 
 
@@ -136,7 +129,3 @@ def write_text(path: Path, text: str) -> Path:
     except OSError as error:
         raise SettingError(f"cannot write {path}: {error.strerror or error}") from error
     return path
-
-
-def _trains(plan: RunPlan) -> bool:
-    return plan.world == "training"

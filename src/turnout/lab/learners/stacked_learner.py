@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +69,6 @@ class StackedLearner:
         self._test_labels = self._on_device(dataset.test_labels).long()
         self._pixel_mean, self._pixel_std = dataset.brightness
         self._stacks: dict[tuple[int, ...], _Stack] = {}
-        self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
 
     def initial_weights(self, seed: int) -> Tensor:
         """Returns the weights of a newly initialised model."""
@@ -137,6 +136,13 @@ class StackedLearner:
     def loaded(self, array: npt.ArrayLike) -> Tensor:
         """Copies saved weights to the device; raises StateError if they do not fit this network."""
         return torch.tensor(self.network.check_weights(array), dtype=self.weight_dtype, device=self.device)
+
+    def pool(self) -> Any:
+        """Returns the memory that all graphs share; None before the first, which creates it.
+
+        Torch releases the memory with the last graph, and refuses to use it after that.
+        """
+        return next((stack.graph.pool() for stack in self._stacks.values() if stack.graph is not None), None)
 
     def close(self) -> None:
         """Releases the captured graphs and their memory."""
@@ -232,7 +238,7 @@ class _Stack:
         self._owner = torch.zeros(slots, dtype=torch.int64, device=device)
         self._shares = torch.zeros(cohorts, slots, dtype=dtype, device=device)
         self._previous = torch.zeros(cohorts, learner.network.parameters, dtype=dtype, device=device)
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self.graph: torch.cuda.CUDAGraph | None = None
         self.weighted_sum = self.total_share = self.losses = self.finite = self._previous  # until the first training
 
     def fill(
@@ -263,10 +269,10 @@ class _Stack:
         if self._learner.device.type != "cuda":
             self._train()
             return
-        if self._graph is None:
+        if self.graph is None:
             self._capture()
-        assert self._graph is not None
-        self._graph.replay()
+        assert self.graph is not None
+        self.graph.replay()
 
     def _capture(self) -> None:
         """Captures the graph after a warm-up on a side stream, in which libraries allocate their workspaces."""
@@ -275,9 +281,10 @@ class _Stack:
         with torch.cuda.stream(side_stream):
             self._train()
         torch.cuda.current_stream().wait_stream(side_stream)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=self._learner.pool):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._learner.pool()):
             self._train()
+        self.graph = graph
 
     def _train(self) -> None:
         learner, training = self._learner, self._learner.training

@@ -115,7 +115,6 @@ class StackedModuleLearner:
         self.inputs, self.targets = (tensor.to(self.device) for tensor in spec.train_set)
         self._test_set = tuple(tensor.to(self.device) for tensor in spec.test_set)
         self._stacks: dict[int, _Stack] = {}
-        self.pool = torch.cuda.graph_pool_handle() if self.graphs else None
 
     @property
     def network(self) -> ModuleLayout:
@@ -181,6 +180,14 @@ class StackedModuleLearner:
     def loaded(self, array: npt.ArrayLike) -> Tensor:
         """Copies saved weights to the device; raises StateError if they do not fit this model."""
         return torch.tensor(self.layout.check_weights(array), dtype=self.dtype, device=self.device)
+
+    def pool(self, stack: _Stack) -> Any:
+        """Returns the memory that all graphs of this learner share; None before the first, which creates it.
+
+        Torch releases the memory with the last graph, and refuses to use it after that.
+        """
+        graphs = (graph for known in (stack, *self._stacks.values()) for graph in known.captured())
+        return next((graph.pool() for graph in graphs), None)
 
     def close(self) -> None:
         """Releases the captured graphs and their memory."""
@@ -310,6 +317,10 @@ class _Stack:
                     "the model trains stacked, but without a CUDA graph, which is slower: %s", _first_line(error)
                 )
 
+    def captured(self) -> list[torch.cuda.CUDAGraph]:
+        """Returns the graphs that were captured."""
+        return list(self._graphs.values())
+
     def _captured(self, shape: tuple[int, bool]) -> torch.cuda.CUDAGraph:
         """Captures the graph after a warm-up on a side stream, in which libraries allocate their workspaces."""
         with torch.cuda.device(self._learner.device):
@@ -319,7 +330,7 @@ class _Stack:
                 self._compute(shape)
             torch.cuda.current_stream().wait_stream(side_stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._learner.pool):
+            with torch.cuda.graph(graph, pool=self._learner.pool(self)):
                 self._compute(shape)
         return graph
 

@@ -14,6 +14,7 @@ from typing import Any
 from turnout.errors import StoreError
 from turnout.store.files.acknowledged import Acknowledged, acknowledge
 from turnout.store.files.holders import writing_processes
+from turnout.store.files.identify import KINDS, describe_file
 
 #: How long a transaction waits for other processes, and how long a takeover does, in seconds.
 WAIT_SECONDS, TAKEOVER_WAIT_SECONDS = 60.0, 5.0
@@ -227,7 +228,8 @@ def _check_kind(connection: sqlite3.Connection, path: Path, kind: FileKind) -> N
             "create a new one"
         )
     if application != kind.application_id:
-        raise StoreError(f"{path} is a SQLite file, but not a turnout {kind.name}: choose another path")
+        found = describe_file(path) or "a SQLite file"
+        raise StoreError(f"{path} is {found}, not {KINDS[kind.application_id]}: choose another path")
     if version != kind.format:
         raise StoreError(
             f"{path} has {kind.name} format {version}, but this version of turnout reads format {kind.format}: install "
@@ -238,7 +240,14 @@ def _check_kind(connection: sqlite3.Connection, path: Path, kind: FileKind) -> N
 def _translate(path: Path, error: sqlite3.Error) -> StoreError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_NOTADB:
-        return StoreError(f"{path} is not a SQLite file, or its header is damaged: choose another path")
+        found = describe_file(path)
+        if found is None or "SQLite" in found or found in KINDS.values():
+            found = "not a SQLite file, or its header is damaged, so it is"
+        else:
+            found = f"{found},"
+        return StoreError(f"{path} is {found} neither a fleet nor a store of runs: choose another path")
+    if path.is_dir():
+        return StoreError(f"{path} is a folder, not a file: choose another path")
     if code == sqlite3.SQLITE_CORRUPT:
         return _damaged(path, str(error))
     advice = {

@@ -18,6 +18,7 @@ from turnout.simulator.traces.formats.jsonl import read_fedscale, read_jsonl, wr
 from turnout.simulator.traces.formats.npz import read_npz, write_npz
 from turnout.simulator.traces.formats.tables import Layout, Problem, build_traces
 from turnout.store.files.atomic import atomic_write
+from turnout.store.files.identify import not_a
 
 #: The largest number of problems that are listed: a file with more is of another kind, or made to fill the memory.
 MOST_PROBLEMS = 10_000
@@ -82,7 +83,10 @@ def trace_format(path: Path) -> str:
     """Returns the format by the file name: .csv, .jsonl or .json, each optionally with .gz, or .npz."""
     suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
     if suffix not in FORMATS or (suffix == ".npz" and path.suffix == ".gz"):
-        raise SettingError(f"{path}: the name of a trace file must end in .csv, .jsonl, .json (each also .gz) or .npz")
+        raise SettingError(
+            f"{not_a(path, 'a trace file') or path}: the name of a trace file must end in .csv, .jsonl, .json (each "
+            "also .gz) or .npz"
+        )
     return suffix
 
 

@@ -1,0 +1,162 @@
+"""Executors: run tasks in other processes or on other machines, and repeat the tasks of workers that died."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from turnout.errors import ClusterError, SettingError
+from turnout.kernel.arrays import as_count
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+#: How often a task is started again after its worker died. A task that ends every worker may need too much memory.
+MOST_REPEATS = 4
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Runs tasks in other processes.
+
+    Functions must be importable, and tasks and results picklable.
+    """
+
+    @property
+    def workers(self) -> int:
+        """The number of tasks that run at the same time."""
+
+    @property
+    def gpus(self) -> int | None:
+        """The number of GPUs of all workers; None if it is that of this machine."""
+
+    def run(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], *, gpus: int = 0
+    ) -> Iterator[tuple[int, Result]]:
+        """Yields the index and the result of each task, in the order in which they end.
+
+        A task whose worker dies is repeated. An error of a task is raised here, and ends the others.
+
+        Args:
+            function: The function to call.
+            tasks: The arguments, one per call; they start in this order.
+            gpus: The number of GPUs that each task needs.
+        """
+
+
+class JoblibExecutor:
+    """Runs tasks with joblib, by default in processes of this machine.
+
+    Args:
+        workers: The number of processes, by default one per core.
+        backend: The name of a joblib backend; None for joblib's own processes.
+    """
+
+    def __init__(self, workers: int | None = None, *, backend: str | None = None) -> None:
+        if importlib.util.find_spec("joblib") is None:
+            raise SettingError("parallel runs need the package joblib: pip install 'turnout[cluster]'")
+        self._jobs = -1 if workers is None else as_count("workers", workers, SettingError)
+        self._backend = backend
+
+    @property
+    def workers(self) -> int:
+        """The number of tasks that run at the same time."""
+        from joblib import effective_n_jobs, parallel_config
+
+        with parallel_config(**self._options()):
+            return int(effective_n_jobs(self._jobs))
+
+    @property
+    def gpus(self) -> None:
+        """None: the workers have the GPUs of this machine."""
+
+    def run(
+        self,
+        function: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        *,
+        gpus: int = 0,  # noqa: ARG002  # every process sees all GPUs of this machine
+    ) -> Iterator[tuple[int, Result]]:
+        """Yields the index and the result of each task, in the order in which they end.
+
+        Args:
+            function: The function to call.
+            tasks: The arguments, one per call; they start in this order.
+            gpus: Has no effect: every process sees all GPUs of this machine.
+        """
+        from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+        left = dict(enumerate(tasks))
+        losses = 0
+        while left:
+            try:
+                for index, result in self._run_once(function, left):
+                    del left[index]
+                    losses = 0
+                    yield index, result
+            except TerminatedWorkerError as error:
+                losses += 1
+                if losses > MOST_REPEATS:
+                    raise ClusterError(
+                        f"worker processes died {losses} times in a row, and no run was finished in between: they may "
+                        "need more memory than there is; use fewer workers"
+                    ) from error
+
+    def _run_once(self, function: Callable[[Task], Result], tasks: dict[int, Task]) -> Iterator[tuple[int, Result]]:
+        from joblib import Parallel, delayed
+
+        calls = [delayed(_call_indexed)(function, index, task) for index, task in tasks.items()]
+        try:
+            pool = Parallel(return_as="generator_unordered", **self._options())
+        except ValueError:
+            # Some backends, such as Ray's, return complete lists only; short chunks let finished runs be written early.
+            chunk_size = 4 * self.workers
+            for start in range(0, len(calls), chunk_size):
+                yield from Parallel(**self._options())(calls[start : start + chunk_size])
+            return
+        with ignored_interrupts():
+            results = pool(calls)  # starts the workers
+        try:
+            # `yield from` would close the pool before the warnings are silenced.
+            for index, result in results:  # noqa: UP028
+                yield index, result
+        finally:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # joblib warns about runs that were unfinished at the stop
+                results.close()
+
+    def _options(self) -> dict[str, Any]:
+        return {"n_jobs": self._jobs} | ({} if self._backend is None else {"backend": self._backend})
+
+
+def _call_indexed(function: Callable[[Task], Result], index: int, task: Task) -> tuple[int, Result]:
+    return index, function(task)
+
+
+@contextmanager
+def ignored_interrupts() -> Iterator[None]:
+    """Ignores SIGINT for a moment, and for good in the processes that are started inside the `with` block.
+
+    A terminal sends Ctrl-C to all processes. This process handles it and ends its workers; a worker that is still
+    starting would print a traceback. Only an ignored signal stays ignored in a new process.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    # Python changes signals in the main thread only, and cannot restore a handler that it did not install.
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def available_cores() -> int:
+    """Returns the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

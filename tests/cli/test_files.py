@@ -1,0 +1,88 @@
+"""A command that is given a file of the wrong kind says what the file is."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cli.in_process import run
+from turnout.scheduler import Scheduler
+from turnout.service.tokens import TOKENS, TokenFile
+from turnout.store import RunStore
+from turnout.store.files.identify import KINDS, describe_file
+
+#: How each file is described, and what the command line adds.
+FOUND = {
+    "fleet": "is a fleet, n",
+    "runs": "is a store of runs, n",
+    "plan.toml": "is a plan in TOML, n",
+    "other.db": "is a SQLite file of another program, n",
+    "arrays.npz": "is a zip or npz file, n",
+    "folder": "is a folder, n",
+    "words": "is not a SQLite file",
+}
+ADVICE = {"fleet": "turnout fleet status", "runs": "turnout runs list", "plan.toml": "turnout sweep"}
+#: What reads a fleet, a store of runs, either of them, a plan, something else.
+COMMANDS = {
+    "fleet": (
+        ("fleet", "status", "@"),
+        ("certify", "@"),
+        ("tokens", "create", "@", "--role", "server"),
+        ("serve", "@"),
+    ),
+    "runs": (("runs", "list", "@"), ("simulate", "random", "--rounds", "2", "--store", "@")),
+    "either": (("replay", "@"), ("explain", "@", "x"), ("dashboard", "@", "--port", "0")),
+    "plan.toml": (("sweep", "@"), ("compare", "--config", "@")),
+    "other": (("traces", "describe", "@"), ("verify", "@", "@")),
+}
+CASES = [
+    pytest.param(command, file, id=f"{' '.join(command)}: {file}")
+    for wanted, commands in COMMANDS.items()
+    for command in commands
+    for file in FOUND
+    if file != wanted
+    and not (wanted == "either" and file in ("fleet", "runs"))
+    and not (command[0] == "traces" and file == "arrays.npz")  # it may be a trace
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    Scheduler.open(folder / "fleet", deadline=60).close()
+    RunStore(folder / "runs").close()
+    (folder / "plan.toml").write_text('[[policy]]\nname = "random"\n')
+    with closing(sqlite3.connect(folder / "other.db")) as db:
+        db.execute("CREATE TABLE words (word)")
+        db.commit()
+    np.savez(folder / "arrays.npz", numbers=np.arange(300))
+    (folder / "folder").mkdir()
+    (folder / "words").write_text("these are words\n" * 100)
+    return folder
+
+
+@pytest.mark.parametrize(("command", "file"), CASES)
+def test_a_wrong_file_is_described(folder: Path, command: tuple[str, ...], file: str) -> None:
+    path = folder / file
+    done = run(*(path if argument == "@" else argument for argument in command))
+    assert done.returncode in (1, 2), done.stdout
+    if command[0] in ("traces", "verify", "sweep", "compare", "tokens", "serve") and file == "words":
+        return  # text that is no plan, trace or certificate has messages of its own
+    assert done.stderr.count("\n") == 1, done.stderr
+    if file == "folder" and command[0] in ("tokens", "serve", "replay", "explain", "dashboard"):
+        assert "there is no" in done.stderr
+        return
+    assert f"{path} {FOUND[file]}" in done.stderr
+    assert ADVICE.get(file, "") in done.stderr
+
+
+def test_the_kinds_are_those_that_the_packages_define(folder: Path) -> None:
+    assert describe_file(folder / "fleet") == "a fleet"
+    assert describe_file(folder / "runs") == "a store of runs"
+    with closing(TokenFile(folder / "fleet")) as tokens:
+        assert describe_file(tokens.path) == "the token file of a fleet" == KINDS[TOKENS.application_id]
+    assert describe_file(folder / "nothing") is None
