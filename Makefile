@@ -11,7 +11,7 @@ BUILT_FROM := pyproject.toml setup.py constraints.txt \
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check test-frameworks torture oldest bench results pictures mutants clean flower-simulation flower-async flower-deployment flower-existing-app nvflare-oldest nvflare-simulation nvflare-poc other-frameworks service-demo
+.PHONY: help setup demo test lint check test-frameworks torture oldest bench results figures pictures mutants clean flower-simulation flower-async flower-deployment flower-existing-app nvflare-oldest nvflare-simulation nvflare-poc other-frameworks service-demo
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -122,11 +122,14 @@ results: setup  ## reproduce the numerical study and the digits (9 min of CPU ti
 	$(BIN)/turnout reproduce numerical --out docs/results/numerical --store build/study.turnout
 	$(BIN)/turnout reproduce accuracy --out docs/results/digits --store build/digits.turnout
 
+figures: setup  ## draw the figures in docs/results again from their stored tables (1 min)
+	PYTHONPATH=tests $(BIN)/python tests/experiments/stored.py
+
 mutants: setup  ## make small faults in a copy of the package and print those that no test notices (an hour; can be interrupted)
 	$(BIN)/python -m mutants $(MUTANTS)
 
-pictures: setup  ## take the screenshots of the dashboard in docs/ (needs chromium; 30 s)
-	PYTHONPATH=. $(BIN)/python tests/dashboard/pictures.py docs/pictures
+pictures: setup  ## take the screenshots of the dashboard in docs/, and of every page, both themes and a phone in build/pictures (needs chromium; 2 min)
+	PYTHONPATH=. $(BIN)/python tests/dashboard/pictures.py docs/pictures --every build/pictures
 
 clean:  ## remove all build results
 	rm -rf .venv .venv-flower-* .venv-nvflare-* $(FRAMEWORKS) build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so

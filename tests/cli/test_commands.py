@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -141,6 +142,9 @@ def test_the_demo_shows_the_time_saved_and_the_status_of_the_promise(tmp_path: P
     page = report.read_text()
     assert "turnout demo --seeds 2 --rounds 40" in page
     assert page.count("<svg") == 4
+    assert "Use FairPace, tolerance 2: it is the only policy" in page
+    assert "FedCS(3) has shorter rounds" in page
+    assert re.search(r'data-label="mean round">\d+\.\d\d ± \d+\.\d\d s</td>', page)
 
 
 def test_the_demo_prints_the_same_figures_as_json_on_both_kernels(tmp_path: Path) -> None:

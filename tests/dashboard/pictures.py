@@ -6,37 +6,46 @@ import argparse
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from benchmarks.browser import Browser, Page
-from benchmarks.dashboard import turn_to
+from benchmarks.dashboard import PAGES, turn_to
 from turnout.bench.dashboard import dashboard_of
 from turnout.scheduler import ClientStatus, Scheduler
 from turnout.simulator import RunPlan, sweep
 from turnout.store import RunStore
 
 WIDTH, HEIGHT = 1280, 900
-#: The store, the page and its settings for each picture.
-PICTURES: dict[str, tuple[str, str, dict[str, str]]] = {
+Picture = tuple[str, str, dict[str, str]]
+#: The store, the page and its settings for each picture of the documentation.
+PICTURES: dict[str, Picture] = {
+    "runs": ("runs", "runs", {"sort": "mean_round", "order": "asc", "pick": "1,2,3,10,11,12,16,17,18"}),
     "overview": ("fleet", "overview", {}),
     "queues": ("runs", "queues", {}),
     "speed": ("fleet", "speed", {}),
     "client": ("fleet", "client", {"id": "phone-31", "round": "120"}),
     "compare": ("runs", "compare", {}),
 }
-DARK, PHONE = "fairness", "overview"
+#: The same in the dark theme, and on a phone.
+DARK: dict[str, Picture] = {"dark": ("runs", "compare", {"show": "FairPace"})}
+PHONE: dict[str, Picture] = {"phone": ("fleet", "overview", {}), "phone-runs": ("runs", "runs", {})}
+WIDE: dict[str, Any] = {"width": WIDTH, "height": HEIGHT}
+NARROW: dict[str, Any] = {"width": 390, "height": 844, "scale": 1.5, "phone": True}
 CLIENTS, ROUNDS = 40, 160
 
 
-def take_all(folder: Path, *, rounds: int = 200, seeds: int = 3) -> list[Path]:
-    """Takes the pictures in PICTURES, one in the dark theme and one on a phone; returns their paths.
+def take_all(folder: Path, *, every: Path | None = None, rounds: int = 200, seeds: int = 3) -> list[Path]:
+    """Takes the pictures of the documentation; returns their paths.
 
     Args:
         folder: Where the pictures are written.
+        every: Where pictures of every page are written in both themes and on a phone, if they are wanted.
         rounds: The number of rounds of each training run.
         seeds: The number of training runs of each policy.
     """
@@ -47,14 +56,24 @@ def take_all(folder: Path, *, rounds: int = 200, seeds: int = 3) -> list[Path]:
         make_runs(runs, rounds=rounds, seeds=seeds)
         with playing(fleet), dashboard_of(runs) as runs_url, dashboard_of(fleet) as fleet_url:
             urls = {"runs": runs_url, "fleet": fleet_url}
-            wide = {kind: open_dashboard(browser.page(width=WIDTH, height=HEIGHT), url) for kind, url in urls.items()}
-            for name, (kind, page, settings) in PICTURES.items():
-                taken.append(_take(wide[kind], folder / f"{name}.png", page, settings))
-            dark = open_dashboard(browser.page(width=WIDTH, height=HEIGHT, dark=True), fleet_url)
-            taken.append(_take(dark, folder / "dark.png", DARK, {}))
-            phone = open_dashboard(browser.page(width=390, height=844, scale=2.0, phone=True), fleet_url)
-            taken.append(_take(phone, folder / "phone.png", PHONE, {}))
+            for screen, pictures in ((WIDE, PICTURES), (WIDE | {"dark": True}, DARK), (NARROW, PHONE)):
+                opened = {kind: open_dashboard(browser.page(**screen), url) for kind, url in urls.items()}
+                for name, (kind, page, settings) in pictures.items():
+                    taken.append(_take(opened[kind], folder / f"{name}.png", page, settings))
+                if every is not None:
+                    theme = "phone" if screen is NARROW else "dark" if screen is not WIDE else "wide"
+                    _take_every(opened, every, theme)
     return taken
+
+
+def _take_every(opened: Mapping[str, Page], folder: Path, theme: str) -> None:
+    """Takes a picture of every page of the fleet and of the store."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind, page in opened.items():
+        client = "phone-31" if kind == "fleet" else "3"
+        for name in PAGES if kind == "fleet" else ("runs", *PAGES):
+            settings = {"id": client} if name == "client" else {}
+            _take(page, folder / f"{kind}-{name}-{theme}.png", name, settings)
 
 
 def open_dashboard(page: Page, url: str) -> Page:
@@ -139,11 +158,17 @@ def _play(scheduler: Scheduler) -> None:
 def _take(page: Page, path: Path, name: str, settings: dict[str, str]) -> Path:
     turn_to(page, name, **settings)
     page.screenshot(path, whole=True)
+    # Pages have few colours: a palette makes the files three times as small.
+    with Image.open(path) as picture:
+        few = picture.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
     return path
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    for picture in take_all(parser.parse_args().folder):
+    parser.add_argument("--every", type=Path, help="also take pictures of every page in both themes and on a phone")
+    wanted = parser.parse_args()
+    for picture in take_all(wanted.folder, every=wanted.every):
         sys.stdout.write(f"{picture} ({picture.stat().st_size / 1e3:.0f} kB)\n")

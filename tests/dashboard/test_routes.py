@@ -46,7 +46,8 @@ ROUTES: dict[str, tuple[str, dict[str, int]]] = {
     "/api/client": ("/api/client?id=c1", READ),
     "/api/explain": ("/api/explain?id=c1&round=3", READ),
     "/api/training": ("/api/training", READ),
-    "/api/compare": ("/api/compare", READ),
+    "/api/compare": ("/api/compare?runs=1,2", READ),
+    "/api/runs": ("/api/runs", READ),
     "/api/system": ("/api/system", READ),
     "/api/live": ("/api/live", {"HEAD": 200}),  # GET does not end: see test_machines
     "/metrics": ("/metrics", READ),

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from turnout.errors import SettingError
 from turnout.experiments.catalogue import EXPERIMENTS, GROUPS, find_experiments
 from turnout.experiments.framework.claims import Claim
 from turnout.experiments.framework.experiment import Findings, Runs
-from turnout.experiments.framework.report import render_report
+from turnout.experiments.framework.report import GLOSSARY, render_report
 from turnout.experiments.framework.reproduce import Result, plans_of, reproduce, verdict_counts, write_results
 from turnout.experiments.paper.comparison import Queues, weight_label
 from turnout.kernel.fairness import FairnessQueues
@@ -167,11 +168,17 @@ def page_of(results: list[Result], title: str = "Title") -> str:
         rows=[("rbcsf", "7.6 s")],
         settings={"rounds": ROUNDS},
         command="turnout demo",
+        conclusion=("Use <it>.", "It is short."),
     )
 
 
-def test_the_report_is_self_contained(results: list[Result]) -> None:
-    page = Page(page_of(results))
+@pytest.fixture(scope="module")
+def report(results: list[Result]) -> str:
+    return page_of(results)
+
+
+def test_the_report_is_self_contained(results: list[Result], report: str) -> None:
+    page = Page(report)
     assert "script" not in page.tags
     assert page.tags.count("svg") == len(results)
     inside = {link[1:] for link in page.links if link.startswith("#")}
@@ -184,6 +191,13 @@ def test_the_report_is_self_contained(results: list[Result]) -> None:
         for claim in result.findings.claims:
             assert claim.statement in text
     assert re.search(r"Claims: .*holds", text)
+
+
+def test_the_report_has_a_conclusion_a_glossary_a_dark_theme_and_labels_for_narrow_screens(report: str) -> None:
+    assert "<p>Use &lt;it&gt;.</p><p>It is short.</p>" in report
+    assert "prefers-color-scheme: dark" in report
+    assert '<td class="n" data-label="mean round">7.6 s</td>' in report
+    assert all(f"<dt>{escape(term)}</dt>" in report for term in GLOSSARY)
 
 
 def test_the_report_escapes_foreign_text(results: list[Result]) -> None:

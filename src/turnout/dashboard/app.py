@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from turnout.dashboard.files import page_files
 from turnout.dashboard.guard import METHODS, Guard, is_authorized
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.views import client, comparing, fairness, overview, queues, rounds, speed, system
+from turnout.dashboard.views import client, comparing, fairness, overview, queues, rounds, runs, speed, system
 from turnout.dashboard.views.common import json_number
 from turnout.dashboard.watch import Watch
 from turnout.errors import ReportError, StoreError, TurnoutError
@@ -86,8 +86,9 @@ def make_app(
             if body is None:
                 data = view(watch, source, **arguments)
                 body = as_json(data)
-                # Elapsed times of open rounds, of turns under way and of the system page change without a new version.
-                is_timed = any(data.get(key) for key in ("open", "is_open", "under_way"))
+                # Elapsed times of open rounds, of turns under way and of the system page, and figures of runs that
+                # are still being computed, change without a new version.
+                is_timed = any(data.get(key) for key in ("open", "is_open", "under_way", "pending"))
                 if not is_timed and name != "system":
                     cache.put(key, version, body)
         latencies.add(f"/api/{name}", time.perf_counter() - start)
@@ -102,7 +103,7 @@ def make_app(
     add_view("overview", overview.overview)
     add_view("fairness", fairness.fairness)
     add_view("speed", speed.speed)
-    add_view("compare", comparing.compare)
+    add_view("runs", runs.runs)
 
     @route("/")
     def page(request: Request) -> Response:
@@ -153,9 +154,13 @@ def make_app(
     def explain(id: Text, run: Run = None, round: Annotated[int | None, Query(ge=1)] = None) -> Response:
         return Response(as_json(_explanation(watch, run, id, round)), media_type=JSON)
 
+    @route("/api/compare")
+    def compare(run: Run = None, runs: Text = "") -> Response:
+        return respond("compare", run, comparing.compare, picked=runs)
+
     @route("/api/training")
-    def training(run: Run = None, metric: Text | None = None) -> Response:
-        return respond("training", run, comparing.training, metric=metric)
+    def training(run: Run = None, metric: Text | None = None, runs: Text = "") -> Response:
+        return respond("training", run, comparing.training, metric=metric, picked=runs)
 
     @route("/api/system")
     def system_(run: Run = None) -> Response:

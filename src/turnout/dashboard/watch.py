@@ -70,6 +70,7 @@ class Watch:
         self._fleet: FleetSource | None = None
         self._store: RunStore | None = None
         self._digests = DigestCache()
+        self._rate: tuple[float | None] | None = None  # the reference rate, once it is known
         self._runs: OrderedDict[int, RunSource] = OrderedDict()
         self._open()
 
@@ -160,7 +161,14 @@ class Watch:
     @property
     def reference_rate(self) -> float | None:
         """The guaranteed rate that most runs have in common; None if no run has a guarantee."""
-        return reference_rate_of(self.infos.values())
+        with self._lock:
+            if self._rate is None:
+                self._rate = (reference_rate_of(self.infos.values()),)
+            return self._rate[0]
+
+    def has_digest(self, info: RunInfo) -> bool:
+        """Returns whether the summary of a run is known without reading the run."""
+        return self._digests.has(info)
 
     def digest(self, info: RunInfo) -> Digest:
         """Returns the summary of a run."""
@@ -336,6 +344,7 @@ class Watch:
         if self._store is None:
             return
         self.infos = {info.id: info for info in self._store.runs()}
+        self._rate = None
         for run in [run for run in self._runs if run not in self.infos]:
             del self._runs[run]
         for run, source in self._runs.items():

@@ -17,7 +17,7 @@ def draw_partition(counts: IntArray, classes: Sequence[str], title: str) -> Figu
     with figure(8.0, 3.2) as drawn:
         axes = drawn.subplots()
         image = axes.imshow(counts.T, aspect="auto", cmap="cividis", interpolation="nearest", vmin=0)
-        axes.set(title=f"Items of each class: {title}", xlabel="client")
+        axes.set(title=f"Items of each class: {title}", xlabel="client, by index", ylabel="class")
         axes.set_yticks(range(len(classes)), classes)
         drawn.colorbar(image, ax=axes, label="items")
         return drawn

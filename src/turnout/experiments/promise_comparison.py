@@ -10,8 +10,10 @@ import numpy as np
 from turnout.analysis.metrics import shortfalls
 from turnout.analysis.promise import accrual_mask
 from turnout.experiments.framework.claims import Claim, Group, ascending, below
-from turnout.experiments.framework.drawing import colour_of, figure
+from turnout.experiments.framework.drawing import MARKER_SIZE, curve, figure, legend_outside
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs, Table
+from turnout.experiments.framework.labels import write_labels
+from turnout.experiments.framework.palette import styles_of
 from turnout.experiments.paper.comparison import CONTENDERS, RATE, ROUNDS, paper_plans, weight_label
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
@@ -64,22 +66,20 @@ class PromiseComparison(Experiment):
         """Draws one point per contender, and one curve per contender."""
         points, curves = findings.tables["promise"], findings.tables["promise-by-round"]
         labels = [str(label) for label in np.asarray(points["contender"])]
-        with figure(9.0, 4.3) as drawn:
+        with figure(9.0, 4.8) as drawn:
             left, right = drawn.subplots(1, 2)
             _draw_points(left, labels, np.asarray(points["largest_shortfall"]), np.asarray(points["mean_round"]))
-            for index, label in enumerate(labels):
-                right.plot(
-                    np.asarray(curves["round"]),
-                    np.asarray(curves[label]),
-                    color=colour_of(label, index),
-                    linewidth=2.4 if label == FAIR_PACE else 1.4,
-                )
-            right.set(title="Largest shortfall of any client", xlabel="round", ylabel="turns behind")
+            for label, style in styles_of(labels).items():
+                curve(right, label, np.asarray(curves["round"]), np.asarray(curves[label]), style=style)
+            right.set(title="Largest shortfall of any client", xlabel="round", ylabel="largest shortfall, turns")
             right.set_yscale("symlog", linthresh=1.0)
             right.set_ylim(bottom=0)
+            ticks = [tick for tick in (0, 0.5, 1, 2, 5, 10, 20, 50, 100) if tick <= right.get_ylim()[1]]
+            right.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+            right.set_yticks([], minor=True)
             right.axhline(DEFAULT_TOLERANCE, color="black", linestyle=":", linewidth=1)
             right.margins(x=0.01)
-            drawn.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
+            legend_outside(drawn, right, columns=3)
             return drawn
 
 
@@ -108,15 +108,14 @@ def promise_claims(rounds: Mapping[str, Group], largest: Mapping[str, Group]) ->
 
 
 def _draw_points(axes: Axes, labels: Sequence[str], shortfall: FloatArray, seconds: FloatArray) -> None:
-    for index, label in enumerate(labels):
-        strong = label == FAIR_PACE
+    for index, (label, style) in enumerate(styles_of(labels).items()):
         axes.plot(
             [shortfall[index]],
             [seconds[index]],
-            marker="*" if strong else "o",
-            markersize=14 if strong else 7,
+            marker=style.marker,
+            markersize=1.5 * MARKER_SIZE.get(style.marker, 5.0),
             linestyle="none",
-            color=colour_of(label, index),
+            color=style.colour,
             label=label,
         )
     axes.axvline(DEFAULT_TOLERANCE, color="black", linestyle=":", linewidth=1)
@@ -133,7 +132,8 @@ def _draw_points(axes: Axes, labels: Sequence[str], shortfall: FloatArray, secon
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_xticks([], minor=True)
     axes.set_ylim(bottom=0, top=float(seconds.max()) * 1.12)
-    axes.set(title="Mean round", xlabel="largest shortfall at any time, turns", ylabel="seconds")
+    axes.set(title="Mean round", xlabel="largest shortfall at any time, turns", ylabel="mean round time, seconds")
+    write_labels(axes, shortfall, seconds, labels)
 
 
 def _largest_by_round(columns: RoundColumns) -> FloatArray:

@@ -9,7 +9,9 @@ import numpy as np
 
 from turnout.analysis.statistics import ConfidenceInterval
 from turnout.analysis.tuning import Goal, RunFigures, Trial, TuningResult
-from turnout.experiments.framework.drawing import OTHERS, figure
+from turnout.experiments.framework.drawing import figure
+from turnout.experiments.framework.labels import write_labels
+from turnout.experiments.framework.palette import GREEN, PURPLE, VERMILLION, policy_style
 from turnout.kernel.arrays import FloatArray
 
 if TYPE_CHECKING:
@@ -22,9 +24,9 @@ KNEE_RULE = (
 )
 #: The labels of the figures that show what a shorter round costs.
 AXES = {
-    "shortfall": "turns missing to the worst-off client",
+    "shortfall": "shortfall of the worst-served client at the end, turns",
     "largest_shortfall": "largest shortfall of any client at any time, turns",
-    "least_share": "least share of any client",
+    "least_share": "least share of rounds of any client, from 0 to 1",
 }
 
 
@@ -74,13 +76,13 @@ def draw_trade_off(found: TuningResult) -> Figure:
                 marker="o",
                 markersize=13,
                 fillstyle="none",
-                color=OTHERS[2],
+                color=VERMILLION,
                 linestyle="none",
                 label=f"knee: {name} {found.value(knee):.3g}",
             )
         for trial, marker, colour, label in (
-            (found.answer, "*", OTHERS[3], "meets the goal: {} {:g}"),
-            (found.horizon, "D", OTHERS[4], "meets the goal with a horizon: {} {:g}"),
+            (found.answer, "*", GREEN, "meets the goal: {} {:g}"),
+            (found.horizon, "D", PURPLE, "meets the goal with a horizon: {} {:g}"),
         ):
             if trial is not None:
                 axes.plot(
@@ -101,6 +103,8 @@ def draw_trade_off(found: TuningResult) -> Figure:
             ylabel="95th percentile of round time, seconds" if time == "p95_round" else "mean round time, seconds",
         )
         axes.legend()
+        x, y = (np.array([float(trial.mean(measure)) for trial in found.curve]) for measure in (fairness, time))
+        write_labels(axes, x, y, [f"{found.value(trial):.3g}" for trial in found.curve])
         return drawn
 
 
@@ -115,14 +119,12 @@ def _draw_curve(axes: Axes, found: TuningResult, time: str) -> None:
         means[time],
         xerr=errors[fairness],
         yerr=errors[time],
-        color=OTHERS[1],
+        color=policy_style(found.parameter.policy).colour,
         marker="o",
         markersize=4,
         elinewidth=0.8,
         label=f"{rule}, mean ± 95 % confidence",
     )
-    for trial, x, y in zip(found.curve, means[fairness], means[time], strict=True):
-        axes.annotate(f"{found.value(trial):.3g}", (x, y), xytext=(4, 5), textcoords="offset points", fontsize=8)
 
 
 def _errors(intervals: Sequence[ConfidenceInterval], limits: tuple[float, float]) -> FloatArray:

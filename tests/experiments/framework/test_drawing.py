@@ -1,33 +1,61 @@
-"""Colours, bands and thinned curves of figures."""
+"""Bands, markers, descriptions and thinned curves of figures."""
 
 from __future__ import annotations
+
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from turnout.experiments.framework.drawing import COLOURS, OTHERS, colour_of, curve, figure, thin_curve
+from turnout.experiments.framework.drawing import MARKERS, as_svg, curve, figure, thin_curve
+from turnout.experiments.framework.palette import OTHERS
 
 pytest.importorskip("matplotlib")
-
-
-def test_a_contender_has_the_same_colour_everywhere_and_others_one_by_index() -> None:
-    assert colour_of("random", 3) == colour_of("random") == COLOURS["random"]
-    assert colour_of("mine") == OTHERS[0]
-    assert [colour_of("mine", index) for index in range(len(OTHERS) + 1)] == [*OTHERS, OTHERS[0]]
-    assert len(set(COLOURS.values())) == len(COLOURS)
 
 
 def test_the_band_of_a_curve_does_not_leave_the_possible_values() -> None:
     with figure() as drawn:
         axes = drawn.subplots()
-        curve(axes, "mine", np.arange(2.0), np.array([0.1, 0.95]), np.array([0.2, 0.1]), limits=(0.0, 1.0))
-        (line,), (band,) = axes.get_lines(), axes.collections
+        mean, band = np.array([0.1, 0.95]), np.array([0.2, 0.1])
+        curve(axes, "mine", np.arange(2.0), mean, band, style=OTHERS[0], limits=(0.0, 1.0))
+        (line,), (filled,) = axes.get_lines(), axes.collections
     assert np.asarray(line.get_ydata()).tolist() == [0.1, 0.95]
-    assert line.get_color() == OTHERS[0]
-    heights = np.asarray(band.get_paths()[0].vertices)[:, 1]
+    assert (line.get_color(), line.get_marker()) == (OTHERS[0].colour, OTHERS[0].marker)
+    heights = np.asarray(filled.get_paths()[0].vertices)[:, 1]
     assert heights.min() == 0.0
     assert heights.max() == 1.0
     assert {0.85, 0.3} <= {round(float(height), 6) for height in heights}
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("length", [0, 1, 3, 500])
+def test_a_line_of_any_length_has_a_few_markers(length: int, log: bool) -> None:
+    with figure() as drawn:
+        axes = drawn.subplots()
+        x = np.arange(1.0, length + 1)
+        curve(axes, "mine", x, x, style=OTHERS[0], log=log)
+        marked = axes.get_lines()[0].get_markevery()
+    assert isinstance(marked, list)
+    assert len(marked) <= MARKERS
+    assert bool(marked) == bool(length)
+    assert all(0 <= index < length for index in marked)
+
+
+def test_a_written_figure_says_what_it_shows() -> None:
+    with figure() as drawn:
+        left, right = drawn.subplots(1, 2, sharey=True)
+        curve(left, "quick & <fair>", np.arange(3.0), np.array([3.0, 2.0, 1.5]), style=OTHERS[0])
+        right.errorbar([2.0], [4.0], yerr=[1.0], label="random")
+        left.set(title="Time", xlabel="round", ylabel="seconds")
+        right.set(title="Points", xlabel="turns")
+    page = ElementTree.fromstring(as_svg(drawn))
+    names = [child.tag.rpartition("}")[2] for child in page]
+    assert names[:2] == ["title", "desc"]
+    assert page[0].text == "Time; Points"
+    assert page[1].text == (
+        "Time: seconds against round: quick & <fair> ends at 1.5. Points: seconds against turns: random at (2, 4)."
+    )
+    assert page.get("role") == "img"
 
 
 def test_a_thinned_curve_keeps_the_first_and_the_last_round() -> None:

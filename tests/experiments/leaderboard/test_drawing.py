@@ -13,8 +13,8 @@ from turnout.experiments.framework.drawing import figure
 from turnout.experiments.leaderboard.drawing import (
     FEW_TICKS,
     HEADINGS,
-    OFFSETS,
     TICKS,
+    UNITS,
     _scale_by_turns,
     draw_figures,
 )
@@ -34,10 +34,13 @@ def test_the_axis_of_shortfalls_has_room_for_all_and_for_the_tolerance(
         assert axes.get_xticks().tolist() == [tick for tick in FEW_TICKS if limits[0] <= tick <= limits[1]]
 
 
-def test_ticks_and_places_of_numbers_are_all_different_and_in_order() -> None:
+def test_ticks_are_all_different_and_in_order() -> None:
     for ticks in (TICKS, FEW_TICKS):
         assert list(ticks) == sorted(set(ticks))
-    assert len(set(OFFSETS)) == len(OFFSETS)
+
+
+def test_every_measure_has_a_unit() -> None:
+    assert list(UNITS) == list(HEADINGS)
 
 
 def test_axes_begin_at_0_except_those_of_accuracies() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +13,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from turnout.analysis.statistics import UNIT_RANGE, format_interval, mean_confidence_interval
 from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, print_json, progress_bar
 from turnout.cli.simulation.judging import Judged, JudgedPromise, status_cell, worst_of
+from turnout.experiments.framework.conclusion import Contender, conclude
 from turnout.experiments.framework.reproduce import plans_of, reproduce, write_text
 from turnout.experiments.paper.comparison import RATE, PullRecord, Queues, TrainingTime
 from turnout.experiments.promise_comparison import LABELS, PromiseComparison
@@ -56,10 +59,14 @@ def demo(
         with progress_bar() as progress:
             task = progress.add_task("Running", total=len(plans))
             sweep(plans, store, workers=workers, watch=lambda _: progress.advance(task))
-        rows = _rows(store, experiments[0].plans(seeds, rounds))
+        compared = experiments[0].plans(seeds, rounds)
+        judged = {label: [_judge(store, plan.key) for plan in compared[label]] for label in LABELS}
+        rows = _rows(judged)
         drawn = importlib.util.find_spec("matplotlib") is not None
         if drawn:
-            _write_report(report, reproduce(experiments, store, seeds=seeds, rounds=rounds), rows, seeds, rounds)
+            results = reproduce(experiments, store, seeds=seeds, rounds=rounds)
+            oracles = {label for label in LABELS if compared[label][0].build()[0].requires_expected_times}
+            _write_report(report, results, judged, oracles, rounds)
     if json:
         print_json({"rows": rows, "report": str(report) if drawn else None})
         return
@@ -73,8 +80,7 @@ def demo(
     )
 
 
-def _rows(store: RunStore, plans: Any) -> list[dict[str, Any]]:
-    judged = {label: [_judge(store, plan.key) for plan in plans[label]] for label in LABELS}
+def _rows(judged: Mapping[str, Sequence[Judged]]) -> list[dict[str, Any]]:
     totals = {label: np.mean([run.summary.total_time for run in runs]) for label, runs in judged.items()}
     return [
         {
@@ -122,9 +128,44 @@ def _print_table(rows: list[dict[str, Any]], seeds: int, rounds: int) -> None:
     console.print(EXPLANATION, highlight=False)
 
 
-def _write_report(path: Path, results: Any, rows: list[dict[str, Any]], seeds: int, rounds: int) -> None:
+def _with_intervals(judged: Mapping[str, Sequence[Judged]]) -> list[list[str]]:
+    """Returns the rows of the report: means with their confidence intervals over seeds."""
+    totals = {label: np.array([run.summary.total_time for run in runs]) for label, runs in judged.items()}
+    return [
+        [
+            row["policy"],
+            _interval([run.summary.mean_round for run in runs], 2, unit=" s"),
+            _interval(100 * (1 - totals[row["policy"]] / totals["random"]), 1, unit=" %") if row["time_saved"] else "",
+            _interval([run.summary.least_share for run in runs], 3, limits=UNIT_RANGE),
+            *_cells(row)[-2:],
+        ]
+        for row, runs in zip(_rows(judged), judged.values(), strict=True)
+    ]
+
+
+def _interval(values: Any, digits: int, **options: Any) -> str:
+    return format_interval(*mean_confidence_interval(values), digits, **options)
+
+
+def _contenders(judged: Mapping[str, Sequence[Judged]], oracles: Set[str]) -> list[Contender]:
+    return [
+        Contender(
+            label,
+            np.array([run.summary.mean_round for run in runs]),
+            max(run.summary.largest_shortfall for run in runs),
+            worst_of([run.status for run in runs]),
+            label in oracles,
+        )
+        for label, runs in judged.items()
+    ]
+
+
+def _write_report(
+    path: Path, results: Any, judged: Mapping[str, Sequence[Judged]], oracles: Set[str], rounds: int
+) -> None:
     from turnout.experiments.framework.report import render_report
 
+    seeds = len(judged["random"])
     page = render_report(
         results,
         title="Short rounds, and a guaranteed share of the rounds for every client",
@@ -136,7 +177,7 @@ def _write_report(path: Path, results: Any, rows: list[dict[str, Any]], seeds: i
             "with FedCS, which knows the expected times and considers only speed."
         ),
         headings=HEADINGS,
-        rows=[_cells(row) for row in rows],
+        rows=_with_intervals(judged),
         settings={
             "clients": 40,
             "clients per round": 8,
@@ -147,5 +188,6 @@ def _write_report(path: Path, results: Any, rows: list[dict[str, Any]], seeds: i
             "seeds": f"0 to {seeds - 1}; availability, contexts and noise are the same for every policy",
         },
         command=f"turnout demo --seeds {seeds} --rounds {rounds}",
+        conclusion=conclude(_contenders(judged, oracles), tolerance=DEFAULT_TOLERANCE, reference="random"),
     )
     write_text(path, page)

@@ -70,6 +70,11 @@ class DigestCache:
     def __init__(self) -> None:
         self._cache: dict[int, tuple[float | None, Digest]] = {}
 
+    def has(self, info: RunInfo) -> bool:
+        """Returns whether the digest of a run is cached with all its rounds."""
+        cached = self._cache.get(info.id)
+        return cached is not None and cached[1].rounds == info.rounds
+
     def get(self, store: RunStore, info: RunInfo, reference_rate: float | None) -> Digest:
         """Returns the digest of a run that has at least one round."""
         rate, digest = self._cache.get(info.id, (None, None))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -146,6 +147,23 @@ def name_of(info: RunInfo) -> str:
         return RunPlan.from_dict(info.plan).name
     except (TurnoutError, TypeError):
         return str(info.plan.get("label") or info.plan.get("policy") or info.key)
+
+
+def given_true_times(info: RunInfo) -> bool:
+    """Returns whether the policy of a run was given the true times of clients; False if it cannot be built here."""
+    plan = json.dumps([info.plan.get("policy"), info.plan.get("settings")], sort_keys=True, default=str)
+    return _needs_true_times(plan, info.clients)
+
+
+@lru_cache(maxsize=1024)
+def _needs_true_times(plan: str, clients: int) -> bool:
+    name, settings = json.loads(plan)
+    try:
+        required = {"seed": 0, "allow_infeasible": True}
+        policy = make_policy(str(name), clients, **with_defaults(str(name), dict(settings or {}), required))
+    except (TurnoutError, LookupError, TypeError, ValueError):
+        return False
+    return policy.requires_expected_times
 
 
 def _make_policy(info: RunInfo) -> tuple[SelectionPolicy | None, str | None]:

@@ -1,6 +1,10 @@
 // Charts: a thin layer over Plotly, which is loaded after the page shows its first numbers.
 import { h } from './dom.js';
+import { saveCsv, savePng } from './downloads.js';
 import { plain, words } from './format.js';
+import { isNoisy, smoothed, windowOf } from './lines.js';
+import { MOST_GROUPS, ownColour, transparent } from './palette.js';
+import { navigation } from './parts.js';
 
 const drawn = new Set();
 let library = null;
@@ -23,21 +27,35 @@ export function colours() {
   const style = getComputedStyle(document.documentElement);
   const value = (name) => style.getPropertyValue(`--${name}`).trim();
   const scale = ['s0', 's1', 's2', 's3', 's4'].map((name, index) => [index / 4, value(name)]);
+  const series = Array.from({ length: MOST_GROUPS }, (_, index) => value(`c${index + 1}`));
+  const own = ownColour(series);
   return {
-    ink: value('ink'), muted: value('muted'), line: value('line'), paper: value('paper'), accent: value('accent'),
-    band: value('band'), ok: value('ok'), warn: value('warn'), bad: value('bad'), unavailable: value('unavailable'),
+    ink: value('ink'), muted: value('muted'), line: value('line'), paper: value('paper'),
+    accent: own ?? value('accent'), band: own ? transparent(own, 0.18) : value('band'), ok: value('ok'),
+    warn: value('warn'), bad: value('bad'), unavailable: value('unavailable'),
     available: value('available'), chosen: value('chosen'), scale,
-    series: [1, 2, 3, 4, 5, 6, 7].map((number) => value(`c${number}`)),
+    series,
   };
 }
 
 /**
- * A figure with a title, a chart and a caption. `from` is the data: a chart is redrawn only if its data or the theme
- * change. `traces` and `layout` are functions of the colours; `click` is called with the customdata of a point.
+ * A figure with a title, a chart and a caption. `from` is the data: a chart is redrawn only if its data, the theme
+ * or its `state` change. `traces` and `layout` are functions of the colours; `click` is called with the customdata of a
+ * point, `named` with the name of a line whose name was clicked.
  */
-export function chart({ id, from, title, caption, label, height = 280, wide, above, traces, layout, click }) {
-  const spec = { id, from, height, traces, layout, click };
-  return h('figure', { class: wide ? 'card chart wide' : 'card chart' }, h('h2', null, title), above,
+export function chart({
+  id, from, state, title, caption, label, height = 280, wide, above, traces, layout, click, named,
+}) {
+  const spec = { id, from, state, height, traces, layout, click, named };
+  const plot = (event) => event.target.closest('figure').querySelector('[data-chart]');
+  const tool = (text, about, act) =>
+    h('button', { type: 'button', class: 'tool', 'aria-label': `${about}: ${title}`, title: about, onclick: act }, text);
+  return h('figure', { class: wide ? 'card chart wide' : 'card chart' },
+    h('div', { class: 'head' }, h('h2', null, title),
+      h('span', { class: 'tools' },
+        tool('PNG', 'Save as a picture', (event) => savePng(plot(event), title)),
+        tool('CSV', 'Save the numbers', (event) => saveCsv(plot(event))))),
+    above,
     h('div', {
       class: `plot ${height > 280 ? 'tall' : ''}`, 'data-chart': id, role: 'img',
       'aria-label': label ?? `${title} ${caption}`, spec,
@@ -54,6 +72,7 @@ const axis = (c, options = {}) => ({
 
 function fullLayout(spec, c, width) {
   const layout = spec.layout?.(c, width) ?? {};
+  const zoom = zoomOf(spec.id);
   const hover = { bgcolor: c.paper, bordercolor: c.muted, font: { color: c.ink }, align: 'left' };
   return {
     height: spec.height, margin: { l: 52, r: 14, t: 18, b: 44 }, paper_bgcolor: 'rgba(0,0,0,0)',
@@ -65,8 +84,26 @@ function fullLayout(spec, c, width) {
     hoverlabel: hover, uirevision: spec.id,
     legend: { orientation: 'h', x: 0, y: 1.02, yanchor: 'bottom', traceorder: 'normal', itemclick: 'toggle' },
     ...layout,
-    xaxis: axis(c, layout.xaxis), yaxis: axis(c, layout.yaxis),
+    xaxis: { ...axis(c, layout.xaxis), ...zoom.x }, yaxis: { ...axis(c, layout.yaxis), ...zoom.y },
   };
+}
+
+/** The ranges of a chart that the address contains, as `id~x0~x1~y0~y1`; one chart at a time is zoomed in. */
+function zoomOf(id) {
+  const [zoomed, ...ends] = (navigation.settings().zoom ?? '').split('~');
+  const [x0, x1, y0, y1] = ends.map(Number);
+  if (zoomed !== id || ends.length !== 4 || !ends.every((end) => Number.isFinite(Number(end)))) return {};
+  return { x: { range: [x0, x1], autorange: false }, y: { range: [y0, y1], autorange: false } };
+}
+
+/** Keeps the ranges of a zoomed chart in the address. */
+function keepZoom(element, change) {
+  const isReset = 'xaxis.autorange' in change || 'yaxis.autorange' in change;
+  if (!isReset && !('xaxis.range[0]' in change || 'yaxis.range[0]' in change)) return;
+  const ends = [...element.layout.xaxis.range, ...element.layout.yaxis.range].map((end) => Number(end).toPrecision(5));
+  const zoom = isReset ? null : [element.spec.id, ...ends.map(Number)].join('~');
+  if (isReset && !(navigation.settings().zoom ?? '').startsWith(`${element.spec.id}~`)) return;
+  navigation.update({ zoom }, { replace: true });
 }
 
 function emptyLayout(spec, c) {
@@ -78,7 +115,7 @@ function emptyLayout(spec, c) {
 async function draw(element) {
   const { spec } = element;
   const c = colours();
-  const theme = `${document.documentElement.dataset.theme} ${element.clientWidth}`;
+  const theme = `${document.documentElement.dataset.theme} ${element.clientWidth} ${spec.state ?? ''} ${c.accent}`;
   if (element.shown === spec.from && element.theme === theme && element.shownId === spec.id) return;
   Object.assign(element, { shown: spec.from, theme, shownId: spec.id });
   if (!drawn.has(element)) element.replaceChildren();
@@ -93,6 +130,10 @@ async function draw(element) {
     element.on('plotly_click', ({ points }) => {
       const data = points[0]?.customdata;
       if (data != null) element.spec.click?.(data, points[0]);
+    });
+    element.on('plotly_relayout', (change) => keepZoom(element, change));
+    element.on('plotly_clickannotation', ({ annotation }) => {
+      if (annotation.name) element.spec.named?.(annotation.name);
     });
   }
 }
@@ -145,6 +186,20 @@ export const line = (x, y, name, color, { line: style, ...more } = {}) => ({
   marker: { color, size: 4 },
   ...more,
 });
+
+/** A sentence for captions of charts with such lines. */
+export const SMOOTHED = ' A thick line over a faint one is its moving average.';
+
+/** A line; a noisy one is faint, with a moving average over it. */
+export function withAverage(x, y, name, color, more = {}) {
+  if (!isNoisy(y)) return [line(x, y, name, color, more)];
+  return [
+    line(x, y, name, color, { ...more, mode: 'lines', opacity: 0.45, line: { ...more.line, width: 1 } }),
+    line(x, smoothed(y), `smoothed: mean of ${windowOf(y)} points`, color, {
+      mode: 'lines', line: { ...more.line, width: 2.6 }, hovertemplate: 'smoothed: %{y:.4~g}<extra></extra>',
+    }),
+  ];
+}
 
 /** The area between two curves. */
 export function band(x, low, high, color, more = {}) {
@@ -204,6 +259,4 @@ export function clientAxis(ids, width) {
 export const mapHeight = (ids) => Math.min(1000, Math.max(200, ids.length * 15 + 70));
 /** The divisor and the unit for times up to `most` seconds. */
 export const timeUnit = (most) => (most >= 7200 ? [3600, 'hours'] : most >= 600 ? [60, 'minutes'] : [1, 'seconds']);
-/** With more curves the legend would hide the chart; names are then shown on hover. */
-export const LEGEND_LIMIT = 8;
 export const roundAxis = { get title() { return words.round; }, tickformat: ',d', hoverformat: ',d' };

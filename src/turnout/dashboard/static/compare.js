@@ -1,41 +1,52 @@
 // Compare: the policies of a store side by side, averaged over seeds.
-import { LEGEND_LIMIT, chart, line, roundAxis, rule, timeUnit } from './charts.js';
+import { chart, line, roundAxis, rule, timeUnit } from './charts.js';
 import { h } from './dom.js';
+import { info } from './glossary.js';
+import { endNames } from './lines.js';
+import { swatch } from './list.js';
+import { MOST_GROUPS, colourOf, styleOf } from './palette.js';
 import { box, charts, empty, muted, navigation, renderSlot, table } from './parts.js';
-import { count, plain, plusMinus, share, words } from './format.js';
+import { count, plain, plural, plusMinus, share, words } from './format.js';
 
 const PERCENT = () => [0.01, '%'];
 const TURNS = () => [1, 'turns'];
 const PLAIN = () => [1, ''];
-/** Field, label, [divisor, unit] as a function of the largest mean, decimals, and 1 if larger is better, else -1. */
+const POSITIVE = [0, Infinity];
+const UNIT = [0, 1];
+/**
+ * Field, label, term of the glossary, [divisor, unit] as a function of the largest mean, decimals, 1 if larger is
+ * better, else -1, and the possible values.
+ */
 const SPEED = [
-  ['mean_round', 'mean round', timeUnit, null, -1], ['p95_round', '95th percentile', timeUnit, null, -1],
+  ['mean_round', 'mean round', 'mean round', timeUnit, null, -1, POSITIVE],
+  ['p95_round', '95th percentile', '95th percentile', timeUnit, null, -1, POSITIVE],
 ];
 /** The same for turns without rounds. */
 const RATE = [
-  ['rate', 'updates', () => [1, 'per second'], null, 1], ['mean_turn', 'mean turn', timeUnit, null, -1],
-  ['staleness', 'mean staleness', PLAIN, null, -1],
+  ['rate', 'updates', 'updates', () => [1, 'per second'], null, 1, POSITIVE],
+  ['mean_turn', 'mean turn', 'turn', timeUnit, null, -1, POSITIVE],
+  ['staleness', 'mean staleness', 'staleness', PLAIN, null, -1, POSITIVE],
 ];
 const MEASURES = [
-  ['least_share', 'smallest share', PERCENT, 1, 1],
-  ['jain', 'Jain’s index', PLAIN, 3, 1], ['shortfall', 'largest shortfall at any time', TURNS, null, -1],
-  ['accuracy', 'accuracy', PLAIN, 3, 1],
+  ['least_share', 'smallest share', 'smallest share', PERCENT, 1, 1, UNIT],
+  ['jain', 'Jain’s index', 'Jain’s index', PLAIN, 3, 1, UNIT],
+  ['shortfall', 'largest shortfall at any time', 'shortfall', TURNS, null, -1, POSITIVE],
+  ['accuracy', 'accuracy', 'accuracy', PLAIN, 3, 1, UNIT],
 ];
-const DASHES = ['solid', 'dash', 'dot', 'dashdot', 'longdash'];
-const SYMBOLS = ['circle', 'square', 'diamond', 'triangle-up', 'cross', 'x', 'star', 'hexagon'];
-
 function measures(groups, { slots }) {
   const speed = slots == null ? SPEED : RATE;
+  const playable = groups.filter((group) => !group.true_times); // the others cannot be played with real clients
   return [...speed, ...MEASURES].filter(([field]) => groups.some((group) => group[field]?.mean != null)).map(
-    ([field, label, unitFor, digits, better]) => {
+    ([field, label, term, unitFor, digits, better, limits]) => {
       const [by, unit] = unitFor(Math.max(...groups.map((group) => group[field]?.mean ?? 0)));
       const best = Math.max(
-        ...groups.map((group) => (group[field]?.mean == null ? -Infinity : better * group[field].mean)));
-      const isBest = (group) => groups.length > 1 && group[field]?.mean != null && better * group[field].mean === best;
+        ...playable.map((group) => (group[field]?.mean == null ? -Infinity : better * group[field].mean)));
+      const isBest = (group) =>
+        playable.length > 1 && !group.true_times && group[field]?.mean != null && better * group[field].mean === best;
       return {
-        label: unit ? `${label} (${unit})` : label,
+        label: unit ? `${label} (${unit})` : label, info: info(term),
         cell: (group) => [
-          plusMinus(group[field], by, digits),
+          plusMinus(group[field], by, digits, limits),
           isBest(group) && h('span', { class: 'flag ok', title: 'Best mean of this column' }, 'best'),
         ],
       };
@@ -51,108 +62,156 @@ const paretoFront = (all) => all
             (other.mean_round < group.mean_round || other.least_share > group.least_share)))
     .sort((a, b) => a.mean_round - b.mean_round);
 
-function view(data) {
+/** The groups that charts show: all, or that of this run and the first ones. */
+function shownGroups(groups) {
+  if (groups.length <= MOST_GROUPS) return groups;
+  const others = groups.filter((group) => !group.is_current).slice(0, MOST_GROUPS - 1);
+  return groups.filter((group) => group.is_current || others.includes(group));
+}
+
+function groupTable(groups, about, highlighted, highlight) {
+  return table({
+    caption: 'Runs that differ only in their seed form a group', rows: groups,
+    current: (group) => group.name === highlighted,
+    columns: [
+      {
+        label: 'group', text: true,
+        cell: (group) =>
+          h('span', { class: 'run' },
+            h('button',
+              {
+                type: 'button', class: 'swatch-button', 'aria-pressed': String(group.name === highlighted),
+                'aria-label': `Highlight ${group.name}`, title: 'Highlight this group in the charts',
+                onclick: () => highlight(group.name),
+              },
+              swatch(group.name)),
+            h('a',
+              {
+                href: navigation.link('overview', { run: group.runs[0] }),
+                title: 'Open the first run of this group',
+              },
+              group.name),
+            group.true_times && [h('span', { class: 'flag' }, 'true times'), info('true times')]),
+      },
+      ...measures(groups, about),
+      { label: words.rounds, cell: (group) => count(group.rounds) },
+      { label: 'runs', cell: (group) => count(group.runs.length) },
+    ],
+  });
+}
+
+function frontChart(data, groups, highlighted, highlight) {
+  const isTimed = data.about.slots != null;
+  const byName = new Map(groups.map((group) => [group.name, group]));
+  const front = data.front.filter(
+    (point) => byName.has(point.name) && point.mean_round != null && point.least_share != null);
+  const best = paretoFront(front.filter((point) => !byName.get(point.name).true_times));
+  return chart({
+    id: 'compare-front', from: data, state: highlighted, height: 400, title: 'What does fairness cost?',
+    caption:
+      `Each mark is a group. Marks further left have ${isTimed ? 'more updates' : 'shorter rounds'}, marks ` +
+      'further up give more turns to the client with the fewest. The line is the Pareto front: no other group is ' +
+      'better in both. Hollow marks are given the true times and are not on the front.',
+    traces: (c) => [
+      {
+        type: 'scatter', mode: 'lines', name: 'Pareto front', x: best.map((point) => point.mean_round),
+        y: best.map((point) => point.least_share),
+        line: { color: c.muted, width: 1 }, hoverinfo: 'skip', showlegend: false,
+      },
+      ...front.map((point) => {
+        const { symbol } = styleOf(point.name);
+        const isHollow = byName.get(point.name).true_times;
+        return {
+          type: 'scatter', mode: point.name === highlighted ? 'markers+text' : 'markers', name: plain(point.name, 32),
+          x: [point.mean_round], y: [point.least_share], text: [plain(point.name, 40)], textposition: 'top right',
+          textfont: { size: 11, color: c.ink }, cliponaxis: false, customdata: [point.name],
+          opacity: highlighted && point.name !== highlighted ? 0.3 : 1,
+          hovertemplate: '%{text}: %{x:.2f} s, smallest share %{y:.1%}<extra></extra>',
+          marker: {
+            size: point.name === highlighted ? 16 : 12, color: colourOf(c.series, point.name),
+            symbol: isHollow ? `${symbol}-open` : symbol, line: { width: isHollow ? 2 : 0 },
+          },
+        };
+      }),
+    ],
+    layout: (c) => ({
+      xaxis: {
+        title: isTimed ? 'seconds from one decision to the next' : 'mean round duration (seconds)',
+        rangemode: 'tozero',
+      },
+      yaxis: { title: `smallest share of all ${words.rounds}`, tickformat: '.3~p', rangemode: 'tozero' },
+      showlegend: true,
+      ...(data.reference_rate == null ? {} : rule(c, 'y', data.reference_rate, 'promised', { right: true })),
+    }),
+    click: highlight,
+  });
+}
+
+function curveChart(data, groups, highlighted, highlight) {
+  const isTimed = data.about.slots != null;
+  const names = new Set(groups.map((group) => group.name));
+  const curves = data.curves.filter((curve) => names.has(curve.name));
+  const current = groups.find((group) => group.is_current)?.name;
+  const [by, unit] = timeUnit(Math.max(...curves.map((curve) => curve.seconds.at(-1) ?? 0)));
+  const isFaint = (name) => highlighted != null && name !== highlighted;
+  return chart({
+    id: 'compare-curves', from: data, state: highlighted, height: 400, title: 'Which policy finishes first?',
+    caption: (isTimed ? 'When each turn was given. A flatter line means more turns per second.'
+      : 'Cumulative duration of the rounds. A flatter line means shorter rounds.') +
+      ' The thick line is this run. Click a name or a line to highlight it.',
+    traces: (c) =>
+      curves.map((curve) =>
+        line(curve.x, curve.seconds.map((value) => value / by), curve.name, colourOf(c.series, curve.name),
+          {
+            mode: 'lines', opacity: isFaint(curve.name) ? 0.25 : 1, customdata: curve.x.map(() => curve.name),
+            line: {
+              dash: styleOf(curve.name).dash, width: [current, highlighted].includes(curve.name) ? 3.5 : 1.8,
+            },
+            text: curve.x.map(() => plain(curve.name, 40)),
+            hovertemplate: `%{text}, ${words.round} %{x:,d}: %{y:.1f} ${unit}<extra></extra>`,
+          })),
+    layout: (c, width) => ({
+      xaxis: roundAxis, yaxis: { title: `duration (${unit})`, rangemode: 'tozero' },
+      ...endNames(
+        curves.map((curve) => ({
+          name: curve.name, y: (curve.seconds.at(-1) ?? 0) / by, colour: colourOf(c.series, curve.name),
+        })),
+        {
+          from: 0, to: Math.max(...curves.map((curve) => curve.seconds.at(-1) ?? 0)) / by, height: 400, width,
+          faint: isFaint,
+        }),
+    }),
+    click: highlight,
+    named: highlight,
+  });
+}
+
+function view(data, settings) {
   if (data.empty_reason || !data.groups.length)
     return empty('No other runs to compare',
       data.empty_reason ??
         'Add runs of other policies or seeds to this store to see them here side by side.');
-  const { groups, curves, reference_rate: referenceRate } = data;
-  const isTimed = data.about.slots != null;
-  const front = data.front.filter((group) => group.mean_round != null && group.least_share != null);
-  const best = paretoFront(front);
-  const [by, unit] = timeUnit(Math.max(...curves.map((curve) => curve.seconds.at(-1) ?? 0)));
-  const positionOf = (name) => Math.max(0, groups.findIndex((group) => group.name === name));
-  const isCrowded = groups.length > LEGEND_LIMIT;
-  const current = groups.find((group) => group.is_current)?.name;
-  const labelled = new Set(isCrowded ? [current, ...best.map((group) => group.name)] : []);
-  const shade = (c, name) =>
-    !isCrowded ? c.series[positionOf(name) % c.series.length] : name === current ? c.accent : c.muted;
+  const { groups, reference_rate: referenceRate } = data;
+  const shown = shownGroups(groups);
+  const highlighted = shown.some((group) => group.name === settings.show) ? settings.show : null;
+  const highlight = (name) => navigation.update({ show: name === highlighted ? null : name }, { replace: true });
   return [
-    box('Groups',
-      table({
-        caption: 'Runs that differ only in their seed form a group', rows: groups,
-        columns: [
-          {
-            label: 'group', text: true,
-            cell: (group) =>
-              h('a',
-                {
-                  href: navigation.link('overview', { run: group.runs[0] }),
-                  title: 'Open the first run of this group',
-                },
-                group.name),
-          },
-          ...measures(groups, data.about),
-          { label: words.rounds, cell: (group) => count(group.rounds) },
-          { label: 'runs', cell: (group) => count(group.runs.length) },
-        ],
-      }),
+    box('Groups', groupTable(groups, data.about, highlighted, highlight),
       referenceRate != null &&
         muted(`The shortfall is how far any client was ever behind ${share(referenceRate)} of all ${words.rounds}, ` +
           'for all policies alike.'),
       muted('± is the half-width of the 95 % confidence interval over the runs of a group. ',
-        'If intervals overlap, “best” may be due to chance.')),
-    charts(
-      chart({
-        id: 'compare-front', from: data, height: 380, title: 'What does fairness cost?',
-        caption:
-          `Each mark is a group. Marks further left have ${isTimed ? 'more updates' : 'shorter rounds'}, marks ` +
-          'further up give more turns to the client with the fewest. The line is the Pareto front: no other group is ' +
-          'better in both.',
-        traces: (c) => [
-          {
-            type: 'scatter', mode: 'lines', x: best.map((group) => group.mean_round),
-            y: best.map((group) => group.least_share),
-            line: { color: c.muted, width: 1 }, hoverinfo: 'skip', showlegend: false,
-          },
-          ...front.map((group) => {
-            const position = positionOf(group.name);
-            return {
-              type: 'scatter', mode: labelled.has(group.name) ? 'markers+text' : 'markers', name: plain(group.name, 32),
-              x: [group.mean_round], y: [group.least_share], text: [plain(group.name, 40)], textposition: 'top left',
-              textfont: { size: 11, color: c.ink }, cliponaxis: false,
-              hovertemplate: '%{text}: %{x:.2f} s, smallest share %{y:.1%}<extra></extra>',
-              marker: {
-                size: group.name === current ? 14 : isCrowded ? 9 : 12, color: shade(c, group.name),
-                symbol: SYMBOLS[position % SYMBOLS.length],
-              },
-            };
-          }),
-        ],
-        layout: (c) => ({
-          xaxis: {
-            title: isTimed ? 'seconds from one decision to the next' : 'mean round duration (seconds)',
-            rangemode: 'tozero',
-          },
-          yaxis: { title: `smallest share of all ${words.rounds}`, tickformat: '.3~p', rangemode: 'tozero' },
-          showlegend: !isCrowded,
-          ...(referenceRate == null ? {} : rule(c, 'y', referenceRate, 'promised', { right: true })),
-        }),
-      }),
-      chart({
-        id: 'compare-curves', from: data, height: 380, title: 'Which policy finishes first?',
-        caption: (isTimed ? 'When each turn was given. A flatter line means more turns per second.'
-          : 'Cumulative duration of the rounds. A flatter line means shorter rounds.') +
-          (isCrowded ? ' The thick line is this run; hover over another line to see its name.' : ''),
-        traces: (c) =>
-          curves.map((curve) => {
-            const position = positionOf(curve.name);
-            return line(curve.x, curve.seconds.map((value) => value / by), curve.name, shade(c, curve.name),
-              {
-                mode: 'lines', opacity: isCrowded && curve.name !== current ? 0.55 : 1,
-                line: isCrowded
-                  ? { width: curve.name === current ? 3.5 : 1 } : { dash: DASHES[position % DASHES.length] },
-                text: curve.x.map(() => plain(curve.name, 40)),
-                hovertemplate: `%{text}, ${words.round} %{x:,d}: %{y:.1f} ${unit}<extra></extra>`,
-              });
-          }),
-        layout: () => ({ xaxis: roundAxis, yaxis: { title: unit, rangemode: 'tozero' }, showlegend: !isCrowded }),
-      })),
+        'If intervals overlap, “best” may be due to chance. A policy that is given the true times is never “best”.'),
+      data.left_out > 0 && muted(`${plural(data.left_out, 'picked run')} in other worlds cannot be compared with these.`),
+      shown.length < groups.length &&
+        muted(`The charts show ${shown.length} of ${groups.length} groups: that of this run and those with the ` +
+          'shortest rounds. Pick others on the page ', h('a', { href: navigation.link('runs') }, 'Runs'), '.')),
+    charts(frontChart(data, shown, highlighted, highlight), curveChart(data, shown, highlighted, highlight)),
   ];
 }
 
 export default {
-  name: 'compare', label: 'Compare', requests: () => ({ compare: {} }),
-  view: (slots) => renderSlot(slots.compare, view),
+  name: 'compare', label: 'Compare', requests: ({ pick }) => ({ compare: { runs: pick } }),
+  view: (slots, settings) => renderSlot(slots.compare, (data) => view(data, settings)),
   worksWithoutRounds: true,
 };

@@ -26,7 +26,8 @@ function copyAttributes(now, next) {
   for (const { name } of [...now.attributes]) if (!next.hasAttribute(name)) now.removeAttribute(name);
   for (const { name, value } of next.attributes) if (now.getAttribute(name) !== value) now.setAttribute(name, value);
   for (const name of HANDLERS) now[name] = next[name];
-  if (now.localName === 'input' && now !== document.activeElement) now.value = next.value;
+  if (now.type === 'checkbox') now.checked = next.hasAttribute('checked');
+  else if (now.localName === 'input' && now !== document.activeElement) now.value = next.value;
 }
 
 function morph(container, target) {

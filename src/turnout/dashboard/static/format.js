@@ -67,10 +67,22 @@ export function timestamp(value) {
     : date.toLocaleString('en-GB', { dateStyle: 'medium', timeStyle: 'medium' });
 }
 
-/** A mean with the half-width of its confidence interval, both divided by `by` and shown with the same digits. */
-export function plusMinus(value, by = 1, digits = null) {
+/** 1 client, 2 clients */
+export const plural = (value, noun) => `${count(value)} ${noun}${value === 1 ? '' : 's'}`;
+
+/**
+ * A mean with the half-width of its confidence interval, both divided by `by` and shown with the same digits. An
+ * interval that would leave `limits`, the possible values, is given by its ends.
+ */
+export function plusMinus(value, by = 1, digits = null, [least, most] = [-Infinity, Infinity]) {
   if (!known(value?.mean)) return UNKNOWN;
   const decimals = digits ?? digitsFor(value.mean / by);
+  const shown = (number) => Number((number / by).toFixed(decimals));
+  if (known(value.half) &&
+    (shown(value.mean - value.half) < shown(least) || shown(value.mean + value.half) > shown(most))) {
+    const [low, high] = [Math.max(least, value.mean - value.half), Math.min(most, value.mean + value.half)];
+    return `${fixed(value.mean / by, decimals)} (${fixed(low / by, decimals)} to ${fixed(high / by, decimals)})`;
+  }
   return fixed(value.mean / by, decimals) + (known(value.half) ? ` ± ${fixed(value.half / by, decimals)}` : '');
 }
 

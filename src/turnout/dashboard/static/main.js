@@ -1,12 +1,15 @@
 // Routing, keys, theme and live updates: requests the data of the visible page and redraws it when they change.
 import { drawAll } from './charts.js';
 import { fill, h } from './dom.js';
-import { badge, debounce, emptyRounds, navigation, promiseLine } from './parts.js';
+import { badge, debounce, emptyRounds, hintAtWideTables, navigation, promiseLine } from './parts.js';
 import { chooseRun, showRun } from './runs.js';
-import { count, progress, setWords, short, words } from './format.js';
+import { showGlossary } from './glossary.js';
+import { picksOf, setRuns } from './palette.js';
+import { count, plural, progress, setWords, short, words } from './format.js';
 import client from './client.js';
 import compare from './compare.js';
 import fairness from './fairness.js';
+import list from './list.js';
 import overview from './overview.js';
 import queues from './queues.js';
 import rounds from './rounds.js';
@@ -15,18 +18,23 @@ import system from './system.js';
 import training from './training.js';
 import turns from './turns.js';
 
+/** The pages of the number keys; those of a store of runs begin with the table of runs and with Compare. */
 const PAGES = [overview, fairness, queues, turns, speed, rounds, client, training, compare, system];
+const OF_RUNS = [list, compare, ...PAGES.filter((page) => page !== compare)];
+const pagesOf = (data) => (data?.kind === 'runs' ? OF_RUNS : PAGES);
+const keyOf = (page) => (page === list ? 'l' : String((PAGES.indexOf(page) + 1) % 10));
 const at = (id) => document.getElementById(id);
 const live = { version: null, reading: null, trouble: null, live: false, connected: null };
+const store = {};
 let route = { page: overview, settings: {} };
 let slots = {};
-const store = {};
 const OUTDATED = -1; // version of a slot that must be requested again at once
 
 // ---- addresses: the hash contains the page and all its settings
 
 function address(page, settings = {}) {
-  const kept = route.settings.run ? { run: route.settings.run } : {};
+  const { run, pick } = route.settings;
+  const kept = { ...(run ? { run } : {}), ...(pick ? { pick } : {}) };
   const query = new URLSearchParams(
     Object.entries({ ...kept, ...settings }).filter(([, value]) => value != null && value !== ''));
   return `#/${page}${query.size ? `?${query}` : ''}`;
@@ -34,7 +42,7 @@ function address(page, settings = {}) {
 
 function readAddress() {
   const [name, query] = location.hash.replace(/^#\/?/, '').split(/\?(.*)/s);
-  const page = PAGES.find((candidate) => candidate.name === name) ?? overview;
+  const page = OF_RUNS.find((candidate) => candidate.name === name) ?? (store.data ? pagesOf(store.data)[0] : overview);
   return { page, settings: Object.fromEntries(new URLSearchParams(query ?? '')), address: location.hash };
 }
 
@@ -92,17 +100,20 @@ async function request(slot, url, fixed) {
   Object.assign(slot, {
     url, version: slot.error ? (version ?? 0) : fixed ? Infinity : newest, waiting: null, old: false,
   });
+  if (slot === store && !location.hash && store.data) route = readAddress();
   render();
   load();
 }
 
 /** Requests all data that are missing or older than the newest version. */
 function load() {
-  const requested = { ...route.page.requests(route.settings, slots) };
+  // The first page depends on the store, unless the address names a page.
+  const requested = location.hash || store.data ? { ...route.page.requests(route.settings, slots) } : {};
   const run = route.settings.run;
   const due = (slot, url) =>
     slot.waiting !== url && (slot.url !== url || slot.version < (live.version ?? 0) || slot.version === OUTDATED);
   if (due(store, '/api/store') && !store.waiting) refresh(store, '/api/store');
+  if (route.page.isIncomplete?.(slots) && !slots.runs.waiting) slots.runs.version = OUTDATED;
   for (const [name, { path, fixed, ...settings }] of Object.entries(requested)) {
     const query = new URLSearchParams(
       Object.entries({ ...settings, run }).filter(([, value]) => value != null && value !== ''));
@@ -157,16 +168,19 @@ function draw() {
   const { page, settings } = route;
   const about = Object.values(slots).find((slot) => slot.data?.about)?.data.about;
   if (about) setWords(about);
+  setRuns(store.data?.runs ?? [], picksOf(settings), about?.run);
   drawFrame(about);
   const heading = h('h1', null, titleOf(page, settings),
-    about && h('span', { class: 'muted' }, ` ${count(about.clients)} clients, ${progress(about)}`));
+    about && !page.isAboutAll &&
+      h('span', { class: 'muted' }, ` ${plural(about.clients, 'client')}, ${progress(about)}`));
   const isEmpty = about && about.rounds === 0 && !page.worksWithoutRounds && !slots.overview?.data?.open;
   const content = isEmpty ? emptyRounds(about.reading) : page.view(slots, settings);
-  const promise = about && promiseLine(about.certificate);
+  const promise = about && !page.isAboutAll && promiseLine(about.certificate);
   fill(at('page'),
     h('div', { 'data-key': `${page.name} ${settings.run ?? ''}`, 'data-address': route.address, class: 'inside' },
       heading, promise, content));
   page.drawn?.(slots, settings);
+  hintAtWideTables(at('page'));
   drawAll(at('page'));
 }
 
@@ -178,6 +192,7 @@ const titleOf = (page, settings) => page.title?.(settings) ?? labelOf(page);
 function showTab(page) {
   const strip = at('pages').parentElement;
   const tab = at('pages').querySelector('[aria-current]');
+  if (!tab) return;
   strip.scrollLeft += tab.getBoundingClientRect().left - strip.clientWidth / 2 + tab.offsetWidth / 2;
   at('pages').shown = page;
 }
@@ -187,14 +202,14 @@ function drawFrame(about) {
   document.title = `${titleOf(page, settings)} · ${about?.name ?? store.data?.name ?? ''} · turnout`;
   at('store-name').textContent = store.data ? short(store.data.name, 40) : '';
   fill(at('pages'),
-    PAGES.map((other, index) =>
+    pagesOf(store.data).map((other) =>
       h('li', null,
         h('a',
           {
             href: address(other.name), 'aria-current': other === page ? 'page' : null,
-            'aria-keyshortcuts': String((index + 1) % 10),
+            'aria-keyshortcuts': keyOf(other),
           },
-          h('kbd', { 'aria-hidden': 'true' }, String((index + 1) % 10)), h('span', null, labelOf(other))))));
+          h('kbd', { 'aria-hidden': 'true' }, keyOf(other)), h('span', null, labelOf(other))))));
   if (at('pages').shown !== page) showTab(page);
   showRun(at('run-button'), store.data, about);
   const state =
@@ -279,14 +294,32 @@ async function suggest(text) {
 }
 
 const KEYS = [
-  ['1 to 9, 0', 'open a page'], ['/', 'find a client'], ['r', 'choose a run'],
+  ['1 to 9, 0', 'open a page'], ['/', 'find a client'], ['r', 'choose a run'], ['l', 'list all runs'],
+  ['g', 'open the glossary'],
   ['← →', 'previous or next round or decision (on Rounds, Decisions and Client)'], ['t', 'toggle light and dark theme'],
   ['?', 'show this list'],
 ];
 const ACTIONS = {
   '/': () => at('search-box').focus(), t: toggleTheme, '?': () => at('keys').showModal(),
   r: () => !at('run-button').hidden && chooseRun(store.data, address),
+  l: () => { if (store.data?.kind === 'runs') location.hash = address('runs'); },
+  g: () => showGlossary(),
 };
+
+/** Copies the address, which contains the page, its settings and the picked runs. */
+async function copyLink() {
+  const said = (text) => {
+    at('copy').textContent = text;
+    setTimeout(() => { at('copy').textContent = 'Link'; }, 2000);
+  };
+  if (!location.hash) history.replaceState(null, '', address(route.page.name, route.settings));
+  try {
+    await navigator.clipboard.writeText(location.href);
+    said('Copied');
+  } catch {
+    said('See address bar'); // the browser does not allow pages without TLS to copy
+  }
+}
 
 function onKey(event) {
   if (event.ctrlKey || event.altKey || event.metaKey || document.querySelector('dialog[open]')) return;
@@ -303,7 +336,7 @@ function open(page, settings) {
   location.hash = address(page, settings);
 }
 
-Object.assign(navigation, { update, open, link: address, retry });
+Object.assign(navigation, { update, open, link: address, retry, settings: () => route.settings });
 addEventListener('hashchange', onHashChange);
 addEventListener('keydown', onKey);
 document.addEventListener('visibilitychange', () => {
@@ -326,6 +359,8 @@ at('skip').onclick = (event) => {
   at('main').focus();
 };
 at('theme').onclick = toggleTheme;
+at('copy').onclick = copyLink;
+at('terms').onclick = ACTIONS.g;
 at('help').onclick = ACTIONS['?'];
 at('run-button').onclick = ACTIONS.r;
 at('search-box').oninput = debounce(suggest);

@@ -1,5 +1,5 @@
 // Overview: durations of rounds, debts, the certificate, warnings and outcomes.
-import { band, chart, line, roundAxis, rule } from './charts.js';
+import { SMOOTHED, band, chart, line, roundAxis, rule, withAverage } from './charts.js';
 import { h } from './dom.js';
 import {
   badge, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, roundLink, statusBadge,
@@ -60,7 +60,7 @@ function headCards(data) {
     !data.slots &&
       card('Jain’s index', ratio(data.jain), '1 if all clients have had the same number of turns.',
         data.cohort != null &&
-          `Mean cohort: ${number(data.cohort)} clients` +
+          `Mean cohort: ${number(data.cohort)} ${data.cohort === 1 ? 'client' : 'clients'}` +
             (data.volunteers == null ? '' : ` of ${number(data.volunteers)} available`)));
 }
 
@@ -78,12 +78,12 @@ function view(data) {
         id: 'overview-rounds', from: data, title: `Are ${data.slots ? 'turns' : 'rounds'} getting shorter?`,
         caption: data.slots
           ? 'Seconds of a turn, failed and late clients included, by the decision that gave it. The line is the mean ' +
-            'of the turns at a point, the band is their range.'
+            'of the turns at a point, the band is their range.' + SMOOTHED
           : 'Seconds for which the server waited in a round, failed and late clients included. The line is the mean ' +
-            'of the rounds at a point, the band is their range.',
+            'of the rounds at a point, the band is their range.' + SMOOTHED,
         traces: (c) => [
           ...band(rounds.x, rounds.low, rounds.high, c.band),
-          line(rounds.x, rounds.mean, 'mean duration', c.accent, {
+          ...withAverage(rounds.x, rounds.mean, 'mean duration', c.accent, {
             customdata: rounds.x, hovertemplate: `up to ${words.round} %{x:,d}: %{y:.2f} s<extra></extra>`,
           }),
         ],

@@ -1,12 +1,15 @@
 // Components of the pages: cards, links, badges, tables, pagers, and placeholders for missing data.
 import { h } from './dom.js';
+import { info } from './glossary.js';
 import { FLAGS, UNKNOWN, count, flagLabel, short, words } from './format.js';
 
 /**
  * Set by main.js: `update(changes)` changes the settings of this page, `open(page, settings)` opens another page,
- * `link(page, settings)` returns its address, `retry(slot)` repeats a failed request.
+ * `link(page, settings)` returns its address, `retry(slot)` repeats a failed request, `settings()` are those of the page.
  */
-export const navigation = { update: () => {}, open: () => {}, link: () => '#/', retry: () => {} };
+export const navigation = {
+  update: () => {}, open: () => {}, link: () => '#/', retry: () => {}, settings: () => ({}),
+};
 
 export const clientLink = (id, settings = {}) => id == null
     ? UNKNOWN
@@ -16,8 +19,17 @@ export const roundLink = (round) =>
   round == null ? UNKNOWN : h('a', { href: navigation.link('rounds', { number: round }) }, count(round));
 
 export const card = (label, value, ...more) =>
-  h('section', { class: 'card' }, h('h2', { class: 'label' }, label), h('p', { class: 'value' }, value),
+  h('section', { class: 'card' }, h('h2', { class: 'label' }, label, explained(label)), h('p', { class: 'value' }, value),
     more.filter(Boolean).map((text) => h('p', { class: 'more' }, text)));
+/** The (i) button of a card whose label contains a term of the glossary. */
+const CARD_TERMS = [
+  [/mean round/i, 'mean round'], [/furthest behind/i, 'shortfall'], [/smallest share/i, 'smallest share'],
+  [/jain/i, 'Jain’s index'], [/^updates/i, 'updates'], [/staleness/i, 'staleness'],
+];
+function explained(label) {
+  const found = CARD_TERMS.find(([pattern]) => pattern.test(label));
+  return found && info(found[1]);
+}
 export function cards(...all) {
   const shown = all.filter(Boolean);
   return h('div', { class: shown.length % 3 ? 'cards' : 'cards thirds' }, shown);
@@ -42,7 +54,7 @@ export const statusBadge = (status) => badge(...(STATUSES[status] ?? NO_STATUS))
 /** A card with the status of a promise; the text begins with the status, which the badge already shows. */
 export function certificate({ status, text }) {
   const [level] = STATUSES[status] ?? NO_STATUS;
-  return h('section', { class: `card certificate ${level}` }, h('h2', { class: 'label' }, 'Promise'),
+  return h('section', { class: `card certificate ${level}` }, h('h2', { class: 'label' }, 'Promise', info('promise')),
     h('p', { class: 'value' }, statusBadge(status)), h('p', { class: 'more' }, withoutStatus(status, text)));
 }
 const withoutStatus = (status, text) =>
@@ -102,10 +114,10 @@ function tryDraw(slot, draw) {
 
 /**
  * A table in a scrolling box. A column is {label, cell, key?, text?, title?}: `key` makes it sortable, `text` aligns it
- * left (numbers are aligned right). `sorted` is {sort, order, by(changes)}.
+ * left (numbers are aligned right), `info` is a button after the label. `sorted` is {sort, order, by(changes)}.
  */
 export function table({ caption, columns, rows, sorted, current, none = 'The list is empty.' }) {
-  const head = columns.map(({ key, label, text, title }) => {
+  const head = columns.map(({ key, label, text, title, info }) => {
     const active = sorted && key && sorted.sort === key;
     const next = (active ? sorted.order === 'desc' : text) ? 'asc' : 'desc';
     const arrow = !active ? '↕' : sorted.order === 'desc' ? '↓' : '↑';
@@ -114,19 +126,30 @@ export function table({ caption, columns, rows, sorted, current, none = 'The lis
       : h('button', { type: 'button', class: 'sort', onclick: sort }, label,
         h('span', { 'aria-hidden': 'true' }, `\u00a0${arrow}`));
     const order = active ? `${sorted.order}ending` : null;
-    return h('th', { scope: 'col', class: text && 'text', title, 'aria-sort': order }, inside);
+    return h('th', { scope: 'col', class: text && 'text', title, 'aria-sort': order }, inside, info);
   });
   const body = rows.map((row) =>
     h('tr', { 'aria-current': current?.(row) ? 'true' : null },
       columns.map(({ cell, text }, index) =>
         h(index ? 'td' : 'th', { class: text && 'text', scope: index ? null : 'row' }, cell(row)))));
-  return h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': caption },
+  return h('div', { class: 'wide-table' },
+    h('p', { class: 'hint' }, 'Scroll the table sideways to see all columns.'),
+    h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': caption },
     h('table', null, h('caption', null, caption), h('thead', null, h('tr', null, head)),
-      h('tbody', null, body.length ? body : h('tr', null, h('td', { class: 'text', colspan: columns.length }, none)))));
+      h('tbody', null, body.length ? body : h('tr', null, h('td', { class: 'text', colspan: columns.length }, none))))));
+}
+
+/** Shows a hint above every table that is wider than its box. */
+export function hintAtWideTables(root) {
+  for (const element of root.querySelectorAll('.wide-table')) {
+    const { scrollWidth, clientWidth } = element.querySelector('.scroll');
+    element.classList.toggle('cut', scrollWidth > clientWidth + 1);
+  }
 }
 
 /** Buttons for the pages of a list that the server paginates. */
-export function pager({ page, pages, total }, noun, by = navigation.update, name = 'page') {
+export function pager({ page, pages, total }, nouns, by = navigation.update, name = 'page') {
+  const noun = total === 1 ? nouns.replace(/s$/, '') : nouns;
   const open = (number) => by({ [name]: Math.min(Math.max(1, number || 1), pages) });
   const step = (label, number, disabled) =>
     h('button', { type: 'button', disabled, onclick: () => open(number) }, label);

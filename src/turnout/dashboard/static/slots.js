@@ -1,5 +1,5 @@
 // Turns without rounds: the parts of Overview and of the page of decisions that only they have.
-import { chart, line, roundAxis, rule } from './charts.js';
+import { SMOOTHED, chart, roundAxis, rule, withAverage } from './charts.js';
 import { h } from './dom.js';
 import { badge, box, card, clientLink, navigation, roundLink, table } from './parts.js';
 import { OUTCOMES, UNKNOWN, count, number, rate, seconds } from './format.js';
@@ -35,9 +35,10 @@ export const rateChart = (data) => {
   const { curve, random } = data.slots;
   return chart({
     id: 'overview-rate', from: data, title: 'How many updates arrive?',
-    caption: 'Updates per second, between the decisions at two points. Failed and late turns bring no update.',
+    caption: 'Updates per second, between the decisions at two points. Failed and late turns bring no update.' +
+      SMOOTHED,
     traces: (c) => [
-      line(curve.x, curve.rate, 'updates per second', c.accent, {
+      ...withAverage(curve.x, curve.rate, 'updates per second', c.accent, {
         customdata: curve.x, hovertemplate: 'up to decision %{x:,d}: %{y:.3~g} per second<extra></extra>',
       }),
     ],

@@ -1,5 +1,5 @@
 // Speed model: predicted and actual exchange times, and clients that the model does not explain.
-import { band, bars, chart, line, roundAxis, rule } from './charts.js';
+import { SMOOTHED, band, bars, chart, line, roundAxis, rule, withAverage } from './charts.js';
 import { box, card, cards, charts, clientLink, empty, flags, muted, navigation, renderSlot, table } from './parts.js';
 import { FLAGS, count, number, plain, seconds, share, words } from './format.js';
 
@@ -53,9 +53,9 @@ function view(data) {
             caption:
               `Mean absolute error by ${words.round}. ` +
               'It falls while the model learns, then stays at the random variation of ' +
-              'the times.',
+              `the times.${SMOOTHED}`,
             traces: (c) => [
-              line(error.x, error.mean_abs, 'mean absolute error', c.accent, {
+              ...withAverage(error.x, error.mean_abs, 'mean absolute error', c.accent, {
                 hovertemplate: `${words.round} %{x:,d}: %{y:.2f} s<extra></extra>`,
               }),
             ],

@@ -1,50 +1,71 @@
 // Training: metrics of the model by round and by time, compared with other policies.
-import { LEGEND_LIMIT, band, chart, line, roundAxis, timeUnit } from './charts.js';
-import { charts, choice, empty, navigation, renderSlot } from './parts.js';
+import { SMOOTHED, band, chart, line, roundAxis, timeUnit, withAverage } from './charts.js';
+import { h } from './dom.js';
+import { endNames, isNoisy, smoothed } from './lines.js';
+import { MOST_GROUPS, colourOf, styleOf, transparent } from './palette.js';
+import { charts, choice, empty, muted, navigation, renderSlot } from './parts.js';
 import { plain, words } from './format.js';
 
-const DASHES = ['dash', 'dot', 'dashdot', 'solid'];
+const HEIGHT = 400;
+const MOST_BANDS = 4; // with more lines, only this run and the highlighted one have a band
+/** The curves that the charts show: that of this run, and the first others. */
+function shownGroups(groups) {
+  if (groups.length <= MOST_GROUPS) return groups;
+  const others = groups.filter((group) => !group.is_current).slice(0, MOST_GROUPS - 1);
+  return groups.filter((group) => group.is_current || others.includes(group));
+}
 
-/** `#rrggbb` as a transparent rgba() colour, which all versions of Plotly accept. */
-const transparent = (colour) => {
-  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-  return `rgba(${red}, ${green}, ${blue}, 0.15)`;
-};
+const nameOf = (group) => `${group.is_current ? 'this run: ' : ''}${group.name}`;
+const colour = (c, data, group) => (data.about.run == null ? c.accent : colourOf(c.series, group.name));
 
-function curves(data, field, by) {
+function curves(data, groups, field, by, highlighted) {
+  const isFew = groups.length <= MOST_BANDS;
   return (c) =>
-    data.groups.flatMap((group, index) => {
-      const isCrowded = data.groups.length > LEGEND_LIMIT;
-      const colour = group.is_current ? c.accent : isCrowded ? c.muted : c.series[index % c.series.length];
+    groups.flatMap((group) => {
+      const own = colour(c, data, group);
+      const isFaint = highlighted != null && group.name !== highlighted;
       const x = group[field].map((value) => value / by);
-      const interval = group.half_width && (group.is_current || !isCrowded)
-        ? band(x, group.mean.map((mean, at) => mean - (group.half_width[at] ?? 0)),
-            group.mean.map((mean, at) => mean + (group.half_width[at] ?? 0)), transparent(colour))
-        : [];
-      const name = `${group.is_current ? 'this run: ' : ''}${group.name}`;
+      const name = nameOf(group);
+      const isRough = isNoisy(group.mean);
+      const style = {
+        mode: 'lines', text: x.map(() => plain(name, 40)), customdata: x.map(() => group.name),
+        hovertemplate: '%{text}: %{y:.4~g} at %{x:.4~g}<extra></extra>',
+      };
+      const width = group.is_current || group.name === highlighted ? 3.5 : 1.8;
+      const dash = data.about.run == null ? 'solid' : styleOf(group.name).dash;
       return [
-        ...interval,
-        line(x, group.mean, name, colour, {
-          mode: 'lines', text: x.map(() => plain(name, 40)),
-          hovertemplate: '%{text}: %{y:.4~g} at %{x:.4~g}<extra></extra>',
-          line: {
-            width: group.is_current ? 3.5 : isCrowded ? 1 : 1.5,
-            dash: group.is_current || isCrowded ? 'solid' : DASHES[index % 4],
-          },
-          opacity: isCrowded && !group.is_current ? 0.55 : 1,
-        }),
-      ];
+        ...(group.low && !isFaint && (isFew || group.is_current || group.name === highlighted) ? band(x, group.low, group.high, transparent(own)) : []),
+        isRough && line(x, group.mean, `${name}, measured`, own,
+          { ...style, showlegend: false, opacity: isFaint ? 0.1 : 0.35, line: { width: 1 } }),
+        line(x, isRough ? smoothed(group.mean) : group.mean, name, own,
+          { ...style, opacity: isFaint ? 0.25 : 1, line: { width, dash } }),
+      ].filter(Boolean);
     });
+}
+
+function names(data, groups, highlighted) {
+  const values = groups.flatMap((group) => [...group.mean, ...(group.low ?? []), ...(group.high ?? [])])
+    .filter(Number.isFinite);
+  return (c, width) =>
+    endNames(
+      groups.map((group) => ({
+        name: group.name, colour: colour(c, data, group),
+        y: (isNoisy(group.mean) ? smoothed(group.mean) : group.mean).findLast(Number.isFinite),
+      })),
+      {
+        from: Math.min(...values), to: Math.max(...values), height: HEIGHT, width,
+        faint: (name) => highlighted != null && name !== highlighted,
+      });
 }
 
 const losses = (data) => chart({
     id: 'train-losses', from: data, title: 'Do the losses of clients fall?',
-    caption: `Mean of the training losses that clients reported in each ${words.round}.`,
-    traces: (c) => [line(data.losses.x, data.losses.mean, 'reported loss', c.accent)],
+    caption: `Mean of the training losses that clients reported in each ${words.round}.${SMOOTHED}`,
+    traces: (c) => withAverage(data.losses.x, data.losses.mean, 'reported loss', c.accent),
     layout: () => ({ xaxis: roundAxis, yaxis: { title: 'mean reported loss' }, showlegend: false }),
   });
 
-function view(data) {
+function view(data, settings) {
   if (!data.groups.length && data.losses) return charts(losses(data));
   if (!data.groups.length)
     return empty('No metrics are recorded.', data.about.run == null
@@ -52,43 +73,53 @@ function view(data) {
         : 'This run simulated selections and times without training a model. Metrics of runs that train a model are ' +
           'shown here.');
   const [by, unit] = timeUnit(Math.max(...data.groups.map((group) => group.seconds.at(-1) ?? 0)));
-  const isCrowded = data.groups.length > LEGEND_LIMIT;
+  const groups = shownGroups(data.groups);
+  const highlighted = groups.some((group) => group.name === settings.show) ? settings.show : null;
+  const highlight = (name) =>
+    groups.length > 1 && navigation.update({ show: name === highlighted ? null : name }, { replace: true });
+  const endsOf = names(data, groups, highlighted);
+  const common = { from: data, state: highlighted, height: HEIGHT, click: highlight, named: highlight };
   const isTimed = data.about.slots != null;
   const after = isTimed ? (data.about.run == null ? 'decisions' : 'turns that have ended') : 'rounds';
-  const others = isCrowded ? ' Thin lines are other policies; hover over a line to see its name.' : '';
+  const others = groups.length > 1 ? ' Click a name or a line to highlight it.' : '';
+  const rough = groups.some((group) => isNoisy(group.mean))
+    ? ' Lines are smoothed by a moving average; faint lines are the measurements.' : '';
   const title = { title: plain(data.metric) };
   const runs = Math.max(...data.groups.map((group) => group.runs ?? 1));
   const bands = data.groups.some((group) => group.half_width)
-    ? ` Bands are 95 % confidence intervals over ${runs} runs with different seeds.`
+    ? ` Bands are 95 % confidence intervals over ${runs} runs with different seeds, within the possible values.`
     : '';
   return [
     data.metrics.length > 1 &&
       choice('Metric', data.metrics.map((name) => [name, name]), data.metric,
         (metric) => navigation.update({ metric })),
+    groups.length < data.groups.length &&
+      muted(`The charts show ${groups.length} of ${data.groups.length} groups. Pick others on the page `,
+        h('a', { href: navigation.link('runs') }, 'Runs'), '.'),
     charts(
       chart({
-        id: `train-rounds-${data.metric}`, from: data, height: 380,
+        id: `train-rounds-${data.metric}`, ...common,
         title: `How does ${data.metric} change with each ${isTimed ? 'turn' : 'round'}?`,
         caption:
           (data.groups.length > 1 ? 'The thick line is the policy of this run.' : `Values measured after ${after}.`) +
-          `${others}${bands}`,
-        traces: curves(data, 'rounds', 1),
-        layout: () => ({
-          xaxis: isTimed ? { ...roundAxis, title: after } : roundAxis, yaxis: title, showlegend: !isCrowded,
+          `${others}${bands}${rough}`,
+        traces: curves(data, groups, 'rounds', 1, highlighted),
+        layout: (c, width) => ({
+          xaxis: isTimed ? { ...roundAxis, title: after } : roundAxis, yaxis: title, ...endsOf(c, width),
         }),
       }),
       chart({
-        id: `train-seconds-${data.metric}`, from: data, height: 380,
+        id: `train-seconds-${data.metric}`, ...common,
         title: `How does ${data.metric} change over time?`,
-        caption: `The same values over ${isTimed ? 'time' : 'the cumulative duration of the rounds'}.${bands}`,
-        traces: curves(data, 'seconds', by),
-        layout: () => ({ xaxis: { title: unit }, yaxis: title, showlegend: !isCrowded }),
+        caption: `The same values over ${isTimed ? 'time' : 'the cumulative duration of the rounds'}.${bands}${rough}`,
+        traces: curves(data, groups, 'seconds', by, highlighted),
+        layout: (c, width) => ({ xaxis: { title: unit }, yaxis: title, ...endsOf(c, width) }),
       }),
       data.losses && losses(data)),
   ];
 }
 
 export default {
-  name: 'training', label: 'Training', requests: ({ metric }) => ({ training: { metric } }),
-  view: (slots) => renderSlot(slots.training, view),
+  name: 'training', label: 'Training', requests: ({ metric, pick }) => ({ training: { metric, runs: pick } }),
+  view: (slots, settings) => renderSlot(slots.training, (data) => view(data, settings)),
 };

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from turnout.analysis.statistics import mean_confidence_interval
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.digests import Digest
 from turnout.dashboard.sources.ledger import Ledger
-from turnout.dashboard.sources.run import name_of
+from turnout.dashboard.sources.run import given_true_times, name_of
 from turnout.dashboard.sources.slot_ledger import SlotLedger
 from turnout.dashboard.views.common import about, bin_series, json_number, json_numbers
 from turnout.dashboard.watch import Watch
@@ -22,6 +23,9 @@ from turnout.store import RunInfo
 
 MAX_RUNS = 400
 MAX_GROUPS = 24
+MAX_DIGITS = 15  # of the id of a run
+#: Metrics that are shares; their confidence intervals stay between 0 and 1.
+SHARES = ("accuracy", "precision", "recall", "f1", "auc")
 FIGURES = (
     "mean_round",
     "p95_round",
@@ -36,8 +40,15 @@ FIGURES = (
 )
 
 
-def training(watch: Watch, source: Source | None, *, metric: str | None) -> dict[str, Any]:
-    """Returns the curves of a metric over rounds and over time, for this source and for comparable runs."""
+def training(watch: Watch, source: Source | None, *, metric: str | None, picked: str = "") -> dict[str, Any]:
+    """Returns the curves of a metric over rounds and over time, for this source and for comparable runs.
+
+    Args:
+        watch: Follows the store.
+        source: The run or fleet of the page.
+        metric: The metric; by default the accuracy, or else the first one.
+        picked: The ids of the runs to compare, separated by commas; by default all runs in the same world.
+    """
     data: dict[str, Any] = {"about": about(watch, source), "metrics": [], "metric": None, "groups": [], "losses": None}
     if source is None:
         return data
@@ -53,7 +64,7 @@ def training(watch: Watch, source: Source | None, *, metric: str | None) -> dict
         group = {"name": source.name, "runs": 1, "is_current": True, **_fleet_curve(source, *metrics[selected])}
         return {**data, "metrics": names, "metric": selected, "groups": [group]}
     groups = []
-    for name, infos in _comparable_runs(watch, source).items():
+    for name, infos in _comparable_runs(watch, source, picked_runs(picked)).items():
         digests = [watch.digest(info) for info in infos if info.rounds]
         digests = [digest for digest in digests if selected in digest.metrics]
         if digests:
@@ -62,8 +73,11 @@ def training(watch: Watch, source: Source | None, *, metric: str | None) -> dict
     return {**data, "metrics": names, "metric": selected, "groups": groups}
 
 
-def compare(watch: Watch, source: Source | None) -> dict[str, Any]:
-    """Returns the figures of all runs in the same world; runs that differ only in their seed form a group."""
+def compare(watch: Watch, source: Source | None, *, picked: str = "") -> dict[str, Any]:
+    """Returns the figures of all runs in the same world; runs that differ only in their seed form a group.
+
+    `picked` are the ids of the runs to compare, separated by commas; by default all runs in the world of this run.
+    """
     data: dict[str, Any] = {
         "about": about(watch, source),
         "reference_rate": None,
@@ -77,9 +91,11 @@ def compare(watch: Watch, source: Source | None) -> dict[str, Any]:
         return {**data, "empty_reason": fleet}
     if source is None:
         return {**data, "empty_reason": None}
+    picks = picked_runs(picked)
+    compared = _comparable_runs(watch, source, picks)
     groups: list[dict[str, Any]] = []
     curves = []
-    for name, group_infos in _comparable_runs(watch, source).items():
+    for name, group_infos in compared.items():
         infos = [info for info in group_infos if info.rounds]
         if not infos:
             continue
@@ -94,6 +110,7 @@ def compare(watch: Watch, source: Source | None) -> dict[str, Any]:
                 "policy": str(infos[0].plan.get("policy", "")),
                 "runs": [info.id for info in infos],
                 "rounds": rounds,
+                "true_times": given_true_times(infos[0]),
                 "is_current": any(info.id == source.run for info in infos),
                 **{figure: _interval([digest.figures[figure] for digest in digests]) for figure in FIGURES},
             }
@@ -111,15 +128,34 @@ def compare(watch: Watch, source: Source | None) -> dict[str, Any]:
         "groups": groups,
         "curves": curves,
         "front": front,
+        "left_out": len(picks) - sum(len(picks.intersection(group["runs"])) for group in groups),
     }
 
 
-def _comparable_runs(watch: Watch, source: Source) -> dict[str, list[RunInfo]]:
-    """Returns the runs in the same world by group name; the group of the current run is always included."""
+def picked_runs(text: str) -> set[int]:
+    """Returns the ids of picked runs.
+
+    >>> picked_runs("3,1"), picked_runs("")
+    ({1, 3}, set())
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and len(part) < MAX_DIGITS for part in parts):
+        raise SettingError(f"runs must be numbers separated by commas, got {text!r}")
+    return set(map(int, parts))
+
+
+def _comparable_runs(watch: Watch, source: Source, picked: set[int]) -> dict[str, list[RunInfo]]:
+    """Returns the runs in the same world by group name; the group of the current run is always included.
+
+    With picked runs, it returns only those, in the world of the first one.
+    """
     infos = {info.id: info for info in watch.runs()}
     if source.run is None:
         return {}
     current = infos[source.run]
+    if picks := sorted(picked.intersection(infos)):
+        infos = {run: infos[run] for run in picks}
+        current = infos.get(source.run, infos[picks[0]])
     world = _world_key(current)
     same_world = [info for info in infos.values() if _world_key(info) == world][:MAX_RUNS]
     if current not in same_world:
@@ -159,7 +195,22 @@ def _curve(digests: Sequence[Digest], metric: str) -> dict[str, Any]:
         "seconds": json_numbers(bin_series(rounds, np.mean(seconds, axis=0))[1][2]),
         "mean": json_numbers(y),
         "half_width": None if len(digests) == 1 else json_numbers(bin_series(rounds, half)[1][0]),
+        **_bounds(metric, rounds, np.array(values), half),
     }
+
+
+def _bounds(metric: str, rounds: IntArray, values: FloatArray, half: FloatArray) -> dict[str, Any]:
+    """Returns the ends of the confidence intervals, within the possible values; None for a single run.
+
+    Shares are between 0 and 1. A metric that was never negative is not below 0.
+    """
+    if len(values) == 1:
+        return {"low": None, "high": None}
+    is_share = any(name in metric.lower() for name in SHARES) and bool(((values >= 0) & (values <= 1)).all())
+    least, most = (0.0 if bool((values >= 0).all()) else -math.inf), (1.0 if is_share else math.inf)
+    mean = values.mean(axis=0)
+    low, high = np.maximum(mean - half, least), np.minimum(mean + half, most)
+    return {name: json_numbers(bin_series(rounds, ends)[1][0]) for name, ends in (("low", low), ("high", high))}
 
 
 def _fleet_curve(source: Source, rounds: IntArray, values: FloatArray) -> dict[str, Any]:
@@ -167,7 +218,14 @@ def _fleet_curve(source: Source, rounds: IntArray, values: FloatArray) -> dict[s
     elapsed = _elapsed(source.ledger)
     x, (mean, _, _) = bin_series(rounds, values)
     seconds = bin_series(rounds, elapsed[rounds])[1][2]
-    return {"rounds": x, "seconds": json_numbers(seconds), "mean": json_numbers(mean), "half_width": None}
+    return {
+        "rounds": x,
+        "seconds": json_numbers(seconds),
+        "mean": json_numbers(mean),
+        "half_width": None,
+        "low": None,
+        "high": None,
+    }
 
 
 def _elapsed(ledger: Ledger) -> FloatArray:

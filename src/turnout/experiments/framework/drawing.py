@@ -1,4 +1,4 @@
-"""The common style of all figures, with a palette that colour-blind readers can distinguish."""
+"""The common style of all figures, and how they are written."""
 
 from __future__ import annotations
 
@@ -6,33 +6,20 @@ import io
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from turnout.errors import SettingError
+from turnout.experiments.framework.describing import description_of, title_of
+from turnout.experiments.framework.palette import Style
 from turnout.kernel.arrays import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-# Okabe and Ito's palette; larger weights and concentrations are darker, the baselines have distinct hues.
-COLOURS = {
-    "RBCS-F, weight 1": "#56b4e9",
-    "RBCS-F, weight 5": "#0072b2",
-    "RBCS-F, weight 20": "#009e73",
-    "RBCS-F, weight 50": "#003f2d",
-    "random": "#7f7f7f",
-    "FedCS(3)": "#d55e00",
-    "fair oracle": "#cc79a7",
-    "concentration 0.1": "#f5c04a",
-    "concentration 1": "#e8743b",
-    "concentration 10": "#a8325e",
-    "even": "#3d1152",
-}
-OTHERS = ("#e69f00", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#7f7f7f")
 
 STYLE = {
     "svg.hashsalt": "turnout",
@@ -45,11 +32,10 @@ STYLE = {
     "legend.frameon": False,
     "figure.dpi": 150,
 }
-
-
-def colour_of(label: str, index: int = 0) -> str:
-    """Returns the colour of a contender, the same in every figure; unknown labels get a colour by index."""
-    return COLOURS.get(label, OTHERS[index % len(OTHERS)])
+#: The number of markers on a line.
+MARKERS = 6
+#: Sizes in points of markers that look smaller or larger than others of the same size.
+MARKER_SIZE = {"*": 9.0, "D": 4.5, "d": 6.0, "P": 6.0, "X": 6.0, "p": 6.0, "h": 6.0, "H": 6.0}
 
 
 @contextmanager
@@ -65,35 +51,64 @@ def curve(
     label: str,
     x: FloatArray,
     mean: FloatArray,
-    band: FloatArray,
-    index: int = 0,
+    band: FloatArray | None = None,
     *,
+    style: Style,
     strong: bool = True,
     limits: tuple[float, float] = (-math.inf, math.inf),
+    log: bool = False,
 ) -> None:
-    """Draws a line with its confidence band.
+    """Draws a line with a few markers, and its confidence band.
 
     Args:
         axes: The axes to draw on.
-        label: The contender, which determines the colour.
+        label: The contender.
         x: The x values.
         mean: The mean at each x.
-        band: The half-width of the confidence interval at each x.
-        index: The number of the line, which determines the colour of an unknown label.
+        band: The half-width of the confidence interval at each x, if there is one.
+        style: The colour, the line style and the marker of the contender.
         strong: Whether the line is thick; False for figures in which many lines cross.
         limits: The range of possible values, which the band does not leave.
+        log: Whether markers are evenly spaced on a logarithmic axis.
     """
-    colour = colour_of(label, index)
-    axes.plot(x, mean, color=colour, label=label, linewidth=1.6 if strong else 1.2)
-    low, high = np.maximum(mean - band, limits[0]), np.minimum(mean + band, limits[1])
-    axes.fill_between(x, low, high, color=colour, alpha=0.18 if strong else 0.1, linewidth=0)
+    axes.plot(
+        x,
+        mean,
+        color=style.colour,
+        linestyle=style.line,
+        marker=style.marker,
+        markersize=MARKER_SIZE.get(style.marker, 5.0) - (0 if strong else 1),
+        markevery=_marked(x, style, log=log),
+        label=label,
+        linewidth=1.6 if strong else 1.2,
+    )
+    if band is not None:
+        low, high = np.maximum(mean - band, limits[0]), np.minimum(mean + band, limits[1])
+        axes.fill_between(x, low, high, color=style.colour, alpha=0.18 if strong else 0.1, linewidth=0)
+
+
+def legend_outside(drawn: Figure, axes: Axes, *, columns: int | None = None) -> None:
+    """Draws the legend of the axes beside the figure or, in columns, below it, where it covers no data."""
+    handles, labels = axes.get_legend_handles_labels()
+    drawn.legend(
+        handles,
+        labels,
+        loc="outside right center" if columns is None else "outside lower center",
+        ncols=columns or 1,
+        fontsize=9,
+        handlelength=3.2,
+        columnspacing=1.6,
+    )
 
 
 def save_as(drawn: Figure, path: Path) -> None:
     """Writes the figure to a file; the suffix of the path determines the format."""
     try:
         with _matplotlib()[0].rc_context(STYLE):
-            drawn.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+            if path.suffix == ".svg":
+                path.write_text(as_svg(drawn), encoding="utf-8")
+            else:
+                drawn.savefig(path)
     except (OSError, ValueError) as error:
         raise SettingError(f"cannot draw into {path}: {error}") from error
 
@@ -111,11 +126,14 @@ def save(drawn: Figure, folder: Path, name: str) -> list[Path]:
 
 
 def as_svg(drawn: Figure) -> str:
-    """Returns the figure as SVG text, byte for byte the same for the same data."""
+    """Returns the figure as SVG text with a title and a description, byte for byte the same for the same data."""
     text = io.StringIO()
     with _matplotlib()[0].rc_context(STYLE):
         drawn.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+    head, opening, body = text.getvalue().partition("<svg ")
+    attributes, end, content = body.partition(">")
+    words = f"<title>{escape(title_of(drawn))}</title>\n <desc>{escape(description_of(drawn))}</desc>"
+    return f'{head}{opening}role="img" {attributes}{end}\n {words}{content}'
 
 
 def thin_curve(values: FloatArray, most: int = 500) -> tuple[FloatArray, FloatArray]:
@@ -125,6 +143,17 @@ def thin_curve(values: FloatArray, most: int = 500) -> tuple[FloatArray, FloatAr
     """
     rounds = np.unique(np.geomspace(1, len(values), most).round().astype(np.int64))
     return rounds.astype(np.float64), values[rounds - 1]
+
+
+def _marked(x: FloatArray, style: Style, *, log: bool) -> list[int]:
+    """Returns the indices of the points with a marker; different markers begin at different points."""
+    if not len(x):
+        return []
+    first = (sum(map(ord, style.marker)) % 7 + 1) / 8
+    steps = (np.arange(MARKERS) + first) / MARKERS
+    low, high = max(float(x[0]), float(x[-1]) / 1000 if log else float(x[0])), float(x[-1])
+    wanted = low * (high / low) ** steps if log and low > 0 else low + (high - low) * steps
+    return sorted(set(np.minimum(np.searchsorted(x, wanted), len(x) - 1).tolist()))
 
 
 def _matplotlib() -> tuple[Any, type[Figure]]:

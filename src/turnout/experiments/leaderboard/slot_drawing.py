@@ -8,12 +8,12 @@ import numpy as np
 
 from turnout.experiments.framework.drawing import figure
 from turnout.experiments.framework.experiment import Table
+from turnout.experiments.framework.labels import write_labels
+from turnout.experiments.framework.palette import policy_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURS = {"FairPace": "#d55e00", "RBCS-F": "#0072b2", "guard": "#009e73"}
-OTHERS = "#e69f00"
 #: Ticks of shortfalls in turns.
 TICKS = (0, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
@@ -27,19 +27,18 @@ def draw_slots(table: Table, title: str) -> Figure:
     in_rounds = np.asarray(table["in_rounds"], dtype=np.bool_)
     with figure(9.0, 5.2) as drawn:
         axes = drawn.subplots()
-        for index, label in enumerate(labels):
-            colour = next((colour for family, colour in COLOURS.items() if label.startswith(family)), OTHERS)
+        for index, policy in enumerate(np.asarray(table["policy"]).tolist()):
+            style = policy_style(str(policy))
             axes.errorbar(
                 shortfall[index],
                 pace[index],
                 yerr=band[index],
-                color=colour,
-                marker="o",
-                markerfacecolor="white" if in_rounds[index] else colour,
+                color=style.colour,
+                marker=style.marker,
+                markerfacecolor="white" if in_rounds[index] else style.colour,
                 markersize=6,
                 elinewidth=0.8,
             )
-            axes.annotate(label, (shortfall[index], pace[index]), xytext=(6, 4), textcoords="offset points", fontsize=8)
         axes.set_xscale("symlog", linthresh=1.0)
         axes.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
         axes.minorticks_off()
@@ -51,4 +50,5 @@ def draw_slots(table: Table, title: str) -> Figure:
             xlabel="largest shortfall of any client at any time, in turns (dotted: one turn)",
             ylabel="updates per second",
         )
+        write_labels(axes, shortfall, pace, labels)
         return drawn

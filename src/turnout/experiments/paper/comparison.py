@@ -10,8 +10,9 @@ import numpy as np
 from turnout.analysis.metrics import jain_index, owed_after_each_round, spread
 from turnout.analysis.statistics import mean_confidence_interval
 from turnout.experiments.framework.claims import Claim, Group, above, ascending, below, highest, lowest
-from turnout.experiments.framework.drawing import curve, figure
+from turnout.experiments.framework.drawing import curve, figure, legend_outside
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs, Table
+from turnout.experiments.framework.palette import styles_of
 from turnout.kernel.arrays import FloatArray
 from turnout.simulator.plans import RunPlan
 from turnout.store import RoundColumns
@@ -89,8 +90,8 @@ class Queues(PaperComparison):
         with figure() as drawn:
             axes = drawn.subplots()
             _draw_curves(axes, findings.tables["queues"], RBCSF_LABELS)
-            axes.set(title="Turns owed, mean over clients", xlabel="round", ylabel="turns owed")
-            axes.legend()
+            axes.set(title="Turns owed, mean over clients", xlabel="round", ylabel="turns owed per client, turns")
+            legend_outside(drawn, axes)
             return drawn
 
 
@@ -125,8 +126,8 @@ class TrainingTime(PaperComparison):
         with figure() as drawn:
             axes = drawn.subplots()
             _draw_curves(axes, findings.tables["training-time"], ["random", *RBCSF_LABELS, "FedCS(3)"])
-            axes.set(title="Training time", xlabel="round", ylabel="minutes")
-            axes.legend()
+            axes.set(title="Training time", xlabel="round", ylabel="training time, minutes")
+            legend_outside(drawn, axes)
             return drawn
 
 
@@ -157,15 +158,16 @@ class PullRecord(PaperComparison):
         """Draws one strip per policy, as in the paper, and the same data as curves."""
         table = findings.tables["pull-record"]
         labels = ["random", *RBCSF_LABELS, "FedCS(3)"]
-        with figure(8.0, 4.4) as drawn:
+        with figure(9.0, 4.8) as drawn:
             strips, curves = drawn.subplots(1, 2)
             turns = np.array([np.asarray(table[f"{label} mean"]) for label in labels])
             image = strips.imshow(turns, aspect="auto", cmap="cividis", interpolation="nearest")
-            strips.set(title="Turns of each client", xlabel="clients, by number of turns")
+            strips.set(title="Turns of each client", xlabel="clients, in order of their turns")
             strips.set_yticks(range(len(labels)), labels)
             drawn.colorbar(image, ax=strips, label="turns", shrink=0.8)
             _draw_curves(curves, table, labels, "client")
-            curves.set(title="The same data as curves", xlabel="clients, by number of turns", ylabel="turns")
+            curves.set(title="The same data as curves", xlabel="clients, in order of their turns", ylabel="turns")
+            legend_outside(drawn, curves, columns=3)
             return drawn
 
 
@@ -305,7 +307,7 @@ def overview_tables(runs: Mapping[str, Sequence[RoundColumns]]) -> tuple[Table, 
 
 def draw_overview(labels: Sequence[str], times: Table, shares: Table, promised: float = RATE) -> Figure:
     """Draws training time by round, and the share of rounds of each client."""
-    with figure(9.0, 3.7) as drawn:
+    with figure(9.0, 4.4) as drawn:
         time, share = drawn.subplots(1, 2)
         _draw_curves(time, times, labels)
         _draw_curves(share, shares, labels, "client")
@@ -314,10 +316,10 @@ def draw_overview(labels: Sequence[str], times: Table, shares: Table, promised: 
         share.annotate(
             "promised", (last, promised), xytext=(0, -12), textcoords="offset points", fontsize=9, ha="right"
         )
-        time.set(title="Training time", xlabel="round", ylabel="minutes")
-        share.set(title="Share of rounds of each client", xlabel="clients, by number of turns")
-        share.set_ylabel("share of rounds")
-        time.legend()
+        time.set(title="Training time", xlabel="round", ylabel="training time, minutes")
+        share.set(title="Share of rounds of each client", xlabel="clients, in order of their turns")
+        share.set_ylabel("share of rounds, from 0 to 1")
+        legend_outside(drawn, time, columns=min(len(labels), 3))
         return drawn
 
 
@@ -335,14 +337,9 @@ def _curves_table(curves: dict[str, FloatArray], x: str = "round", scale: float 
 
 
 def _draw_curves(axes: Any, table: Any, labels: Sequence[str], x: str = "round") -> None:
-    for index, label in enumerate(labels):
-        curve(
-            axes,
-            label,
-            np.asarray(table[x]),
-            np.asarray(table[f"{label} mean"]),
-            np.asarray(table[f"{label} band"]),
-            index,
-        )
+    for label, style in styles_of(labels).items():
+        mean, band = (np.asarray(table[f"{label} {measure}"]) for measure in ("mean", "band"))
+        # Times, turns and shares are never negative.
+        curve(axes, label, np.asarray(table[x]), mean, band, style=style, limits=(0.0, np.inf))
     axes.margins(x=0.01)
     axes.set_ylim(bottom=0)

@@ -10,8 +10,10 @@ import numpy as np
 from turnout.analysis.metrics import shortfalls
 from turnout.analysis.statistics import mean_confidence_interval
 from turnout.experiments.framework.claims import Claim, Group, below, lowest
-from turnout.experiments.framework.drawing import OTHERS, figure
+from turnout.experiments.framework.drawing import figure
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs, Table
+from turnout.experiments.framework.labels import write_labels
+from turnout.experiments.framework.palette import OTHERS
 from turnout.experiments.paper.comparison import RATE, weight_label
 from turnout.simulator.plans import RunPlan
 
@@ -68,7 +70,7 @@ class HorizonStudy(Experiment):
         with figure(7.0, 4.4) as drawn:
             axes = drawn.subplots()
             paper = np.isin(table["contender"], PAPER_LABELS)
-            for rows, label, colour, line in (
+            for rows, label, style, line in (
                 (paper, "the paper's rule, speed weights at the points", OTHERS[0], "-"),
                 (~paper, "with a horizon", OTHERS[1], "none"),
             ):
@@ -77,16 +79,13 @@ class HorizonStudy(Experiment):
                     table["mean_round"][rows],
                     xerr=table["least_share_band"][rows],
                     yerr=table["mean_round_band"][rows],
-                    color=colour,
-                    marker="o",
+                    color=style.colour,
+                    marker=style.marker,
                     markersize=4,
+                    elinewidth=0.8,
                     linestyle=line,
                     label=label,
                 )
-            weights = iter(WEIGHTS)
-            for contender, x, y in zip(table["contender"], table["least_share"], table["mean_round"], strict=True):
-                text = str(contender) if contender in (ZERO, FLEET) else f"{next(weights):g}"
-                axes.annotate(text, (x, y), xytext=(4, -10), textcoords="offset points", fontsize=8)
             axes.axvline(RATE, color="black", linestyle=":", linewidth=1)
             axes.set(
                 title="Keeping the promise by a given round",
@@ -94,6 +93,10 @@ class HorizonStudy(Experiment):
                 ylabel="mean round time, seconds",
             )
             axes.legend()
+            axes.margins(x=0.2)  # room for labels
+            weights = iter(WEIGHTS)
+            texts = [str(name) if name in (ZERO, FLEET) else f"{next(weights):g}" for name in table["contender"]]
+            write_labels(axes, table["least_share"], table["mean_round"], texts)
             return drawn
 
 

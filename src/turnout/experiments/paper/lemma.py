@@ -11,8 +11,9 @@ import numpy as np
 from turnout.analysis.lemma import AllEstimates, estimate_all, required_exploration
 from turnout.analysis.statistics import mean_confidence_interval
 from turnout.experiments.framework.claims import Claim, Group, Verdict, above, lowest
-from turnout.experiments.framework.drawing import OTHERS, figure
+from turnout.experiments.framework.drawing import figure, legend_outside
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs, Table
+from turnout.experiments.framework.palette import OTHERS, style_of
 from turnout.experiments.paper.comparison import ROUNDS
 from turnout.kernel.exploration import ConstantExploration, TheoreticalExploration
 from turnout.simulator.paper import PaperWorld
@@ -84,24 +85,31 @@ class Lemma(Experiment):
         table = {name: np.asarray(values) for name, values in findings.tables["lemma"].items()}
         played = ~np.isnan(table["coverage"])
         widths = table["largest_exploration"][played]
-        with figure(8.0, 3.8) as drawn:
+        with figure(9.0, 4.2) as drawn:
             left, right = drawn.subplots(1, 2)
-            for axes, measure, colour, label in (
-                (left, "coverage", OTHERS[1], "clients always inside the band"),
-                (left, "informative", OTHERS[2], "optimistic times above 0"),
-                (right, "mean_round", OTHERS[1], "RBCS-F"),
+            for axes, measure, style, label in (
+                (left, "coverage", OTHERS[0], "clients always inside the band"),
+                (left, "informative", OTHERS[1], "optimistic times above 0"),
+                (right, "mean_round", style_of("RBCS-F"), "RBCS-F, mean round"),
             ):
                 band = np.nan_to_num(table[f"{measure}_band"][played])
                 axes.errorbar(
-                    widths, table[measure][played], yerr=band, color=colour, marker="o", markersize=4, label=label
+                    widths,
+                    table[measure][played],
+                    yerr=band,
+                    color=style.colour,
+                    linestyle=style.line,
+                    marker=style.marker,
+                    markersize=4,
+                    label=label,
                 )
-                axes.set(xscale="log", xlabel="exploration (last point: the lemma's schedule)")
+                axes.set(xscale="log", xlabel="exploration, no unit (last: schedule)")
                 axes.set_ylim(bottom=0)
             left.axhline(1 - DELTA, color="black", linestyle=":", linewidth=1)
-            left.set(title="Coverage (dotted: 1 − delta)", ylabel="share")
+            left.set(title="Coverage (dotted: 1 − delta)", ylabel="share, from 0 to 1")
             right.axhline(float(table["mean_round"][~played][0]), color="black", linestyle="--", linewidth=1)
-            right.set(title="Mean round (dashed: random)", ylabel="seconds")
-            left.legend(loc="center left")
+            right.set(title="Mean round (dashed: random)", ylabel="mean round time, seconds")
+            legend_outside(drawn, left, columns=2)
             return drawn
 
 

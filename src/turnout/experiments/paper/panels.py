@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from turnout.analysis.statistics import UNIT_RANGE, mean_confidence_interval
-from turnout.experiments.framework.drawing import curve, figure
+from turnout.experiments.framework.drawing import curve, figure, legend_outside
 from turnout.experiments.framework.experiment import Table
+from turnout.experiments.framework.palette import styles_of
 from turnout.experiments.paper.learning_curves import (
     Clock,
     LearningCurve,
@@ -108,35 +109,38 @@ def draw_panels(panels: Sequence[Panel], table: Table, labels: Sequence[str], cl
     """Draws one row per dataset and one column per gamma, with a common legend."""
     datasets = list(dict.fromkeys(panel.dataset for panel in panels))
     splits = list(dict.fromkeys(panel.split for panel in panels))
-    with figure(9.0, 0.7 + 2.5 * len(datasets)) as drawn:
+    with figure(9.0, 1.0 + 2.6 * len(datasets)) as drawn:
         grid = drawn.subplots(len(datasets), len(splits), squeeze=False, sharex="row", sharey="row")
         for row, dataset in zip(grid, datasets, strict=True):
             for axes, split in zip(row, splits, strict=True):
                 _draw_panel(axes, f"{dataset}, {split}", table, labels, clock)
                 axes.set_title(split)
-            row[0].set_ylabel(f"{dataset}, test accuracy")
+            row[0].set_ylabel(f"{dataset},\ntest accuracy, from 0 to 1")
             row[0].set_ylim(_limits(row, clock))
             if clock == "minutes":
                 _use_log_time(row)
         for axes in grid[-1]:
             axes.set_xlabel("round" if clock == "rounds" else "simulated minutes")
-        drawn.legend(
-            *grid[0][0].get_legend_handles_labels(),
-            loc="outside lower center",
-            ncols=len(labels),
-            fontsize=9,
-            handlelength=1.4,
-            columnspacing=1.4,
-        )
+        legend_outside(drawn, grid[0][0], columns=3 if len(labels) > 4 else len(labels))
         return drawn
 
 
 def _draw_panel(axes: Axes, panel: str, table: Table, labels: Sequence[str], clock: Clock) -> None:
     times = np.asarray(table[clock])
-    for label in labels:
+    for label, style in styles_of(labels).items():
         mean, band = (np.asarray(table[f"{panel}, {label} {measure}"]) for measure in ("mean", "band"))
         known = ~np.isnan(mean)
-        curve(axes, label, times[known], mean[known], band[known], strong=False, limits=UNIT_RANGE)
+        curve(
+            axes,
+            label,
+            times[known],
+            mean[known],
+            band[known],
+            style=style,
+            strong=False,
+            limits=UNIT_RANGE,
+            log=clock == "minutes",
+        )
     axes.margins(x=0.01)
 
 

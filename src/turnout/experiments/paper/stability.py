@@ -13,8 +13,9 @@ from turnout.analysis.metrics import owed_after_each_round
 from turnout.analysis.statistics import mean_confidence_interval
 from turnout.analysis.theory import queue_bound
 from turnout.experiments.framework.claims import Claim, Group, all_greater, below
-from turnout.experiments.framework.drawing import colour_of, figure, thin_curve
+from turnout.experiments.framework.drawing import curve, figure, legend_outside, thin_curve
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs, Table
+from turnout.experiments.framework.palette import styles_of
 from turnout.experiments.paper.comparison import (
     CONTENDERS,
     RATE,
@@ -75,18 +76,26 @@ class Stability(Experiment):
         """Draws the longest queue divided by rounds, and the norm of the queues with the bound of the proof."""
         table = findings.tables["stability"]
         rounds = np.asarray(table["round"])
-        with figure(8.0, 3.8) as drawn:
+        with figure(9.0, 4.4) as drawn:
             left, right = drawn.subplots(1, 2)
-            for label in (*RBCSF_LABELS, UNSTABLE):
-                left.plot(rounds, np.asarray(table[f"{label} most owed/rounds"]), color=colour_of(label), label=label)
-                right.plot(rounds, np.asarray(table[f"{label} norm"]), color=colour_of(label))
+            for label, style in styles_of((*RBCSF_LABELS, UNSTABLE)).items():
+                longest, norm = (np.asarray(table[f"{label} {measure}"]) for measure in ("most owed/rounds", "norm"))
+                curve(left, label, rounds, longest, style=style, log=True)
+                curve(right, label, rounds, norm, style=style, log=True)
             right.plot(rounds, np.asarray(table["bound"]), color="black", linestyle=":", linewidth=1)
-            right.annotate("sqrt(2 Γ T)", (rounds[-1], np.asarray(table["bound"])[-1]), ha="right", fontsize=9)
+            right.annotate(
+                "bound sqrt(2 Γ T)",
+                (rounds[-1], np.asarray(table["bound"])[-1]),
+                xytext=(0, 6),
+                textcoords="offset points",
+                ha="right",
+                fontsize=9,
+            )
             left.set(title="Longest queue / rounds", xlabel="round", ylabel="turns per round", xscale="log")
             right.set(title="Root of the sum of squared queues", xlabel="round", ylabel="turns")
             right.set(xscale="log", yscale="log")
             left.set_ylim(bottom=0)
-            left.legend(loc="lower left")
+            legend_outside(drawn, left, columns=3)
             return drawn
 
 

@@ -11,8 +11,9 @@ import numpy as np
 from turnout.analysis.statistics import mean_confidence_interval
 from turnout.analysis.theory import regret, regret_bound
 from turnout.experiments.framework.claims import Claim, Group, above, below
-from turnout.experiments.framework.drawing import colour_of, figure, thin_curve
+from turnout.experiments.framework.drawing import curve, figure, legend_outside, thin_curve
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs, Table
+from turnout.experiments.framework.palette import styles_of
 from turnout.experiments.paper.comparison import RATE, weight_label, weighted_plans
 from turnout.kernel.arrays import FloatArray
 from turnout.simulator.paper import PaperWorld
@@ -65,19 +66,23 @@ class Theory(Experiment):
         """Draws the regret with its bound, and the rate of the least-selected client."""
         table = findings.tables["theory"]
         rounds = np.asarray(table["round"])
-        with figure(8.0, 3.8) as drawn:
+        with figure(9.0, 4.3) as drawn:
             left, right = drawn.subplots(1, 2)
-            for weight in WEIGHTS:
-                label = weight_label(weight)
-                left.plot(rounds, np.asarray(table[f"{label} regret"]), color=colour_of(label), label=label)
-                left.plot(rounds, np.asarray(table[f"{label} bound"]), color=colour_of(label), linestyle=":")
-                right.plot(rounds, np.asarray(table[f"{label} least rate"]), color=colour_of(label), label=label)
-            left.set(title="Mean regret (bounds dotted)", xlabel="round", ylabel="seconds per round", xscale="log")
+            for label, style in styles_of(map(weight_label, WEIGHTS)).items():
+                curve(left, label, rounds, np.asarray(table[f"{label} regret"]), style=style, log=True)
+                left.plot(rounds, np.asarray(table[f"{label} bound"]), color=style.colour, linestyle=":")
+                curve(right, label, rounds, np.asarray(table[f"{label} least rate"]), style=style, log=True)
+            left.set(
+                title="Mean regret (bounds dotted)", xlabel="round", ylabel="regret, seconds per round", xscale="log"
+            )
             left.set_yscale("symlog", linthresh=1.0)
             right.axhline(RATE, color="black", linestyle=":", linewidth=1)
             right.set(title="Rate of the least-selected client", xlabel="round", ylabel="share of rounds", xscale="log")
+            right.annotate(
+                "promised", (rounds[-1], RATE), xytext=(0, 3), textcoords="offset points", ha="right", fontsize=9
+            )
             right.set_ylim(bottom=0)
-            left.legend(loc="lower left")
+            legend_outside(drawn, left, columns=3)
             return drawn
 
 

@@ -9,8 +9,10 @@ import numpy as np
 
 from turnout.analysis.statistics import mean_confidence_interval
 from turnout.experiments.framework.claims import Claim, Group, above, ascending
-from turnout.experiments.framework.drawing import OTHERS, figure
+from turnout.experiments.framework.drawing import figure
 from turnout.experiments.framework.experiment import Experiment, Findings, Plans, Runs
+from turnout.experiments.framework.labels import write_labels
+from turnout.experiments.framework.palette import OTHERS
 from turnout.experiments.paper.comparison import RATE, weight_label, weighted_plans
 from turnout.kernel.arrays import FloatArray
 from turnout.store import RoundColumns
@@ -65,7 +67,7 @@ class TradeOff(Experiment):
         table = {name: np.asarray(values, dtype=np.float64) for name, values in findings.tables["trade-off"].items()}
         with figure(7.0, 4.4) as drawn:
             axes = drawn.subplots()
-            for length, colour in (("short", OTHERS[0]), ("long", OTHERS[1])):
+            for length, style in zip(("short", "long"), OTHERS, strict=False):
                 label = f"after {table[f'{length}_rounds'][0]:,.0f} rounds"
                 x, y = table[f"{length}_least_share"], table[f"{length}_mean_round"]
                 axes.errorbar(
@@ -73,13 +75,13 @@ class TradeOff(Experiment):
                     y,
                     xerr=table[f"{length}_least_share_band"],
                     yerr=table[f"{length}_mean_round_band"],
-                    color=colour,
-                    marker="o",
+                    color=style.colour,
+                    linestyle=style.line,
+                    marker=style.marker,
                     markersize=4,
+                    elinewidth=0.8,
                     label=label,
                 )
-                for weight, a, b in zip(table["speed_weight"], x, y, strict=True):
-                    axes.annotate(f"{weight:g}", (a, b), xytext=(4, 4), textcoords="offset points", fontsize=8)
             axes.axhline(table["fair_optimum"][0], color="black", linestyle="--", linewidth=1)
             axes.annotate(
                 "fair oracle", (0.0, table["fair_optimum"][0]), xytext=(2, 3), textcoords="offset points", fontsize=9
@@ -91,6 +93,12 @@ class TradeOff(Experiment):
                 ylabel="mean round time, seconds",
             )
             axes.legend()
+            both = {
+                measure: np.concatenate([table[f"{length}_{measure}"] for length in ("short", "long")])
+                for measure in ("least_share", "mean_round")
+            }
+            weights = [f"{weight:g}" for weight in table["speed_weight"]] * 2
+            write_labels(axes, both["least_share"], both["mean_round"], weights)
             return drawn
 
 
