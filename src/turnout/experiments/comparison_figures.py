@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from turnout.analysis.statistics import UNIT_RANGE, mean_confidence_interval
-from turnout.experiments.framework.drawing import colour_of, curve, figure
+from turnout.experiments.framework.drawing import curve, figure
 from turnout.experiments.framework.experiment import Table
+from turnout.experiments.framework.palette import styles_of
 from turnout.experiments.paper.learning_curves import LearningCurve
 from turnout.kernel.arrays import FloatArray
 
@@ -31,8 +32,8 @@ def draw_behind(table: Table, tolerances: Mapping[str, float], clock: str) -> Fi
     """Draws how far any client is behind by round; a dotted line is a tolerance that all contenders share."""
     with figure() as drawn:
         axes = drawn.subplots()
-        for index, label in enumerate(tolerances):
-            axes.plot(table["round"], table[label], color=colour_of(label, index), label=label, linewidth=1.4)
+        for label, style in styles_of(tolerances).items():
+            curve(axes, label, np.asarray(table["round"]), np.asarray(table[label]), style=style)
         shared = set(tolerances.values())
         if len(shared) == 1:
             axes.axhline(shared.pop(), color="black", linestyle=":", linewidth=1, label="tolerance")
@@ -64,9 +65,9 @@ def draw_accuracy(labels: Sequence[str], table: Table, target: float | None) -> 
     """Draws the mean accuracy by time."""
     with figure() as drawn:
         axes = drawn.subplots()
-        for index, label in enumerate(labels):
+        for label, style in styles_of(labels).items():
             mean, band = np.asarray(table[f"{label} mean"]), np.asarray(table[f"{label} band"])
-            curve(axes, label, np.asarray(table["minutes"]), mean, np.nan_to_num(band), index, limits=UNIT_RANGE)
+            curve(axes, label, np.asarray(table["minutes"]), mean, np.nan_to_num(band), style=style, limits=UNIT_RANGE)
         if target is not None:
             axes.axhline(target, color="black", linestyle=":", linewidth=1, label="target")
         axes.set(title="Test accuracy, mean over seeds", xlabel="simulated minutes", ylabel="accuracy")

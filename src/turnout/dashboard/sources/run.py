@@ -160,7 +160,7 @@ def _needs_true_times(plan: str, clients: int) -> bool:
     name, settings = json.loads(plan)
     try:
         required = {"seed": 0, "allow_infeasible": True}
-        policy = make_policy(str(name), clients, **with_defaults(str(name), dict(settings or {}), required))
+        policy = build_policy(str(name), clients, **with_defaults(str(name), dict(settings or {}), required))
     except (TurnoutError, LookupError, TypeError, ValueError):
         return False
     return policy.requires_expected_times
