@@ -52,8 +52,13 @@ def reference_patches(images: Tensor) -> Tensor:
     return Patches.forward(context(), images.cpu())
 
 
-def reference_pooled(maps: Tensor) -> Tensor:
-    return PoolRelu.forward(context(), maps.cpu())
+def reference_pooled(maps: Tensor, biases: Tensor) -> Tensor:
+    return PoolRelu.forward(context(), maps.cpu(), biases.cpu())
+
+
+def random_biases(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Returns biases of as many models as there are items, which are exact in every type."""
+    return random_tensor((shape[0], shape[3]), dtype, seed=2).round()
 
 
 @needs_kernels
@@ -68,6 +73,10 @@ def test_patches_equal_the_reference(shape: tuple[int, ...], dtype: torch.dtype)
     _, _, width, channels = shape
     assert actual.shape == (shape[0], shape[1] - 4, width - 4, 25 * channels)
     assert torch.equal(actual[0, 1, 0, 7 * channels : 8 * channels], images[0, 2, 2].cpu())
+    padded = gpu_kernels.patches(images, KERNEL, 8).cpu()
+    assert padded.shape[-1] % 8 == 0
+    assert torch.equal(padded[..., : 25 * channels], actual)
+    assert (padded[..., 25 * channels :] == 0).all()
 
 
 @needs_kernels
@@ -76,10 +85,12 @@ def test_patches_equal_the_reference(shape: tuple[int, ...], dtype: torch.dtype)
 def test_folding_sums_all_patches_that_contain_a_pixel(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     from turnout.lab.learners import gpu_kernels
 
-    _, height, width, _ = shape
+    _, height, width, channels = shape
     gradients = random_tensor(tuple(reference_patches(random_tensor(shape, dtype)).shape), dtype)
-    actual = gpu_kernels.folded(gradients, height, width, KERNEL).cpu()
-    expected = Patches.backward(context(height=height, width=width), gradients.cpu().double())
+    actual = gpu_kernels.folded(gradients, height, width, channels, KERNEL).cpu()
+    padded = torch.nn.functional.pad(gradients, (0, 3), value=1.0)
+    assert torch.equal(gpu_kernels.folded(padded, height, width, channels, KERNEL).cpu(), actual)
+    expected = Patches.backward(context(height=height, width=width, channels=channels), gradients.cpu().double())
     assert actual.dtype == dtype
     assert actual.shape == shape
     assert (actual.double() - expected).abs().max() <= TOLERANCES[dtype] * expected.abs().max()
@@ -91,9 +102,9 @@ def test_folding_sums_all_patches_that_contain_a_pixel(shape: tuple[int, ...], d
 def test_pooling_takes_the_maximum_of_each_block_or_zero(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     from turnout.lab.learners import gpu_kernels
 
-    maps = random_tensor(shape, dtype) - 1
-    actual = gpu_kernels.pooled(maps).cpu()
-    assert torch.equal(actual, reference_pooled(maps))
+    maps, biases = random_tensor(shape, dtype) - 1, random_biases(shape, dtype)
+    actual = gpu_kernels.pooled(maps, biases).cpu()
+    assert torch.equal(actual, reference_pooled(maps, biases))
     assert (actual == 0).any()
     assert (actual > 0).any()
     assert (actual >= 0).all()
@@ -108,10 +119,11 @@ def test_pooling_propagates_nan(dtype: torch.dtype) -> None:
     maps = random_tensor((4, 8, 8, 3), dtype)
     for item, (row, column) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
         maps[item, row, column, 1] = float("nan")
-    actual = gpu_kernels.pooled(maps).cpu()
+    biases = torch.zeros(2, 3, dtype=dtype, device=DEVICE)
+    actual = gpu_kernels.pooled(maps, biases).cpu()
     assert actual.isnan().sum() == 4
     assert actual[:, 0, 0, 1].isnan().all()
-    assert torch.equal(actual.nan_to_num(7), reference_pooled(maps).nan_to_num(7))
+    assert torch.equal(actual.nan_to_num(7), reference_pooled(maps, biases).nan_to_num(7))
 
 
 @needs_kernels
@@ -122,9 +134,22 @@ def test_the_gradient_of_pooling_goes_to_the_first_maximum(shape: tuple[int, ...
 
     maps = random_tensor(shape, dtype).round()  # gives many ties and zeros
     gradients = random_tensor((shape[0], shape[1] // 2, shape[2] // 2, shape[3]), dtype, seed=1)
-    actual = gpu_kernels.unpooled(gradients, maps).cpu()
-    assert torch.equal(actual, PoolRelu.backward(context(maps.cpu()), gradients.cpu()))
-    assert (actual != 0).sum() == (reference_pooled(maps) > 0).sum()
+    biases = random_biases(shape, dtype)
+    actual = gpu_kernels.unpooled(gradients, maps, biases).cpu()
+    assert torch.equal(actual, PoolRelu.backward(context(maps.cpu(), biases.cpu()), gradients.cpu())[0])
+    assert (actual != 0).sum() == (reference_pooled(maps, biases) > 0).sum()
+
+
+@needs_kernels
+@pytest.mark.parametrize("copied", [torch.bfloat16, torch.float32], ids=str)
+def test_a_step_of_descent_equals_the_reference(copied: torch.dtype) -> None:
+    from turnout.lab.learners import gpu_kernels
+
+    layer, gradient = random_tensor((7, 300), torch.float32), random_tensor((7, 300), copied, seed=1)
+    copy, expected = layer.to(copied), layer - 0.02 * (gradient.float() + 0.003 * layer)
+    gpu_kernels.descend(layer, gradient, copy, 0.02, 0.003)
+    assert (layer - expected).abs().max() <= 1e-6
+    assert torch.equal(copy, layer.to(copied))
 
 
 @pytest.mark.skipif(

@@ -32,14 +32,18 @@ def scores(network: Network, layers: Sequence[Tensor], images: Tensor) -> Tensor
 def stacked_scores(network: Network, layers: Sequence[Tensor], images: Tensor) -> Tensor:
     """Returns the scores of many models, (models, items, classes).
 
-    A convolution is one batched matrix product over the patches of all models.
+    A convolution is one batched matrix product over the patches of all models. Its biases are added after pooling,
+    which gives the same maxima and needs less memory.
     """
     values, (models, items) = images, images.shape[:2]
     for depth in range(0, 2 * len(network.convolutions), 2):
         patches: Tensor = Patches.apply(values.flatten(0, 1).contiguous())  # type: ignore[no-untyped-call]
         _, height, width, size = patches.shape
-        maps = torch.baddbmm(layers[depth + 1].unsqueeze(1), patches.view(models, -1, size), layers[depth])
-        pooled: Tensor = PoolRelu.apply(maps.view(models * items, height, width, -1))  # type: ignore[no-untyped-call]
+        kernels, missing = layers[depth], size - layers[depth].shape[1]
+        if missing:
+            kernels = functional.pad(kernels, (0, 0, 0, missing))
+        maps = torch.bmm(patches.view(models, -1, size), kernels).view(models * items, height, width, -1)
+        pooled: Tensor = PoolRelu.apply(maps, layers[depth + 1])  # type: ignore[no-untyped-call]
         values = pooled.view(models, items, *pooled.shape[1:])
     values = values.flatten(2)
     for depth in range(2 * len(network.convolutions), len(layers) - 2, 2):
@@ -90,17 +94,21 @@ def descend(
                 copies[index].copy_(layer)
 
 
+#: Patches have a multiple of this many elements on a GPU.
+PATCH_MULTIPLE = 8
+
+
 class Patches(torch.autograd.Function):
     """Extracts the patches of a convolution (im2col): (items, rows, columns, row · column · channel)."""
 
     @staticmethod
     def forward(ctx: Any, images: Tensor) -> Tensor:
         """Uses the Triton kernel on a GPU and torch's unfold elsewhere."""
-        ctx.height, ctx.width = images.shape[1:3]
+        ctx.height, ctx.width, ctx.channels = images.shape[1:]
         if images.is_cuda:
             from turnout.lab.learners import gpu_kernels
 
-            return gpu_kernels.patches(images, KERNEL)
+            return gpu_kernels.patches(images, KERNEL, PATCH_MULTIPLE)
         return images.unfold(1, KERNEL, 1).unfold(2, KERNEL, 1).permute(0, 1, 2, 4, 5, 3).flatten(3)
 
     @staticmethod
@@ -110,7 +118,7 @@ class Patches(torch.autograd.Function):
         if gradient.is_cuda:
             from turnout.lab.learners import gpu_kernels
 
-            return gpu_kernels.folded(gradient, ctx.height, ctx.width, KERNEL)
+            return gpu_kernels.folded(gradient, ctx.height, ctx.width, ctx.channels, KERNEL)
         items, rows, columns, _ = gradient.shape
         parts = gradient.view(items, rows, columns, KERNEL, KERNEL, -1)
         images = gradient.new_zeros(items, ctx.height, ctx.width, parts.shape[-1])
@@ -121,29 +129,38 @@ class Patches(torch.autograd.Function):
 
 
 class PoolRelu(torch.autograd.Function):
-    """2 × 2 max-pooling, followed by ReLU."""
+    """2 × 2 max-pooling, followed by biases and ReLU.
+
+    The maps are (models · items, height, width, channels), the biases (models, channels).
+    """
 
     @staticmethod
-    def forward(ctx: Any, maps: Tensor) -> Tensor:
-        """Returns the maximum of each 2 × 2 block and 0; NaN is propagated."""
-        ctx.save_for_backward(maps)
+    def forward(ctx: Any, maps: Tensor, biases: Tensor) -> Tensor:
+        """Returns the maximum of each 2 × 2 block plus its bias, at least 0; NaN is propagated."""
+        ctx.save_for_backward(maps, biases)
         if maps.is_cuda:
             from turnout.lab.learners import gpu_kernels
 
-            return gpu_kernels.pooled(maps)
-        return functional.relu(functional.max_pool2d(maps.permute(0, 3, 1, 2), POOL)).permute(0, 2, 3, 1)
+            return gpu_kernels.pooled(maps, biases)
+        return _pooled(maps, biases)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        """Passes the gradient to the first maximum of each block if it is positive."""
-        (maps,) = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """Passes the gradient to the first maximum of each block if it is positive with its bias."""
+        maps, biases = ctx.saved_tensors
         gradient = gradients[0].contiguous()
         if maps.is_cuda:
             from turnout.lab.learners import gpu_kernels
 
-            return gpu_kernels.unpooled(gradient, maps)
-        with torch.enable_grad():
-            leaf = maps.detach().requires_grad_()
-            out = functional.relu(functional.max_pool2d(leaf.permute(0, 3, 1, 2), POOL)).permute(0, 2, 3, 1)
-            input_gradient: Tensor = torch.autograd.grad(out, leaf, gradient)[0]
-            return input_gradient
+            back = gpu_kernels.unpooled(gradient, maps, biases)
+        else:
+            with torch.enable_grad():
+                leaf = maps.detach().requires_grad_()
+                back = torch.autograd.grad(_pooled(leaf, biases.detach()), leaf, gradient)[0]
+        return back, back.view(len(biases), -1, maps.shape[-1]).sum(dim=1)
+
+
+def _pooled(maps: Tensor, biases: Tensor) -> Tensor:
+    pooled = functional.max_pool2d(maps.permute(0, 3, 1, 2), POOL).permute(0, 2, 3, 1)
+    added = pooled.reshape(len(biases), -1, maps.shape[-1]) + biases.unsqueeze(1)
+    return functional.relu(added).view(pooled.shape)

@@ -15,22 +15,45 @@ BLOCK = 1024  # elements that one program writes; the first grid axis is the ite
 
 
 @triton.jit
-def _patches(images, patches, height, width, channels: tl.constexpr, size: tl.constexpr, block: tl.constexpr):
-    """patches[item, y, x, i, j, c] = images[item, y + i, x + j, c]; for each i, j and c are contiguous in both."""
+def _patches(
+    images,
+    patches,
+    height: tl.constexpr,
+    width: tl.constexpr,
+    channels: tl.constexpr,
+    size: tl.constexpr,
+    padded: tl.constexpr,
+    block: tl.constexpr,
+):
+    """patches[item, y, x, i, j, c] = images[item, y + i, x + j, c]; for each i, j and c are contiguous in both.
+
+    A patch has `padded` elements, and zeros at its end.
+    """
     item = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * block + tl.arange(0, block)
     rows, columns = height - size + 1, width - size + 1
-    run = at % (size * channels)
-    i = at // (size * channels) % size
-    place = at // (size * size * channels)
+    element = at % padded
+    run = element % (size * channels)
+    i = element // (size * channels)
+    place = at // padded
     source = images + item * (height * width * channels) + ((place // columns + i) * width + place % columns) * channels
-    total = rows * columns * size * size * channels
+    total = rows * columns * padded
     here = at < total
-    tl.store(patches + item * total + at, tl.load(source + run, mask=here), mask=here)
+    values = tl.load(source + run, mask=here & (element < size * size * channels), other=0)
+    tl.store(patches + item * total + at, values, mask=here)
 
 
 @triton.jit
-def _folded(slopes, images, height, width, channels: tl.constexpr, size: tl.constexpr, block: tl.constexpr):
+def _folded(
+    slopes,
+    images,
+    height: tl.constexpr,
+    width: tl.constexpr,
+    channels: tl.constexpr,
+    size: tl.constexpr,
+    padded: tl.constexpr,
+    block: tl.constexpr,
+):
     """Backward pass: images[item, y, x, c] = sum of slopes[item, y − i, x − j, i, j, c] over all i and j."""
     item = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * block + tl.arange(0, block)
@@ -41,12 +64,12 @@ def _folded(slopes, images, height, width, channels: tl.constexpr, size: tl.cons
     here = at < height * width * channels
     wide: tl.constexpr = tl.float64 if slopes.dtype.element_ty == tl.float64 else tl.float32
     summed = tl.zeros((block,), wide)
-    source = slopes + item * (rows * columns * size * size * channels) + c
+    source = slopes + item * (rows * columns * padded) + c
     for i in tl.static_range(size):
         for j in tl.static_range(size):
             inside = here & (y >= i) & (y - i < rows) & (x >= j) & (x - j < columns)
-            place = ((y - i) * columns + x - j) * (size * size) + i * size + j
-            summed += _load(source + place * channels, inside)
+            place = ((y - i) * columns + x - j) * padded + (i * size + j) * channels
+            summed += _load(source + place, inside)
     tl.store(images + item * (height * width * channels) + at, summed, mask=here)
 
 
@@ -73,8 +96,8 @@ def _load(place, here):
 
 
 @triton.jit
-def _pooled(maps, pooled, height, width, channels: tl.constexpr, block: tl.constexpr):
-    """Maximum of each 2 × 2 block and 0; NaN is propagated."""
+def _pooled(maps, biases, pooled, height, width, items, channels: tl.constexpr, block: tl.constexpr):
+    """Maximum of each 2 × 2 block, plus the bias, and 0; NaN is propagated. `items` are those of one model."""
     item = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * block + tl.arange(0, block)
     total = height // 2 * (width // 2) * channels
@@ -82,12 +105,13 @@ def _pooled(maps, pooled, height, width, channels: tl.constexpr, block: tl.const
     a, b, c, d = _four(maps, item, at, height, width, channels)
     above = _larger(_load(a, here), _load(b, here))
     largest = _larger(above, _larger(_load(c, here), _load(d, here)))
+    largest += _load(biases + item // items * channels + at % channels, here)
     tl.store(pooled + item * total + at, tl.where(largest <= 0.0, 0.0, largest), mask=here)
 
 
 @triton.jit
-def _unpooled(slopes, maps, back, height, width, channels: tl.constexpr, block: tl.constexpr):
-    """Backward pass: the gradient goes to the first maximum of each block if it is positive."""
+def _unpooled(slopes, maps, biases, back, height, width, items, channels: tl.constexpr, block: tl.constexpr):
+    """Backward pass: the gradient goes to the first maximum of each block if it is positive with its bias."""
     item = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * block + tl.arange(0, block)
     total = height // 2 * (width // 2) * channels
@@ -98,7 +122,8 @@ def _unpooled(slopes, maps, back, height, width, channels: tl.constexpr, block: 
     third = _load(c, here)
     largest = _larger(_larger(first, second), _larger(third, _load(d, here)))
     slope = _load(slopes + item * total + at, here)
-    slope = tl.where(largest <= 0.0, 0.0, slope)
+    bias = _load(biases + item // items * channels + at % channels, here)
+    slope = tl.where(largest + bias <= 0.0, 0.0, slope)
     one = first == largest
     two = (second == largest) & ~one
     three = (third == largest) & ~one & ~two
@@ -127,35 +152,48 @@ def descend(layer: Tensor, gradient: Tensor, copy: Tensor, rate: float, decay: f
     _descend[(triton.cdiv(total, BLOCK),)](layer, gradient, copy, total, rate, decay, BLOCK)
 
 
-def patches(images: Tensor, size: int) -> Tensor:
-    """Extracts patches: (items, height, width, channels) → (items, rows, columns, size · size · channels)."""
+def patches(images: Tensor, size: int, multiple: int = 1) -> Tensor:
+    """Extracts patches: (items, height, width, channels) → (items, rows, columns, size · size · channels).
+
+    The length of a patch is rounded up to a multiple, with zeros: matrix products are faster with multiples of 8.
+    """
     items, height, width, channels = images.shape
-    out = images.new_empty(items, height - size + 1, width - size + 1, size * size * channels)
-    _patches[_programs(out)](images, out, height, width, channels, size, BLOCK)
+    padded = triton.cdiv(size * size * channels, multiple) * multiple
+    out = images.new_empty(items, height - size + 1, width - size + 1, padded)
+    # The kernel only copies: where channels fill whole words, it copies words.
+    per_word = torch.int64.itemsize // images.element_size()
+    if channels % per_word == 0 and padded == size * size * channels:
+        _copy_patches(images.view(torch.int64), out.view(torch.int64), size)
+    else:
+        _copy_patches(images, out, size)
     return out
 
 
-def folded(slopes: Tensor, height: int, width: int, size: int) -> Tensor:
-    """Backward pass of `patches`: returns the gradient of the images."""
-    channels = slopes.shape[-1] // (size * size)
+def _copy_patches(images: Tensor, out: Tensor, size: int) -> None:
+    _, height, width, channels = images.shape
+    _patches[_programs(out)](images, out, height, width, channels, size, out.shape[-1], BLOCK)
+
+
+def folded(slopes: Tensor, height: int, width: int, channels: int, size: int) -> Tensor:
+    """Backward pass of `patches`: returns the gradient of the images; what follows a padded patch is ignored."""
     out = slopes.new_empty(slopes.shape[0], height, width, channels)
-    _folded[_programs(out)](slopes, out, height, width, channels, size, BLOCK)
+    _folded[_programs(out)](slopes, out, height, width, channels, size, slopes.shape[-1], BLOCK)
     return out
 
 
-def pooled(maps: Tensor) -> Tensor:
-    """Applies 2 × 2 max-pooling and ReLU."""
+def pooled(maps: Tensor, biases: Tensor) -> Tensor:
+    """Applies 2 × 2 max-pooling, adds the biases (models, channels) and applies ReLU; each model has as many items."""
     items, height, width, channels = maps.shape
     out = maps.new_empty(items, height // 2, width // 2, channels)
-    _pooled[_programs(out)](maps, out, height, width, channels, BLOCK)
+    _pooled[_programs(out)](maps, biases, out, height, width, items // len(biases), channels, BLOCK)
     return out
 
 
-def unpooled(slopes: Tensor, maps: Tensor) -> Tensor:
+def unpooled(slopes: Tensor, maps: Tensor, biases: Tensor) -> Tensor:
     """Backward pass of `pooled`: returns the gradient of the maps."""
-    _, height, width, channels = maps.shape
+    items, height, width, channels = maps.shape
     out = torch.empty_like(maps)
-    _unpooled[_programs(slopes)](slopes, maps, out, height, width, channels, BLOCK)
+    _unpooled[_programs(slopes)](slopes, maps, biases, out, height, width, items // len(biases), channels, BLOCK)
     return out
 
 
