@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import sqlite3
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -303,7 +304,13 @@ def test_a_fleet_accepts_a_class(tmp_path: Path) -> None:
     forget()
 
 
-def test_workers_get_what_was_registered_in_this_process(importable: Path, tmp_path: Path) -> None:
+def test_workers_get_what_was_registered_in_this_process(
+    importable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The workers that start here do not know the folder of the module.
+    with RunStore(tmp_path / "before.turnout") as store, monkeypatch.context() as elsewhere:
+        elsewhere.setattr(sys, "path", [folder for folder in sys.path if folder != str(importable.parent)])
+        sweep([RunPlan("random", 3, seed) for seed in range(2)], store, workers=2)
     module = __import__("loose_module")
     register_policy(module.First, "mine")
     plans = [RunPlan("mine", 3, seed, {"cohort_size": 2}) for seed in range(2)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import random
 import shutil
 import signal
@@ -883,7 +884,10 @@ def test_files_of_older_releases_open_with_the_state_they_had(folder: Path) -> N
         path = folder / old.name
         shutil.copy(old, path)
         with Scheduler.open(path) as scheduler:
-            assert state_digest(scheduler) == expected["digest"]
+            if state_digest(scheduler) != expected["digest"]:
+                # The files were written on x86-64. Other processors round a few numbers differently.
+                assert platform.machine() not in ("x86_64", "AMD64")
+                assert_close_state(scheduler, old.with_suffix(".npz"))
             state, is_judged = scheduler.state(), expected["format"] > 2
             # The default policy of the version that wrote the file.
             assert scheduler.settings.policy == ("fair-pace" if is_judged else "rbcsf")
@@ -922,6 +926,20 @@ def test_an_upgrade_that_is_killed_at_any_write_is_completed_later(folder: Path,
 
 #: What later versions have added to the state of files that older ones wrote.
 ADDED_LATER = ("judged_after", "numbers.broken_since")
+
+
+def assert_close_state(scheduler: Scheduler, stored: Path) -> None:
+    """Fails unless the state is that of the file, but for the last digits of numbers."""
+    with np.load(stored) as arrays:
+        expected = dict(arrays)
+    actual = {name: np.asarray(value) for name, value in scheduler.state().items() if name not in ADDED_LATER}
+    assert sorted(actual) == sorted(expected)
+    for name, array in actual.items():
+        assert (array.dtype, array.shape) == (expected[name].dtype, expected[name].shape), name
+        if array.dtype.kind == "f":
+            np.testing.assert_allclose(array, expected[name], rtol=1e-9, atol=1e-12, err_msg=name)
+        else:
+            np.testing.assert_array_equal(array, expected[name], err_msg=name)
 
 
 def state_digest(scheduler: Scheduler) -> str:

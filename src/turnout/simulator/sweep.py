@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -142,13 +145,42 @@ def columns_to_store(plan: RunPlan, columns: RoundColumns) -> RoundColumns:
     return replace(columns, contexts=no_contexts, available=None, client_reasons={}, cohort_reasons={})
 
 
-def _task(plan: RunPlan) -> tuple[str, dict[str, Any], list[tuple[str, str, Any]]]:
-    """Returns what a worker needs: the version, the plan, and policies and worlds that only this process can find."""
+class _Imported(NamedTuple):
+    """A policy or world that a worker imports, from the folders in which this process finds modules.
+
+    A worker that runs already does not know folders that were added later.
+    """
+
+    module: str
+    name: str
+    folders: tuple[str, ...]
+
+    def value(self) -> Any:
+        """Imports it."""
+        sys.path.extend(folder for folder in self.folders if folder not in sys.path)
+        importlib.invalidate_caches()
+        return operator.attrgetter(self.name)(importlib.import_module(self.module))
+
+
+#: What a worker gets: the version of turnout, the plan, and the policies and worlds that only this process can find.
+Task = tuple[str, dict[str, Any], list[tuple[str, str, Any]]]
+
+
+def _task(plan: RunPlan) -> Task:
     found = [(registry.kind.noun, name, registry.carried(name)) for registry, name in plan.plugins()]
-    return __version__, plan.as_dict(), [(noun, name, value) for noun, name, value in found if value is not None]
+    carried = [(noun, name, _carried(value)) for noun, name, value in found if value is not None]
+    return __version__, plan.as_dict(), carried
 
 
-def play_task(task: tuple[str, dict[str, Any], list[tuple[str, str, Any]]]) -> bytes:
+def _carried(value: Any) -> Any:
+    """Returns where a worker can import a value; the value itself if it is of the main program or of a function."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "<")
+    if module in (None, "__main__") or "<" in name:
+        return value
+    return _Imported(module, name, tuple(folder for folder in sys.path if folder))
+
+
+def play_task(task: Task) -> bytes:
     """Plays a run in a worker, which must have the version of turnout that the task names.
 
     The columns are returned as bytes, because some backends cannot serialise the columns themselves.
@@ -157,7 +189,7 @@ def play_task(task: tuple[str, dict[str, Any], list[tuple[str, str, Any]]]) -> b
     check_worker_version(version)
     registries = {registry.kind.noun: registry for registry in (policies.REGISTRY, worlds.REGISTRY)}
     for noun, name, value in carried:
-        registries[noun].adopt(name, value)
+        registries[noun].adopt(name, value.value() if isinstance(value, _Imported) else value)
     return play_plan(RunPlan.from_dict(plan)).to_bytes()
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import platform
 import random
 import shutil
 import sqlite3
@@ -253,7 +254,11 @@ def test_in_files_of_older_releases_new_rounds_are_explained_exactly(folder: Pat
         shutil.copy(old, path)
         with Scheduler.open(path, read_only=True) as reader:
             explanation = reader.explain(reader.clients[0])
-            assert explanation.exact or "an older version of turnout selected" in explanation.sentence
+            # The files were written on x86-64. Other processors round differently, and the recorded numbers differ.
+            elsewhere = (
+                platform.machine() not in ("x86_64", "AMD64") and "gives another selection" in explanation.sentence
+            )
+            assert explanation.exact or elsewhere or "an older version of turnout selected" in explanation.sentence
         with Scheduler.open(path) as scheduler:
             scheduler.close_round()
             play_round(scheduler, offered("one", "two", "three", "four", "five", "six"), 3.0)

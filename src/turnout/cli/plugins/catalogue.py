@@ -16,8 +16,10 @@ from turnout.errors import SettingError
 from turnout.policies.registry import policy_names
 from turnout.simulator.worlds import world_names
 
-policies = typer.Typer(help="List policies and wrappers, and show their settings. Example: turnout policies show rbcsf")
-worlds = typer.Typer(help="List worlds, and show their settings. Example: turnout worlds show traces")
+policies = typer.Typer(
+    help="List policies and wrappers, and show their settings.\n\nExample: turnout policies show rbcsf"
+)
+worlds = typer.Typer(help="List worlds, and show their settings.\n\nExample: turnout worlds show traces")
 
 
 @policies.callback(invoke_without_command=True)
