@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -293,3 +294,20 @@ def test_many_runs_are_exported_as_one_table(tmp_path: Path) -> None:
     assert len(pd.read_parquet(file)) == 2 * 12 * 8
     assert "--format parquet needs --out" in error_of("runs", "export", store, "--format", "parquet")
     assert "there is no run 9" in error_of("runs", "export", store, "9", "--table", "runs")
+
+
+def test_a_tracker_of_the_working_folder_needs_no_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tracker_of_a_folder.py").write_text(
+        "class Lines:\n"
+        "    def __init__(self, target, *, run, settings):\n"
+        "        self.file = open(target, 'a')\n"
+        "    def log(self, metrics, step):\n"
+        "        print(step, file=self.file)\n"
+        "    def close(self):\n"
+        "        self.file.close()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    done = in_process.run("simulate", "random", "--rounds", "3", "--track", "tracker_of_a_folder:Lines:steps.txt")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "steps.txt").read_text().split() == ["1", "2", "3"]

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from turnout.analysis.tracked import track_run
+from turnout.cli.naming import load_here
 from turnout.cli.simulation.judging import guarantee_of_run
 from turnout.simulator.plans import RunPlan
 from turnout.store import RunInfo, RunStore
@@ -31,6 +32,8 @@ class Tracks:
 
     def __init__(self, specifications: Sequence[str] | None) -> None:
         self._specifications = list(specifications or ())
+        for text in self._specifications:
+            load_here(text.rpartition(":")[0])
         self._runs: list[GuardedTracker] = []
 
     def __bool__(self) -> bool:
