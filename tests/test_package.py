@@ -246,3 +246,11 @@ def test_policies_and_values_have_a_readable_repr() -> None:
     assert repr(turnout.Guarantee([0.1, 0.2], max_owed=3)) == "Guarantee(<2 values>, max_owed=3)"
     assert repr(turnout.Guarantee("1/4", availability=[0.5, 0.5])) == "Guarantee('1/4', availability=<2 values>)"
     assert repr(turnout.ClientStatus(1.5, 3.0)) == "ClientStatus(free_cpu=1.5, bandwidth=3.0)"
+
+
+def test_the_citation_names_this_version_and_license() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"\nversion: {turnout.__version__}\n" in citation
+    assert f"\nlicense: {project['license']}\n" in citation
+    assert "doi: 10.1109/TPDS.2020.3040887" in citation
