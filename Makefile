@@ -11,7 +11,7 @@ BUILT_FROM := pyproject.toml setup.py constraints.txt \
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check test-frameworks torture oldest bench results figures pictures mutants clean flower-simulation flower-async flower-deployment flower-existing-app nvflare-oldest nvflare-simulation nvflare-poc other-frameworks service-demo
+.PHONY: help setup demo test lint check test-frameworks portable torture oldest release-files bench results figures pictures mutants clean flower-simulation flower-async flower-deployment flower-existing-app nvflare-oldest nvflare-simulation nvflare-poc other-frameworks service-demo
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -46,6 +46,13 @@ lint: setup  ## check style, types and import contracts
 WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 check: setup  ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark -m 'not framework'
+
+# Without the tests that kill processes, read /proc, or run a browser or a framework.
+PORTABLE := tests/kernel tests/policies tests/simulator tests/analysis tests/tracking tests/store/encoding tests/releases tests/test_client.py tests/store/test_stored_format.py
+portable: setup  ## run the tests that do not need Linux, and use every part once
+	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark $(PORTABLE)
+	rm -rf build/tour && mkdir -p build/tour
+	$(BIN)/python tests/platforms/tour.py build/tour
 
 # pfl and OpenFL do not install with newer versions of Python; their tests are skipped then.
 OTHERS = $(shell $(PYTHON) -c 'import sys; print("" if sys.version_info >= (3, 13) else "$(FRAMEWORKS)/.installed")')
@@ -124,6 +131,9 @@ results: setup  ## reproduce the numerical study and the digits (9 min of CPU ti
 
 figures: setup  ## draw the figures in docs/results again from their stored tables (1 min)
 	PYTHONPATH=tests $(BIN)/python tests/experiments/stored.py
+
+release-files: setup  ## write the files of this version to tests/releases, once for each release
+	$(BIN)/python tests/releases/write.py
 
 mutants: setup  ## make small faults in a copy of the package and print those that no test notices (an hour; can be interrupted)
 	$(BIN)/python -m mutants $(MUTANTS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import getpass
 import json
 import math
 import os
@@ -18,6 +18,7 @@ from turnout.simulator.executors import Executor
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.sweep import check_worker_version, missing_plans, run_id, stored_plan, sweep
 from turnout.store import RoundColumns, RunStore
+from turnout.store.files.system import try_lock
 from turnout.version import __version__
 
 Watcher = Callable[[RunPlan], None]
@@ -144,16 +145,15 @@ def claim_gpu() -> str:
 
 def _free_claims() -> Iterator[IO[bytes]]:
     """Yields the files of claims that this process holds now, with the numbers 0, 1, 2, … as their endings."""
-    folder = Path(tempfile.gettempdir()) / f"turnout-gpus-{os.getuid()}"
+    user = os.getuid() if hasattr(os, "getuid") else getpass.getuser()  # Windows has names only
+    folder = Path(tempfile.gettempdir()) / f"turnout-gpus-{user}"
     folder.mkdir(mode=0o700, exist_ok=True)
     for number in count():
         file = (folder / f"claim.{number}").open("wb")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if try_lock(file.fileno()):
+            yield file
+        else:
             file.close()
-            continue
-        yield file
 
 
 def _gpu_tasks(executor: Executor, device: str) -> int | None:
