@@ -5,13 +5,13 @@ FRAMEWORKS := .venv-frameworks
 LIGHT := .venv/.light
 STAMP := .venv/.installed
 BUILT_FROM := pyproject.toml setup.py constraints.txt \
-	$(wildcard src/turnout/kernel/_fast.pyx src/turnout/kernel/*.hpp)
+	$(wildcard src/turnout/kernel/_fast.pyx src/turnout/kernel/*.hpp release/kernel.py release/commands.py)
 
 # The tests start many processes, which start much faster if modules are compiled only once.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check test-frameworks portable torture oldest release-files bench results figures pictures mutants clean flower-simulation flower-async flower-deployment flower-existing-app nvflare-oldest nvflare-simulation nvflare-poc other-frameworks service-demo
+.PHONY: $(shell grep -oE '^[a-z][a-z-]*:' $(firstword $(MAKEFILE_LIST)) | tr -d :)
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -54,6 +54,14 @@ portable: setup  ## run the tests that do not need Linux, and use every part onc
 	rm -rf build/tour && mkdir -p build/tour
 	$(BIN)/python tests/platforms/tour.py build/tour
 
+# The workers of pytest and the programs that tests start are measured too; those that are killed leave no data.
+coverage: setup  ## measure which lines and branches the tests execute; details in build/coverage (needs about three times as long as the tests)
+	rm -rf build/coverage && mkdir -p build/coverage
+	$(BIN)/coverage run -m pytest -q -n $(WORKERS) -p no:benchmark -m 'not framework' $(COVERED)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage html --quiet
+	$(BIN)/coverage json --quiet -o - | $(BIN)/python tests/coverage_summary.py
+
 # pfl and OpenFL do not install with newer versions of Python; their tests are skipped then.
 OTHERS = $(shell $(PYTHON) -c 'import sys; print("" if sys.version_info >= (3, 13) else "$(FRAMEWORKS)/.installed")')
 test-frameworks: setup oldest nvflare-oldest $(OTHERS)  ## run complete applications of all frameworks, and the adapters with the oldest supported versions (15 min)
@@ -70,8 +78,29 @@ $(OLDEST)/.installed: tests/adapters/flower/oldest.txt
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-oldest: setup $(OLDEST)/.installed  ## test the Flower adapter with the oldest supported Flower
+oldest: oldest-flower lowest  ## test with the oldest supported versions of Flower and of all other dependencies
+
+oldest-flower: setup $(OLDEST)/.installed
 	PYTHONPATH=src $(OLDEST)/bin/python -m pytest -q tests/adapters/flower -p no:cacheprovider
+
+# The lowest versions that pyproject.toml allows, of what has no environment of its own. Some have no wheels for Python 3.12.
+LOWEST := .venv-lowest
+LOWEST_PYTHON ?= $(shell for python in $(PYTHON) python3.11; do $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$python && break; done)
+$(LOWEST)/.installed: pyproject.toml release/lowest.py constraints.txt $(STAMP)
+	$(LOWEST_PYTHON) -m venv $(LOWEST)
+	$(BIN)/python -m release lowest > $(LOWEST)/requirements.txt
+	grep -E '^(pytest|pytest-xdist|hypothesis)==' constraints.txt > $(LOWEST)/tools.txt
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $(LOWEST)/requirements.txt -r $(LOWEST)/tools.txt
+	@touch $@
+
+LOWEST_TESTS := tests/kernel
+ifeq ($(LOWEST_PYTHON),)
+lowest:
+	@echo "The lowest versions are tested with Python 3.11 only, which was not found: make lowest LOWEST_PYTHON=…"
+else
+lowest: setup $(LOWEST)/.installed
+	PYTHONPATH=src $(LOWEST)/bin/python -m pytest -q -n $(WORKERS) -p no:cacheprovider -m 'not framework' $(LOWEST_TESTS)
+endif
 
 NVFLARE_OLDEST := .venv-nvflare-2.7
 $(NVFLARE_OLDEST)/.installed: tests/adapters/nvflare/oldest.txt
@@ -141,7 +170,21 @@ mutants: setup  ## make small faults in a copy of the package and print those th
 pictures: setup  ## take the screenshots of the dashboard in docs/, and of every page, both themes and a phone in build/pictures (needs chromium; 2 min)
 	PYTHONPATH=. $(BIN)/python tests/dashboard/pictures.py docs/pictures --every build/pictures
 
+RELEASE := .venv-release
+$(RELEASE)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group release
+	@touch $@
+
+dist: $(RELEASE)/.installed  ## build the source distribution and the wheels of this commit in dist/
+	$(RELEASE)/bin/python -m release build
+
+PYTHONS ?= python3.11 python3.12 python3.13
+dist-check: $(RELEASE)/.installed  ## build them twice, compare, check, install them with each of PYTHONS and use them (10 min)
+	$(RELEASE)/bin/python -m release check $(PYTHONS:%=--python %)
+
 clean:  ## remove all build results
-	rm -rf .venv .venv-flower-* .venv-nvflare-* $(FRAMEWORKS) build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so
+	rm -rf .venv .venv-flower-* .venv-nvflare-* $(LOWEST) $(RELEASE) $(FRAMEWORKS) build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -2,7 +2,7 @@
 
 How a block is tested depends on its language and on an HTML comment directly above it:
 
-    python                      is executed as a script of its own, in the folder of its page
+    python                      is executed as a script of its own (forking.py), in the folder of its page
     console                     every command is parsed: the program, its sub-commands, options and arguments exist
     <!-- run -->                the commands of a console block are executed, and their output is compared
     <!-- run, exit code 1 -->   the same, if the commands end with this exit code

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import ray_service
 from turnout.simulator import RunPlan, play_plan
 from turnout.store import RunStore
 from waiting import wait_until
@@ -52,7 +53,7 @@ name = "random"
 RAY_HEAD = """
 import sys, ray
 ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-print(ray.get_runtime_context().gcs_address, flush=True)
+print("Ray is up:", ray.get_runtime_context().gcs_address, flush=True)
 sys.stdin.read()
 """
 
@@ -71,9 +72,7 @@ class Study:
         self.plan = folder / "study.toml"
         self.plan.write_text(STUDY.format(folder=json.dumps(str(self.begun))))
         path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-        self.environment = {**os.environ, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", "NO_COLOR": "1"}
-        # On a busy machine, the processes of Ray start slowly, and it would give up.
-        self.environment |= {"RAY_raylet_start_wait_time_s": "300", "RAY_agent_register_timeout_ms": "300000"}
+        self.environment = {**ray_service.environment(), "PYTHONPATH": path, "NO_COLOR": "1"}
 
     def start(self, *command: str) -> subprocess.Popen[str]:
         """Starts a process in this folder."""
@@ -138,13 +137,8 @@ def test_a_killed_process_of_this_machine_makes_no_difference(study: Study, back
 
 @pytest.mark.framework
 def test_a_killed_worker_of_ray_makes_no_difference(study: Study) -> None:
-    with running(study.start("-c", RAY_HEAD)) as head:
-        assert head.stdout is not None
-        lines: list[str] = []
-        while not lines or "." not in lines[-1].split(":")[0] or not lines[-1].strip().split(":")[-1].isdecimal():
-            lines.append(head.stdout.readline())
-            assert lines[-1], "".join(lines)
-        assert_a_killed_worker_makes_no_difference(study, "--backend", "ray", "--address", lines[-1].strip())
+    with ray_service.started(lambda: study.start("-c", RAY_HEAD)) as (_, address):
+        assert_a_killed_worker_makes_no_difference(study, "--backend", "ray", "--address", address)
 
 
 @pytest.mark.framework

@@ -45,11 +45,12 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         self._connection.set_trace_callback(self._on_statement)
+        self._before = sys.gettrace()  # `make coverage` traces too
         sys.settrace(self._trace)
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
+        sys.settrace(self._before)
         self._connection.set_trace_callback(None)
 
     def _on_statement(self, statement: str) -> None:

@@ -15,7 +15,7 @@ from typer.core import TyperGroup, TyperOption
 from turnout.cli.advice import describe
 from turnout.cli.interruption import Interrupted
 from turnout.errors import TurnoutError
-from turnout.kernel.backend import kernel_name
+from turnout.kernel.backend import kernel_name, missing_kernel
 from turnout.version import __version__
 
 #: The module of each command, in the order of the help. A command is a function with the name of the command, or a
@@ -138,6 +138,8 @@ app = typer.Typer(
 def _print_version(requested: bool) -> None:
     if requested:
         typer.echo(f"turnout {__version__} ({kernel_name()} kernel)")
+        if reason := missing_kernel():
+            typer.echo(f"note: {reason}", err=True)
         raise typer.Exit
 
 
