@@ -36,11 +36,12 @@ demo: $(LIGHT)  ## run the paper's comparison, print a table, write report.html
 
 test: lint check  ## all checks: style, types, import contracts, tests (12 min on two cores)
 
-lint: setup  ## check style, types and import contracts
+lint: setup  ## check style, types, import contracts and workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/zizmor --offline --quiet --persona=pedantic .github
 
 # One more than the number of cores, because some tests mostly wait.
 WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
