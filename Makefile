@@ -47,6 +47,13 @@ WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 check: setup  ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark -m 'not framework'
 
+# Without the tests that kill processes, read /proc, or run a browser or a framework.
+PORTABLE := tests/kernel tests/policies tests/simulator tests/analysis tests/tracking tests/store/encoding tests/releases tests/test_client.py tests/store/test_stored_format.py
+portable: setup  ## run the tests that do not need Linux, and use every part once
+	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark $(PORTABLE)
+	rm -rf build/tour && mkdir -p build/tour
+	$(BIN)/python tests/platforms/tour.py build/tour
+
 # The workers of pytest and the programs that tests start are measured too; those that are killed leave no data.
 coverage: setup  ## measure which lines and branches the tests execute; details in build/coverage (needs about three times as long as the tests)
 	rm -rf build/coverage && mkdir -p build/coverage
@@ -153,6 +160,9 @@ results: setup  ## reproduce the numerical study and the digits (9 min of CPU ti
 
 figures: setup  ## draw the figures in docs/results again from their stored tables (1 min)
 	PYTHONPATH=tests $(BIN)/python tests/experiments/stored.py
+
+release-files: setup  ## write the files of this version to tests/releases, once for each release
+	$(BIN)/python tests/releases/write.py
 
 mutants: setup  ## make small faults in a copy of the package and print those that no test notices (an hour; can be interrupted)
 	$(BIN)/python -m mutants $(MUTANTS)

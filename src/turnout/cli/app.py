@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -157,6 +158,9 @@ def turnout(
 
 def main() -> None:
     """Runs the command. A `TurnoutError` is printed as one line on standard error, with exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a file on Windows has an encoding without some of our characters
+            stream.reconfigure(errors="replace")
     try:
         app(prog_name="turnout")
     except TurnoutError as error:

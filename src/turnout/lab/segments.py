@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import getpass
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -17,6 +17,7 @@ from turnout.simulator.plans import RunPlan
 from turnout.simulator.sweep import check_worker_version
 from turnout.store import RoundColumns
 from turnout.store.encoding.packing import pack_snapshot, unpack_snapshot
+from turnout.store.files.system import try_lock
 
 _claimed: IO[bytes] | None = None  # holds the lock of this process on its GPU
 
@@ -129,13 +130,12 @@ def claim_gpu() -> str:
 
 def _free_claims() -> Iterator[IO[bytes]]:
     """Yields the files of claims that this process holds now, with the numbers 0, 1, 2, … as their endings."""
-    folder = Path(tempfile.gettempdir()) / f"turnout-gpus-{os.getuid()}"
+    user = os.getuid() if hasattr(os, "getuid") else getpass.getuser()  # Windows has names only
+    folder = Path(tempfile.gettempdir()) / f"turnout-gpus-{user}"
     folder.mkdir(mode=0o700, exist_ok=True)
     for number in count():
         file = (folder / f"claim.{number}").open("wb")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if try_lock(file.fileno()):
+            yield file
+        else:
             file.close()
-            continue
-        yield file

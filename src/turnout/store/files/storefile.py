@@ -27,12 +27,12 @@ from turnout.store.files.database import (
     own_transaction,
     owns_transaction,
     single_value,
-    sync_folder,
     transaction,
     transaction_token,
     translate_sqlite_errors,
 )
 from turnout.store.files.lock import WriterLock
+from turnout.store.files.system import sync_folder
 
 log = get_log("turnout.store")
 
