@@ -30,9 +30,9 @@ import typer
 from turnout.cli.app import app
 
 ROOT = Path(__file__).parent.parent
+PAGES_OUTSIDE = ("README.md", "CONTRIBUTING.md", "examples/README.md")
 PAGES = sorted(
-    str(path.relative_to(ROOT))
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
+    str(path.relative_to(ROOT)) for path in (*(ROOT / name for name in PAGES_OUTSIDE), *(ROOT / "docs").rglob("*.md"))
 )
 PROGRAMS = ("turnout", "make", "python", "pip", "sqlite3")
 COMMENT = re.compile(r"<!-- (.*) -->")
