@@ -168,6 +168,16 @@ release-files: setup  ## write the files of this version to tests/releases, once
 mutants: setup  ## make small faults in a copy of the package and print those that no test notices (an hour; can be interrupted)
 	$(BIN)/python -m mutants $(MUTANTS)
 
+# -W: a warning of Sphinx, such as a link to a heading that does not exist, is an error.
+SPHINX = $(BIN)/python -m sphinx -W --keep-going --jobs auto --doctree-dir build/site-doctrees
+docs: setup  ## build the documentation site in build/site, and check its internal links (2 min)
+	rm -rf build/site
+	$(SPHINX) --builder html --quiet docs build/site
+	$(BIN)/python -m docs._tools.links build/site
+
+docs-links: setup  ## check the links to other sites in the documentation (needs a network connection)
+	$(SPHINX) --builder linkcheck docs build/site-links
+
 pictures: setup  ## take the screenshots of the dashboard in docs/, and of every page, both themes and a phone in build/pictures (needs chromium; 2 min)
 	PYTHONPATH=. $(BIN)/python tests/dashboard/pictures.py docs/pictures --every build/pictures
 

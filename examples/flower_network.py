@@ -1,6 +1,7 @@
-"""A Flower network on this machine for the examples: a SuperLink, SuperNodes and `flwr run`, all offline.
+"""A part of run_flower.py: a Flower network on this machine, with a SuperLink, SuperNodes and `flwr run`, all offline.
 
-All processes end with this one, and nothing is written outside a temporary folder.
+It needs Flower (pip install 'turnout[flower-sim]'). All processes end with this one, and nothing is written outside a
+temporary folder.
 """
 
 import os

@@ -19,7 +19,7 @@ REQUIRED_SOURCES = {
     "README.md",
     "benchmarks/__main__.py",
     "constraints.txt",
-    "docs/README.md",
+    "docs/index.md",
     "docs/pictures/overview.png",
     "examples/plain_loop.py",
     "mutants/accepted.toml",

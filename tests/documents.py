@@ -27,12 +27,16 @@ from typing import NamedTuple
 import click
 import typer
 
+from docs._extensions.places import GENERATED
 from turnout.cli.app import app
 
 ROOT = Path(__file__).parent.parent
+PAGES_OUTSIDE = ("README.md", "CONTRIBUTING.md", "examples/README.md")
+#: The pages that people write; `make docs` generates others in docs/, which git ignores.
 PAGES = sorted(
     str(path.relative_to(ROOT))
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
+    for path in (*(ROOT / name for name in PAGES_OUTSIDE), *(ROOT / "docs").rglob("*.md"))
+    if path.relative_to(ROOT).parts[:2] not in {("docs", folder) for folder in GENERATED}
 )
 PROGRAMS = ("turnout", "make", "python", "pip", "sqlite3")
 COMMENT = re.compile(r"<!-- (.*) -->")

@@ -61,9 +61,9 @@ def test_every_link_leads_to_a_file_and_a_heading(page: str) -> None:
 
 
 def test_the_index_links_every_page() -> None:
-    index = (ROOT / "docs" / "README.md").read_text()
+    index = (ROOT / "docs" / "index.md").read_text()
     linked = {str((ROOT / "docs" / name).resolve().relative_to(ROOT)) for name in re.findall(r"\]\(([^)#]+)\)", index)}
-    assert set(PAGES) - {"docs/README.md"} <= linked
+    assert set(PAGES) - {"docs/index.md"} <= linked
 
 
 def test_the_readme_table_shows_the_figures_of_the_stored_results() -> None:

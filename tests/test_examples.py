@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import signal
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from documents import read_blocks
+from notebooks import NOTEBOOKS
 from turnout.scheduler import Scheduler
 from turnout.scheduler.audit.doctor.doctor import examine
 from waiting import wait_until
@@ -91,3 +94,56 @@ def test_a_resnet_of_ones_own_trains_and_is_saved(tmp_path: Path) -> None:
     assert re.fullmatch(r"(round [12]: accuracy 0\.\d\d\d after \d+ s\n){2}", output)
     torch = pytest.importorskip("torch")
     assert torch.load(tmp_path / "model.pt", weights_only=True)["0.inner.0.weight"].shape == (4, 1, 3, 3)
+
+
+def test_the_quickstart_keeps_its_promise_and_continues_if_it_is_run_again(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "quickstart.py")]
+    for rounds in (100, 200):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert (done.stdout, done.stderr) == ("The promise is kept\n", "")
+        assert _round_of(tmp_path / "fleet.turnout") == rounds
+
+
+def test_the_quickstart_is_that_of_the_readme_and_of_the_first_page() -> None:
+    code = _without_docstring(EXAMPLES / "quickstart.py")
+    for page in ("README.md", "docs/start.md"):
+        assert code in [block.text for block in read_blocks(page)], f"{page} has other lines than quickstart.py"
+
+
+def test_turns_without_rounds_are_faster_with_prices_and_keep_the_promise() -> None:
+    header, *lines = run_example("asynchronous.py", "--turns", "100").splitlines()
+    assert header.split()[:3] == ["policy", "minutes", "accuracy"]
+    random, fair = (line.split() for line in lines)
+    assert (random[0], fair[0]) == ("random", "fair-pace")
+    assert float(fair[1]) < float(random[1])
+    assert int(fair[3]) > float(fair[4]) - 1  # the tolerance is one turn
+
+
+def test_a_policy_of_ones_own_is_checked_and_compared() -> None:
+    checks, _, own, guarded, fair, random = run_example("own_policy.py", "--rounds", "60").splitlines()
+    assert re.fullmatch(r"fast-so-far passes \d\d checks", checks)
+    seconds = [float(re.search(r"([\d.]+) s", line)[1]) for line in (own, guarded, fair, random)]  # type: ignore[index]
+    assert seconds[0] < seconds[1] < seconds[3]
+    assert seconds[2] < seconds[3]
+
+
+def test_every_example_is_listed_and_says_what_it_shows() -> None:
+    page = (EXAMPLES / "README.md").read_text()
+    linked = re.findall(r"\]\(([^)#]+)\)", page)
+    for path in sorted(EXAMPLES.rglob("*")):
+        if path.suffix not in (".py", ".ipynb", ".mjs") or "__pycache__" in path.parts:
+            continue
+        name = str(path.relative_to(EXAMPLES))
+        is_app = path.parts[len(EXAMPLES.parts)].startswith("flower_") and path.parent != EXAMPLES
+        assert name in linked or is_app or f"`{path.name}`" in page, f"examples/README.md does not list {name}"
+        if path.suffix == ".py" and path.stem not in NOTEBOOKS:
+            docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+            assert docstring, f"{name} does not say what it is"
+            if name in linked and path.name != "server_app.py":
+                assert f"python examples/{name}" in docstring, f"{name} does not say how it is run"
+                assert " needs " in docstring, f"{name} does not say what it needs"
+
+
+def _without_docstring(script: Path) -> str:
+    text = script.read_text()
+    return text[text.index('\n"""\n') + 5 :].lstrip("\n")

@@ -4,6 +4,8 @@
 
 OpenFL's plan builds its aggregator and assigner with fair selection, and the collaborators are OpenFL's own. They talk
 to each other by function calls instead of gRPC, and the collaborators run one after the other.
+It needs OpenFL in the version of requirements.txt, which `make other-frameworks` installs in an environment of its
+own, and takes a few seconds.
 """
 
 import numpy as np

@@ -4,6 +4,8 @@
 
 The backend, the algorithm, the datasets and the metrics are pfl's own; the model, its local training and the selection
 of users are not. The model needs NumPy only, so neither PyTorch nor TensorFlow has to be installed.
+It needs pfl in the version of requirements.txt, which `make other-frameworks` installs in an environment of its own,
+and takes a few seconds.
 """
 
 from pathlib import Path

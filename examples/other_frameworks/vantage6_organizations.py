@@ -4,6 +4,8 @@
 
 The central function and the function that trains are decorated as in any algorithm of vantage6. Hospital 5 fails in
 every third round: its result is lost, and the others train on.
+It needs vantage6 in the version of requirements.txt, which `make other-frameworks` installs in an environment of its
+own, and takes a few seconds.
 """
 
 import json

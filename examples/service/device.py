@@ -2,7 +2,8 @@
 
     TURNOUT_ADDRESS=http://127.0.0.1:8080/v1/fleets/fleet TURNOUT_TOKEN=… python examples/service/device.py --cores 2
 
-The training is simulated by a pause. `--killed-in-turn` and `--lies` are for the demonstration (demo.py).
+It needs a service (demo.py starts one) and turnout without extras. The training is simulated by a pause.
+`--killed-in-turn` and `--lies` are for the demonstration.
 """
 
 import argparse

@@ -2,7 +2,8 @@
 
     TURNOUT_ADDRESS=http://127.0.0.1:8080/v1/fleets/fleet TURNOUT_TOKEN=… python examples/service/server.py
 
-A real server would send models to the devices and aggregate what they return; the service decides whose turn it is.
+It needs a service (demo.py starts one) and turnout without extras. A real server would send models to the devices and
+aggregate what they return; the service decides whose turn it is.
 """
 
 import os

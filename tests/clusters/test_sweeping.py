@@ -16,6 +16,7 @@ import pytest
 import ray_service
 from turnout.simulator import RunPlan, play_plan
 from turnout.store import RunStore
+from turnout.version import __version__
 from waiting import wait_until
 
 # A package on the path whose world announces each run, and waits in its second round until the test lets it go on.
@@ -136,9 +137,12 @@ def test_a_killed_process_of_this_machine_makes_no_difference(study: Study, back
 
 
 @pytest.mark.framework
-def test_a_killed_worker_of_ray_makes_no_difference(study: Study) -> None:
+def test_a_killed_worker_of_ray_makes_no_difference_and_ray_trains_the_same_runs(study: Study) -> None:
+    """One test, because a cluster takes long to start."""
     with ray_service.started(lambda: study.start("-c", RAY_HEAD)) as (_, address):
-        assert_a_killed_worker_makes_no_difference(study, "--backend", "ray", "--address", address)
+        cluster = ("--backend", "ray", "--address", address)
+        assert_a_killed_worker_makes_no_difference(study, *cluster)
+        assert_training_stores_the_same_runs(study, *cluster)
 
 
 @pytest.mark.framework
@@ -180,18 +184,21 @@ name = "fair-pace"
 """
 
 
+def assert_training_stores_the_same_runs(study: Study, *options: str) -> None:
+    """Trains on a cluster, and compares each run with the same run in this process."""
+    (study.folder / "training.toml").write_text(TRAINING)
+    store = study.folder / "training.turnout"
+    with running(study.start("-m", "turnout", "sweep", "training.toml", "--store", str(store), *options)) as sweep:
+        output, _ = sweep.communicate()
+        assert sweep.returncode == 0, output
+    with RunStore(store, read_only=True) as opened:
+        runs = opened.runs()
+        assert [info.finished for info in runs] == [True] * 4
+        for info in runs:
+            assert opened.columns(info.id).to_bytes() == play_plan(RunPlan.from_dict(info.plan)).to_bytes()
+            assert info.code_version == __version__
+
+
 @pytest.mark.framework
 def test_training_on_a_cluster_of_this_machine_stores_the_same_runs(study: Study) -> None:
-    (study.folder / "training.toml").write_text(TRAINING)
-    options = {"alone": ("--workers", "1"), "cluster": ("--backend", "dask", "--workers", "2")}
-    contents = []
-    for name, chosen in options.items():
-        command = ("-m", "turnout", "sweep", "training.toml", "--store", f"{name}.turnout", *chosen)
-        with running(study.start(*command)) as sweep:
-            output, _ = sweep.communicate()
-            assert sweep.returncode == 0, output
-        with RunStore(study.folder / f"{name}.turnout", read_only=True) as store:
-            runs = {info.key: (store.columns(info.id).to_bytes(), info.code_version) for info in store.runs()}
-        assert len(runs) == 4
-        contents.append(runs)
-    assert contents[0] == contents[1]
+    assert_training_stores_the_same_runs(study, "--backend", "dask", "--workers", "2")

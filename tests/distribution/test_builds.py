@@ -14,6 +14,7 @@ import pytest
 import turnout
 from release.build import ROOT, git, is_checkout
 from release.contents import faults_of_sources, faults_of_wheel, machine_paths, read_sources, read_wheel
+from release.kernel import requested_kernel
 
 pytest.importorskip("Cython")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the compiler of the tests is a POSIX program")
@@ -148,8 +149,12 @@ def test_the_kernel_of_a_wheel_is_compiled_from_its_sources(copy: Copy, sources:
 def test_a_kernel_that_was_requested_and_cannot_be_built_is_an_error(copy: Copy) -> None:
     with pytest.raises(AssertionError, match="the compiled kernel was requested, and cannot be built"):
         copy.build("build_wheel", CC="/nowhere/cc", CXX="/nowhere/c++", TURNOUT_BUILD_KERNEL="compiled")
-    with pytest.raises(AssertionError, match="TURNOUT_BUILD_KERNEL must be 'numpy' or 'compiled', not 'fortran'"):
-        copy.build("build_wheel", TURNOUT_BUILD_KERNEL="fortran")
+
+
+def test_an_unknown_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNOUT_BUILD_KERNEL", "fortran")
+    with pytest.raises(SystemExit, match="TURNOUT_BUILD_KERNEL must be 'numpy' or 'compiled', not 'fortran'"):
+        requested_kernel()
 
 
 def test_an_editable_build_without_a_compiler_removes_the_kernel_of_an_earlier_build(copy: Copy) -> None:

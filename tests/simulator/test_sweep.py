@@ -5,7 +5,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,9 +16,11 @@ import pytest
 
 import ray_service
 from killing import environment
+from tracking.recording import Recording
 from turnout import POLICIES
 from turnout.errors import SettingError, StoreError
-from turnout.simulator import RunPlan, play_into, play_plan, sweep
+from turnout.kernel.rounds import RoundOffer
+from turnout.simulator import PaperWorld, RunPlan, play_into, play_plan, sweep
 from turnout.simulator.sweep import missing_plans
 from turnout.store import RoundColumns, RunStore
 from waiting import wait_until
@@ -242,6 +244,50 @@ def test_stored_runs_are_not_played_again(store: RunStore) -> None:
     assert ids[1:3] == before
     assert missing_plans(PLANS, store) == []
     assert sweep(PLANS, store, watch=stop_after(1)) == ids
+
+
+class Patient(PaperWorld):
+    """The paper's world, whose second round begins when the metrics of the first were received."""
+
+    def __init__(self, seed: int = 0, *, folder: str) -> None:
+        super().__init__(seed, clients=10)
+        self.received = Path(folder) / f"{seed}-1"
+
+    def offer(self, round: int) -> RoundOffer:
+        if round == 2:
+            wait_until(self.received.exists, "the metrics of the first round were received")
+        return super().offer(round)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_metrics_of_a_round_are_received_while_its_run_is_played(
+    store: RunStore, workers: int, tmp_path: Path
+) -> None:
+    settings = {"folder": str(tmp_path)}
+    plans = [
+        RunPlan(policy, 4, seed, {"cohort_size": 2}, world=Patient, world_settings=settings)
+        for seed, policy in enumerate(("random", "fair-pace"))
+    ]
+    received: dict[str, list[tuple[int, dict[str, float]]]] = {}
+
+    def track(plan: RunPlan, metrics: Mapping[str, float], step: int) -> None:
+        received.setdefault(plan.key, []).append((step, dict(metrics)))
+        (tmp_path / f"{plan.seed}-{step}").touch()
+
+    sweep(plans, store, workers=workers, track=track)
+    for plan in plans:
+        alone = Recording()
+        play_plan(plan, alone)
+        assert len(alone.steps) == 4
+        assert received[plan.key] == alone.steps
+
+
+def test_an_error_of_who_receives_metrics_is_raised(store: RunStore) -> None:
+    def track(*_: object) -> None:
+        raise SettingError("the tracker cannot be opened")
+
+    with pytest.raises(SettingError, match="the tracker cannot be opened"):
+        sweep(PLANS, store, workers=2, track=track)
 
 
 def test_an_empty_sweep_returns_no_runs(store: RunStore) -> None:

@@ -1,1 +1,4 @@
-"""SuperNodes with configured speeds on one machine."""
+"""SuperNodes with configured speeds as processes on one machine; one is killed while it trains, and one joins.
+
+It needs `pip install 'turnout[flower]'` and takes two minutes: `make flower-deployment`.
+"""

@@ -43,6 +43,12 @@ def test_the_code_in_the_documentation_trains_fairly(
         assert scheduler.certificate().status == "kept"
 
 
+def test_the_page_for_newcomers_has_the_same_lines() -> None:
+    for page in ("docs/flower.md", "docs/coming-from.md"):
+        blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+        assert block_with("fair.start(") in blocks, page
+
+
 @pytest.mark.usefixtures("clock")
 def test_the_code_without_rounds_trains_fairly(tmp_path: Path) -> None:
     app = with_status(plain_app(), lambda _: {"free_cpu": 1.0, "bandwidth": 1.0})

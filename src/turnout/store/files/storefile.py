@@ -257,7 +257,9 @@ class StoreFile:
                 argument="accept_older",
                 damaged=self.path,
             )
-        if problem:
+        if problem and self.access == "read":
+            log.info("%s. The older state is read", problem)
+        elif problem:
             log.warning("%s. The older state was accepted", problem)
         if self.access != "read":
             self._connection.close()
