@@ -1,6 +1,6 @@
 """Changes the relative links of a page, which are written for GitHub, so that they lead somewhere in the site too.
 
-Pages are linked as pages, also those of the root folder. All other files outside docs/, and all folders, are linked
+Pages are linked as pages, also those outside docs/. All other files outside docs/, and all folders, are linked
 with the scheme `tree:` and their path in the repository; the extension `tree` shows them in pages of their own.
 """
 
@@ -40,8 +40,9 @@ def _relinked(target: str, source: Path, page: Path) -> str:
     path = Path(os.path.normpath(source.parent / name))
     if path.is_dir() and (path / "README.md").is_file():
         path /= "README.md"
-    if path.parent == ROOT and path.name in ROOT_PAGES:
-        path = DOCS / ROOT_PAGES[path.name]
+    copy = ROOT_PAGES.get(os.path.relpath(path, ROOT))
+    if copy is not None:
+        path = DOCS / copy
     elif not path.is_relative_to(ROOT) or not path.exists():
         return target  # Sphinx refuses it
     elif path.is_dir() or not path.is_relative_to(DOCS):

@@ -50,7 +50,7 @@ def toctree(entries: Iterable[str], caption: str = "") -> str:
 def docname_of(link: str) -> str:
     """Returns the name that Sphinx gives to the page behind a link of the index."""
     path = Path(os.path.normpath(DOCS / link))
-    name = ROOT_PAGES[path.name] if path.parent == ROOT else path.relative_to(DOCS).as_posix()
+    name = ROOT_PAGES.get(os.path.relpath(path, ROOT)) or path.relative_to(DOCS).as_posix()
     return name.removesuffix(".md")
 
 
@@ -83,7 +83,7 @@ _generated: dict[str, str] = {}
 
 
 def generate(app: Sphinx) -> None:  # noqa: ARG001
-    """Writes the generated pages, and copies those of the root folder; leaves pages that have not changed."""
+    """Writes the generated pages, and copies those outside docs/; leaves pages that have not changed."""
     files = {DOCS / copy: (ROOT / name).read_text(encoding="utf-8") for name, copy in ROOT_PAGES.items()}
     for name, text in generated_pages().items():
         suffix = "rst" if name.startswith(PARENTS["api"]) else "md"
