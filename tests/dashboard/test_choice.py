@@ -53,7 +53,11 @@ def get(app: ASGIApp, path: str, *, query: str = "", **headers: str) -> tuple[in
         "headers": [(name.encode(), value.encode()) for name, value in names.items()],
         "server": ("localhost", 8080),
     }
-    asyncio.run(app(scope, receive, send))
+
+    async def answer() -> None:
+        await app(scope, receive, send)
+
+    asyncio.run(answer())
     start, *parts = sent
     found = {name.decode(): value.decode() for name, value in start["headers"]}
     return start["status"], found, b"".join(part.get("body", b"") for part in parts).decode()
