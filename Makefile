@@ -53,7 +53,7 @@ check: setup  ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'not framework'
 
 # The workers of pytest and the programs that tests start are measured too; those that are killed leave no data.
-coverage: setup  ## measure which lines and branches the tests execute; details in build/coverage (needs about three times as long as the tests)
+coverage: setup  ## measure which lines and branches the tests execute; details in build/coverage (far slower than the tests)
 	rm -rf build/coverage && mkdir -p build/coverage
 	$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'not framework' $(COVERED)
 	$(BIN)/coverage combine --quiet
