@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from release.build import ROOT, Distributions, build, uncommitted_changes
+from release.build import ROOT, Distributions, build, head, uncommitted_changes
 from release.check import build_twice, check_contents, check_every_python
 from release.lowest import lowest_requirements
 
@@ -30,7 +30,7 @@ def build_command(out: OutOption = ROOT / "dist") -> None:
     """
     _name_uncommitted()
     with TemporaryDirectory() as work:
-        _print(build(out, Path(work)))
+        _print(build(out, Path(work), head()))
 
 
 @app.command()

@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from release.build import Distributions, build, git, is_checkout
+from release.build import Distributions, build, git, head, is_checkout
 from release.contents import faults_of_sources, faults_of_wheel, machine_paths, read_sources, read_wheel
 
 #: What may differ between two machines that build the same commit.
@@ -25,13 +25,14 @@ _HIDDEN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TURNOUT_KERNEL", "TURNOUT
 
 def build_twice(out: Path, work: Path) -> Distributions:
     """Builds in two folders under different conditions, and refuses builds that differ."""
+    commit = head()
     builds = []
     for number, (conditions, umask) in enumerate(zip(_CONDITIONS, _UMASKS, strict=True)):
         folder = work / ("first" if number == 0 else "second/with/a/longer/path")
         before, old_umask = dict(os.environ), os.umask(umask)
         os.environ.update(conditions)
         try:
-            builds.append(build(folder / "dist", folder / "work"))
+            builds.append(build(folder / "dist", folder / "work", commit))
         finally:
             os.umask(old_umask)
             os.environ.clear()
