@@ -14,7 +14,7 @@ import typer
 
 from release.build import ROOT, Distributions, build, head, uncommitted_changes
 from release.check import build_twice, check_contents, check_every_python
-from release.lowest import lowest_requirements
+from release.lowest import NEEDED_BY_THE_LOWEST, lowest_requirements
 
 #: Platforms for which cibuildwheel builds wheels.
 PLATFORMS = ("linux", "macos", "windows")
@@ -66,7 +66,7 @@ def lowest() -> None:
     Example: python -m release lowest
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    print(*lowest_requirements(project), sep="\n")
+    print(*lowest_requirements(project), *NEEDED_BY_THE_LOWEST, sep="\n")
 
 
 def _name_uncommitted() -> None:
