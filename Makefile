@@ -40,11 +40,12 @@ MAKEFLAGS += --jobs=2
 endif
 test: lint check  ## all checks: style, types, import contracts, tests (12 min on two cores)
 
-lint: setup  ## check style, types and import contracts
+lint: setup  ## check style, types, import contracts and workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/zizmor --offline --quiet --persona=pedantic .github
 
 # One more than the number of cores, because some tests mostly wait. Neighbouring tests share fixtures: each worker
 # begins with its own part of the suite, and takes over half of what another one has left when it is done.
