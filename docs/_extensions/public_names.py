@@ -123,7 +123,7 @@ def _page(module: str, purpose: str, every: dict[str, list[PublicName]]) -> str:
     for heading in HEADINGS:
         members = [name for name in own if name.kind == heading]
         if members:
-            parts += [_heading(heading, "-"), *map(_directive, members)]
+            parts += [_heading(heading, "-"), f".. py:currentmodule:: {module}", *map(_directive, members)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -158,8 +158,8 @@ def _directive(name: PublicName) -> str:
         case "Functions":
             return f".. autofunction:: {full}"
     if inspect.ismodule(name.value):
-        return f".. py:data:: {full}\n\n   The module ``{name.value.__name__}``. {name.summary}"
+        return f".. py:data:: {name.name}\n\n   The module ``{name.value.__name__}``. {name.summary}"
     value = repr(name.value)
     shown = f"\n   :value: {value}" if isinstance(name.value, str | int | float | tuple) and len(value) <= 100 else ""
     text = to_rst(name.comment).replace("\n", "\n   ")
-    return f".. py:data:: {full}{shown}\n\n   {text}"
+    return f".. py:data:: {name.name}{shown}\n\n   {text}"
