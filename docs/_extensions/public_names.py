@@ -16,6 +16,7 @@ from sphinx.pycode import ModuleAnalyzer
 
 from docs._extensions.docstrings import to_rst
 from docs._extensions.places import DOCS, ROOT
+from turnout.policies import SelectionPolicy
 
 ROW = re.compile(r"^\| `(turnout[a-z_.]*)` \| (.*) \| (.*) \|$", flags=re.MULTILINE)
 #: The package that exports many names of the others; each name is described in the other package.
@@ -148,11 +149,18 @@ def _table(names: list[PublicName], summary: set[str], every: dict[str, list[Pub
     return table + ("\n\n● is exported by ``turnout`` too." if summary & {name.name for name in names} else "")
 
 
+def _exclusions(cls: type) -> str:
+    """Returns an option that leaves out what `SelectionPolicy` describes for every policy."""
+    if not issubclass(cls, SelectionPolicy) or cls is SelectionPolicy:
+        return ""
+    return f"\n   :exclude-members: {', '.join(each for each in dir(SelectionPolicy) if each[0] != '_')}"
+
+
 def _directive(name: PublicName) -> str:
     full = f"{name.module}.{name.name}"
     match name.kind:
         case "Classes":
-            return f".. autoclass:: {full}\n   :members:\n   :member-order: bysource"
+            return f".. autoclass:: {full}\n   :members:{_exclusions(name.value)}"
         case "Errors":
             return f".. autoexception:: {full}\n   :show-inheritance:"
         case "Functions":
