@@ -19,7 +19,7 @@ SMALL = ("--by", "30", "--world", "clients=12", "--set", "cohort_size=3")
 @pytest.fixture
 def small_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets searches try fewer values with fewer seeds; what the command does with their results stays the same."""
-    effort = {"points": 6, "coarse": 4, "fine": 6, "fresh": 4}
+    effort: dict[str, Any] = {"points": 6, "coarse": 4, "fine": 6, "fresh": 4}
     for find in (find_speed_weight, find_tolerance, find_guaranteed_rate):
         monkeypatch.setattr(tune, find.__name__, partial(find, **effort))
 
