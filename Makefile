@@ -178,7 +178,7 @@ mutants: setup  ## make small faults in a copy of the package and print those th
 # -W: a warning of Sphinx, such as a link to a heading that does not exist, is an error.
 SPHINX = $(BIN)/python -m sphinx -W --keep-going --jobs auto --doctree-dir build/site-doctrees
 docs: setup  ## build the documentation site in build/site, and check its internal links (2 min)
-	rm -rf build/site
+	rm -rf build/site build/site-doctrees
 	$(SPHINX) --builder html --quiet docs build/site
 	$(BIN)/python -m docs._tools.links build/site
 

@@ -40,11 +40,11 @@ def _relinked(target: str, source: Path, page: Path) -> str:
     path = Path(os.path.normpath(source.parent / name))
     if path.is_dir() and (path / "README.md").is_file():
         path /= "README.md"
-    copy = ROOT_PAGES.get(os.path.relpath(path, ROOT))
-    if copy is not None:
-        path = DOCS / copy
-    elif not path.is_relative_to(ROOT) or not path.exists():
+    if not path.is_relative_to(ROOT) or not path.exists():
         return target  # Sphinx refuses it
+    name = path.relative_to(ROOT).as_posix()
+    if name in ROOT_PAGES:
+        path = DOCS / ROOT_PAGES[name]
     elif path.is_dir() or not path.is_relative_to(DOCS):
-        return f"tree:{path.relative_to(ROOT).as_posix()}"
+        return f"tree:{name}"
     return f"{Path(os.path.relpath(path, page.parent)).as_posix()}{sign}{heading}"

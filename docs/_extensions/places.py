@@ -20,7 +20,7 @@ GENERATED = ("project", "reference")
 
 
 def source_of(docname: str) -> Path:
-    """Returns the file that a page was written in: for a copy, the original."""
+    """Returns the file that a page was written in: for a copy, the original outside docs/."""
     for name, copy in ROOT_PAGES.items():
         if copy == f"{docname}.md":
             return ROOT / name
