@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from turnout.cli.app import app
+from turnout.cli.app import MODULES, app
 
 EXAMPLE = re.compile(r"^Example: *(.+)$", flags=re.MULTILINE)
 
@@ -50,7 +50,7 @@ def describe(words: tuple[str, ...], command: Any) -> str:
     parts = [
         f"```{{program}} {' '.join(words)}\n```",
         f"```text\n{usage}{' COMMAND …' if is_group else ''}\n```",
-        EXAMPLE.sub("", help_text).strip(),
+        _marked(EXAMPLE.sub("", help_text).strip()),
         *(_entry(metavar(argument), argument) for argument in arguments),
         *(_entry(_names(option), option) for option in options),
         *(["Example:\n"] if examples else []),
@@ -89,7 +89,7 @@ def _entry(heading: str, parameter: Any) -> str:
     if parameter.required:
         remarks.append("Required.")
     text = " ".join([parameter.help or "", *remarks]).strip()
-    return f"```{{option}} {heading}\n{_literal_options(text)}\n```"
+    return f"```{{option}} {heading}\n{_marked(text)}\n```"
 
 
 def _range(kind: Any) -> list[str]:
@@ -110,6 +110,8 @@ def _default(parameter: Any) -> list[str]:
     return [f"Default: {', '.join(shown)}."]
 
 
-def _literal_options(text: str) -> str:
-    """Returns the text with the names of options in backticks, as Markdown would change their dashes."""
-    return re.sub(r"(?<![\w`-])(--[a-z][a-z-]*)(?!`)", r"`\1`", text)
+def _marked(text: str) -> str:
+    """Returns the text with options and commands as code, and with links to the pages in docs/."""
+    names = "|".join(MODULES)
+    text = re.sub(rf"(?<![\w`-])(--[a-z][a-z-]*|turnout (?:{names}))\b(?![`-])", r"`\1`", text)
+    return re.sub(r"(?<![\w/`])docs/([\w-]+\.md)", r"[docs/\1](../../\1)", text)

@@ -53,8 +53,9 @@ def to_rst(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escapes what has a meaning in reStructuredText only: `|x|` and `x_`."""
-    return re.sub(r"\||(?<=\w)_(?!\w)", lambda found: f"\\{found[0]}", text)
+    """Escapes what has a meaning in reStructuredText only, `|x|` and `x_`, and links the pages in docs/."""
+    escaped = re.sub(r"\||(?<=\w)_(?!\w)", lambda found: f"\\{found[0]}", text)
+    return re.sub(r"\bdocs/([\w-]+)\.md\b", r":doc:`/\1`", escaped)
 
 
 def _code(code: str) -> str:
@@ -116,16 +117,9 @@ def rule_of(policy: type[SelectionPolicy]) -> str:
     return documentation.partition("\n\n")[2]
 
 
-def skip(app: Sphinx, what: str, name: str, obj: Any, is_skipped: bool, options: Any) -> bool | None:  # noqa: ARG001
-    """Leaves out fields, which the docstrings of their classes describe, and what `SelectionPolicy` describes."""
-    if isinstance(obj, FIELD):
-        return True
-    owner = getattr(inspect.unwrap(obj), "__qualname__", "") if inspect.isroutine(obj) else ""
-    if isinstance(obj, property) and obj.fget is not None:
-        owner = obj.fget.__qualname__
-    module = getattr(obj.fget if isinstance(obj, property) else obj, "__module__", "") or ""
-    is_of_policy = module.startswith("turnout.policies.") and owner.partition(".")[0] != SelectionPolicy.__name__
-    return True if is_of_policy and "." in owner and hasattr(SelectionPolicy, name) else None
+def skip(app: Sphinx, what: str, name: str, obj: Any, *details: Any) -> bool | None:  # noqa: ARG001
+    """Leaves out the fields of a NamedTuple, which the docstring of the class describes."""
+    return True if isinstance(obj, FIELD) else None
 
 
 def sign(app: Sphinx, what: str, name: str, obj: Any, *details: Any) -> tuple[str, None] | None:  # noqa: ARG001

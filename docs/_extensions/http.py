@@ -52,16 +52,17 @@ def _section(method: str, path: str, call: Schema, schemas: Schema) -> str:
         parts += ["**Body**", *_described(body, schemas)]
     answer = call["responses"]["200"]
     content = answer.get("content", {}).get(JSON)
-    parts += ["**Answer**", *(_described(content, schemas) if content else [answer["description"]])]
+    described = _described(content, schemas, is_answer=True) if content else [answer["description"]]
+    parts += ["**Answer**", *described]
     return "\n\n".join(parts) + "\n"
 
 
-def _described(content: Schema, schemas: Schema) -> list[str]:
-    """Returns a table of the fields of a body or an answer, and an example."""
+def _described(content: Schema, schemas: Schema, *, is_answer: bool = False) -> list[str]:
+    """Returns a table of the fields of a body or an answer, which always has all of them, and examples."""
     schema = _resolved(content["schema"], schemas)
     required = schema.get("required", ())
     rows = [
-        (f"`{name}`", field, field.get("description", ""), name in required)
+        (f"`{name}`", field, field.get("description", ""), name in required and not is_answer)
         for name, field in schema.get("properties", {}).items()
     ]
     examples = content.get("examples", {}).values()

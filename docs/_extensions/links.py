@@ -1,6 +1,6 @@
 """Changes the relative links of a page, which are written for GitHub, so that they lead somewhere in the site too.
 
-Pages are linked as pages, also those of the root folder. All other files outside docs/, and all folders, are linked
+Pages are linked as pages, also those outside docs/. All other files outside docs/, and all folders, are linked
 with the scheme `tree:` and their path in the repository; the extension `tree` shows them in pages of their own.
 """
 
@@ -40,10 +40,11 @@ def _relinked(target: str, source: Path, page: Path) -> str:
     path = Path(os.path.normpath(source.parent / name))
     if path.is_dir() and (path / "README.md").is_file():
         path /= "README.md"
-    if path.parent == ROOT and path.name in ROOT_PAGES:
-        path = DOCS / ROOT_PAGES[path.name]
-    elif not path.is_relative_to(ROOT) or not path.exists():
+    if not path.is_relative_to(ROOT) or not path.exists():
         return target  # Sphinx refuses it
+    name = path.relative_to(ROOT).as_posix()
+    if name in ROOT_PAGES:
+        path = DOCS / ROOT_PAGES[name]
     elif path.is_dir() or not path.is_relative_to(DOCS):
-        return f"tree:{path.relative_to(ROOT).as_posix()}"
+        return f"tree:{name}"
     return f"{Path(os.path.relpath(path, page.parent)).as_posix()}{sign}{heading}"

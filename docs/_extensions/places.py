@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-#: The pages of the root folder, and where their copies are while the site is built. Git ignores the copies.
+#: The pages outside docs/, and where their copies are while the site is built. Git ignores the copies.
 ROOT_PAGES = {
     "README.md": "project/readme.md",
     "CONTRIBUTING.md": "project/contributing.md",
@@ -20,7 +20,7 @@ GENERATED = ("project", "reference")
 
 
 def source_of(docname: str) -> Path:
-    """Returns the file that a page was written in: for a copy, the original in the root folder."""
+    """Returns the file that a page was written in: for a copy, the original outside docs/."""
     for name, copy in ROOT_PAGES.items():
         if copy == f"{docname}.md":
             return ROOT / name

@@ -16,6 +16,7 @@ from sphinx.pycode import ModuleAnalyzer
 
 from docs._extensions.docstrings import to_rst
 from docs._extensions.places import DOCS, ROOT
+from turnout.policies import SelectionPolicy
 
 ROW = re.compile(r"^\| `(turnout[a-z_.]*)` \| (.*) \| (.*) \|$", flags=re.MULTILINE)
 #: The package that exports many names of the others; each name is described in the other package.
@@ -123,7 +124,7 @@ def _page(module: str, purpose: str, every: dict[str, list[PublicName]]) -> str:
     for heading in HEADINGS:
         members = [name for name in own if name.kind == heading]
         if members:
-            parts += [_heading(heading, "-"), *map(_directive, members)]
+            parts += [_heading(heading, "-"), f".. py:currentmodule:: {module}", *map(_directive, members)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -148,18 +149,25 @@ def _table(names: list[PublicName], summary: set[str], every: dict[str, list[Pub
     return table + ("\n\n● is exported by ``turnout`` too." if summary & {name.name for name in names} else "")
 
 
+def _exclusions(cls: type) -> str:
+    """Returns an option that leaves out what `SelectionPolicy` describes for every policy."""
+    if not issubclass(cls, SelectionPolicy) or cls is SelectionPolicy:
+        return ""
+    return f"\n   :exclude-members: {', '.join(each for each in dir(SelectionPolicy) if each[0] != '_')}"
+
+
 def _directive(name: PublicName) -> str:
     full = f"{name.module}.{name.name}"
     match name.kind:
         case "Classes":
-            return f".. autoclass:: {full}\n   :members:\n   :member-order: bysource"
+            return f".. autoclass:: {full}\n   :members:{_exclusions(name.value)}"
         case "Errors":
             return f".. autoexception:: {full}\n   :show-inheritance:"
         case "Functions":
             return f".. autofunction:: {full}"
     if inspect.ismodule(name.value):
-        return f".. py:data:: {full}\n\n   The module ``{name.value.__name__}``. {name.summary}"
+        return f".. py:data:: {name.name}\n\n   The module ``{name.value.__name__}``. {name.summary}"
     value = repr(name.value)
     shown = f"\n   :value: {value}" if isinstance(name.value, str | int | float | tuple) and len(value) <= 100 else ""
     text = to_rst(name.comment).replace("\n", "\n   ")
-    return f".. py:data:: {full}{shown}\n\n   {text}"
+    return f".. py:data:: {name.name}{shown}\n\n   {text}"

@@ -13,13 +13,16 @@ from pathlib import Path
 
 from pygments.lexers import JsonLexer, TextLexer
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.logging import getLogger
 
 from docs._extensions.commands import command_pages
 from docs._extensions.http import http_page, openapi
 from docs._extensions.links import relink
 from docs._extensions.places import DOCS, GENERATED, ROOT, ROOT_PAGES, source_of
-from docs._extensions.public_names import api_pages, public_names, purposes
+from docs._extensions.public_names import api_pages, described_in, public_names, purposes
 
+log = getLogger(__name__)
 INDEX = "index"
 #: Generated pages that no page in docs/ can link to, below the heading in the index to which they belong.
 FURTHER: Mapping[str, Sequence[str]] = {"Reference": ("reference/http",)}
@@ -49,9 +52,8 @@ def toctree(entries: Iterable[str], caption: str = "") -> str:
 
 def docname_of(link: str) -> str:
     """Returns the name that Sphinx gives to the page behind a link of the index."""
-    path = Path(os.path.normpath(DOCS / link))
-    name = ROOT_PAGES[path.name] if path.parent == ROOT else path.relative_to(DOCS).as_posix()
-    return name.removesuffix(".md")
+    name = Path(os.path.relpath(DOCS / link, ROOT)).as_posix()
+    return ROOT_PAGES.get(name, name.removeprefix(f"{DOCS.name}/")).removesuffix(".md")
 
 
 def contents(docname: str, text: str) -> str:
@@ -106,10 +108,21 @@ def prepare(app: Sphinx, docname: str, content: list[str]) -> None:
         content[0] = relink(text, source_of(docname), page) + contents(docname, text)
 
 
+def check(app: Sphinx, env: BuildEnvironment) -> None:  # noqa: ARG001
+    """Warns about public names that no page of the reference describes."""
+    every = public_names(purposes())
+    described = env.domains.python_domain.objects
+    for name in (name for names in every.values() for name in names):
+        target = f"{described_in(name, every)}.{name.name}"
+        if target not in described:
+            log.warning("the reference does not describe %s", target)
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Registers the extension."""
     app.add_lexer("csv", TextLexer)
     app.add_lexer("jsonl", JsonLexer)
     app.connect("builder-inited", generate)
     app.connect("source-read", prepare)
+    app.connect("env-check-consistency", check)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -93,7 +93,7 @@ def test_every_public_name_is_described_once(every: dict[str, list[PublicName]])
     for module, names in every.items():
         for name in names:
             place = described_in(name, every)
-            directive = rf"^\.\. (?:auto\w+|py:data):: {place}\.{name.name}$"
+            directive = rf"^\.\. (?:auto\w+:: {place}\.|py:data:: ){name.name}$"
             assert len(re.findall(directive, pages[place], flags=re.MULTILINE)) == 1, f"{module}.{name.name}"
             assert f":py:obj:`{name.name} <{place}.{name.name}>`" in pages[module]
 

@@ -1,0 +1,57 @@
+"""docs/metrics.md has every metric of the service and of the dashboard, with its type."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dashboard.readings import FOREVER
+from documents import ROOT
+from service.served import ROUNDS, SLOTS, served
+from turnout.dashboard.views.system import metrics
+from turnout.dashboard.watch import Watch
+from turnout.scheduler import Scheduler
+
+ROW = re.compile(
+    r"^\| `(turnout_\w+)` \| (gauge|counter|histogram) \| (both|dashboard|service) \| .+ \|$", re.MULTILINE
+)
+
+
+def listed(*pages: str) -> dict[str, str]:
+    """Returns the types of the metrics that docs/metrics.md lists for these pages."""
+    found = ROW.findall((ROOT / "docs/metrics.md").read_text())
+    assert len({name for name, *_ in found}) == len(found)
+    return {name: kind for name, kind, page in found if page in pages}
+
+
+def types(text: str) -> dict[str, str]:
+    """Returns the types of the metrics of a page."""
+    return dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, flags=re.MULTILINE))
+
+
+def test_the_metrics_of_the_service_are_listed(tmp_path: Path) -> None:
+    with served(tmp_path, {"fleet": ROUNDS, "other": SLOTS}) as service:
+        service.ok("/rounds", {"clients": ["phone-1", "phone-2"]})
+        service.ok("/reports/batch", {"reports": [{"client": "phone-1", "seconds": 5.0}]})
+        own = types(service.send("GET", "/metrics").body.decode())
+        other = types(service.send("GET", "/metrics", fleet="other").body.decode())
+    assert own | other == listed("both", "service")
+
+
+def test_the_metrics_of_the_dashboard_are_listed(tmp_path: Path) -> None:
+    with Scheduler.open(tmp_path / "rounds.turnout", settings={"cohort_size": 2}, deadline=60.0) as rounds:
+        rounds.report_many(dict.fromkeys(rounds.choose(["a", "b", "c"]), 5.0))
+        rounds.close_round()
+    with Scheduler.open(tmp_path / "slots.turnout", deadline=60.0, **SLOTS) as slots:
+        slots.fill(["a", "b", "c"])
+        slots.report(1, 5.0)
+        slots.fill(["a", "b", "c"])
+    found: dict[str, str] = {}
+    for path in (rounds.path, slots.path):
+        watch = Watch(path)
+        with watch.locked_source() as source:
+            assert source is not None
+            source.catch_up(FOREVER)
+            found |= types(metrics(watch, source))
+        watch.stop()
+    assert found == listed("both", "dashboard")
