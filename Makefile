@@ -5,13 +5,13 @@ FRAMEWORKS := .venv-frameworks
 LIGHT := .venv/.light
 STAMP := .venv/.installed
 BUILT_FROM := pyproject.toml setup.py constraints.txt \
-	$(wildcard src/turnout/kernel/_fast.pyx src/turnout/kernel/*.hpp)
+	$(wildcard src/turnout/kernel/_fast.pyx src/turnout/kernel/*.hpp release/kernel.py release/commands.py)
 
 # The tests start many processes, which start much faster if modules are compiled only once.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check test-frameworks torture oldest bench results figures pictures mutants clean flower-simulation flower-async flower-deployment flower-existing-app nvflare-oldest nvflare-simulation nvflare-poc other-frameworks service-demo
+.PHONY: $(shell grep -oE '^[a-z][a-z-]*:' $(firstword $(MAKEFILE_LIST)) | tr -d :)
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -34,18 +34,39 @@ $(STAMP): $(LIGHT)
 demo: $(LIGHT)  ## run the paper's comparison, print a table, write report.html
 	$(BIN)/turnout demo
 
+# `make test` does two things at a time: the tests begin while mypy runs.
+ifeq ($(MAKECMDGOALS),test)
+MAKEFLAGS += --jobs=2
+endif
 test: lint check  ## all checks: style, types, import contracts, tests (12 min on two cores)
 
-lint: setup  ## check style, types and import contracts
+lint: setup  ## check style, types, import contracts and workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/zizmor --offline --quiet --persona=pedantic .github
 
-# One more than the number of cores, because some tests mostly wait.
+# One more than the number of cores, because some tests mostly wait. Neighbouring tests share fixtures: each worker
+# begins with its own part of the suite, and takes over half of what another one has left when it is done.
 WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 check: setup  ## run the tests
-	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark -m 'not framework'
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'not framework'
+
+# Without the tests that kill processes, read /proc, or run a browser or a framework.
+PORTABLE := tests/kernel tests/policies tests/simulator tests/analysis tests/tracking tests/store/encoding tests/releases tests/test_client.py tests/store/test_stored_format.py
+portable: setup  ## run the tests that do not need Linux, and use every part once
+	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark $(PORTABLE)
+	rm -rf build/tour && mkdir -p build/tour
+	$(BIN)/python tests/platforms/tour.py build/tour
+
+# The workers of pytest and the programs that tests start are measured too; those that are killed leave no data.
+coverage: setup  ## measure which lines and branches the tests execute; details in build/coverage (far slower than the tests)
+	rm -rf build/coverage && mkdir -p build/coverage
+	$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'not framework' $(COVERED)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage html --quiet
+	$(BIN)/coverage json --quiet -o - | $(BIN)/python tests/coverage_summary.py
 
 # pfl and OpenFL do not install with newer versions of Python; their tests are skipped then.
 OTHERS = $(shell $(PYTHON) -c 'import sys; print("" if sys.version_info >= (3, 13) else "$(FRAMEWORKS)/.installed")')
@@ -53,7 +74,7 @@ test-frameworks: setup oldest nvflare-oldest $(OTHERS)  ## run complete applicat
 	$(BIN)/python -m pytest -q -p no:benchmark -m framework tests
 
 torture: setup  ## kill the scheduler and the service many more times than the tests do, and try other examples of every property (20 min)
-	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark tests/scheduler/test_found_faults.py tests/scheduler/test_interruptions.py tests/scheduler/test_faults.py tests/scheduler/test_every_policy.py tests/scheduler/slots/test_kills.py tests/store/test_kills.py tests/service/test_kills.py
+	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark tests/scheduler/test_found_faults.py tests/scheduler/test_interruptions.py tests/scheduler/test_faults.py tests/scheduler/test_every_policy.py tests/scheduler/slots/test_kills.py tests/store/test_kills.py tests/service/test_kills.py tests/dashboard/test_pages.py tests/analysis/test_tuning.py tests/policies/test_cohorts.py
 	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark -m hypothesis --hypothesis-profile=search
 
 # turnout, with its compiled kernel, is imported from src; the environment has only the oldest Flower and pytest.
@@ -63,8 +84,31 @@ $(OLDEST)/.installed: tests/adapters/flower/oldest.txt
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-oldest: setup $(OLDEST)/.installed  ## test the Flower adapter with the oldest supported Flower
+oldest: oldest-flower lowest  ## test with the oldest supported versions of Flower and of all other dependencies
+
+oldest-flower: setup $(OLDEST)/.installed
 	PYTHONPATH=src $(OLDEST)/bin/python -m pytest -q tests/adapters/flower -p no:cacheprovider
+
+# The lowest versions that pyproject.toml allows, of what has no environment of its own. Some have no wheels for Python 3.12.
+LOWEST := .venv-lowest
+LOWEST_PYTHON ?= $(shell for python in $(PYTHON) python3.11; do $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$python && break; done)
+$(LOWEST)/.installed: pyproject.toml release/lowest.py constraints.txt $(STAMP)
+	$(LOWEST_PYTHON) -m venv $(LOWEST)
+	$(BIN)/python -m release lowest > $(LOWEST)/requirements.txt
+	grep -E '^(pytest|pytest-xdist|hypothesis)==' constraints.txt > $(LOWEST)/tools.txt
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $(LOWEST)/requirements.txt -r $(LOWEST)/tools.txt
+	@touch $@
+
+# What uses each of the dependencies: NumPy, pandas, pyarrow, trackers, typer, matplotlib, Plotly, FastAPI, Ray, Dask, joblib.
+LOWEST_TESTS := tests/kernel/test_exchange_time.py tests/kernel/test_backend.py tests/store/test_tables.py tests/tracking tests/cli/test_commands.py \
+	tests/experiments/framework/test_drawing.py tests/experiments/framework/test_labels.py tests/dashboard/test_routes.py tests/service/test_routes.py tests/clusters
+ifeq ($(LOWEST_PYTHON),)
+lowest:
+	@echo "The lowest versions are tested with Python 3.11 only, which was not found: make lowest LOWEST_PYTHON=…"
+else
+lowest: setup $(LOWEST)/.installed
+	PYTHONPATH=src $(LOWEST)/bin/python -m pytest -q -n $(WORKERS) -p no:cacheprovider -o filterwarnings=default -m 'not framework' $(LOWEST_TESTS)
+endif
 
 NVFLARE_OLDEST := .venv-nvflare-2.7
 $(NVFLARE_OLDEST)/.installed: tests/adapters/nvflare/oldest.txt
@@ -125,13 +169,40 @@ results: setup  ## reproduce the numerical study and the digits (9 min of CPU ti
 figures: setup  ## draw the figures in docs/results again from their stored tables (1 min)
 	PYTHONPATH=tests $(BIN)/python tests/experiments/stored.py
 
+release-files: setup  ## write the files of this version to tests/releases, once for each release
+	$(BIN)/python tests/releases/write.py
+
 mutants: setup  ## make small faults in a copy of the package and print those that no test notices (an hour; can be interrupted)
 	$(BIN)/python -m mutants $(MUTANTS)
+
+# -W: a warning of Sphinx, such as a link to a heading that does not exist, is an error.
+SPHINX = $(BIN)/python -m sphinx -W --keep-going --jobs auto --doctree-dir build/site-doctrees
+docs: setup  ## build the documentation site in build/site, and check its internal links (2 min)
+	rm -rf build/site build/site-doctrees
+	$(SPHINX) --builder html --quiet docs build/site
+	$(BIN)/python -m docs._tools.links build/site
+
+docs-links: setup  ## check the links to other sites in the documentation (needs a network connection)
+	$(SPHINX) --builder linkcheck docs build/site-links
 
 pictures: setup  ## take the screenshots of the dashboard in docs/, and of every page, both themes and a phone in build/pictures (needs chromium; 2 min)
 	PYTHONPATH=. $(BIN)/python tests/dashboard/pictures.py docs/pictures --every build/pictures
 
+RELEASE := .venv-release
+$(RELEASE)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group release
+	@touch $@
+
+dist: $(RELEASE)/.installed  ## build the source distribution and the wheels of this commit in dist/
+	$(RELEASE)/bin/python -m release build
+
+PYTHONS ?= python3.11 python3.12 python3.13
+dist-check: $(RELEASE)/.installed  ## build them twice, compare, check, install them with each of PYTHONS and use them (10 min)
+	$(RELEASE)/bin/python -m release check $(PYTHONS:%=--python %)
+
 clean:  ## remove all build results
-	rm -rf .venv .venv-flower-* .venv-nvflare-* $(FRAMEWORKS) build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so
+	rm -rf .venv .venv-flower-* .venv-nvflare-* $(LOWEST) $(RELEASE) $(FRAMEWORKS) build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

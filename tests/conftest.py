@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, Phase
 from hypothesis import settings as hypothesis_settings
 
+from forking import ForkServer, fork_server
+
 # A busy machine is no reason for a verdict, and neither is luck: the examples are the same in every run.
 hypothesis_settings.register_profile(
     "turnout", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
@@ -41,3 +43,10 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(dir=shared_memory) as name:
         yield Path(name)
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[ForkServer]:
+    """Returns a server that runs programs in forks."""
+    with fork_server() as server:
+        yield server

@@ -2,7 +2,7 @@
 
 How a block is tested depends on its language and on an HTML comment directly above it:
 
-    python                      is executed as a script of its own, in the folder of its page
+    python                      is executed as a script of its own (forking.py), in the folder of its page
     console                     every command is parsed: the program, its sub-commands, options and arguments exist
     <!-- run -->                the commands of a console block are executed, and their output is compared
     <!-- run, exit code 1 -->   the same, if the commands end with this exit code
@@ -27,12 +27,16 @@ from typing import NamedTuple
 import click
 import typer
 
+from docs._extensions.places import GENERATED
 from turnout.cli.app import app
 
 ROOT = Path(__file__).parent.parent
 PAGES_OUTSIDE = ("README.md", "CONTRIBUTING.md", "examples/README.md")
+#: The pages that people write; `make docs` generates others in docs/, which git ignores.
 PAGES = sorted(
-    str(path.relative_to(ROOT)) for path in (*(ROOT / name for name in PAGES_OUTSIDE), *(ROOT / "docs").rglob("*.md"))
+    str(path.relative_to(ROOT))
+    for path in (*(ROOT / name for name in PAGES_OUTSIDE), *(ROOT / "docs").rglob("*.md"))
+    if path.relative_to(ROOT).parts[:2] not in {("docs", folder) for folder in GENERATED}
 )
 PROGRAMS = ("turnout", "make", "python", "pip", "sqlite3")
 COMMENT = re.compile(r"<!-- (.*) -->")

@@ -12,6 +12,7 @@ import pytest
 
 from turnout.plugins import package_of_module
 from turnout.policies.registry import REGISTRY as POLICIES
+from turnout.simulator.learners import REGISTRY as LEARNERS
 from turnout.simulator.worlds import REGISTRY as WORLDS
 
 #: Leaves a file when it is imported.
@@ -77,6 +78,10 @@ SOURCE = dedent(
         return 5
 
 
+    def make_task(*, size=3):
+        raise RuntimeError(f"a task of size {size} was built")
+
+
     first = First(10)
     '''
 )
@@ -116,7 +121,7 @@ def forget(*modules: str) -> None:
     """Forgets these modules, and everything that was registered or loaded, as if they had never been imported."""
     for module in modules:
         sys.modules.pop(module, None)
-    for registry in (POLICIES, WORLDS):
+    for registry in (POLICIES, WORLDS, LEARNERS):
         registry.clear()
     package_of_module.cache_clear()
 
@@ -128,6 +133,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     entries = {
         "turnout.policies": {"first": "quick_module:First", "around": "quick_module:Around"},
         "turnout.worlds": {"small": "quick_module:small_world"},
+        "turnout.learners": {"tiny": "quick_module:make_task"},
     }
     with forgotten_modules("quick_module"):
         yield write_package(tmp_path, "quick-package", "quick_module", entries)

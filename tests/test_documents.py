@@ -16,20 +16,23 @@ import pytest
 
 from cli.in_process import run
 from documents import PAGES, ROOT, Block, Command, check_command, inline_commands, read_blocks, read_commands
+from forking import ForkServer
 from turnout.simulator.traces.formats.files import read_traces
 
 SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_of_a_page_is_tested(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_of_a_page_is_tested(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: ForkServer
+) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = read_blocks(page)
     fences = len(re.findall(r"^ *```", (ROOT / page).read_text(), flags=re.MULTILINE))
     assert fences == 2 * sum(block.language != "indented" for block in blocks)
     for block in blocks:
         try:
-            check_block(block, tmp_path)
+            check_block(block, tmp_path, forks)
         except (AssertionError, click.ClickException, SyntaxError, tomllib.TOMLDecodeError) as error:
             pytest.fail(f"{page}, line {block.line}: {error}")
 
@@ -58,9 +61,9 @@ def test_every_link_leads_to_a_file_and_a_heading(page: str) -> None:
 
 
 def test_the_index_links_every_page() -> None:
-    index = (ROOT / "docs" / "README.md").read_text()
+    index = (ROOT / "docs" / "index.md").read_text()
     linked = {str((ROOT / "docs" / name).resolve().relative_to(ROOT)) for name in re.findall(r"\]\(([^)#]+)\)", index)}
-    assert set(PAGES) - {"docs/README.md"} <= linked
+    assert set(PAGES) - {"docs/index.md"} <= linked
 
 
 def test_the_readme_table_shows_the_figures_of_the_stored_results() -> None:
@@ -90,7 +93,7 @@ def test_the_readme_table_shows_the_figures_of_the_stored_results() -> None:
         assert promise == {"broken": "broken", "behind": "within the tolerance"}[row["status"]]
 
 
-def check_block(block: Block, folder: Path) -> None:
+def check_block(block: Block, folder: Path, forks: ForkServer) -> None:
     """Executes, reads or parses a block, in the folder of its page."""
     match block.language:
         case _ if block.other_test:
@@ -98,7 +101,8 @@ def check_block(block: Block, folder: Path) -> None:
         case "python" if block.reason:
             compile(block.text, block.page, "exec")
         case "python":
-            run_python(block.text, folder)
+            done = forks.run(block.text, cwd=folder)
+            assert done.returncode == 0, done.stderr
         case "console" if block.exit_code is not None:
             for command in read_commands(block):
                 run_command(command, folder, block.exit_code)
@@ -136,16 +140,10 @@ def run_command(command: Command, folder: Path, exit_code: int) -> None:
         assert doctest.OutputChecker().check_output(expected, output, SAME), f"{command.line} printed:\n{output}"
 
 
-def run_python(code: str, folder: Path) -> None:
-    """Executes a script in a process of its own."""
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=folder)
-    assert process.returncode == 0, process.stderr
-
-
 # The parser itself
 
 
-def test_blocks_without_a_known_language_output_or_reason_are_refused(tmp_path: Path) -> None:
+def test_blocks_without_a_known_language_output_or_reason_are_refused(tmp_path: Path, forks: ForkServer) -> None:
     refused = [
         Block("no-page.md", 1, "", "text\n", ""),
         Block("no-page.md", 1, "ruby", "puts 1\n", ""),
@@ -166,7 +164,7 @@ def test_blocks_without_a_known_language_output_or_reason_are_refused(tmp_path: 
     ]
     for block in refused:
         with pytest.raises((AssertionError, click.ClickException, SyntaxError)):
-            check_block(block, tmp_path)
+            check_block(block, tmp_path, forks)
 
 
 def test_blocks_are_read_with_their_comments() -> None:

@@ -230,7 +230,7 @@ def test_every_stored_claim_of_the_papers_experiments_is_on_the_page(rows: list[
     assert missing_claims(rows, claims, EXPERIMENTS) == []
 
 
-@pytest.mark.parametrize("page", ["docs/README.md", "docs/theory.md", "docs/results/README.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/index.md", "docs/theory.md", "docs/results/README.md", "README.md"])
 def test_the_page_is_linked(page: str) -> None:
     assert "paper.md)" in (ROOT / page).read_text()
 

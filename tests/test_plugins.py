@@ -247,6 +247,42 @@ def test_a_stored_run_says_which_package_is_missing(installed: Path, tmp_path: P
     assert shown["summary"]["mean_cohort"] == 3
 
 
+@pytest.mark.usefixtures("installed")
+def test_learners_are_named_and_recorded_like_policies_and_worlds(tmp_path: Path) -> None:
+    from quick_module import make_task  # type: ignore[import-not-found]
+
+    plan = RunPlan("first", 4, world="training", world_settings={"learner": make_task, "learner_settings": {"size": 2}})
+    assert plan.world_settings["learner"] == "tiny"
+    packages = plan.with_packages().packages
+    assert packages == {"first": "quick-package 1.2", "tiny": "quick-package 1.2"}
+    with pytest.raises(RuntimeError, match="a task of size 2 was built"):
+        plan.build()
+    stored = plan.with_packages().as_dict()
+    forget("quick_module")
+    for information in tmp_path.glob("*.dist-info"):
+        (information / "entry_points.txt").write_text("[turnout.policies]\nfirst = quick_module:First\n")
+    missing = r"unknown learner 'tiny'.*It was made with 'tiny' of quick-package 1\.2: install that package"
+    with pytest.raises(PluginError, match=missing):
+        RunPlan.from_dict(stored).build()
+
+
+def test_a_learner_in_a_plan_is_imported_if_a_user_names_it_and_not_if_a_file_does(importable: Path) -> None:
+    settings = {"learner": "loose_module:make_task"}
+    stored = RunPlan("random", 4, world="training", world_settings=settings, stored=True)
+    with pytest.raises(PluginError, match="the learner 'loose_module:make_task' is not loaded"):
+        stored.build()
+    assert not importable.exists()
+    assert RunPlan("random", 4, world="training", world_settings=settings).with_packages().packages == {
+        "loose_module:make_task": "module loose_module"
+    }
+    with pytest.raises(RuntimeError, match="a task of size 3 was built"):
+        stored.build()
+    with pytest.raises(PluginError, match=r"no attribute 'make_tusk' .did you mean 'make_task'"):
+        RunPlan("random", 4, world="training", world_settings={"learner": "loose_module:make_tusk"})
+    with pytest.raises(SettingError, match=r"has no name that can be stored: .* with register_task"):
+        RunPlan("random", 4, world="training", world_settings={"learner": lambda: None})
+
+
 def test_the_commands_that_read_a_store_import_nothing_unless_it_is_named(importable: Path, tmp_path: Path) -> None:
     path = tmp_path / "runs.turnout"
     with RunStore(path) as store:

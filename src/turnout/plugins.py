@@ -8,6 +8,7 @@ do so (`Registry.load`); a name from a file is found only if it was loaded befor
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -46,6 +47,7 @@ class Kind(Generic[T]):
         check: Returns a loaded object, or raises SettingError (with the name, its first argument) if it is of another
             kind.
         is_class: Whether an object is a class of this kind, which a file may name once its module was imported.
+        register: The function that registers something of this kind, for messages; by default register_NOUN.
     """
 
     noun: str
@@ -53,6 +55,7 @@ class Kind(Generic[T]):
     group: str
     check: Callable[[str, object], T]
     is_class: Callable[[object], bool]
+    register: str = ""
 
 
 class Registry(Generic[T]):
@@ -136,7 +139,7 @@ class Registry(Generic[T]):
         if not is_module_name(name):
             raise SettingError(
                 f"{value!r} has no name that can be stored: define it at the top of a module, or register it under a "
-                f"name with register_{self.kind.noun}"
+                f"name with {self.kind.register or f'register_{self.kind.noun}'}"
             )
         self._loaded[name] = checked
         return name
@@ -151,10 +154,10 @@ class Registry(Generic[T]):
 
     def _find_package(self, name: str) -> str | None:
         value = self._registered.get(name) or self._loaded.get(name)
-        if value is not None:
-            package = package_of_module(str(getattr(value, "__module__", "")))
-        elif is_module_name(name):
+        if is_module_name(name):
             package = package_of_module(name.partition(":")[0])
+        elif value is not None:
+            package = package_of_module(str(getattr(getattr(value, "func", value), "__module__", "")))
         else:
             package = next((_package_of_entry(entry) for entry in self._entries() if entry.name == name), "turnout")
         return None if package.partition(" ")[0] == "turnout" else package
@@ -197,10 +200,12 @@ class Registry(Generic[T]):
         return self.kind.check(name, value)
 
     def _names_in(self, name: str) -> str:
-        """Returns what the module of a name has of this kind, for the error that the name is not in it."""
+        """Returns what the module of a name has of this kind, or else its functions, for the error about the name."""
         module, _, attribute = name.partition(":")
-        content = vars(sys.modules.get(module, object)).items()
-        found = [key for key, value in content if self.kind.is_class(value) and value.__module__ == module]
+        own = vars(sys.modules.get(module, object)).items()
+        content = [(key, value) for key, value in own if getattr(value, "__module__", None) == module]
+        found = [key for key, value in content if self.kind.is_class(value)]
+        found = found or [key for key, value in content if inspect.isfunction(value) and not key.startswith("_")]
         return f"{suggestion(attribute, found)}; it has {', '.join(found) or f'no {self.kind.noun}'}"
 
     def _entries(self) -> list[EntryPoint]:
@@ -212,7 +217,8 @@ class Registry(Generic[T]):
     def _unknown(self, name: object) -> PluginError:
         known = self.names()
         return PluginError(
-            f"unknown {self.kind.noun} {name!r}{suggestion(str(name), known)}; {self.kind.plural} {', '.join(known)}",
+            f"unknown {self.kind.noun} {name!r}{suggestion(str(name), known)}; "
+            f"{self.kind.plural} {', '.join(known) or 'none'}",
             name=str(name),
         )
 

@@ -22,6 +22,7 @@ def test_a_measured_dashboard_has_all_its_figures(folder: Path) -> None:
     assert min(*figures.answers.values(), *figures.cached_answers.values()) > 0
     assert figures.answers[figures.slowest] == max(figures.answers.values())
     assert figures.file_bytes > 100_000
+    assert figures.memory_bytes is not None
     assert figures.memory_bytes > 10_000_000
     assert steps == ["creating the fleet", "reading the fleet", "requesting every route"]
     assert list(folder.iterdir()) == []

@@ -17,6 +17,7 @@ import turnout
 from cli import in_process
 from documents import check_command
 from turnout.cli.app import app
+from turnout.kernel.backend import using_kernel
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -41,7 +42,7 @@ def test_the_version_names_the_kernel() -> None:
 
 
 def test_help_lists_the_commands_and_is_the_default() -> None:
-    shown = run("--help").stdout
+    shown = run_here("--help").stdout
     for command in (
         "demo",
         "simulate",
@@ -56,7 +57,7 @@ def test_help_lists_the_commands_and_is_the_default() -> None:
         "--version",
     ):
         assert command in shown
-    assert "Usage: turnout" in run().stdout
+    assert "Usage: turnout" in run_here().stdout
 
 
 @pytest.mark.parametrize("command", ["demo", "simulate", "compare", "reproduce", "train", "check", "bench"])
@@ -97,6 +98,7 @@ def test_a_command_imports_only_what_it_needs() -> None:
     program = """
 import sys
 from turnout.cli.app import app
+from turnout.kernel.backend import using_kernel
 app(["verify", "--help"], standalone_mode=False)
 print(*sys.modules)
 """
@@ -119,7 +121,7 @@ def test_an_invalid_setting_prints_one_line_and_exits_with_code_two() -> None:
     assert done.stderr.strip() == "error: TURNOUT_KERNEL must be 'numpy' or 'compiled', not 'fortran'"
     assert done.stdout == ""
     assert run_here("demo", "--rounds", "0").returncode == 2
-    assert run("dance").returncode == 2
+    assert run_here("dance").returncode == 2
 
 
 def test_the_demo_shows_the_time_saved_and_the_status_of_the_promise(tmp_path: Path) -> None:
@@ -149,8 +151,9 @@ def test_the_demo_shows_the_time_saved_and_the_status_of_the_promise(tmp_path: P
 
 def test_the_demo_prints_the_same_figures_as_json_on_both_kernels(tmp_path: Path) -> None:
     arguments = ("demo", "--rounds", "40", "--seeds", "2", "--json", "--report", str(tmp_path / "report.html"))
-    rows = json.loads(run(*arguments).stdout)["rows"]
-    assert rows == json.loads(run(*arguments, TURNOUT_KERNEL="numpy").stdout)["rows"]
+    rows = json.loads(run_here(*arguments).stdout)["rows"]
+    with using_kernel("numpy"):
+        assert rows == json.loads(in_process.run(*arguments, TURNOUT_KERNEL="numpy").stdout)["rows"]
     assert [row["policy"] for row in rows][:2] == ["FairPace, tolerance 2", "RBCS-F, weight 1"]
     by_policy = {row["policy"]: row for row in rows}
     assert by_policy["random"]["time_saved"] == 0

@@ -237,6 +237,30 @@ def test_every_run_of_a_comparison_is_tracked(tmp_path: Path) -> None:
     assert [len(tracker.steps) for tracker in Recording.opened] == [15] * 4
 
 
+def test_runs_of_several_processes_and_of_training_are_tracked_while_they_are_played() -> None:
+    """In any number of processes; the trackers themselves are those of this process."""
+    track = ("--track", "tracking.recording:Recording:x")
+    training = ("--world", "name=training", "--world", "items=20", "--world", "hidden=4")
+    for number, world in (("2", ()), ("1", training)):
+        Recording.opened.clear()
+        run("compare", "fair-pace", "random", "--rounds", "4", "--seeds", "2", "--workers", number, *world, *track)
+        assert sorted(tracker.run for tracker in Recording.opened) == [
+            f"{policy}, seed {seed}" for policy in ("fair-pace", "random") for seed in range(2)
+        ]
+        for tracker in Recording.opened:
+            assert [step for step, _ in tracker.steps] == [1, 2, 3, 4]
+            assert tracker.closed == 1
+            assert ("metrics/accuracy" in tracker.steps[-1][1]) == bool(world)
+            assert len(tracker.values("promise/turns_behind")) == (4 if tracker.run.startswith("fair") else 0)
+
+
+def test_a_device_is_for_worlds_that_train() -> None:
+    assert "these runs train no model: the device must be cpu, not cuda" in error_of("compare", "--device", "cuda")
+    world = ("--world", "name=training", "--world", "dataset=digits")
+    error = error_of("compare", "random", "--rounds", "2", "--seeds", "2", *world, "--device", "cuda:7")
+    assert "cuda:7" in error or "torch" in error
+
+
 def test_a_stored_run_is_tracked_as_it_was_while_it_was_played(tmp_path: Path) -> None:
     store = tmp_path / "runs.turnout"
     track = ("--track", "tracking.recording:Recording:x")

@@ -278,7 +278,7 @@ def test_a_policy_without_a_guarantee_has_no_certificate(tmp_path: Path) -> None
         scheduler.close_round()
     assert "guarantees nothing" in error_of("certificate", path)
     assert json_of("history", path, "a")["owed"] is None
-    assert "selected 1 times, of which 1 count as turns, reliability 0.67\n" in output_of("history", path, "a")
+    assert "selected 1 time, of which 1 counts as a turn, reliability 0.67\n" in output_of("history", path, "a")
 
 
 # history

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from cli import in_process
+from tracking.recording import Recording
 from turnout.experiments.leaderboard.suites import SUITES
 from turnout.store import RunStore
 
@@ -50,6 +51,19 @@ def test_the_leaderboard_is_printed_written_and_stored(tmp_path: Path) -> None:
     assert {row["contender"] for row in result["policies"]} == {one.label for one in SUITES["numerical"].contenders}
     with RunStore(store, read_only=True) as opened:
         assert [(one.id, one.started) for one in opened.runs()] == started
+
+
+def test_the_runs_of_a_suite_are_tracked_under_the_names_of_its_contenders(tmp_path: Path) -> None:
+    store, track = tmp_path / "runs.turnout", ("--track", "tracking.recording:Recording:x")
+    names = sorted(f"{one.label}, seed {seed}" for one in SUITES["numerical"].contenders for seed in range(2))
+    for _ in range(2):  # while they are played, and from the store
+        Recording.opened.clear()
+        done = run("--suite", "numerical", *SMALL, "--store", str(store), *track)
+        assert done.returncode == 0, done.stderr
+        assert sorted(tracker.run for tracker in Recording.opened) == names
+        for tracker in Recording.opened:
+            assert [step for step, _ in tracker.steps] == list(range(1, 7))
+            assert tracker.closed == 1
 
 
 def test_recorded_clients_are_simulated(tmp_path: Path) -> None:

@@ -1,16 +1,27 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli.in_process import run
+from turnout.analysis.tuning import find_guaranteed_rate, find_speed_weight, find_tolerance
+from turnout.cli.studies import tune
 from turnout.simulator import RunPlan, play_into
 from turnout.store import RunStore
 
 SMALL = ("--by", "30", "--world", "clients=12", "--set", "cohort_size=3")
+
+
+@pytest.fixture
+def small_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets searches try fewer values with fewer seeds; what the command does with their results stays the same."""
+    effort: dict[str, Any] = {"points": 6, "coarse": 4, "fine": 6, "fresh": 4}
+    for find in (find_speed_weight, find_tolerance, find_guaranteed_rate):
+        monkeypatch.setattr(tune, find.__name__, partial(find, **effort))
 
 
 def json_of(*arguments: str) -> Any:
@@ -36,6 +47,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("small_search")
 def test_a_goal_gives_a_command_that_uses_the_result(tmp_path: Path) -> None:
     figure = tmp_path / "trade-off.svg"
     done = run("tune", "--within", "2", *SMALL, "--figure", str(figure))
@@ -73,6 +85,7 @@ def test_the_answer_as_json_is_complete() -> None:
     assert figures | {"likely_to_meet"} <= set(found["curve"][0])
 
 
+@pytest.mark.usefixtures("small_search")
 def test_a_goal_that_cannot_be_met_exits_with_code_one_and_a_remedy() -> None:
     done = run("tune", "--p95-round", "0.1", *SMALL)
     assert done.returncode == 1
@@ -81,6 +94,7 @@ def test_a_goal_that_cannot_be_met_exits_with_code_one_and_a_remedy() -> None:
     assert json.loads(run("tune", "--p95-round", "0.1", *SMALL, "--json").stdout)["possible"] is False
 
 
+@pytest.mark.usefixtures("small_search")
 def test_a_tolerance_of_fair_pace_is_found(tmp_path: Path) -> None:
     figure = tmp_path / "trade-off.svg"
     done = run("tune", "--policy", "fair-pace", "--mean-round", "11", *SMALL, "--figure", str(figure))
@@ -99,6 +113,7 @@ def test_a_tolerance_of_fair_pace_is_found(tmp_path: Path) -> None:
     assert run(*line.split()[1:]).returncode == 0
 
 
+@pytest.mark.usefixtures("small_search")
 def test_a_guaranteed_rate_of_fair_pace_is_found(tmp_path: Path) -> None:
     figure = tmp_path / "trade-off.svg"
     found = json_of("tune", "--find", "guaranteed_rate", "--mean-round", "9", *SMALL, "--figure", str(figure))
@@ -109,6 +124,7 @@ def test_a_guaranteed_rate_of_fair_pace_is_found(tmp_path: Path) -> None:
     assert "guaranteed rates at the points" in figure.read_text()
 
 
+@pytest.mark.usefixtures("small_search")
 def test_a_tolerance_that_cannot_be_found_gives_a_remedy() -> None:
     done = run("tune", "--policy", "fair-pace", "--mean-round", "0.1", *SMALL)
     assert done.returncode == 1
@@ -117,6 +133,7 @@ def test_a_tolerance_that_cannot_be_found_gives_a_remedy() -> None:
     assert "horizon" not in done.stdout
 
 
+@pytest.mark.usefixtures("small_search")
 def test_the_policy_of_a_record_is_tuned_by_default(tmp_path: Path) -> None:
     path = tmp_path / "runs.turnout"
     plan = RunPlan("fair-pace", 40, settings={"cohort_size": 3, "tolerance": 3.0}, world_settings={"clients": 12})
@@ -128,6 +145,7 @@ def test_the_policy_of_a_record_is_tuned_by_default(tmp_path: Path) -> None:
     assert any("the recorded mean round of" in text for text in found["assumptions"])
 
 
+@pytest.mark.usefixtures("small_search")
 def test_a_world_is_fitted_to_a_record(store: Path) -> None:
     done = run("tune", "--within", "3", "--by", "30", "--from", str(store))
     assert (done.stderr, done.returncode) == ("", 0)

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+import ray_service
 from turnout.simulator import RunPlan, play_plan
 from turnout.store import RunStore
+from turnout.version import __version__
 from waiting import wait_until
 
 # A package on the path whose world announces each run, and waits in its second round until the test lets it go on.
@@ -52,7 +54,7 @@ name = "random"
 RAY_HEAD = """
 import sys, ray
 ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-print(ray.get_runtime_context().gcs_address, flush=True)
+print("Ray is up:", ray.get_runtime_context().gcs_address, flush=True)
 sys.stdin.read()
 """
 
@@ -71,9 +73,7 @@ class Study:
         self.plan = folder / "study.toml"
         self.plan.write_text(STUDY.format(folder=json.dumps(str(self.begun))))
         path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-        self.environment = {**os.environ, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", "NO_COLOR": "1"}
-        # On a busy machine, the processes of Ray start slowly, and it would give up.
-        self.environment |= {"RAY_raylet_start_wait_time_s": "300", "RAY_agent_register_timeout_ms": "300000"}
+        self.environment = {**ray_service.environment(), "PYTHONPATH": path, "NO_COLOR": "1"}
 
     def start(self, *command: str) -> subprocess.Popen[str]:
         """Starts a process in this folder."""
@@ -137,14 +137,12 @@ def test_a_killed_process_of_this_machine_makes_no_difference(study: Study, back
 
 
 @pytest.mark.framework
-def test_a_killed_worker_of_ray_makes_no_difference(study: Study) -> None:
-    with running(study.start("-c", RAY_HEAD)) as head:
-        assert head.stdout is not None
-        lines: list[str] = []
-        while not lines or "." not in lines[-1].split(":")[0] or not lines[-1].strip().split(":")[-1].isdecimal():
-            lines.append(head.stdout.readline())
-            assert lines[-1], "".join(lines)
-        assert_a_killed_worker_makes_no_difference(study, "--backend", "ray", "--address", lines[-1].strip())
+def test_a_killed_worker_of_ray_makes_no_difference_and_ray_trains_the_same_runs(study: Study) -> None:
+    """One test, because a cluster takes long to start."""
+    with ray_service.started(lambda: study.start("-c", RAY_HEAD)) as (_, address):
+        cluster = ("--backend", "ray", "--address", address)
+        assert_a_killed_worker_makes_no_difference(study, *cluster)
+        assert_training_stores_the_same_runs(study, *cluster)
 
 
 @pytest.mark.framework
@@ -186,18 +184,21 @@ name = "fair-pace"
 """
 
 
+def assert_training_stores_the_same_runs(study: Study, *options: str) -> None:
+    """Trains on a cluster, and compares each run with the same run in this process."""
+    (study.folder / "training.toml").write_text(TRAINING)
+    store = study.folder / "training.turnout"
+    with running(study.start("-m", "turnout", "sweep", "training.toml", "--store", str(store), *options)) as sweep:
+        output, _ = sweep.communicate()
+        assert sweep.returncode == 0, output
+    with RunStore(store, read_only=True) as opened:
+        runs = opened.runs()
+        assert [info.finished for info in runs] == [True] * 4
+        for info in runs:
+            assert opened.columns(info.id).to_bytes() == play_plan(RunPlan.from_dict(info.plan)).to_bytes()
+            assert info.code_version == __version__
+
+
 @pytest.mark.framework
 def test_training_on_a_cluster_of_this_machine_stores_the_same_runs(study: Study) -> None:
-    (study.folder / "training.toml").write_text(TRAINING)
-    options = {"alone": ("--workers", "1"), "cluster": ("--backend", "dask", "--workers", "2")}
-    contents = []
-    for name, chosen in options.items():
-        command = ("-m", "turnout", "sweep", "training.toml", "--store", f"{name}.turnout", *chosen)
-        with running(study.start(*command)) as sweep:
-            output, _ = sweep.communicate()
-            assert sweep.returncode == 0, output
-        with RunStore(study.folder / f"{name}.turnout", read_only=True) as store:
-            runs = {info.key: (store.columns(info.id).to_bytes(), info.code_version) for info in store.runs()}
-        assert len(runs) == 4
-        contents.append(runs)
-    assert contents[0] == contents[1]
+    assert_training_stores_the_same_runs(study, "--backend", "dask", "--workers", "2")

@@ -133,7 +133,7 @@ def test_a_certificate_can_be_judged_by_another_tolerance() -> None:
         ),
         (
             certificate_of([3, 0, 0, 1], [60, 15, 3, 50]),
-            "behind: c3 is 1.50 turns behind, within the tolerance of 2; 1 of 4 clients are one turn or more behind; "
+            "behind: c3 is 1.50 turns behind, within the tolerance of 2; 1 of 4 clients is one turn or more behind; "
             "2 clients were there for too few rounds to be served",
         ),
         (
@@ -143,7 +143,7 @@ def test_a_certificate_can_be_judged_by_another_tolerance() -> None:
         ),
         (
             certificate_of([0], [50]),
-            "broken: c0 is 2.50 turns behind, beyond the tolerance of 2; 1 of 1 clients are beyond it",
+            "broken: c0 is 2.50 turns behind, beyond the tolerance of 2; 1 of 1 client is beyond it",
         ),
     ],
 )

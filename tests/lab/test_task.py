@@ -20,13 +20,13 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from turnout import make_policy
 from turnout.errors import SettingError, StateError, TrainingError
 from turnout.lab import Cohort, Partition, TorchTask, Training, load_task, partition, register_task, train_policies
-from turnout.lab import task as task_module
 from turnout.lab.batched import train_plans
 from turnout.lab.buffered import BufferedTraining
 from turnout.lab.learner_cache import LearnerCache, training_world
 from turnout.lab.learners.module_learner import ModuleLearner
 from turnout.lab.learners.stacked_modules import StackedModuleLearner, stacking_obstacle
 from turnout.simulator import PaperWorld, RunPlan, SlotRun, TraceWorld, play, play_plan
+from turnout.simulator.learners import REGISTRY
 from turnout.store import RunStore
 
 RNG = np.random.default_rng(0)
@@ -503,7 +503,7 @@ def test_without_cohorts_nothing_is_trained() -> None:
 @pytest.fixture
 def registered() -> Iterator[None]:
     yield
-    task_module._REGISTERED.clear()
+    REGISTRY.clear()
 
 
 def task_of_a_package(batch_size: int = 4, method: Any = "auto") -> TorchTask:
@@ -548,16 +548,19 @@ def test_plans_with_a_task_train_together_and_equal_single_runs(tmp_path: Path) 
 def test_names_of_tasks_import_nothing_until_they_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a_users_task.py").write_text("from lab.test_task import task_of_a_package as make\nwrong = 3\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("a_users_task:make", "mine"):
-        with pytest.raises(SettingError, match=f"unknown learner '{name}'.*does not import a module"):
+    for name, message in (
+        ("a_users_task:make", "the learner 'a_users_task:make' is not loaded, and a name in a file does not import"),
+        ("mine", "unknown learner 'mine'; known learners are none"),
+    ):
+        with pytest.raises(SettingError, match=message):
             training_world(learner=name, world={"clients": CLIENTS})
     assert "a_users_task" not in sys.modules
     load_task("a_users_task:make")
     training_world(learner="a_users_task:make", world={"clients": CLIENTS})
     for name, message in (
         ("a_users_task:wrong", "must be a TorchTask or a function that builds one, not 3"),
-        ("a_users_task:missing", "cannot be loaded: module 'a_users_task' has no attribute 'missing'"),
-        ("no_such_module:make", "cannot be loaded: No module named 'no_such_module'"),
+        ("a_users_task:missing", "module 'a_users_task' has no attribute 'missing'"),
+        ("no_such_module:make", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
     ):
         with pytest.raises(SettingError, match=message):
             load_task(name)

@@ -102,13 +102,13 @@ def test_a_changed_id_in_the_table_of_clients_is_refused(open_fleet: OpenFleet) 
     execute(path, "UPDATE clients SET id = 'c0' WHERE row = 3")
     with pytest.raises(StoreError, match="table of clients"):
         Scheduler.open(path)
-    assert any("1 clients have the id of another one" in problem for problem in problems(path))
+    assert any("1 client has the id of another one" in problem for problem in problems(path))
 
 
 def test_two_clients_never_have_the_same_id() -> None:
     fleet = Fleet(lambda clients: pytest.fail(f"{clients} clients"), backoff_after=3, late_window=3)
     fleet.ids = ["a", "b", "a"]
-    with pytest.raises(StateError, match="1 clients have the id of another one"):
+    with pytest.raises(StateError, match="1 client has the id of another one"):
         fleet.rows  # noqa: B018
 
 

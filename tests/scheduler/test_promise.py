@@ -421,7 +421,7 @@ def test_a_certificate_of_some_clients_is_that_of_their_rows() -> None:
     assert (summary.clients, summary.kept, summary.behind, summary.broken) == (2, 1, 1, 0)
     assert (summary.retired, summary.retired_broken) == (1, 1)
     assert summary.sentence("c{}".format) == (
-        "behind: c0 is 2.00 turns behind, within the tolerance of 2; 1 of 2 clients are one turn or more behind; "
+        "behind: c0 is 2.00 turns behind, within the tolerance of 2; 1 of 2 clients is one turn or more behind; "
         "1 client retired while beyond the tolerance"
     )
     assert part.judged(1.5).status == "broken"

@@ -2,24 +2,27 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import ray_service
 from killing import environment
+from tracking.recording import Recording
 from turnout import POLICIES
 from turnout.errors import SettingError, StoreError
-from turnout.simulator import RunPlan, play_into, play_plan, sweep
+from turnout.kernel.rounds import RoundOffer
+from turnout.simulator import PaperWorld, RunPlan, play_into, play_plan, sweep
 from turnout.simulator.sweep import missing_plans
-from turnout.store import RunStore
+from turnout.store import RoundColumns, RunStore
 from waiting import wait_until
 
 PLANS = [
@@ -109,11 +112,20 @@ WORLDS: dict[str, dict[str, Any]] = {
 }
 
 
+def resumed_plan(policy: str, world: str) -> RunPlan:
+    return RunPlan(policy, 40, 9, world_settings=WORLDS[world])
+
+
+@cache
+def undisturbed(policy: str, world: str) -> RoundColumns:
+    return play_plan(resumed_plan(policy, world))
+
+
+@pytest.mark.parametrize("stops", [[1], [3, 1]], ids=["stopped once", "stopped twice"])
 @pytest.mark.parametrize("world", sorted(WORLDS))
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-@pytest.mark.parametrize("stops", [[1], [3, 1]], ids=["stopped once", "stopped twice"])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, policy: str, world: str, stops: list[int]) -> None:
-    plan = RunPlan(policy, 40, 9, world_settings=WORLDS[world])
+    plan = resumed_plan(policy, world)
     for chunks in stops:
         with RunStore(tmp_path / "runs.db") as store, pytest.raises(Stop):
             play_into(store, plan, every=9, watch=stop_after(chunks))
@@ -124,8 +136,9 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, policy: str, 
         progress: list[int] = []
         assert play_into(store, plan, every=9, watch=progress.append) == info.id
         assert progress == [*range(9 * sum(stops) + 9, 40, 9), 40]
-        assert_holds(store, plan)
-        assert list(store.records(info.id)) == list(play_plan(plan).records())
+        whole = undisturbed(policy, world)
+        assert_holds(store, plan, whole=whole.to_bytes())
+        assert list(store.records(info.id)) == list(whole.records())
 
 
 def test_a_run_can_be_resumed_with_another_transaction_size(store: RunStore) -> None:
@@ -231,6 +244,50 @@ def test_stored_runs_are_not_played_again(store: RunStore) -> None:
     assert ids[1:3] == before
     assert missing_plans(PLANS, store) == []
     assert sweep(PLANS, store, watch=stop_after(1)) == ids
+
+
+class Patient(PaperWorld):
+    """The paper's world, whose second round begins when the metrics of the first were received."""
+
+    def __init__(self, seed: int = 0, *, folder: str) -> None:
+        super().__init__(seed, clients=10)
+        self.received = Path(folder) / f"{seed}-1"
+
+    def offer(self, round: int) -> RoundOffer:
+        if round == 2:
+            wait_until(self.received.exists, "the metrics of the first round were received")
+        return super().offer(round)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_metrics_of_a_round_are_received_while_its_run_is_played(
+    store: RunStore, workers: int, tmp_path: Path
+) -> None:
+    settings = {"folder": str(tmp_path)}
+    plans = [
+        RunPlan(policy, 4, seed, {"cohort_size": 2}, world=Patient, world_settings=settings)
+        for seed, policy in enumerate(("random", "fair-pace"))
+    ]
+    received: dict[str, list[tuple[int, dict[str, float]]]] = {}
+
+    def track(plan: RunPlan, metrics: Mapping[str, float], step: int) -> None:
+        received.setdefault(plan.key, []).append((step, dict(metrics)))
+        (tmp_path / f"{plan.seed}-{step}").touch()
+
+    sweep(plans, store, workers=workers, track=track)
+    for plan in plans:
+        alone = Recording()
+        play_plan(plan, alone)
+        assert len(alone.steps) == 4
+        assert received[plan.key] == alone.steps
+
+
+def test_an_error_of_who_receives_metrics_is_raised(store: RunStore) -> None:
+    def track(*_: object) -> None:
+        raise SettingError("the tracker cannot be opened")
+
+    with pytest.raises(SettingError, match="the tracker cannot be opened"):
+        sweep(PLANS, store, workers=2, track=track)
 
 
 def test_an_empty_sweep_returns_no_runs(store: RunStore) -> None:
@@ -407,6 +464,7 @@ from ray.util.joblib import register_ray
 from turnout.simulator import RunPlan, play_plan, sweep
 from turnout.store import RunStore
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+print("Ray is up:", flush=True)
 register_ray()
 plans = [RunPlan("rbcsf", 6, 1), RunPlan("random", 9, 2), RunPlan("fedcs", 4, 3)]
 with RunStore(sys.argv[1]) as store:
@@ -422,11 +480,13 @@ def test_a_sweep_with_the_joblib_backend_of_ray_gives_the_same_runs(tmp_path: Pa
     """Runs in its own process, because Ray emits many warnings."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("ray is not installed: pip install 'turnout[cluster]'")
-    process = subprocess.run(
-        [sys.executable, "-c", ON_RAY, str(tmp_path / "runs.db")],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "300"},
-        check=False,
-    )
-    assert "alike: [True, True, True]" in process.stdout, process.stderr
+
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", ON_RAY, str(tmp_path / "runs.db")]
+        return subprocess.Popen(
+            command, env=ray_service.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    with ray_service.started(start) as (process, _):
+        output, _ = process.communicate()
+    assert "alike: [True, True, True]" in output

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from turnout.bench.timing import stop_server
 from turnout.errors import StoreError
 from turnout.scheduler import FleetStatus, Scheduler
 
@@ -44,7 +44,7 @@ class DashboardFigures:
     read: float
     answers: dict[str, float]
     cached_answers: dict[str, float]
-    memory_bytes: int
+    memory_bytes: int | None
 
     @property
     def slowest(self) -> str:
@@ -85,7 +85,7 @@ def measure_dashboard(
             urls = {f"/api/{name}": _url_of(url, name, clients) for name in ROUTES}
             answers = {route: _seconds_to_get(address) for route, address in urls.items()}
             cached = {route: [_seconds_to_get(address) for _ in range(repeats)] for route, address in urls.items()}
-            memory = int(get_json(f"{url}/api/system")["memory_bytes"])
+            memory = get_json(f"{url}/api/system")["memory_bytes"]
         return DashboardFigures(
             clients=clients,
             rounds=rounds,
@@ -138,8 +138,7 @@ def dashboard_of(path: Path, *options: str) -> Iterator[str]:
             raise StoreError(f"the dashboard did not start: {line}{process.stdout.read()}")
         yield line.rsplit(" at ", 1)[1].strip().rstrip("/")
     finally:
-        process.send_signal(signal.SIGINT)
-        process.wait()
+        stop_server(process)
         process.stdout.close()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from turnout.bench.load import LoadFigures, http_request, send_load
+from turnout.bench.timing import stop_server
 from turnout.errors import StoreError
 from turnout.log import silenced
 from turnout.scheduler import Scheduler
@@ -163,7 +163,7 @@ def _call(fleet: str, path: str, token: str, key: str, body: bytes = b"{}") -> b
 
 def _device_tokens(path: Path, devices: Sequence[str]) -> list[str]:
     names = path.with_name("devices.txt")
-    names.write_text("\n".join(devices))
+    names.write_text("\n".join(devices), encoding="utf-8")
     return _tokens(path, "--role", "device", "--clients", str(names))
 
 
@@ -196,6 +196,5 @@ def service_of(paths: Sequence[Path], *options: str) -> Iterator[int]:
             raise StoreError(f"the service did not start: {''.join(lines)}")
         yield int(lines[-1].rsplit(" at ", 1)[1].split("/")[2].rpartition(":")[2])
     finally:
-        process.send_signal(signal.SIGINT)
-        process.wait()
+        stop_server(process)
         process.stdout.close()

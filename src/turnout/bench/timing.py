@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -37,16 +37,18 @@ def in_turns(tasks: Sequence[Callable[[], object]], repeats: int) -> list[float]
 
 
 def import_seconds(modules: tuple[str, ...], repeats: int) -> dict[str, float]:
-    """Returns the median CPU seconds of importing each module in a new interpreter, without its start-up."""
+    """Returns the median CPU seconds of importing each module in a new interpreter, without its start-up.
+
+    On Windows, where the CPU time of other processes is unknown, wall-clock seconds take their place.
+    """
     # Installed packages have compiled byte code, so it must be written for ours too.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
 
     def measure(statement: str) -> Callable[[], float]:
         def run() -> float:
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            before = _children_seconds()
             subprocess.run([sys.executable, "-c", statement], check=True, env=environment)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            return (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+            return _children_seconds() - before
 
         return run
 
@@ -57,3 +59,21 @@ def import_seconds(modules: tuple[str, ...], repeats: int) -> dict[str, float]:
             seconds[module].append(run())
     medians = {module: statistics.median(times[1:]) for module, times in seconds.items()}
     return {module: medians[module] - medians[""] for module in modules}
+
+
+def _children_seconds() -> float:
+    try:
+        import resource
+    except ImportError:
+        return time.perf_counter()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def stop_server(process: subprocess.Popen[str]) -> None:
+    """Ends a server as Ctrl-C does, and waits for it; on Windows, which sends no such signal, it is terminated."""
+    if sys.platform == "win32":
+        process.terminate()
+    else:
+        process.send_signal(signal.SIGINT)
+    process.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -9,12 +10,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperGroup, TyperOption
+from typer.core import TyperGroup
 
 from turnout.cli.advice import describe
 from turnout.cli.interruption import Interrupted
 from turnout.errors import TurnoutError
-from turnout.kernel.backend import kernel_name
+from turnout.kernel.backend import kernel_name, missing_kernel
 from turnout.version import __version__
 
 #: The module of each command, in the order of the help. A command is a function with the name of the command, or a
@@ -89,24 +90,37 @@ def _add_plugin_option(command: Any) -> None:
         for each in command.commands.values():
             _add_plugin_option(each)
         return
-    option = TyperOption(
-        param_decls=["plugins", "--with"],
-        multiple=True,
-        expose_value=False,
-        is_eager=True,
-        metavar="MODULE:NAME",
-        callback=_load_plugins,
-        help="A policy or world of your own that the file names, such as my.module:MyPolicy. Repeatable.",
-    )
-    command.params.append(option)
+    command.params.append(_plugin_option())
 
 
-def _load_plugins(ctx: Any, param: Any, names: Any) -> None:  # noqa: ARG001
+def _load_plugins(names: list[str] | None) -> None:
     if names:
         from turnout.cli.naming import load_plugin  # most commands need no plug-ins, and start faster without
 
         for name in names:
             load_plugin(name)
+
+
+def _plugin_option() -> Any:
+    """Returns --with. typer builds it from a signature: how an option is constructed differs between its versions."""
+    template = typer.Typer(**STYLE)
+
+    @template.command()
+    def command(
+        plugins: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--with",
+                expose_value=False,
+                is_eager=True,
+                metavar="MODULE:NAME",
+                callback=_load_plugins,
+                help="A policy or world of your own that the file names, such as my.module:MyPolicy. Repeatable.",
+            ),
+        ] = None,
+    ) -> None: ...
+
+    return typer.main.get_command(template).params[0]
 
 
 class LazyGroup(TyperGroup):
@@ -137,6 +151,8 @@ app = typer.Typer(
 def _print_version(requested: bool) -> None:
     if requested:
         typer.echo(f"turnout {__version__} ({kernel_name()} kernel)")
+        if reason := missing_kernel():
+            typer.echo(f"note: {reason}", err=True)
         raise typer.Exit
 
 
@@ -155,6 +171,9 @@ def turnout(
 
 def main() -> None:
     """Runs the command. A `TurnoutError` is printed as one line on standard error, with exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a file on Windows has an encoding without some of our characters
+            stream.reconfigure(errors="replace")
     try:
         app(prog_name="turnout")
     except TurnoutError as error:

@@ -389,9 +389,10 @@ def dashboard(
         f"the server starts in {figures.start:.1f} s and has read the whole file after {figures.read:.1f} s.\n"
         f"First answers: {answers}.\n"
         f"The slowest is {slowest}; later answers come from the cache, {slowest} after "
-        f"{figures.cached_answers[slowest]:.3f} s.\n"
-        f"The server uses {figures.memory_bytes / 1e6:,.0f} MB of memory."
+        f"{figures.cached_answers[slowest]:.3f} s."
     )
+    if figures.memory_bytes is not None:  # not known on Windows
+        _print(f"The server uses {figures.memory_bytes / 1e6:,.0f} MB of memory.")
 
 
 @bench.command()

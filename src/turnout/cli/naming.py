@@ -11,7 +11,7 @@ from typing import Any
 from turnout.errors import SettingError, suggestion
 from turnout.plugins import is_module_name
 from turnout.policies.registry import POLICIES, REGISTRY, WRAPPERS, is_wrapper, policy_names, setting_names
-from turnout.simulator import worlds
+from turnout.simulator import learners, worlds
 from turnout.store.encoding.limits import check_depth, too_deep
 
 Named = tuple[str, dict[str, Any]]
@@ -53,12 +53,13 @@ def load_here(name: str) -> str:
 def load_plugin(text: str) -> None:
     """Loads what a user named as `package.module:Name`, so that files may name it."""
     name, problems = parse_policy(text)[0], []
-    for registry in (REGISTRY, worlds.REGISTRY):
+    registries = (REGISTRY, worlds.REGISTRY, learners.REGISTRY)
+    for registry in registries:
         try:
             registry.load(name)
         except SettingError as error:
             problems.append(error)
-    if len(problems) == 2:
+    if len(problems) == len(registries):
         raise problems[0]
 
 

@@ -13,13 +13,13 @@ from rich.progress import Progress
 from rich.text import Text
 
 from turnout.cli.completion import complete_backends, complete_policies, complete_settings, complete_worlds
-from turnout.cli.learners import load_learner
 from turnout.cli.naming import apply_settings, load_here, parse_policy, parse_setting, parse_toml, put_setting
 from turnout.clusters import BACKENDS
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
 from turnout.log import printable as escaped
 from turnout.policies.registry import load_policies
+from turnout.simulator import learners
 from turnout.simulator.plans import RunPlan
 from turnout.store.encoding.limits import read_file
 from turnout.store.files.identify import not_a
@@ -165,7 +165,7 @@ def contenders(
         put_setting(world_settings, name.split("."), value)
     world_name = load_here(str(world_settings.pop("name", "paper")))
     load_here(str(world_settings.get("inner", "")))
-    load_learner(world_name, world_settings)
+    load_here(learners.named_learner(world_name, world_settings) or "")
     return [
         RunPlan(
             name,

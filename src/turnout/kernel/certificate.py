@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FINEST, BoolArray, FloatArray, IntArray, as_number
 from turnout.log import printable
@@ -74,22 +75,21 @@ class PromiseSummary:
         if self.status == "broken":
             since = "" if self.since is None else f", since {self.clock} {self.since:,}"
             text = f"broken: {worst}, beyond the tolerance of {self.tolerance:g}{since}"
-            text += f"; {self.broken:,} of {self.clients:,} clients are beyond it"
+            text += f"; {counted(self.broken, 'client', 'are', of=self.clients)} beyond it"
         elif self.status == "behind":
             text = f"behind: {worst}, within the tolerance of {self.tolerance:g}"
-            text += f"; {self.behind:,} of {self.clients:,} clients are one turn or more behind"
+            text += f"; {counted(self.behind, 'client', 'are', of=self.clients)} one turn or more behind"
         else:
-            text = f"kept: all {self.clients:,} clients are less than one turn behind"
+            everyone = "the only client is" if self.clients == 1 else f"all {self.clients:,} clients are"
+            text = f"kept: {everyone} less than one turn behind"
         if self.unserved:
-            count = "1 client was" if self.unserved == 1 else f"{self.unserved:,} clients were"
-            text += f"; {count} there for too few {self.clock}s to be served"
+            text += f"; {counted(self.unserved, 'client', 'were')} there for too few {self.clock}s to be served"
         return text + self._retired_clause()
 
     def _retired_clause(self) -> str:
         if not self.retired_broken:
             return ""
-        count = "1 client" if self.retired_broken == 1 else f"{self.retired_broken:,} clients"
-        return f"; {count} retired while beyond the tolerance"
+        return f"; {counted(self.retired_broken, 'client')} retired while beyond the tolerance"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,21 +7,29 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from turnout.kernel.rounds import RoundRecord
-from turnout.lab.buffered import BufferedTraining, finish_batched
+from turnout.lab.buffered import finish_batched
 from turnout.lab.learner_cache import LearnerCache
 from turnout.lab.learners.base import OverlappingLearner
-from turnout.lab.world import BegunRounds, Federation, TrainingWorld
+from turnout.lab.progress import (
+    RoundsInProgress,
+    RoundWatcher,
+    RunInProgress,
+    RunPart,
+    StoredRun,
+    TurnsInProgress,
+    Watcher,
+    Watchers,
+    begin_run,
+)
+from turnout.lab.world import BegunRounds
 from turnout.simulator.plans import RunPlan
-from turnout.simulator.play import RoundRun, Run
-from turnout.simulator.slots import SlotRun
-from turnout.simulator.sweep import columns_to_store, missing_plans, run_id, stored_plan, sweep
-from turnout.store import RoundColumns, RunStore
+from turnout.simulator.sweep import missing_plans, run_id, sweep
+from turnout.simulator.tracked import MetricsWatcher
+from turnout.store import RunStore
 
-Watcher = Callable[[int], None]
-RoundWatcher = Callable[[RunPlan, RoundRecord], None]
 #: Finishes one step of some runs that was begun; returns the records that each can store now.
 Step = Callable[[], list[list[RoundRecord]]]
-AnyRun = TypeVar("AnyRun", bound="_Run")
+AnyRun = TypeVar("AnyRun", bound="RunInProgress")
 LANES = 2  # of a learner that trains while this process goes on
 MIN_PLAY_TO_SAVE_RATIO = 20.0  # playing takes at least this many times longer than saving
 
@@ -36,6 +44,7 @@ def train_plans(
     keep_models: bool = False,
     watch: Watcher | None = None,
     on_round: RoundWatcher | None = None,
+    track: MetricsWatcher | None = None,
 ) -> list[int]:
     """Plays every plan of the world "training" that is missing from the store; returns the run ids in plan order.
 
@@ -52,23 +61,40 @@ def train_plans(
         keep_models: Whether the store keeps the final state of each run, with its model.
         watch: Called with the number of rounds, or of turns without rounds, that were just played.
         on_round: Called with the plan and the record of each round or turn; small models then run in this process.
+        track: Called with the plan and the metrics of each round or turn while it is played.
     """
     requested = list(plans)
     small = [plan for plan in requested if _is_small(plan)]
     with LearnerCache(device, workers=workers) as cache:
         if small and not keep_models and on_round is None and device == "cpu":
-            sweep(small, store, workers=workers, watch=None if watch is None else lambda plan: watch(plan.rounds))
-        runs = [_begin(plan, store, cache.made_by) for plan in missing_plans(requested, store)]
-        for learner in {id(run.learner): run.learner for run in runs}.values():
-            batch = [run for run in runs if run.learner is learner]
-            in_rounds = [run for run in batch if isinstance(run, _RoundRun)]
-            without_rounds = [run for run in batch if isinstance(run, _TurnRun)]
-            has_snapshots = _play_runs(in_rounds, _begin_round, save_every, keep_models, watch, on_round)
-            has_snapshots |= _play_runs(without_rounds, _begin_turn, save_every, keep_models, watch, on_round)
-            learner.close()
+            on_run = None if watch is None else lambda plan: watch(plan.rounds)
+            sweep(small, store, workers=workers, watch=on_run, track=track)
+        runs = [begin_run(plan, StoredRun(store, plan, cache.made_by)) for plan in missing_plans(requested, store)]
+        watchers = Watchers(watch, on_round, track)
+        for batch in _sharing_a_learner(runs):
+            has_snapshots = _play_batch(batch, save_every, keep_models, watchers)
             if has_snapshots and not keep_models:
                 store.compact()
     return [run_id(store, plan) for plan in requested]
+
+
+def train_for(seconds: float, parts: Sequence[tuple[RunPlan, RunPart]], *, device: str = "cpu") -> tuple[str, float]:
+    """Plays runs for a time, or to their end; returns what made them (`code_version`), and the seconds before that.
+
+    Every run that is not finished afterwards was saved with its state; each is played for at least one step.
+
+    Args:
+        seconds: The time after which the runs are saved.
+        parts: The plans, and where each run resumes.
+        device: The torch device on which convolutional networks train.
+    """
+    begun = time.monotonic()
+    with LearnerCache(device, workers=1) as cache:
+        runs = [begin_run(plan, part) for plan, part in parts]
+        ready = time.monotonic()
+        for batch in _sharing_a_learner(runs):
+            _play_batch(batch, seconds, False, Watchers(), stop=lambda: time.monotonic() >= ready + seconds)
+        return cache.made_by, ready - begun
 
 
 def _is_small(plan: RunPlan) -> bool:
@@ -76,63 +102,34 @@ def _is_small(plan: RunPlan) -> bool:
     return plan.world_settings.get("learner") is None and plan.world_settings.get("model", "mlp") == "mlp"
 
 
-class _Run:
-    """A run in progress: its policy and world, and the records that are not stored yet."""
-
-    def __init__(self, plan: RunPlan, playing: Run, federation: Federation, store: RunStore, made_by: str) -> None:
-        self.plan, self.learner = plan, federation.learner
-        self._playing, self._store = playing, store
-        self._clients = playing.world.clients
-        self._id = store.begin(plan.key, stored_plan(store, plan), clients=self._clients, code_version=made_by)
-        self.done = 0
-        snapshot = store.snapshot(self._id)
-        if snapshot is not None:
-            self.done, state = snapshot
-            playing.restore(state, self.done)
-        self._unsaved: list[RoundRecord] = []
-
-    @property
-    def finished(self) -> bool:
-        """Whether all rounds, or turns, were played."""
-        return self.done >= self.plan.rounds
-
-    def append(self, records: Sequence[RoundRecord]) -> None:
-        """Adds records that were played."""
-        self._unsaved.extend(records)
-        self.done += len(records)
-
-    def save(self, *, with_state: bool) -> None:
-        """Stores all unsaved records, and with `with_state` a snapshot, in one transaction."""
-        columns = columns_to_store(self.plan, RoundColumns.from_records(self._unsaved, clients=self._clients))
-        state = self._playing.state() if with_state else None
-        self._store.append(self._id, columns, snapshot=state, finish=self.finished)
-        self._unsaved.clear()
+def _sharing_a_learner(runs: Sequence[RunInProgress]) -> list[list[RunInProgress]]:
+    """Returns the runs of each learner."""
+    learners = {id(run.learner): run.learner for run in runs}.values()
+    return [[run for run in runs if run.learner is learner] for learner in learners]
 
 
-class _RoundRun(_Run):
-    """A run in rounds."""
+def _play_batch(
+    runs: Sequence[RunInProgress],
+    save_every: float,
+    keep_models: bool,
+    watchers: Watchers,
+    stop: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Plays all runs of a learner, and closes it; returns whether snapshots were saved.
 
-    def __init__(self, plan: RunPlan, playing: RoundRun, world: TrainingWorld, store: RunStore, made_by: str) -> None:
-        self.policy, self.world = playing.policy, world
-        super().__init__(plan, playing, world.federation, store, made_by)
-
-
-class _TurnRun(_Run):
-    """A run without rounds."""
-
-    def __init__(self, plan: RunPlan, playing: SlotRun, world: BufferedTraining, store: RunStore, made_by: str) -> None:
-        self.slots, self.world = playing, world
-        super().__init__(plan, playing, world.federation, store, made_by)
-
-
-def _begin(plan: RunPlan, store: RunStore, made_by: str) -> _Run:
-    playing = plan.start()
-    if isinstance(playing, SlotRun):
-        assert isinstance(playing.world, BufferedTraining)
-        return _TurnRun(plan, playing, playing.world, store, made_by)
-    assert isinstance(playing, RoundRun)
-    assert isinstance(playing.world, TrainingWorld)
-    return _RoundRun(plan, playing, playing.world, store, made_by)
+    Args:
+        runs: Runs that share a learner.
+        save_every: The interval between snapshots, in seconds.
+        keep_models: Whether a finished run keeps its state.
+        watchers: Who follows the runs.
+        stop: Returns whether the runs are to be saved and left, after the step that is under way.
+    """
+    in_rounds = [run for run in runs if isinstance(run, RoundsInProgress)]
+    without_rounds = [run for run in runs if isinstance(run, TurnsInProgress)]
+    has_snapshots = _play_runs(in_rounds, _begin_round, save_every, keep_models, watchers, stop)
+    has_snapshots |= _play_runs(without_rounds, _begin_turn, save_every, keep_models, watchers, stop)
+    runs[0].learner.close()
+    return has_snapshots
 
 
 def _play_runs(
@@ -140,10 +137,10 @@ def _play_runs(
     begin: Callable[[Sequence[AnyRun]], Step],
     save_every: float,
     keep_models: bool,
-    watch: Watcher | None,
-    on_round: RoundWatcher | None,
+    watchers: Watchers,
+    stop: Callable[[], bool],
 ) -> bool:
-    """Plays all runs to their end; returns whether snapshots were saved, now or by an interrupted call.
+    """Plays all runs to their end, or until they stop; returns whether snapshots were saved, now or earlier.
 
     If the learner trains while this process goes on, the runs form two lanes: the rounds of one lane are selected and
     prepared while the learner trains those of the other.
@@ -153,8 +150,8 @@ def _play_runs(
         begin: Begins one step of each of these runs.
         save_every: The interval between snapshots, in seconds.
         keep_models: Whether a finished run keeps its state.
-        watch: Called with the number of records that were just played.
-        on_round: Called with the plan and each record.
+        watchers: Who follows the runs.
+        stop: Returns whether the runs are to be saved and left.
     """
     has_snapshots = any(run.done for run in runs)
     for run in runs:
@@ -165,9 +162,9 @@ def _play_runs(
     lanes = [_Lane(part, begin, save_every) for part in (active[lane::count] for lane in range(count)) if part]
     while lanes:
         for lane in lanes:
-            played = lane.finish(keep_models, on_round)
-            if watch is not None and played:
-                watch(played)
+            played = lane.finish(keep_models, watchers, stop)
+            if watchers.watch is not None and played:
+                watchers.watch(played)
             has_snapshots |= lane.saved
         lanes = [lane for lane in lanes if lane.runs]
     return has_snapshots
@@ -182,30 +179,36 @@ class _Lane(Generic[AnyRun]):
         self.saved = False
         self._step = begin(self.runs)
 
-    def finish(self, keep_models: bool, on_round: RoundWatcher | None) -> int:
-        """Finishes the step of all runs, saves what is due, and begins the next; returns the number of records."""
+    def finish(self, keep_models: bool, watchers: Watchers, stop: Callable[[], bool]) -> int:
+        """Finishes the step of all runs, saves what is due, and begins the next; returns the number of records.
+
+        Args:
+            keep_models: Whether a finished run keeps its state.
+            watchers: Who follows the runs.
+            stop: Returns whether the runs are to be saved and left.
+        """
         steps = self._step()
         for run, records in zip(self.runs, steps, strict=True):
-            run.append(records)
-            if on_round is not None:
-                for record in records:
-                    on_round(run.plan, record)
+            run.append(records, watchers)
             if run.finished:
                 run.save(with_state=keep_models)
         self.runs = [run for run in self.runs if not run.finished]
-        if self.runs and time.monotonic() >= self._next_save:
+        is_last = bool(self.runs) and stop()
+        if self.runs and (is_last or time.monotonic() >= self._next_save):
             start = time.monotonic()
             for run in self.runs:
                 run.save(with_state=True)
             self.saved = True
             now = time.monotonic()
             self._next_save = now + max(self._save_every, MIN_PLAY_TO_SAVE_RATIO * (now - start))
+        if is_last:
+            self.runs = []
         if self.runs:
             self._step = self._begin(self.runs)
         return sum(map(len, steps))
 
 
-def _begin_round(runs: Sequence[_RoundRun]) -> Step:
+def _begin_round(runs: Sequence[RoundsInProgress]) -> Step:
     """Begins the next round of each run."""
     offers = [run.world.offer(run.done + 1) for run in runs]
     selections = [
@@ -223,7 +226,7 @@ def _begin_round(runs: Sequence[_RoundRun]) -> Step:
     return finish
 
 
-def _begin_turn(runs: Sequence[_TurnRun]) -> Step:
+def _begin_turn(runs: Sequence[TurnsInProgress]) -> Step:
     """Gives turns in each run until one must end, which happens when the step is finished."""
     flights = [run.slots.next_end(run.plan.rounds) for run in runs]
 

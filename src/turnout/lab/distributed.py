@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
-import os
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count
-from pathlib import Path
-from typing import IO, Any
+from collections.abc import Callable, Iterable, Sequence
 
-from turnout.lab.batched import train_plans
+from turnout.lab.batched import MIN_PLAY_TO_SAVE_RATIO, train_plans
 from turnout.lab.learner_cache import torch_device
+from turnout.lab.segments import Segment, TrainingTask, TrainingTaskResult, train_task
+from turnout.simulator.carried import carried_plugins
 from turnout.simulator.executors import Executor
 from turnout.simulator.plans import RunPlan
-from turnout.simulator.sweep import check_worker_version, missing_plans, run_id, stored_plan, sweep
+from turnout.simulator.sweep import missing_plans, run_id, stored_plan, sweep
+from turnout.simulator.tracked import MetricsWatcher
 from turnout.store import RoundColumns, RunStore
 from turnout.version import __version__
 
-Watcher = Callable[[RunPlan], None]
+Watcher = Callable[[int], None]
 #: Settings of the world "training" in which runs that share a learner may differ.
 OF_A_RUN = ("gamma", "items", "evaluate_every", "buffer", "server_rate", "discount", "mixing", "inner", "world")
-
-_claimed: IO[bytes] | None = None  # holds the lock of this process on its GPU
+SAVE_EVERY = 120.0
 
 
 def play_plans(
@@ -34,7 +30,8 @@ def play_plans(
     workers: int | None = None,
     backend: str | Executor | None = None,
     device: str = "cpu",
-    watch: Callable[[int], None] | None = None,
+    watch: Watcher | None = None,
+    track: MetricsWatcher | None = None,
 ) -> list[int]:
     """Plays every plan that is missing from the store, with or without training; returns the run ids in plan order.
 
@@ -45,16 +42,17 @@ def play_plans(
         backend: An executor that distributes all runs, or the name of a joblib backend for the runs without training.
         device: The torch device that trains convolutional networks: of this machine, or of each worker.
         watch: Called with the number of rounds that were just played.
+        track: Called with the plan and the metrics of each round while it is played, without an executor.
     """
     requested = list(plans)
     trained = [plan for plan in requested if trains(plan)]
     others = [plan for plan in requested if not trains(plan)]
-    on_run: Watcher | None = None if watch is None else lambda plan: watch(plan.rounds)
     if backend is None or isinstance(backend, str):
-        train_plans(trained, store, device=device, workers=workers, watch=watch)
+        train_plans(trained, store, device=device, workers=workers, watch=watch, track=track)
     else:
-        train_distributed(trained, store, backend, device=device, watch=on_run)
-    sweep(others, store, workers=workers, backend=backend, watch=on_run)
+        train_distributed(trained, store, backend, device=device, watch=watch)
+    on_run = None if watch is None else lambda plan: watch(plan.rounds)
+    sweep(others, store, workers=workers, backend=backend, watch=on_run, track=track)
     return [run_id(store, plan) for plan in requested]
 
 
@@ -69,13 +67,15 @@ def train_distributed(
     executor: Executor,
     *,
     device: str = "cpu",
+    save_every: float = SAVE_EVERY,
     watch: Watcher | None = None,
 ) -> list[int]:
     """Plays every plan of the world "training" that is missing from the store on the workers of an executor.
 
     On CPUs, each run is a task. On GPUs, the runs that share a learner are divided into as many tasks as there are
-    GPUs, because the runs of a task train together. A run is stored when its task has ended; the task of a worker that
-    dies starts again from its first round.
+    GPUs, because the runs of a task train together. A task returns its rounds and the states of its runs from time to
+    time; they are stored, and another task continues it. So a task whose worker dies, and a call that was interrupted,
+    resume from the last snapshot in the store.
 
     Args:
         plans: The plans of the runs.
@@ -83,19 +83,85 @@ def train_distributed(
         executor: Plays the tasks.
         device: The torch device of each worker that trains convolutional networks; on "cuda", every worker process of
             a machine takes a GPU of its own as long as there are any.
-        watch: Called with each plan when it is finished.
+        save_every: The interval in seconds between the snapshots of a task. It is extended if building the worlds
+            again would take more than a twentieth of the time.
+        watch: Called with the number of rounds that were just played.
     """
     requested = list(plans)
-    batches = split_into_tasks(missing_plans(requested, store), _gpu_tasks(executor, device))
-    tasks = [(__version__, device, [plan.as_dict() for plan in batch]) for batch in batches]
-    gpus = 0 if device == "cpu" else 1
-    for index, (made_by, runs) in executor.run(train_task, tasks, gpus=gpus) if tasks else ():
-        for plan, data in zip(batches[index], runs, strict=True):
-            columns = RoundColumns.from_bytes(data)
-            store.write_run(plan.key, stored_plan(store, plan), columns, clients=columns.clients, code_version=made_by)
-            if watch is not None:
-                watch(plan)
+    missing = missing_plans(requested, store)
+    if missing:
+        batches = split_into_tasks(missing, _gpu_tasks(executor, device))
+        _Distribution(store, batches, device, save_every, watch).run(executor)
     return [run_id(store, plan) for plan in requested]
+
+
+class _Distribution:
+    """The tasks of a study, and what is stored of each."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        batches: Sequence[Sequence[RunPlan]],
+        device: str,
+        save_every: float,
+        watch: Watcher | None,
+    ) -> None:
+        self._store, self._device, self._save_every, self._watch = store, device, save_every, watch
+        self._unfinished = [list(batch) for batch in batches]
+        self._has_snapshots = False
+
+    def run(self, executor: Executor) -> None:
+        """Plays all tasks to their end."""
+        tasks = [
+            self._task(batch, [self._stored_segment(plan) for plan in batch], self._save_every)
+            for batch in self._unfinished
+        ]
+        for _ in executor.run(train_task, tasks, gpus=0 if self._device == "cpu" else 1, follow=self._follow):
+            pass
+        if self._has_snapshots:
+            self._store.compact()
+
+    def _stored_segment(self, plan: RunPlan) -> Segment:
+        """Returns where a run resumes; rounds without a snapshot cannot be continued, and are deleted."""
+        info = self._store.find(plan.key)
+        snapshot = None if info is None else self._store.snapshot(info.id)
+        if snapshot is not None:
+            self._has_snapshots = True
+            return Segment.after(*snapshot)
+        if info is not None:
+            self._store.delete(info.id)
+        return Segment()
+
+    def _task(self, plans: Sequence[RunPlan], segments: Sequence[Segment], seconds: float) -> TrainingTask:
+        runs = [(plan.as_dict(), segment) for plan, segment in zip(plans, segments, strict=True)]
+        carried = [plugin for plan in plans for plugin in carried_plugins(plan)]
+        return TrainingTask(
+            __version__, self._device, seconds, runs, list({plugin[:2]: plugin for plugin in carried}.values())
+        )
+
+    def _follow(self, index: int, result: TrainingTaskResult) -> TrainingTask | None:
+        """Stores what a task has played, and returns the task that continues it, if its runs are not finished."""
+        left: list[tuple[RunPlan, Segment]] = []
+        for plan, (data, segment) in zip(self._unfinished[index], result.runs, strict=True):
+            columns = RoundColumns.from_bytes(data)
+            self._save(plan, columns, segment, result.made_by)
+            if segment is not None:
+                left.append((plan, segment))
+            if self._watch is not None:
+                self._watch(len(columns))
+        self._unfinished[index] = [plan for plan, _ in left]
+        seconds = max(self._save_every, MIN_PLAY_TO_SAVE_RATIO * result.setup_seconds)
+        return self._task(self._unfinished[index], [segment for _, segment in left], seconds) if left else None
+
+    def _save(self, plan: RunPlan, columns: RoundColumns, segment: Segment | None, made_by: str) -> None:
+        stored, clients = stored_plan(self._store, plan), columns.clients
+        if segment is None and self._store.find(plan.key) is None:
+            self._store.write_run(plan.key, stored, columns, clients=clients, code_version=made_by)
+            return
+        run = self._store.begin(plan.key, stored, clients=clients, code_version=made_by)
+        state = None if segment is None else segment.state()
+        self._store.append(run, columns, snapshot=state, finish=segment is None)
+        self._has_snapshots = True
 
 
 def split_into_tasks(plans: Sequence[RunPlan], tasks_per_learner: int | None) -> list[list[RunPlan]]:
@@ -112,48 +178,6 @@ def split_into_tasks(plans: Sequence[RunPlan], tasks_per_learner: int | None) ->
         for size in (math.ceil(len(group) / tasks_per_learner),)
         for start in range(0, len(group), size)
     ]
-
-
-def train_task(task: tuple[str, str, list[dict[str, Any]]]) -> tuple[str, list[bytes]]:
-    """Trains the runs of a task in a worker; returns what made them (`code_version`) and their columns as bytes."""
-    version, device, plans = task
-    check_worker_version(version)
-    own_device = claim_gpu() if device == "cuda" else device
-    with tempfile.TemporaryDirectory() as folder, RunStore(Path(folder) / "runs.turnout") as store:
-        runs = train_plans(map(RunPlan.from_dict, plans), store, device=own_device, workers=1)
-        return store.info(runs[0]).code_version, [store.columns(run).to_bytes() for run in runs]
-
-
-def claim_gpu() -> str:
-    """Returns a GPU for this process: one that no other worker of this machine has claimed, if there is one.
-
-    A lock on a file marks a claim, so it ends with its process. If there are more workers than GPUs, they share them
-    evenly. A worker that sees one GPU only, as on Ray, has that one.
-    """
-    global _claimed
-    torch_device("cuda")
-    import torch
-
-    gpus = torch.cuda.device_count()
-    if gpus == 1:
-        return "cuda"
-    if _claimed is None:
-        _claimed = next(_free_claims())
-    return f"cuda:{int(Path(_claimed.name).suffix[1:]) % gpus}"
-
-
-def _free_claims() -> Iterator[IO[bytes]]:
-    """Yields the files of claims that this process holds now, with the numbers 0, 1, 2, … as their endings."""
-    folder = Path(tempfile.gettempdir()) / f"turnout-gpus-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    for number in count():
-        file = (folder / f"claim.{number}").open("wb")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            continue
-        yield file
 
 
 def _gpu_tasks(executor: Executor, device: str) -> int | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from turnout.errors import DatasetError
 from turnout.store.encoding.limits import gunzip, read_file, too_large
+from turnout.store.files.system import sync_file
 
 CHUNK = 1 << 20
 #: The largest download, and the largest content of a file: all of CIFAR-10 has 184 MB.
@@ -151,7 +152,7 @@ def _write_checked(folder: Path, file: DataFile, content: bytes, source: str) ->
         with part.open("wb") as opened:
             opened.write(content)
             opened.flush()
-            os.fsync(opened.fileno())
+            sync_file(opened.fileno())
         part.replace(folder / file.name)
     except OSError as error:
         with suppress(OSError):

@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from turnout.errors import SettingError, suggestion
+from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.lab.buffered import BufferedTraining
 from turnout.lab.learners.base import Learner, Training
@@ -20,6 +18,7 @@ from turnout.lab.partition import Partition
 from turnout.lab.partition import partition as papers_partition
 from turnout.lab.world import Federation, TrainingWorld
 from turnout.log import get_log
+from turnout.simulator.learners import REGISTRY
 from turnout.simulator.world import World
 
 if TYPE_CHECKING:
@@ -227,8 +226,6 @@ def _name(function: Callable[..., Any]) -> str:
 
 #: A task, or a function that builds one from keyword settings.
 TaskBuilder = TorchTask | Callable[..., TorchTask]
-ENTRY_POINTS = "turnout.learners"
-_REGISTERED: dict[str, TaskBuilder] = {}
 
 
 def register_task(task: TaskBuilder, name: str) -> None:
@@ -238,18 +235,12 @@ def register_task(task: TaskBuilder, name: str) -> None:
         task: A task, or a function that builds one from keyword settings.
         name: Its name.
     """
-    if not isinstance(task, TorchTask) and not callable(task):
-        raise SettingError(f"{name} must be a TorchTask or a function that builds one, not {task!r}")
-    _REGISTERED[name] = task
+    REGISTRY.register(name, task)
 
 
 def load_task(name: str) -> None:
     """Makes `package.module:name` known, which imports that module: use it only for names that the user wrote."""
-    module, _, attribute = name.partition(":")
-    try:
-        register_task(getattr(import_module(module), attribute), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SettingError(f"the learner {name!r} cannot be loaded: {error}") from error
+    REGISTRY.load(name)
 
 
 def find_task(name: str, settings: Mapping[str, Any] | None = None) -> TorchTask:
@@ -261,14 +252,7 @@ def find_task(name: str, settings: Mapping[str, Any] | None = None) -> TorchTask
         name: The name.
         settings: Keyword settings of the function that builds the task.
     """
-    installed = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
-    if name not in _REGISTERED and name not in installed:
-        known = sorted({*_REGISTERED, *installed})
-        raise SettingError(
-            f"unknown learner {name!r}{suggestion(name, known)}; known are {', '.join(known) or 'none'}. Register it "
-            "first: a name in a plan or a file does not import a module"
-        )
-    found = _REGISTERED[name] if name in _REGISTERED else installed[name].load()
+    found = REGISTRY.get(name)
     if isinstance(found, TorchTask):
         if settings:
             raise SettingError(f"the learner {name} is a task without settings, but got {', '.join(settings)}")

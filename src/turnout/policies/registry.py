@@ -35,6 +35,7 @@ from turnout.policies.wrappers.overcommit import Overcommit
 from turnout.policies.wrappers.quota import Quota
 from turnout.policies.wrappers.warmup import WarmUp
 
+#: The policies by name.
 POLICIES: Mapping[str, type[SelectionPolicy]] = MappingProxyType(
     {
         policy.name: policy

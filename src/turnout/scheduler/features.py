@@ -285,6 +285,7 @@ class Features:
         )
 
 
+#: The features of the RBCS-F paper, which a fleet has by default.
 PAPER_FEATURES = Features()
 
 

@@ -8,6 +8,7 @@ import numpy as np
 #: enough others had, which does not count as a miss. "late": it had not arrived when the round was closed without
 #: enough updates. "failed": the client reported a failure.
 KINDS = ("arrived", "surplus", "outrun", "late", "failed")
+#: The index of this outcome in `KINDS`.
 ARRIVED, SURPLUS, OUTRUN, LATE, FAILED = range(len(KINDS))
 #: The update arrived before the round was closed.
 RETURNED = (KINDS[ARRIVED], KINDS[SURPLUS])

@@ -143,6 +143,20 @@ class Turn:
     folded: int | None = None
     loss: float | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the turn as plain values for JSON; the outcome is "out" while none was reported."""
+        return {
+            "round": self.round,
+            "client": self.id,
+            "outcome": self.kind or "out",
+            "seconds": self.seconds,
+            "loss": self.loss,
+            "why": self.why,
+            "at": self.at,
+            "late_seconds": self.late_seconds,
+            "late_at": self.late_at,
+        }
+
     @property
     def checksum(self) -> int:
         """The checksum of the turn; without a loss it is that of format 1."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from turnout.counting import counted
 from turnout.kernel.certificate import Certificate, PromiseSummary
 from turnout.log import printable
 from turnout.scheduler.records import OpenRound, Turn
@@ -87,7 +88,9 @@ class SchedulerStatus:
             if self.failed:
                 lines.append(f"failed     {_some([f'{client} ({why})' for client, why in self.failed.items()])}")
         elif self.slots is not None:
-            lines.append(f"turns      {self.round:,} were given; {len(self.out)} of {self.slots} slots are in use")
+            lines.append(
+                f"turns      {self.round:,} were given; {counted(len(self.out), 'slot', 'are', of=self.slots)} in use"
+            )
             if self.out:
                 lines.append(f"training   {_some(self.out)}")
         else:

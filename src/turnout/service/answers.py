@@ -11,7 +11,7 @@ import numpy as np
 
 from turnout.kernel.certificate import PromiseSummary
 from turnout.policies.explain.explanation import Explanation
-from turnout.scheduler import GivenTurn, OpenRound, Scheduler, Turn
+from turnout.scheduler import GivenTurn, OpenRound, Scheduler
 
 #: The most clients that a list of the status names.
 MOST_NAMED = 1000
@@ -26,20 +26,6 @@ def turn_to_dict(turn: GivenTurn) -> dict[str, Any]:
     """Returns a turn that was given."""
     reasons = {name: number(value) for name, value in turn.reasons.items()}
     return {"id": turn.id, "client": turn.client, "deadline": number(turn.deadline), "reasons": reasons}
-
-
-def recorded_to_dict(turn: Turn) -> dict[str, Any]:
-    """Returns a turn with its outcome."""
-    return {
-        "round": turn.round,
-        "client": turn.id,
-        "outcome": turn.kind or "out",
-        "seconds": turn.seconds,
-        "loss": turn.loss,
-        "why": turn.why,
-        "at": turn.at,
-        "late_seconds": turn.late_seconds,
-    }
 
 
 def round_to_dict(opened: OpenRound, cohort: list[str]) -> dict[str, Any]:

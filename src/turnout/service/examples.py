@@ -24,6 +24,7 @@ _ARRIVED = {
     "why": None,
     "at": "2026-11-16T17:27:29.915+00:00",
     "late_seconds": None,
+    "late_at": None,
 }
 _FAILED = {**_ARRIVED, "client": "phone-2", "outcome": "failed", "seconds": None, "loss": None, "why": "out of memory"}
 _PROMISE = {

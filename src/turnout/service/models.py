@@ -215,6 +215,7 @@ class RecordedTurn(Reply):
     why: str | None
     at: Annotated[str | None, Field(description="When the outcome was recorded.")]
     late_seconds: Annotated[float | None, Field(description="The actual time of a late client.")]
+    late_at: Annotated[str | None, Field(description="When that time was recorded (ISO 8601).")]
 
 
 class ClosedRound(Reply):

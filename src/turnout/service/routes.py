@@ -18,7 +18,6 @@ from turnout.service.access import Caller, caller_of
 from turnout.service.answers import (
     certificate_to_dict,
     explanation_to_dict,
-    recorded_to_dict,
     round_to_dict,
     status_to_dict,
     turn_to_dict,
@@ -214,7 +213,7 @@ def make_router(fleets: Mapping[str, FleetCalls], is_ending: Callable[[], bool])
 
         def call(scheduler: Scheduler) -> Answer:
             closed = scheduler.close_round(body.after).round
-            turns = [recorded_to_dict(turn) for turn in scheduler.turns(closed)]
+            turns = [turn.to_dict() for turn in scheduler.turns(closed)]
             return Answer({"round": closed, "turns": turns})
 
         return await change(request, fleet, key, call)
@@ -340,7 +339,7 @@ def make_router(fleets: Mapping[str, FleetCalls], is_ending: Callable[[], bool])
     ) -> Response:
         """Lists the newest turns of a client, with their outcomes."""
         turns = fleets[fleet].scheduler.history(client)
-        return JSONResponse({"turns": [recorded_to_dict(turn) for turn in turns[-limit:]], "of": len(turns)})
+        return JSONResponse({"turns": [turn.to_dict() for turn in turns[-limit:]], "of": len(turns)})
 
     @route("GET", "/fleets/{fleet}/events", READERS, None)
     async def events(

@@ -7,9 +7,10 @@ import os
 import signal
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from turnout.errors import ClusterError, SettingError
 from turnout.kernel.arrays import as_count
@@ -18,6 +19,8 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 #: How often a task is started again after its worker died. A task that ends every worker may need too much memory.
 MOST_REPEATS = 4
+#: The number of tasks for each process that joblib gets at once, where all of them must end before others start.
+CHUNK = 4
 
 
 @runtime_checkable
@@ -36,7 +39,12 @@ class Executor(Protocol):
         """The number of GPUs of all workers; None if it is that of this machine."""
 
     def run(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], *, gpus: int = 0
+        self,
+        function: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        *,
+        gpus: int = 0,
+        follow: Callable[[int, Result], Task | None] | None = None,
     ) -> Iterator[tuple[int, Result]]:
         """Yields the index and the result of each task, in the order in which they end.
 
@@ -46,7 +54,40 @@ class Executor(Protocol):
             function: The function to call.
             tasks: The arguments, one per call; they start in this order.
             gpus: The number of GPUs that each task needs.
+            follow: Receives the index and the result of a task that has ended, and returns the task that continues it,
+                with the same index, or None. It starts before the tasks that were not started yet.
         """
+
+
+class TaskQueue(Generic[Task, Result]):
+    """The tasks that wait for a worker.
+
+    Args:
+        tasks: The arguments of all calls.
+        follow: Returns the task that continues one that has ended, or None.
+    """
+
+    def __init__(self, tasks: Sequence[Task], follow: Callable[[int, Result], Task | None] | None) -> None:
+        self._waiting, self._follow = deque(enumerate(tasks)), follow
+
+    def take(self, running: int, workers: Callable[[], int]) -> list[tuple[int, Task]]:
+        """Returns the tasks to start now, with their indices: all of them, unless tasks are continued.
+
+        Tasks that are continued start when a worker is free, so that the continuation of one can start before others.
+
+        Args:
+            running: The number of tasks that were started and have not ended.
+            workers: Returns the number of tasks that run at the same time.
+        """
+        count = len(self._waiting)
+        if count and self._follow is not None:
+            count = min(count, max(0, max(1, workers()) - running))
+        return [self._waiting.popleft() for _ in range(count)]
+
+    def ended(self, index: int, result: Result) -> None:
+        """Adds the task that continues one that has ended, if there is one, as the first."""
+        if self._follow is not None and (task := self._follow(index, result)) is not None:
+            self._waiting.appendleft((index, task))
 
 
 class JoblibExecutor:
@@ -81,6 +122,7 @@ class JoblibExecutor:
         tasks: Sequence[Task],
         *,
         gpus: int = 0,  # noqa: ARG002  # every process sees all GPUs of this machine
+        follow: Callable[[int, Result], Task | None] | None = None,
     ) -> Iterator[tuple[int, Result]]:
         """Yields the index and the result of each task, in the order in which they end.
 
@@ -88,15 +130,19 @@ class JoblibExecutor:
             function: The function to call.
             tasks: The arguments, one per call; they start in this order.
             gpus: Has no effect: every process sees all GPUs of this machine.
+            follow: Returns the task that continues one that has ended, or None. It starts when the other tasks that
+                were started have ended, which are four for each process.
         """
         from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-        left = dict(enumerate(tasks))
+        queue: TaskQueue[Task, Result] = TaskQueue(tasks, follow)
+        left: dict[int, Task] = {}
         losses = 0
-        while left:
+        while left := {**left, **dict(queue.take(len(left), lambda: CHUNK * self.workers))}:
             try:
                 for index, result in self._run_once(function, left):
                     del left[index]
+                    queue.ended(index, result)
                     losses = 0
                     yield index, result
             except TerminatedWorkerError as error:
@@ -115,7 +161,7 @@ class JoblibExecutor:
             pool = Parallel(return_as="generator_unordered", **self._options())
         except ValueError:
             # Some backends, such as Ray's, return complete lists only; short chunks let finished runs be written early.
-            chunk_size = 4 * self.workers
+            chunk_size = CHUNK * self.workers
             for start in range(0, len(calls), chunk_size):
                 yield from Parallel(**self._options())(calls[start : start + chunk_size])
             return

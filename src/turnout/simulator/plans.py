@@ -23,7 +23,7 @@ from turnout.policies.registry import (
     refuse_functions,
     with_defaults,
 )
-from turnout.simulator import worlds
+from turnout.simulator import learners, worlds
 from turnout.simulator.play import RoundRun, Run
 from turnout.simulator.slots import SlotRun
 from turnout.simulator.world import World
@@ -40,8 +40,9 @@ class RunPlan:
     is the name that tables show; it does not affect the run or its key.
 
     Policy and world are names; `package.module:Name` imports that module. A class, or a function that builds one, is
-    accepted too, and replaced by its name. A plan that was read from a file (`stored`) imports nothing. `packages` is
-    where its policy and world came from, if they are not built in.
+    accepted too, and replaced by its name. The same holds for the setting `learner` of the world `training`. A plan
+    that was read from a file (`stored`) imports nothing. `packages` is where its policy, world and learner came from,
+    if they are not built in.
     """
 
     policy: str
@@ -96,12 +97,16 @@ class RunPlan:
         """Replaces classes by their names, and imports what was named explicitly."""
         policy, settings = as_named(self.policy, self.settings)
         world = self.world if isinstance(self.world, str) else worlds.REGISTRY.name_of(self.world)
-        for name, value in (("policy", policy), ("settings", settings), ("world", world)):
+        inside = learners.with_named_learner(world, self.world_settings)
+        named = {"policy": policy, "settings": settings, "world": world, "world_settings": inside}
+        for name, value in named.items():
             object.__setattr__(self, name, value)
         if not self.stored:
             load_policies(policy, settings)
             for name in filter(is_module_name, self._worlds()):
                 worlds.REGISTRY.load(name)
+            if (learner := learners.named_learner(world, inside)) is not None and is_module_name(learner):
+                learners.REGISTRY.load(learner)
 
     @property
     def name(self) -> str:
@@ -137,10 +142,12 @@ class RunPlan:
         return cls(**{**data, "stored": True})
 
     def plugins(self) -> list[tuple[Registry[Any], str]]:
-        """Returns the names of policies and world, each with the registry that knows it."""
+        """Returns the names of policies, worlds and learner, each with the registry that knows it."""
+        learner = learners.named_learner(self.world, self.world_settings)
         return [
             *((policies.REGISTRY, name) for name in policy_parts(self.policy, self.settings)),
             *((worlds.REGISTRY, name) for name in self._worlds()),
+            *([] if learner is None else [(learners.REGISTRY, learner)]),
         ]
 
     def _worlds(self) -> list[str]:
@@ -149,7 +156,7 @@ class RunPlan:
         return [self.world, inner] if isinstance(inner, str) else [self.world]
 
     def with_packages(self) -> RunPlan:
-        """Returns the plan with the packages that its policy and its world come from."""
+        """Returns the plan with the packages that its policy, its world and its learner come from."""
         return replace(self, packages={**packages_of(self.plugins()), **self.packages})
 
     def build(self) -> tuple[SelectionPolicy, World]:

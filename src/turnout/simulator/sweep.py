@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import operator
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from turnout.errors import ClusterError, SettingError
 from turnout.kernel.arrays import as_count
-from turnout.policies import registry as policies
-from turnout.simulator import worlds
+from turnout.simulator.carried import Carried, adopt_plugins, carried_plugins
 from turnout.simulator.executors import Executor, JoblibExecutor
 from turnout.simulator.plans import RunPlan
-from turnout.simulator.tracked import track_records
+from turnout.simulator.tracked import MetricsWatcher, WatchedRun, track_records
 from turnout.store import RoundColumns, RunStore
 from turnout.tracking import Tracker
+from turnout.tracking.forwarding import MetricsReceiver, MetricsSender
 from turnout.version import __version__
 
 Watcher = Callable[[RunPlan], None]
@@ -33,6 +31,7 @@ def sweep(
     workers: int | None = None,
     backend: str | Executor | None = None,
     watch: Watcher | None = None,
+    track: MetricsWatcher | None = None,
 ) -> list[int]:
     """Plays every plan that the store does not hold yet and returns the run ids in the order of `plans`.
 
@@ -46,10 +45,11 @@ def sweep(
         backend: An executor, such as `turnout.clusters.RayCluster`, which has its own number of workers; or the name
             of a joblib backend that was registered before.
         watch: A callback that receives each plan when it is finished.
+        track: A callback that receives the metrics of each round while it is played, of runs on this machine.
     """
     requested = list(plans)
     missing = {plan.key: plan for plan in requested if not _is_finished(store, plan)}
-    for plan, columns in _play_all(list(missing.values()), workers, backend):
+    for plan, columns in _play_all(list(missing.values()), workers, backend, track):
         store.write_run(plan.key, stored_plan(store, plan), columns, clients=columns.clients, code_version=__version__)
         if watch is not None:
             watch(plan)
@@ -61,10 +61,13 @@ def missing_plans(plans: Iterable[RunPlan], store: RunStore) -> list[RunPlan]:
     return list({plan.key: plan for plan in plans if not _is_finished(store, plan)}.values())
 
 
-def play_plan(plan: RunPlan) -> RoundColumns:
-    """Plays a whole run in memory."""
+def play_plan(plan: RunPlan, tracker: Tracker | None = None) -> RoundColumns:
+    """Plays a whole run in memory; a tracker receives the metrics of each round."""
     run = plan.start()
-    return columns_to_store(plan, RoundColumns.from_records(run.play(plan.rounds), clients=run.world.clients))
+    records = run.play(plan.rounds)
+    if tracker is not None:
+        records = track_records(records, run, tracker)
+    return columns_to_store(plan, RoundColumns.from_records(records, clients=run.world.clients))
 
 
 def play_into(
@@ -115,7 +118,7 @@ def play_into(
 
 
 def _play_all(
-    plans: Sequence[RunPlan], workers: int | None, backend: str | Executor | None
+    plans: Sequence[RunPlan], workers: int | None, backend: str | Executor | None, track: MetricsWatcher | None
 ) -> Iterator[tuple[RunPlan, RoundColumns]]:
     if workers is not None:
         as_count("workers", workers, SettingError)
@@ -128,13 +131,25 @@ def _play_all(
                 raise SettingError(
                     f"the backend {backend!r} needs joblib and more than one worker: pip install 'turnout[cluster]'"
                 )
-            yield from ((plan, play_plan(plan)) for plan in plans)
+            for plan in plans:
+                yield plan, play_plan(plan, None if track is None else WatchedRun(track, plan))
             return
         executor = JoblibExecutor(workers, backend=backend)
     # Long runs start first, so that no core is still busy with one while the others idle.
     ordered = sorted(plans, key=lambda plan: -plan.rounds)
-    for index, data in executor.run(play_task, [_task(plan) for plan in ordered]):
-        yield ordered[index], RoundColumns.from_bytes(data)
+    with ExitStack() as stack:
+        senders: list[MetricsSender | None] = [None] * len(ordered)
+        if track is not None:
+            if not isinstance(executor, JoblibExecutor):
+                raise SettingError("runs on a cluster cannot be tracked while they are played: track them afterwards")
+            follow = track  # for the type checker
+            receiver = stack.enter_context(
+                MetricsReceiver(lambda run, metrics, step: follow(ordered[run], metrics, step))
+            )
+            senders = [receiver.sender(run) for run in range(len(ordered))]
+        tasks = [_task(plan, sender) for plan, sender in zip(ordered, senders, strict=True)]
+        for index, data in executor.run(play_task, tasks):
+            yield ordered[index], RoundColumns.from_bytes(data)
 
 
 def columns_to_store(plan: RunPlan, columns: RoundColumns) -> RoundColumns:
@@ -145,39 +160,13 @@ def columns_to_store(plan: RunPlan, columns: RoundColumns) -> RoundColumns:
     return replace(columns, contexts=no_contexts, available=None, client_reasons={}, cohort_reasons={})
 
 
-class _Imported(NamedTuple):
-    """A policy or world that a worker imports, from the folders in which this process finds modules.
-
-    A worker that runs already does not know folders that were added later.
-    """
-
-    module: str
-    name: str
-    folders: tuple[str, ...]
-
-    def value(self) -> Any:
-        """Imports it."""
-        sys.path.extend(folder for folder in self.folders if folder not in sys.path)
-        importlib.invalidate_caches()
-        return operator.attrgetter(self.name)(importlib.import_module(self.module))
+#: What a worker gets: the version of turnout, the plan, the plug-ins that only this process can find, and who receives
+#: the metrics of each round.
+Task = tuple[str, dict[str, Any], list[Carried], MetricsSender | None]
 
 
-#: What a worker gets: the version of turnout, the plan, and the policies and worlds that only this process can find.
-Task = tuple[str, dict[str, Any], list[tuple[str, str, Any]]]
-
-
-def _task(plan: RunPlan) -> Task:
-    found = [(registry.kind.noun, name, registry.carried(name)) for registry, name in plan.plugins()]
-    carried = [(noun, name, _carried(value)) for noun, name, value in found if value is not None]
-    return __version__, plan.as_dict(), carried
-
-
-def _carried(value: Any) -> Any:
-    """Returns where a worker can import a value; the value itself if it is of the main program or of a function."""
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "<")
-    if module in (None, "__main__") or "<" in name:
-        return value
-    return _Imported(module, name, tuple(folder for folder in sys.path if folder))
+def _task(plan: RunPlan, sender: MetricsSender | None) -> Task:
+    return __version__, plan.as_dict(), carried_plugins(plan), sender
 
 
 def play_task(task: Task) -> bytes:
@@ -185,12 +174,11 @@ def play_task(task: Task) -> bytes:
 
     The columns are returned as bytes, because some backends cannot serialise the columns themselves.
     """
-    version, plan, carried = task
+    version, plan, carried, sender = task
     check_worker_version(version)
-    registries = {registry.kind.noun: registry for registry in (policies.REGISTRY, worlds.REGISTRY)}
-    for noun, name, value in carried:
-        registries[noun].adopt(name, value.value() if isinstance(value, _Imported) else value)
-    return play_plan(RunPlan.from_dict(plan)).to_bytes()
+    adopt_plugins(carried)
+    with nullcontext() if sender is None else sender.open() as tracker:
+        return play_plan(RunPlan.from_dict(plan), tracker).to_bytes()
 
 
 def check_worker_version(version: str) -> None:

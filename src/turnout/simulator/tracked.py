@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from turnout.kernel.rounds import RoundRecord
+from turnout.simulator.plans import RunPlan
 from turnout.simulator.play import RoundRun, Run
 from turnout.tracking import RoundMeter, Tracker
+
+#: Receives the plan of a run, the metrics of a round, and the number of the round, while the run is played.
+MetricsWatcher = Callable[[RunPlan, Mapping[str, float], int], None]
+
+
+class WatchedRun:
+    """A tracker that passes the metrics of one run on.
+
+    Args:
+        watch: Receives the metrics.
+        plan: The plan of the run.
+    """
+
+    def __init__(self, watch: MetricsWatcher, plan: RunPlan) -> None:
+        self._watch, self._plan = watch, plan
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Passes the metrics of a round on."""
+        self._watch(self._plan, metrics, step)
+
+    def close(self) -> None:
+        """Does nothing: who watches a run knows its last round."""
 
 
 def track_records(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Sequence
 
 from turnout.errors import SettingError
@@ -20,7 +21,8 @@ def listen(host: str, ports: Sequence[int]) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for index, port in enumerate(ports):
         listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform != "win32":  # where it would let two servers listen on the same port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host.strip("[]"), port))
             listener.listen(BACKLOG)

@@ -80,7 +80,7 @@ def test_an_app_without_with_status_is_identified_by_its_node_id_with_a_warning(
     FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3)
     assert scheduler.clients == ["777", "c0", "c1"]
     assert turns_of(scheduler) == {"777": 3, "c0": 3, "c1": 3}
-    assert caplog.text.count("1 clients do not report an id (nodes 777, …)") == 1
+    assert caplog.text.count("1 client does not report an id (nodes 777, …)") == 1
     assert "end client_app.py with app = with_status(app)" in caplog.text
     assert len(grid.sent(QUERY)) == 1
 

@@ -71,7 +71,7 @@ def test_a_device_that_waits_is_given_the_next_slot_and_gets_it_when_it_comes_ba
         scheduler.report(first.id, 3.0)
         clock.now += wait.seconds / 2
         # The slot is free and "b" is behind, so another device does not get it.
-        assert "all 1 slots are in use" in wait_of(scheduler.check_in("c")).why
+        assert "the only slot is in use" in wait_of(scheduler.check_in("c")).why
         assert [turn.client for turn in scheduler.in_flight()] == ["b"]
         clock.now += wait.seconds / 2
         assert turn_of(scheduler.check_in("b")).id == 2

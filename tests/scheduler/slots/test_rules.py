@@ -86,7 +86,7 @@ def test_a_device_that_waited_for_a_whole_window_is_given_a_slot_as_soon_as_one_
         (first,) = training(scheduler)
         left = "b" if first == "a" else "a"
         clock.now += 20.0
-        assert "all 1 slots are in use" in wait_of(scheduler.check_in(left)).why
+        assert "the only slot is in use" in wait_of(scheduler.check_in(left)).why
         scheduler.report(1, 3.0)
         assert isinstance(scheduler.check_in(left), GivenTurn)
 
@@ -129,7 +129,7 @@ def test_fill_does_not_wait_for_a_window(tmp_path: Path, clock: Clock) -> None:
 def test_no_turn_is_given_while_too_few_clients_are_there(tmp_path: Path, clock: Clock) -> None:
     with open_fleet(tmp_path / "fleet.turnout", min_available=3) as scheduler:
         assert (
-            "1 clients are available or training, and turns are given from 3 on" in wait_of(scheduler.check_in("a")).why
+            "1 client is available or training, and turns are given from 3 on" in wait_of(scheduler.check_in("a")).why
         )
         wait = wait_of(scheduler.check_in("b"))
         assert wait.seconds == 15.0  # a quarter of the time for which its check-in is kept

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from turnout.cli.live.promise import promise_to_dict
 from turnout.cli.options import JsonOption, print_json, printable
+from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.kernel.arrays import IntArray
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, Certificate
@@ -54,9 +55,10 @@ def certify(
         print_json({**paths, **summary, "clients": len(clients), "promise": promise})
     else:
         console = Console(highlight=False, soft_wrap=True, markup=False)
-        counted = "turns" if _has_slots(certificate) else "rounds"
-        console.print(f"{out}: {len(clients):,} clients, {certificate['rounds']:,} {counted}")
-        console.print(f"{record_path}: {certificate['events']:,} events, SHA-256 {certificate['record_sha256']}")
+        played = counted(certificate["rounds"], "turn" if _has_slots(certificate) else "round")
+        events = counted(certificate["events"], "event")
+        console.print(f"{out}: {counted(len(clients), 'client')}, {played}")
+        console.print(f"{record_path}: {events}, SHA-256 {certificate['record_sha256']}")
         console.print(printable(f"Promise {promise['sentence']}."))
         _print_summary(console, certificate)
         console.print(f"To verify: turnout verify {out} {record_path}")

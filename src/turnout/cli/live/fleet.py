@@ -20,6 +20,7 @@ from turnout.cli.live.create import create
 from turnout.cli.live.operate import abandon_round, backup, compact, forget, repair, retire
 from turnout.cli.live.promise import behind_words, certificate_table, explain_certificate, promise_to_dict
 from turnout.cli.options import JsonOption, print_json, printable
+from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Certificate
 from turnout.scheduler import Finding, FleetReader, Scheduler, SchedulerStatus, Turn, examine
@@ -117,16 +118,17 @@ def history(
         promise = scheduler.certificate() if scheduler.has_guarantee else None
         guarantee, noun = scheduler.policy.guarantee, _noun(scheduler)
     is_chosen = guarantee is not None and guarantee.paid == "chosen"
-    counted = sum(turn.kind == "arrived" or (is_chosen and turn.kind is not None) for turn in turns)
+    paid = sum(turn.kind == "arrived" or (is_chosen and turn.kind is not None) for turn in turns)
     behind, owed = (None, None) if promise is None else (float(promise.behind[row]), float(promise.owed[row]))
     if json:
-        rows = [_turn_dict(turn) for turn in turns]
-        known = {"client": client, "reliability": reliability, "counted": counted, "behind": behind, "owed": owed}
+        rows = [turn.to_dict() for turn in turns]
+        known = {"client": client, "reliability": reliability, "counted": paid, "behind": behind, "owed": owed}
         print_json({**known, "turns": rows})
         return
     suffix = "" if promise is None else f"; {_standing(promise, int(row))}"
     Console().print(_turns_table(turns, client, noun))
-    selections = f"selected {len(turns):,} times, of which {counted:,} count as turns"
+    count_as = "counts as a turn" if paid == 1 else "count as turns"
+    selections = f"selected {counted(len(turns), 'time')}, of which {paid:,} {count_as}"
     Console(highlight=False, soft_wrap=True).print(f"{selections}, reliability {reliability:.2f}{suffix}")
 
 
@@ -189,7 +191,7 @@ def _status_rows(
         pending = f"{len(found.out)} since {found.elapsed:.1f} s" if found.out else "none"
         yield "pending", [pending, *_shorten(found.out)]
     elif found.slots is not None:
-        yield "turns", [f"{found.round:,} were given; {len(found.out)} of {found.slots} slots are in use"]
+        yield "turns", [f"{found.round:,} were given; {counted(len(found.out), 'slot', 'are', of=found.slots)} in use"]
         if training:
             yield "training", _shorten(training)
     else:
@@ -280,19 +282,6 @@ def _turns_table(turns: list[Turn], client: str, noun: str) -> Table:
             (turn.late_at or turn.at or "")[:19].replace("T", " "),
         )
     return table
-
-
-def _turn_dict(turn: Turn) -> dict[str, Any]:
-    return {
-        "round": turn.round,
-        "outcome": turn.kind or "out",
-        "seconds": turn.seconds,
-        "loss": turn.loss,
-        "why": turn.why,
-        "at": turn.at,
-        "late_seconds": turn.late_seconds,
-        "late_at": turn.late_at,
-    }
 
 
 def _table(*headings: str, title: str | Text = "", show_header: bool = True) -> Table:

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from turnout.cli.options import printable, progress_bar
+from turnout.counting import counted
 from turnout.errors import SettingError, StoreError
 from turnout.scheduler import FleetReader, Scheduler, back_up_fleet, doubled_closes, examine, remove_doubled_closes
 from turnout.service.tokens import TokenFile, back_up_tokens, tokens_path
@@ -37,7 +38,7 @@ def backup(
         back_up_fleet(file, copy, lambda done, total: progress.update(task, completed=done, total=total))
     with FleetReader(copy) as reader:
         rounds = "closed rounds" if reader.settings.concurrency is None else "turns"
-        _say(f"{copy} has all {reader.round:,} {rounds} of {len(reader.ids):,} clients.")
+        _say(f"{copy} has all {reader.round:,} {rounds} of {counted(len(reader.ids), 'client')}.")
     if back_up_tokens(file, copy):
         _say(f"{tokens_path(copy)} has its tokens.")
 
@@ -133,8 +134,13 @@ def repair(
         _say(f"{file} is not damaged: there is nothing to repair.")
         return
     if not any(finding.part == "log" for finding in findings) and (doubled := doubled_closes(file)):
-        _confirm(yes, f"{len(doubled)} rounds of {file} were closed twice. Remove the second close of each?")
-        _say(f"The second close of {remove_doubled_closes(file)} rounds was removed from {file}.")
+        closed = (
+            "was closed twice. Remove its second close?"
+            if len(doubled) == 1
+            else "were closed twice. Remove the second closes?"
+        )
+        _confirm(yes, f"{counted(len(doubled), 'round')} of {file} {closed}")
+        _say(f"The second close of {counted(remove_doubled_closes(file), 'round')} was removed from {file}.")
         return
     if not any(finding.part == "log" for finding in findings):
         raise StoreError(f"{file} is damaged in a way that cannot be repaired: restore it from a backup", damaged=file)

@@ -19,6 +19,7 @@ from turnout.analysis.statistics import format_interval
 from turnout.cli.completion import complete_policies
 from turnout.cli.naming import apply_settings
 from turnout.cli.options import JsonOption, SettingOption, contenders, print_json, progress_bar
+from turnout.counting import counted
 
 #: Row headings and decimal places of the figures of a replay.
 ROWS = {
@@ -95,9 +96,9 @@ def _print(found: Replayed, where: str, policy: str) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     settings = ", ".join(f"{name}={value}" for name, value in found.settings.items())
     other = f"{found.policy} ({settings})" if settings else found.policy
-    given = f"{found.rounds} rounds, {found.choices:,} selections"
+    given = f"{counted(found.rounds, 'round')}, {counted(found.choices, 'selection')}"
     if found.slots is not None:
-        given = f"{found.rounds:,} turns in {found.slots} slots, given"
+        given = f"{counted(found.rounds, 'turn')} in {counted(found.slots, 'slot')}, given"
     console.print(f"{where}: {given} by {policy}; replayed by {other}")
     console.print(f"promise: {found.promise}")
     table = Table()

@@ -12,6 +12,7 @@ from rich.console import Console
 from turnout.cli.naming import load_here
 from turnout.cli.options import ConfigOption, JsonOption, print_json, read_config
 from turnout.cli.simulation.check_slots import check_slots
+from turnout.counting import counted
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, as_tolerance
@@ -168,8 +169,9 @@ def _print(answer: dict[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     largest, rate = answer["largest_feasible_rate"], answer["rate"]
     if answer["feasible"]:
+        clients = counted(answer["clients"], "client")
         console.print(
-            f"[green]feasible[/]: {answer['clients']} clients, {answer['cohort_size']} per round, a guaranteed rate of "
+            f"[green]feasible[/]: {clients}, {answer['cohort_size']} per round, a guaranteed rate of "
             f"{rate:g} for each.\nThe largest feasible rate is {largest:.6g}: a slack of {answer['slack']:.6g}."
         )
     else:

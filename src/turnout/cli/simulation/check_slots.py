@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from turnout.cli.options import print_json
+from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.kernel.slots.limits import slot_limits
 
@@ -50,16 +51,15 @@ def check_slots(times: str | None, clients: int | None, slots: int, rate: float 
 def _print(answer: dict[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     largest, rate = answer["largest_feasible_rate"], answer["rate"]
-    setting = (
-        f"{answer['clients']} clients, {answer['concurrency']} slots, a guaranteed rate of {rate:.6g} of the turns"
-    )
+    sizes = f"{counted(answer['clients'], 'client')}, {counted(answer['concurrency'], 'slot')}"
+    setting = f"{sizes}, a guaranteed rate of {rate:.6g} of the turns"
     equal = answer["largest_concurrency_for_equal_shares"]
     if answer["feasible"]:
         console.print(f"[green]feasible[/]: {setting} for each.\nThe largest feasible rate is {largest:.6g}.")
         if rate > SAFE * largest * (1 + 1e-9):
             console.print(f"Above {SAFE:g} of it, {SAFE * largest:.6g}, hardly any slot is left for fast clients.")
     else:
-        fewer = f", or use at most {equal} slot{'s' if equal > 1 else ''}" if rate <= 1 / answer["clients"] else ""
+        fewer = f", or use at most {counted(equal, 'slot')}" if rate <= 1 / answer["clients"] else ""
         console.print(
             f"[red]not feasible[/]: {setting}. Nobody is in two slots, so a client whose turns last "
             f"{answer['longest_turn_seconds']:g} s cannot have more. Use a guaranteed_rate of at most "

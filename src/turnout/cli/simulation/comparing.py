@@ -21,6 +21,7 @@ from turnout.cli.simulation.judging import JudgedPromise, status_cell
 from turnout.cli.simulation.measuring import Comparison, Contender, measure
 from turnout.cli.simulation.slots import NOTE as SLOT_NOTE
 from turnout.cli.simulation.slots import promised_phrase
+from turnout.counting import counted
 from turnout.errors import SettingError, suggestion
 from turnout.experiments.comparison_figures import accuracy_table, behind_table, draw_accuracy, draw_behind
 from turnout.experiments.framework.drawing import save
@@ -158,11 +159,12 @@ def write_comparison(comparison: Comparison, runs: dict[str, list[RoundColumns]]
 
 
 def _title(comparison: Comparison) -> str:
-    seeds = f"{comparison.seeds} seed{'s' if comparison.seeds > 1 else ''}, mean ± 95 % confidence"
+    seeds = f"{counted(comparison.seeds, 'seed')}, mean ± 95 % confidence"
     if comparison.concurrency is None:
-        return f"{comparison.rounds} rounds, {seeds}; {comparison.promise}"
+        return f"{counted(comparison.rounds, 'round')}, {seeds}; {comparison.promise}"
     return (
-        f"{comparison.rounds:,} turns, {comparison.concurrency} slots, {seeds}; {promised_phrase(comparison.promise)}"
+        f"{counted(comparison.rounds, 'turn')}, {counted(comparison.concurrency, 'slot')}, {seeds}; "
+        f"{promised_phrase(comparison.promise)}"
     )
 
 

@@ -27,6 +27,7 @@ from turnout.cli.simulation.judging import (
     guarantee_of_run,
 )
 from turnout.cli.simulation.tracking import TrackOption, Tracks
+from turnout.counting import counted
 from turnout.errors import PluginError, SettingError
 from turnout.experiments.framework.reproduce import write_text
 from turnout.kernel.guarantee import Guarantee
@@ -71,7 +72,7 @@ def list_runs(store: StoreArgument, json: JsonOption = False) -> None:
     if json:
         print_json([_as_dict(info) for info in infos])
         return
-    table = Table(title=f"{len(infos)} runs in {store}")
+    table = Table(title=f"{counted(len(infos), 'run')} in {store}")
     for heading in ("run", "policy", "seed", "rounds", "finished", "started"):
         table.add_column(heading, justify="right" if heading in ("run", "seed", "rounds") else "left")
     for info in infos:
@@ -210,7 +211,7 @@ def _track(store: RunStore, infos: Sequence[RunInfo], specifications: Sequence[s
     for info in infos:
         tracks.record(store, info)
     tracks.warn()
-    typer.echo(f"tracked {len(infos)} run{'s' if len(infos) != 1 else ''}", err=True)
+    typer.echo(f"tracked {counted(len(infos), 'run')}", err=True)
 
 
 def _promise_figures(info: RunInfo, columns: RoundColumns) -> dict[str, Any]:
@@ -234,7 +235,7 @@ def delete(
     with RunStore(store) as opened:
         info = opened.info(run)
         if not yes:
-            typer.confirm(f"Delete run {run} ({_name(info)}, {info.rounds} rounds)?", abort=True)
+            typer.confirm(f"Delete run {run} ({_name(info)}, {counted(info.rounds, 'round')})?", abort=True)
         opened.delete(run)
     if json:
         print_json({"deleted": run})

@@ -57,8 +57,10 @@ from turnout.cli.simulation.slots import show_slots
 from turnout.cli.simulation.tracking import TrackOption, Tracks
 from turnout.cli.studies.leaderboard import show_leaderboard
 from turnout.cli.studies.slot_board import show_slot_board
+from turnout.counting import counted
 from turnout.errors import SettingError, suggestion
 from turnout.experiments.framework.drawing import save_as
+from turnout.experiments.framework.reproduce import check_device
 from turnout.experiments.leaderboard.slots import SLOT_SUITES
 from turnout.experiments.leaderboard.suites import SUITES
 from turnout.experiments.paper.comparison import draw_overview, overview_tables
@@ -119,7 +121,7 @@ def simulate(
     if json:
         print_json([{"policy": plan.name, **_judged_dict(row)} for plan, row in zip(plans, judged, strict=True)])
         return
-    Console().print(_summary_table(f"{plans[0].rounds} rounds, seed {seed}; {judged_by}", plans, judged))
+    Console().print(_summary_table(f"{counted(plans[0].rounds, 'round')}, seed {seed}; {judged_by}", plans, judged))
     Console(highlight=False).print(NOTE)
 
 
@@ -176,10 +178,11 @@ def compare(
         fixed = {"policies": policies, "--config": config, "--set": settings, "--world": world}
         judging = {"--baseline": baseline, "--promise": promise, "--tolerance": tolerance, "--concurrency": concurrency}
         _reject_options("--suite, which defines it", {**fixed, **judging})
-        _reject_options("--suite, which has --out and --json", {"--target": target, "--csv": csv, "--track": track})
+        _reject_options("--suite, which has --out and --json", {"--target": target, "--csv": csv})
         suites = [*SUITES, *SLOT_SUITES]
         if suite not in suites:
             raise SettingError(f"unknown suite {suite!r}{suggestion(suite, suites)}; there are {', '.join(suites)}")
+        tracks = Tracks(track)
         if suite in SLOT_SUITES:
             show_slot_board(
                 suite,
@@ -191,30 +194,33 @@ def compare(
                 store=store,
                 workers=workers,
                 device=device,
+                following=tracks.following,
                 json=json,
             )
-            return
-        _reject_options(f"the suite {suite}", {"--device": None if device == "cpu" else device})
-        show_leaderboard(
-            suite,
-            further=further,
-            traces=traces,
-            seeds=seeds,
-            rounds=rounds,
-            out=out,
-            store=store,
-            workers=workers,
-            json=json,
-        )
+        else:
+            show_leaderboard(
+                suite,
+                further=further,
+                traces=traces,
+                seeds=seeds,
+                rounds=rounds,
+                out=out,
+                store=store,
+                workers=workers,
+                device=device,
+                following=tracks.following,
+                json=json,
+            )
+        tracks.warn()
         return
-    only_suites = {"--traces": traces, "--device": None if device == "cpu" else device}
-    _reject_options("a comparison without --suite", only_suites)
+    _reject_options("a comparison without --suite", {"--traces": traces})
     usual = COMPARED if concurrency is None else SIMULATED
     plans = contenders(policies, config, settings, world, rounds, usual, concurrency, further)
     if target is not None and plans[0].world in OUR_WORLDS:
         raise SettingError(
             f"--target needs a world that trains, such as --world name=training: {plans[0].world} trains no model"
         )
+    check_device(plans, device)
     count = seeds or (read_config(config).get("seeds", 10) if config is not None else 10)
     built = [plan.start().policy for plan in plans]  # reports invalid settings before the first run
     reference = _reference(plans, baseline)
@@ -225,7 +231,7 @@ def compare(
         out.mkdir(parents=True, exist_ok=True)
         store = out / "runs.turnout"
     tracks = Tracks(track)
-    with resumable(saved=store is not None), _playing(by_seed, store, workers, tracks) as (opened, runs):
+    with resumable(saved=store is not None), _playing(by_seed, store, workers, device, tracks) as (opened, runs):
         entries = [
             ContenderRuns(Contender(plan.name, plan.as_dict(), range(count)), ids, allowed)
             for plan, ids, allowed in zip(plans, runs, tolerances, strict=True)
@@ -290,7 +296,7 @@ def _simulate_in_memory(plan: RunPlan, progress: Progress, tracks: Tracks) -> Ro
 
 @contextmanager
 def _playing(
-    by_seed: list[list[RunPlan]], path: Path | None, workers: int | None, tracks: Tracks
+    by_seed: list[list[RunPlan]], path: Path | None, workers: int | None, device: str, tracks: Tracks
 ) -> Iterator[tuple[RunStore, list[list[int]]]]:
     """Plays the runs that the store lacks, and yields the store and the runs of each policy."""
     with ExitStack() as open_until_done:
@@ -298,18 +304,9 @@ def _playing(
             path = Path(open_until_done.enter_context(tempfile.TemporaryDirectory())) / "runs.turnout"
         store = open_until_done.enter_context(RunStore(path))
         plans = [plan for plans_of_policy in by_seed for plan in plans_of_policy]
-        missing = missing_plans(plans, store)
-        played = {plan.key for plan in missing}
-        for plan in plans if tracks else []:
-            if plan.key not in played and (info := store.find(plan.key)) is not None:
-                tracks.record(store, info)
-
-        def track(plan: RunPlan) -> None:
-            if tracks and (info := store.find(plan.key)) is not None:
-                tracks.record(store, info)
-
-        with progress_bar() as progress:
-            runs = iter(play_all(plans, store, workers, progress, track))
+        named = {plans_of_policy[0].name: plans_of_policy for plans_of_policy in by_seed}
+        with tracks.following(named, store, missing_plans(plans, store)) as track, progress_bar() as progress:
+            runs = iter(play_all(plans, store, workers, progress, device=device, track=track))
         yield store, [[next(runs) for _ in plans_of_policy] for plans_of_policy in by_seed]
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from turnout.analysis.slots import SlotFigures
 from turnout.cli.options import print_json
 from turnout.cli.simulation.judging import Judged, JudgedPromise, status_cell
+from turnout.counting import counted
 from turnout.simulator.plans import RunPlan
 
 NOTE = (
@@ -75,7 +76,7 @@ def _slots(judged: Judged) -> SlotFigures:
 
 
 def _title(plan: RunPlan) -> str:
-    return f"{plan.rounds:,} turns, {plan.concurrency} slots"
+    return f"{counted(plan.rounds, 'turn')}, {counted(plan.concurrency or 0, 'slot')}"
 
 
 def promised_phrase(promise: JudgedPromise) -> str:

@@ -28,6 +28,7 @@ from turnout.cli.options import (
     read_config,
 )
 from turnout.clusters import connect
+from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.experiments.framework.reproduce import check_device
 from turnout.lab.distributed import play_plans
@@ -82,7 +83,10 @@ def sweep(
         return
     console = Console(highlight=False, soft_wrap=True)
     count = len({run.seed for run in plans})
-    console.print(f"{path}: {len(set(ids))} runs of {plan}, of which {len(missing)} were played now", markup=False)
+    verb = "was" if len(missing) == 1 else "were"
+    console.print(
+        f"{path}: {counted(len(set(ids)), 'run')} of {plan}, of which {len(missing):,} {verb} played now", markup=False
+    )
     if count > 1:
         overrides = [f"--seeds={seeds}"] * (seeds is not None) + [f"--rounds={rounds}"] * (rounds is not None)
         overrides += [f"--set={text}" for text in settings or []] + [f"--world={text}" for text in world or []]
@@ -123,13 +127,13 @@ def watched(missing: Sequence[RunPlan], executor: Executor | None) -> Iterator[C
 
     A terminal shows a bar; a log file receives about ten lines.
     """
-    where = "" if executor is None else f" on {executor.workers} workers"
+    where = "" if executor is None else f" on {counted(executor.workers, 'worker')}"
     total = sum(plan.rounds for plan in missing)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     done = 0
 
     def description() -> str:
-        return f"{done:,} of {total:,} rounds of {len(missing)} runs{where}"
+        return f"{counted(done, 'round', of=total)} of {counted(len(missing), 'run')}{where}"
 
     with progress_bar() as progress:
         task = progress.add_task(description(), total=total)

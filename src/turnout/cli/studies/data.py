@@ -12,6 +12,7 @@ from rich.table import Table
 
 from turnout.cli.completion import complete_datasets
 from turnout.cli.options import JsonOption, SeedOption, print_json, progress_bar
+from turnout.counting import counted
 from turnout.errors import DatasetError
 from turnout.experiments.framework.drawing import save_as
 from turnout.experiments.partition_figure import draw_partition
@@ -136,7 +137,7 @@ def holdings(
     if json:
         print_json({"classes": list(loaded.classes), "counts": split.counts.tolist()})
         return
-    table = Table(title=f"items per class, {clients} clients")
+    table = Table(title=f"items per class, {counted(clients, 'client')}")
     for heading in ("client", *loaded.classes):
         table.add_column(heading, justify="right")
     for client, counts in enumerate(split.counts.tolist()):

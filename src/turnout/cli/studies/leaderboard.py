@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,16 +16,23 @@ from turnout.analysis.statistics import UNIT_RANGE, format_interval
 from turnout.cli.interruption import resumable
 from turnout.cli.naming import parse_policy
 from turnout.cli.options import print_json, progress_bar
+from turnout.counting import counted
 from turnout.experiments.framework.experiment import Experiment, Findings
-from turnout.experiments.framework.reproduce import reproduce
+from turnout.experiments.framework.reproduce import check_device, reproduce
 from turnout.experiments.leaderboard.choosing_cost import choosing_costs
 from turnout.experiments.leaderboard.leaderboard import Leaderboard, as_json, with_costs, write_leaderboard
 from turnout.experiments.leaderboard.suites import Suite, find_suite
+from turnout.simulator.plans import RunPlan
 from turnout.simulator.sweep import missing_plans
 from turnout.simulator.traces.world import TraceWorld
+from turnout.simulator.tracked import MetricsWatcher
 from turnout.simulator.worlds import make_world
 from turnout.store import RunStore
 
+#: Sends the runs that a store holds to trackers; what it yields does the same for missing ones while they are played.
+Following = Callable[
+    [Mapping[str, Sequence[RunPlan]], RunStore, Sequence[RunPlan]], AbstractContextManager[MetricsWatcher | None]
+]
 PROMISE = "promise, tolerance"
 MARKS = {"front": "●", "near": "○", "behind": ""}
 
@@ -40,6 +47,8 @@ def show_leaderboard(
     out: Path | None,
     store: Path | None,
     workers: int | None,
+    device: str,
+    following: Following,
     json: bool,
 ) -> None:
     """Runs the missing simulations of a suite, prints the leaderboard, and writes it to a folder.
@@ -53,6 +62,8 @@ def show_leaderboard(
         out: Folder for figures and data, or None.
         store: Store for the runs; None for one in `out`, or a temporary one.
         workers: Number of worker processes; None for one per CPU core.
+        device: Device that trains the models.
+        following: Follows the runs with trackers.
         json: Print JSON instead of tables.
     """
     suite = find_suite(name)
@@ -60,11 +71,14 @@ def show_leaderboard(
         suite = suite.on_traces(traces)
     suite = suite.with_policies([parse_policy(text) for text in further or []])
     board, seeds, rounds = Leaderboard(suite), seeds or suite.seeds, rounds or suite.rounds
+    check_device([plan for plans in suite.plans(1, rounds).values() for plan in plans], device)
     for plans in suite.plans(1, rounds).values():
         plans[0].build()  # reports invalid settings before the first round
     if store is None and out is not None:
         store = out / "runs.turnout"
-    findings = _measured_costs(board, play_board(board, seeds, rounds, store, workers), seeds, rounds)
+    findings = _measured_costs(
+        board, play_board(board, seeds, rounds, store, workers, following, device), seeds, rounds
+    )
     result = as_json(board, findings, seeds=seeds, rounds=rounds, assumed=_assumptions(suite))
     written = [] if out is None else write_leaderboard(board, findings, result, out)
     if json:
@@ -76,7 +90,13 @@ def show_leaderboard(
 
 
 def play_board(
-    board: Experiment, seeds: int, rounds: int, path: Path | None, workers: int | None, device: str = "cpu"
+    board: Experiment,
+    seeds: int,
+    rounds: int,
+    path: Path | None,
+    workers: int | None,
+    following: Following,
+    device: str = "cpu",
 ) -> Findings:
     """Plays the runs of a leaderboard that the store lacks, with a progress bar, and returns the findings.
 
@@ -86,9 +106,11 @@ def play_board(
         rounds: Number of rounds, or of turns without rounds.
         path: Store for the runs; None for a temporary one.
         workers: Number of worker processes; None for one per CPU core.
+        following: Follows the runs with trackers.
         device: Device that trains the models.
     """
-    plans = [plan for by_seed in board.plans(seeds, rounds).values() for plan in by_seed]
+    named = board.plans(seeds, rounds)
+    plans = [plan for by_seed in named.values() for plan in by_seed]
     with ExitStack() as stack:
         stack.enter_context(resumable(saved=path is not None))
         if path is None:
@@ -97,7 +119,10 @@ def play_board(
         store = stack.enter_context(RunStore(path))
         progress = stack.enter_context(progress_bar())
         missing = missing_plans(plans, store)
-        playing = progress.add_task(f"Simulating {len(missing)} runs", total=sum(plan.rounds for plan in missing))
+        track = stack.enter_context(following(named, store, missing))
+        playing = progress.add_task(
+            f"Simulating {counted(len(missing), 'run')}", total=sum(plan.rounds for plan in missing)
+        )
         (result,) = reproduce(
             [board],
             store,
@@ -106,6 +131,7 @@ def play_board(
             workers=workers,
             device=device,
             watch=lambda played: progress.advance(playing, played),
+            track=track,
         )
         return result.findings
 
@@ -148,7 +174,7 @@ def _print(result: dict[str, Any], suite: Suite) -> None:
 
 def _policies_table(result: dict[str, Any], suite: Suite) -> Table:
     seeds, rounds = result["seeds"], result["rounds"]
-    table = Table(title=f"{suite.title}: {rounds} rounds, {seeds} seeds, mean ± 95 % confidence")
+    table = Table(title=f"{suite.title}: {counted(rounds, 'round')}, {counted(seeds, 'seed')}, mean ± 95 % confidence")
     columns: list[tuple[str, str, int]] = [("mean round, s", "mean_round", 2), ("later rounds, s", "later_round", 2)]
     if suite.trains:
         target = result["policies"][0]["target"]

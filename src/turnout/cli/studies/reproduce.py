@@ -22,6 +22,7 @@ from turnout.cli.options import (
     progress_bar,
 )
 from turnout.clusters import connect
+from turnout.counting import counted
 from turnout.experiments.catalogue import EXPERIMENTS, GROUPS, find_experiments
 from turnout.experiments.framework.experiment import Experiment
 from turnout.experiments.framework.reproduce import (
@@ -132,7 +133,9 @@ def run_experiments(
         missing = missing_plans(plans_of(experiments, seeds, rounds), store)
         executor = stack.enter_context(connection) if connection is not None and missing else None
         progress = stack.enter_context(progress_bar())
-        task = progress.add_task(f"Simulating {len(missing)} runs", total=sum(plan.rounds for plan in missing))
+        task = progress.add_task(
+            f"Simulating {counted(len(missing), 'run')}", total=sum(plan.rounds for plan in missing)
+        )
         return reproduced(
             experiments,
             store,

@@ -14,7 +14,7 @@ from rich.table import Table
 from turnout.analysis.statistics import format_interval
 from turnout.cli.naming import parse_policy
 from turnout.cli.options import print_json
-from turnout.cli.studies.leaderboard import play_board
+from turnout.cli.studies.leaderboard import Following, play_board
 from turnout.experiments.framework import drawing
 from turnout.experiments.framework.reproduce import as_csv, check_device, write_text
 from turnout.experiments.leaderboard.leaderboard import rows_of
@@ -32,6 +32,7 @@ def show_slot_board(
     store: Path | None,
     workers: int | None,
     device: str,
+    following: Following,
     json: bool,
 ) -> None:
     """Runs the missing simulations of a suite without rounds, prints its table, and writes it to a folder.
@@ -46,6 +47,7 @@ def show_slot_board(
         store: Store for the runs; None for one in `out`, or a temporary one.
         workers: Number of worker processes; None for one per CPU core.
         device: Device that trains the models.
+        following: Follows the runs with trackers.
         json: Print JSON instead of a table.
     """
     suite = SLOT_SUITES[name]
@@ -59,7 +61,7 @@ def show_slot_board(
     if store is None and out is not None:
         store = out / "runs.turnout"
     board = SlotBoard(suite)
-    findings = play_board(board, seeds, turns, store, workers, device)
+    findings = play_board(board, seeds, turns, store, workers, following, device)
     result = {
         "suite": suite.name,
         "title": suite.title,

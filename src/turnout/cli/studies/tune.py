@@ -39,6 +39,7 @@ from turnout.cli.options import (
     print_json,
     progress_bar,
 )
+from turnout.counting import counted
 from turnout.errors import SettingError, suggestion
 from turnout.experiments.framework.drawing import save_as
 from turnout.experiments.tuning_figure import KNEE_RULE, draw_trade_off, tuning_to_dict
@@ -251,7 +252,7 @@ def _environment(
         def build(tuned_settings: Any, seed: int) -> Any:
             return replace(plan, settings={**given, **tuned_settings}, seed=seed).build()
 
-        description = f"the world {plan.world}, {built.clients} clients"
+        description = f"the world {plan.world}, {counted(built.clients, 'client')}"
         return Environment(description, policy, build, given, _share_of(example))
     if world:
         raise SettingError("--from fits a world to a record and --world describes one: pass only one of them")
@@ -263,7 +264,7 @@ def _environment(
         f"{fitted.mean_round:.2f} s"
     )
     return Environment(
-        f"a world fitted to {record.where}: {columns.clients} clients, {len(columns)} rounds",
+        f"a world fitted to {record.where}: {counted(columns.clients, 'client')}, {counted(len(columns), 'round')}",
         policy,
         fitted.build,
         kept,

@@ -140,7 +140,7 @@ function view(data, settings) {
     inCommon(data.rows) && muted(`All runs: ${inCommon(data.rows)}.`),
     data.pending > 0 && muted(`The figures of ${plural(data.pending, 'run')} are still being computed.`),
     rows.length > MOST_ROWS && muted(`The first ${count(MOST_ROWS)} are shown: filter to see others.`),
-    data.total > data.rows.length && muted(`Only the newest ${count(data.rows.length)} runs are listed.`),
+    data.total > data.rows.length && muted(`Only the newest ${plural(data.rows.length, 'run')} are listed.`),
     muted(`Runs of the same name that differ only in their seed form a group with one colour on all pages. At most ` +
       `${MOST_GROUPS} groups are picked at once.`));
 }

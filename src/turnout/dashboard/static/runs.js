@@ -40,7 +40,7 @@ export function chooseRun(store, address) {
                   progress(run)))))),
       h('p', { class: 'muted' },
         `${count(Math.min(MAX_LISTED, matches.length))} of ` +
-          `${count(store.runs_total ?? store.runs.length)} runs, newest first.`,
+          `${plural(store.runs_total ?? store.runs.length, 'run')}, newest first.`,
         matches.length > MAX_LISTED && ' Type to search for others.',
         store.runs_total > store.runs.length &&
           ` Only the newest ${count(store.runs.length)} runs can be searched; type the number of an older run.`));

@@ -2,7 +2,7 @@
 import { SMOOTHED, chart, roundAxis, rule, withAverage } from './charts.js';
 import { h } from './dom.js';
 import { badge, box, card, clientLink, navigation, roundLink, table } from './parts.js';
-import { OUTCOMES, UNKNOWN, count, number, rate, seconds } from './format.js';
+import { OUTCOMES, UNKNOWN, count, number, plural, rate, seconds } from './format.js';
 
 export const LEVELS = { arrived: 'ok', late: 'warn', failed: 'bad' };
 export const outcomeBadge = (outcome) =>
@@ -16,7 +16,7 @@ export const staleness = (value, unit) =>
 
 export const slotCards = ({ slots, round, about, volunteers, mean_round: mean, p95_round: p95, under_way: out }) => [
   card('Turns given', count(round),
-    about.run == null ? `${count(out.length)} of ${count(slots.of)} slots are in use` : `${count(slots.of)} slots`,
+    about.run == null ? `${count(out.length)} of ${plural(slots.of, 'slot')} ${out.length === 1 ? 'is' : 'are'} in use` : plural(slots.of, 'slot'),
     volunteers != null && `Mean number of idle clients at a decision: ${number(volunteers)}`,
     [`${seconds(slots.elapsed)} in total; last decision: `, round ? roundLink(round) : UNKNOWN]),
   card('Updates', rate(slots.rate),
@@ -53,7 +53,7 @@ export const rateChart = (data) => {
 export const underWay = ({ under_way: rows, slots }) =>
   box('Turns under way',
     table({
-      caption: `Turns that have not ended, the oldest first (${count(slots.of)} slots)`, rows,
+      caption: `Turns that have not ended, the oldest first (${plural(slots.of, 'slot')})`, rows,
       none: 'No client is training.',
       columns: [
         { label: 'turn', cell: (row) => roundLink(row.turn) },

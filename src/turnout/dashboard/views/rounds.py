@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from turnout.counting import counted
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import TURN_REASONS, Ledger
 from turnout.dashboard.views.common import about, count_of, json_number, known_count, page_of
@@ -209,7 +210,7 @@ def _open_round(opened: OpenRound, turns: list[Turn]) -> dict[str, Any]:
         "opened": opened.opened,
         "closed": None,
         "summary": (
-            f"This round is open: {arrived} of {len(turns)} chosen clients have arrived, the target is "
+            f"This round is open: {counted(arrived, 'chosen client', 'have', of=len(turns))} arrived, the target is "
             f"{opened.wanted}.{deadline}"
         ),
         "rows": rows,

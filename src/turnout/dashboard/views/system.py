@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import resource
 import sqlite3
 import sys
 import threading
@@ -74,8 +73,17 @@ def system(watch: Watch, source: Source | None, *, latencies: Latencies) -> dict
         "requests": latencies.summary(),
         "versions": versions(),
         "uptime": json_number(time.monotonic() - watch.started_at),
-        "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        "memory_bytes": peak_memory(),
     }
+
+
+def peak_memory() -> int | None:
+    """Returns the most memory that this process has used, in bytes; None on Windows, where Python does not know it."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def versions() -> dict[str, str]:

@@ -19,6 +19,7 @@ from turnout.experiments.framework.experiment import Experiment, Findings, Runs,
 from turnout.lab.distributed import play_plans, trains
 from turnout.simulator.executors import Executor
 from turnout.simulator.plans import RunPlan
+from turnout.simulator.tracked import MetricsWatcher
 from turnout.store import RunStore
 
 
@@ -54,6 +55,7 @@ def reproduce(
     backend: str | Executor | None = None,
     device: str = "cpu",
     watch: Callable[[int], None] | None = None,
+    track: MetricsWatcher | None = None,
 ) -> list[Result]:
     """Plays the runs that are missing from the store, then computes the findings of each experiment.
 
@@ -66,10 +68,11 @@ def reproduce(
         backend: The executor that distributes all runs, or the joblib backend of the runs that train no model.
         device: The torch device that trains models.
         watch: Called with the number of rounds that were just played.
+        track: Called with the plan and the metrics of each round while it is played, without an executor.
     """
     plans = plans_of(experiments, seeds, rounds)
     check_device(plans, device)
-    play_plans(plans, store, workers=workers, backend=backend, device=device, watch=watch)
+    play_plans(plans, store, workers=workers, backend=backend, device=device, watch=watch, track=track)
     return [
         Result(experiment, experiment.findings(Runs(experiment.plans(seeds or experiment.seeds, rounds), store)))
         for experiment in experiments
@@ -79,7 +82,9 @@ def reproduce(
 def check_device(plans: Iterable[RunPlan], device: str) -> None:
     """Raises SettingError for a device other than the CPU if no plan trains a model."""
     if device != "cpu" and not any(trains(plan) for plan in plans):
-        raise SettingError(f"these runs train no model: the device must be cpu, not {device}")
+        raise SettingError(
+            f"these runs train no model: the device must be cpu, not {device}; runs in the world training use a device"
+        )
 
 
 def write_results(results: Sequence[Result], folder: Path) -> list[Path]:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import platform
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -25,6 +26,9 @@ from torch import Tensor
 from turnout.errors import SettingError, TrainingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count
 from turnout.lab.learners.base import Cohort, Layout, Training, TrainingResult, average_models
+from turnout.log import get_log
+
+log = get_log("turnout.lab")
 
 TEST_ITEMS = 500  # test items in one task
 MIN_RESULT_SLOTS = 64
@@ -61,7 +65,8 @@ class ClientLoop(ABC):
         self._dtype = np.dtype(dtype)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.workers = as_count("workers", cores if workers is None else workers, SettingError)
-        if "fork" not in multiprocessing.get_all_start_methods():
+        if self.workers > 1 and not can_fork():
+            log.info("clients are trained one after the other: on this system, workers cannot share the data")
             self.workers = 1
         self._test_items, self._test_chunk, self._test_total = test_items, test_chunk, test_total
         self._workers: _WorkerPool | None = None
@@ -159,6 +164,11 @@ class ClientLoop(ABC):
             return [self.run_task(task, models, results) for task in tasks]
         finally:
             torch.set_num_threads(threads)
+
+
+def can_fork() -> bool:
+    """Returns whether workers can be forked: Windows cannot, and on macOS libraries fail in a forked process."""
+    return "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
 
 
 @contextmanager

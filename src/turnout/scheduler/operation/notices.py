@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from turnout.counting import counted
 from turnout.kernel.arrays import BoolArray
 from turnout.kernel.feasibility import least_tolerances
 from turnout.log import printable
@@ -218,7 +219,7 @@ def _notices(fleet: Fleet, settings: SchedulerSettings) -> Iterator[str]:
     forfeited = 0 if fleet.queues is None else int((fleet.queues.forfeited >= 1).sum())
     if forfeited:
         lower = "" if speed_weight_of(settings) is None else " or lower speed_weight"
-        yield f"{forfeited:,} clients have forfeited turns to the cap: raise max_owed{lower}"
+        yield f"{counted(forfeited, 'client', 'have')} forfeited turns to the cap: raise max_owed{lower}"
     suspects = fleet.history.suspects()
     if suspects.any():
         yield f"the statuses of {_some(fleet, suspects)} no longer explain their times: check what they report"

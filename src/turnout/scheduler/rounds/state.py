@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from turnout.counting import counted
 from turnout.errors import StateError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, saved_value
 from turnout.kernel.certificate import Certificate, exact_tolerance
@@ -82,7 +83,8 @@ class Fleet:
         if self._rows is None:
             rows = dict(zip(self.ids, range(len(self.ids)), strict=True))
             if len(rows) < len(self.ids):
-                raise StateError(f"{len(self.ids) - len(rows)} clients have the id of another one: restore a backup")
+                repeated = counted(len(self.ids) - len(rows), "client", "have")
+                raise StateError(f"{repeated} the id of another one: restore a backup")
             self._rows = rows
         return self._rows
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from turnout.counting import counted
 from turnout.kernel.arrays import BoolArray, FloatArray
 from turnout.scheduler.settings import SchedulerSettings
 
@@ -33,7 +34,9 @@ def too_few_clients(settings: SchedulerSettings, present: BoolArray) -> Hold | N
     if count >= settings.min_available:
         return None
     return Hold(
-        None, f"{count:,} clients are available or training, and turns are given from {settings.min_available:,} on"
+        None,
+        f"{counted(count, 'client', 'are')} available or training, and turns are given from "
+        f"{settings.min_available:,} on",
     )
 
 

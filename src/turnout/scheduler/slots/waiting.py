@@ -106,7 +106,8 @@ class Waiting:
 
     def _why(self, fleet: SlotFleet, row: int) -> str:
         """Returns in words why a client that is available is given no turn."""
-        why = "other clients come first" if fleet.free_slots else f"all {fleet.slots} slots are in use"
+        taken = "the only slot is in use" if fleet.slots == 1 else f"all {fleet.slots} slots are in use"
+        why = "other clients come first" if fleet.free_slots else taken
         terms = self._price_terms(fleet)
         if terms is None:
             return why

@@ -6,22 +6,22 @@ cache, so a database with fewer commits than this has lost some. After a power f
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import re
-import struct
 import time
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from turnout.store.files import system
 
 #: The length of the first line, in bytes. The second line names the writer.
 LINE = 64
 #: How often a line that another process may be writing is read or locked again, and the seconds in between.
 ATTEMPTS, PAUSE = 20, 0.001
-#: The lock belongs to the open file where the system can do that, otherwise to the process.
-SET_LOCK = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
 _PATTERN = re.compile(rb"commit (\d{20}) of ([0-9a-f]{16}) ([0-9a-f]{8}) *\n")
 
 
@@ -83,28 +83,38 @@ def acknowledge(store: Path, newest: Acknowledged, *, lower: bool = False) -> No
         newest: The commit.
         lower: Whether a later commit that is stated is replaced, because it is lost and the user accepts that.
     """
-    with io.FileIO(lock_path(store), "r+", opener=_open_or_create) as file:
-        _lock_briefly(file.fileno())
-        stated = Acknowledged.parse(os.pread(file.fileno(), LINE, 0))
+    with io.FileIO(lock_path(store), "r+", opener=_open_or_create) as file, _locked_line(store, file.fileno()):
+        stated = Acknowledged.parse(system.read_at(file.fileno(), LINE, 0))
         if lower or stated is None or stated.file_id != newest.file_id or stated.commits < newest.commits:
-            os.pwrite(file.fileno(), newest.line(), 0)
+            system.write_at(file.fileno(), newest.line(), 0)
 
 
 def _open_or_create(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CREAT, 0o644)
 
 
-def _lock_briefly(descriptor: int) -> None:
+@contextmanager
+def _locked_line(store: Path, descriptor: int) -> Iterator[None]:
     """Locks the first line against other threads and processes, until the file is closed.
+
+    On other systems than Linux a lock of this line would wait for the writer, which has locked the whole file: there an
+    empty file beside it is locked instead.
 
     A process that was stopped while it held this lock must not stop all others: after a while they go on without it.
     The stated number may then become too small, which hides the loss of commits but never reports one that did not
     happen.
     """
+    if system.CAN_LOCK_PARTS:
+        _retry(lambda: system.try_lock_part(descriptor, LINE))
+        yield
+        return
+    with io.FileIO(lock_path(store).with_suffix(".lock-line"), "r+", opener=_open_or_create) as file:
+        _retry(lambda: system.try_lock(file.fileno()))
+        yield
+
+
+def _retry(lock: Callable[[], bool]) -> None:
     for _ in range(ATTEMPTS):
-        try:
-            fcntl.fcntl(descriptor, SET_LOCK, struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, LINE, 0))
-        except (BlockingIOError, PermissionError):
-            time.sleep(PAUSE)
-        else:
+        if lock():
             return
+        time.sleep(PAUSE)

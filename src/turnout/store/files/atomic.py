@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from turnout.errors import SettingError
+from turnout.store.files.system import sync_file
 
 
 @contextmanager
@@ -24,7 +25,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             with os.fdopen(handle, "wb") as file:
                 yield file
                 file.flush()
-                os.fsync(file.fileno())
+                sync_file(file.fileno())
             Path(temporary).replace(path)
         except BaseException:
             Path(temporary).unlink()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 from turnout.errors import StoreError
-from turnout.store.files.database import FileKind, sync_folder, translate_sqlite_errors
+from turnout.store.files.database import FileKind, translate_sqlite_errors
 from turnout.store.files.storefile import StoreFile, counters
+from turnout.store.files.system import sync_file, sync_folder
 
 #: The number of pages that are copied at a time.
 PAGES = 2000
@@ -43,10 +43,7 @@ def back_up(
             target.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         for suffix in ("-wal", "-shm"):
             temporary.with_name(temporary.name + suffix).unlink(missing_ok=True)
-        descriptor = os.open(temporary, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with temporary.open("r+b") as file:  # Windows flushes only files that are open for writing
+            sync_file(file.fileno())
         temporary.rename(copy)
         sync_folder(copy.parent)

@@ -15,6 +15,7 @@ from turnout.errors import StoreError
 from turnout.store.files.acknowledged import Acknowledged, acknowledge
 from turnout.store.files.holders import writing_processes
 from turnout.store.files.identify import KINDS, describe_file
+from turnout.store.files.system import sync_folder
 
 #: How long a transaction waits for other processes, and how long a takeover does, in seconds.
 WAIT_SECONDS, TAKEOVER_WAIT_SECONDS = 60.0, 5.0
@@ -92,7 +93,7 @@ def create(path: Path, kind: FileKind = RUNS, fill: Callable[[sqlite3.Connection
             raise StoreError(
                 f"{path.parent} cannot hold a {kind.name} (is it a network folder?): choose a local folder"
             )
-        connection.execute("PRAGMA synchronous = FULL")
+        _sync_every_commit(connection)
         pragmas = f"PRAGMA application_id = {kind.application_id}; PRAGMA user_version = {kind.format};"
         connection.executescript(f"BEGIN; {pragmas} {kind.schema} COMMIT;")
         with transaction(connection):
@@ -114,7 +115,7 @@ def connect(path: Path, kind: FileKind = RUNS, *, read_only: bool) -> sqlite3.Co
     try:
         _check_kind(connection, path, kind)
         if not read_only:
-            connection.execute("PRAGMA synchronous = FULL")
+            _sync_every_commit(connection)
             connection.execute("PRAGMA foreign_keys = ON")
             connection.execute("PRAGMA secure_delete = FAST")  # deleted data is zeroed where that costs nothing
     except BaseException:
@@ -219,6 +220,12 @@ def _connect(path: Path, *, mode: str) -> sqlite3.Connection:
     )
 
 
+def _sync_every_commit(connection: sqlite3.Connection) -> None:
+    """Flushes every commit to disk; on macOS, where fsync leaves data in the cache of the disk, with F_FULLFSYNC."""
+    for setting in ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"):
+        connection.execute(f"PRAGMA {setting}")
+
+
 def _check_kind(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -300,12 +307,3 @@ def _with_suffix(path: Path, suffix: str) -> Path:
 
 def _has_content(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
-
-
-def sync_folder(folder: Path) -> None:
-    """Flushes the folder to disk, so that a new file name survives a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import socket
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnout.errors import StoreError
+from turnout.store.files import system
 from turnout.store.files.acknowledged import LINE, UNKNOWN, lock_path, read_acknowledged
 
 
@@ -46,13 +46,7 @@ class Writer:
         """Whether the process has ended; False for a process of another host, of which nothing is known."""
         if self.host != socket.gethostname():
             return False
-        try:
-            os.kill(self.process, 0)
-        except PermissionError:  # it runs, as another user
-            return False
-        except (ProcessLookupError, OverflowError):  # no system has process numbers that overflow
-            return True
-        return _is_zombie(self.process)
+        return not system.is_running(self.process) or _is_zombie(self.process)
 
     def has_ended(self, store: Path) -> bool:
         """Whether the process has ended that the lock file of a store names.
@@ -75,7 +69,7 @@ def _is_zombie(process: int) -> bool:
 def _is_locked(path: Path) -> bool | None:
     """Returns whether a process of this system holds a lock on a file; None where /proc does not tell."""
     try:
-        inode, lines = path.stat().st_ino, Path("/proc/locks").read_text().splitlines()
+        inode, lines = path.stat().st_ino, Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
     held = {field.rpartition(":")[2] for line in lines for field in line.split() if field.count(":") == 2}
@@ -111,19 +105,19 @@ class WriterLock:
     def __init__(self, store: Path, *, takeover: bool = False) -> None:
         if takeover:
             _replace_lock_file(store)
-        self._file = os.open(lock_path(store), os.O_RDWR | os.O_CREAT, 0o644)
+        self._file = os.open(lock_path(store), os.O_RDWR | os.O_CREAT | system.BINARY, 0o644)
         self._is_held = True
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            is_free = system.try_lock(self._file)
+        except (OSError, StoreError):
+            self.forget()
+            raise
+        if not is_free:
             holder = lock_line(store) or "a process that has not yet written its name"
             self.forget()
             raise StoreError(
                 f"{store} is being written by {holder}: wait until it ends, or open the store with read_only=True"
-            ) from None
-        except OSError:
-            self.forget()
-            raise
+            )
         self._name_holder(f"{Writer.current()}\n")
         _held.add(self)
 
@@ -133,7 +127,7 @@ class WriterLock:
             return
         _held.discard(self)
         self._name_holder("")
-        fcntl.flock(self._file, fcntl.LOCK_UN)
+        system.unlock(self._file)
         self.forget()
 
     def forget(self) -> None:
@@ -143,10 +137,10 @@ class WriterLock:
             os.close(self._file)
 
     def _name_holder(self, text: str) -> None:
-        stated = os.pread(self._file, LINE, 0)
+        stated = system.read_at(self._file, LINE, 0)
         if stated != UNKNOWN and not stated.startswith(b"commit "):
-            os.pwrite(self._file, UNKNOWN, 0)  # the lock file is new, or that of an older version
-        os.pwrite(self._file, text.encode(), LINE)
+            system.write_at(self._file, UNKNOWN, 0)  # the lock file is new, or that of an older version
+        system.write_at(self._file, text.encode(), LINE)
         os.ftruncate(self._file, LINE + len(text.encode()))
 
 
@@ -154,7 +148,14 @@ def _replace_lock_file(store: Path) -> None:
     """Replaces the lock file by one that states the same commit and that nobody has locked."""
     stated, replacement = read_acknowledged(store), lock_path(store).with_suffix(".lock.new")
     replacement.write_bytes(UNKNOWN if stated is None else stated.line())
-    replacement.rename(lock_path(store))
+    try:
+        replacement.replace(lock_path(store))
+    except PermissionError as error:  # Windows replaces no open file
+        replacement.unlink(missing_ok=True)
+        raise StoreError(
+            f"the lock file of {store} cannot be replaced while {lock_line(store) or 'a process'} has it open: "
+            "end that process first"
+        ) from error
 
 
 _held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
@@ -166,4 +167,5 @@ def _forget_all() -> None:
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+if hasattr(os, "register_at_fork"):  # Windows cannot fork
+    os.register_at_fork(after_in_child=_forget_all)

@@ -27,12 +27,12 @@ from turnout.store.files.database import (
     own_transaction,
     owns_transaction,
     single_value,
-    sync_folder,
     transaction,
     transaction_token,
     translate_sqlite_errors,
 )
 from turnout.store.files.lock import WriterLock
+from turnout.store.files.system import sync_folder
 
 log = get_log("turnout.store")
 
@@ -257,7 +257,9 @@ class StoreFile:
                 argument="accept_older",
                 damaged=self.path,
             )
-        if problem:
+        if problem and self.access == "read":
+            log.info("%s. The older state is read", problem)
+        elif problem:
             log.warning("%s. The older state was accepted", problem)
         if self.access != "read":
             self._connection.close()

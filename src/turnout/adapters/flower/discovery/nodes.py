@@ -14,6 +14,7 @@ from turnout.adapters.flower.discovery.identity import UNKNOWN, KeyBook, NodeDes
 from turnout.adapters.flower.discovery.statuses import StatusTable
 from turnout.adapters.flower.grid import POLL, TimedGrid
 from turnout.adapters.flower.wire import QUERY, ClientInfo, pop_client_info
+from turnout.counting import counted
 from turnout.kernel.arrays import IntArray
 from turnout.log import get_log
 from turnout.scheduler import PAPER_FEATURES, Features, FleetStatus
@@ -140,9 +141,9 @@ class NodeDirectory:
             self._by_client = None
         if anonymous:
             log.warning(
-                "turnout: %d clients do not report an id (nodes %s, …) and are identified by their node id, which "
+                "turnout: %s not report an id (nodes %s, …) and the node id is used instead, which "
                 "changes when a SuperNode restarts: end client_app.py with app = with_status(app)",
-                len(anonymous),
+                counted(len(anonymous), "client", "do"),
                 anonymous[0],
             )
         return answered

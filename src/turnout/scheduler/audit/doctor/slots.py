@@ -7,6 +7,7 @@ import math
 import sqlite3
 from collections.abc import Iterator
 
+from turnout.counting import counted
 from turnout.scheduler.audit.doctor.findings import CheckResult, event_data, meta_value, turns_by_row
 from turnout.scheduler.journal.redaction import pending_redactions
 from turnout.scheduler.journal.summary import read_summary
@@ -88,7 +89,7 @@ def check_flights(db: sqlite3.Connection) -> CheckResult:
             result.problems.append(f"the turn {number}, which is under way, does not match its digest")
         elif unpack_flight(data).decision != number:
             result.problems.append(f"the turn {number} is stored as another one")
-    result.summary = f"{count:,} turns are under way"
+    result.summary = f"{counted(count, 'turn', 'are')} under way"
     return result
 
 

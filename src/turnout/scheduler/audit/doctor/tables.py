@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from turnout.counting import counted
 from turnout.scheduler.audit.doctor.findings import (
     CheckResult,
     close_events,
@@ -116,12 +117,12 @@ def check_clients(db: sqlite3.Connection) -> CheckResult:
     if len(stored) != len(joined):
         result.problems.append(f"the table of clients has {len(stored):,} ids, but {len(joined):,} clients joined")
     if repeated := len(stored) - len({client for _, client in stored}):
-        result.problems.append(f"{repeated:,} clients have the id of another one")
+        result.problems.append(f"{counted(repeated, 'client', 'have')} the id of another one")
     unredacted = {redaction.row: redaction.client for redaction in pending_redactions(db)}
     for index, ((row, client), expected) in enumerate(zip(stored, joined, strict=False)):
         if (row, client) != (index, expected) and unredacted.get(row) != expected:
             result.problems.append(f"row {row} has the id {client!r}, but {expected!r} joined as row {index}")
-    result.summary = f"{len(stored):,} clients have the ids with which they joined"
+    result.summary = f"{counted(len(stored), 'client', 'have')} the ids with which they joined"
     if unredacted:
         result.summary += f"; {len(unredacted):,} that were forgotten are removed when the file is opened again"
     return result
@@ -134,7 +135,7 @@ def check_turns(db: sqlite3.Connection, noun: str) -> CheckResult:
         count += 1
         if turn.checksum != checksum:
             result.problems.append(f"the turn of {turn.id!r} in {noun} {turn.round} does not match its checksum")
-    result.summary = f"{count:,} turns match their checksums"
+    result.summary = f"{counted(count, 'turn')} {'matches its checksum' if count == 1 else 'match their checksums'}"
     return result
 
 
@@ -233,7 +234,7 @@ def check_open_round(db: sqlite3.Connection) -> CheckResult:
         result.problems.append(f"round {opened.round} is open, but the last closed round is {last_closed}")
     if sorted(turns_by_row(db, opened.round)) != sorted(opened.rows.tolist()):
         result.problems.append(f"the cohort of the open round {opened.round} is not the clients that have turns in it")
-    result.summary = f"round {opened.round} is open with {len(opened.rows):,} clients"
+    result.summary = f"round {opened.round} is open with {counted(len(opened.rows), 'client')}"
     return result
 
 

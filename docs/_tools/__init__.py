@@ -1,0 +1,1 @@
+"""Programs that check the built site."""

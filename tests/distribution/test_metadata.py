@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from release.build import ROOT
+from release.lowest import OWN_ENVIRONMENT, TOO_LARGE, TOOLS, lower_bound, lowest_requirements
+
+TEXTS = [
+    path
+    for folder in ("src", "docs", "examples")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in (".py", ".md", ".toml", ".ipynb", ".service")
+] + [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    table: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return table
+
+
+def named_extras(path: Path) -> set[str]:
+    """Returns the extras in `turnout[…]` of a text."""
+    found = re.findall(r"turnout\\*\[([a-z, -]+)\]", path.read_text())
+    return {name.strip() for names in found for name in names.split(",")}
+
+
+def test_every_extra_that_a_message_or_a_page_names_exists(project: dict[str, Any]) -> None:
+    extras = set(project["optional-dependencies"])
+    unknown = {path.name: named_extras(path) - extras for path in TEXTS}
+    assert {name: names for name, names in unknown.items() if names} == {}
+
+
+def test_every_extra_is_named_somewhere(project: dict[str, Any]) -> None:
+    named = set().union(*map(named_extras, TEXTS))
+    assert set(project["optional-dependencies"]) - named - {"all", "dev"} == set()
+
+
+def test_the_extra_all_has_everything_for_users(project: dict[str, Any]) -> None:
+    extras = project["optional-dependencies"]
+    (everything,) = map(Requirement, extras["all"])
+    assert everything.extras == set(extras) - TOOLS - {"all", "flower"}, "flower-sim includes flower"
+
+
+def test_every_dependency_has_a_lower_bound(project: dict[str, Any]) -> None:
+    lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    for requirement in map(Requirement, lines):
+        if requirement.name != "turnout":
+            assert lower_bound(requirement)
+
+
+def test_the_lowest_versions_are_those_of_the_project(project: dict[str, Any]) -> None:
+    pins = {pin.name: pin for pin in map(Requirement, lowest_requirements(project))}
+    for extra, lines in {"": project["dependencies"], **project["optional-dependencies"]}.items():
+        if extra in OWN_ENVIRONMENT | TOO_LARGE | TOOLS | {"all"}:
+            continue
+        for requirement in map(Requirement, lines):
+            (pinned,) = pins[requirement.name].specifier
+            assert pinned.version in requirement.specifier
+            assert pins[requirement.name].extras == requirement.extras
+
+
+def test_a_dependency_without_a_lower_bound_is_refused() -> None:
+    with pytest.raises(SystemExit, match="numpy<3 has no lower bound"):
+        lowest_requirements({"dependencies": ["numpy<3"], "optional-dependencies": {}})
+
+
+@pytest.mark.parametrize(("framework", "package"), [("flower", "flwr"), ("nvflare", "nvflare")])
+def test_the_oldest_framework_that_is_tested_is_the_oldest_that_is_allowed(
+    project: dict[str, Any], framework: str, package: str
+) -> None:
+    pins = (ROOT / "tests" / "adapters" / framework / "oldest.txt").read_text()
+    (tested,) = re.findall(rf"^{package}==(.*)$", pins, flags=re.MULTILINE)
+    (allowed,) = map(Requirement, project["optional-dependencies"][framework])
+    assert Version(tested) == lower_bound(allowed)
+
+
+def test_the_classifiers_name_the_versions_of_python_that_are_checked(project: dict[str, Any]) -> None:
+    named = {line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)}
+    checked = re.search(r"^PYTHONS \?= (.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert checked is not None
+    assert {f"python{version}" for version in named} == set(checked[1].split())
+    assert project["requires-python"] == f">={min(named, key=Version)}"
