@@ -24,7 +24,7 @@ extensions = [
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 root_doc = "index"
-smartquotes = False  # "available" and --json are code
+smartquotes_action = "D"  # dashes, but no other quotation marks: "available" is code
 exclude_patterns = ["_*", "**/.*"]
 # Examples are shortened with an ellipsis, which is no code in any language.
 suppress_warnings = ["misc.highlighting_failure"]

@@ -43,13 +43,21 @@ def to_rst(text: str) -> str:
         elif any(sign in paragraph for sign in TREE):
             converted.append("::\n\n" + re.sub("^", "    ", paragraph, flags=re.MULTILINE))
         elif indent >= 4 and not in_section:
-            converted.append(f"{' ' * (indent - 4)}::\n\n{paragraph}")
+            converted.append(" " * (indent - 4) + "::\n\n" + CODE.sub(r"\1", paragraph))
         else:
-            texts_and_codes = CODE.split(paragraph)
-            texts_and_codes[::2] = map(_escape, texts_and_codes[::2])
-            texts_and_codes[1::2] = map(_code, texts_and_codes[1::2])
-            converted.append(_separate_items("".join(texts_and_codes)))
+            converted.append(_separate_items(_inline(paragraph)))
     return "\n\n".join(converted)
+
+
+def _inline(paragraph: str) -> str:
+    """Converts code in backticks, also where it touches other text, which reStructuredText does not allow."""
+    parts = CODE.split(paragraph)
+    converted = _escape(parts[0])
+    for code, text in zip(parts[1::2], parts[2::2], strict=True):
+        before = r"\ " if re.search(r"[^\s'\"([{<\-/:]\Z", converted) else ""
+        after = r"\ " if re.match(r"[^\s'\")\]}>\-/:.,;!?\\]", text) else ""
+        converted += f"{before}{_code(code)}{after}{_escape(text)}"
+    return converted
 
 
 def _escape(text: str) -> str:
@@ -106,7 +114,7 @@ def convert(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: li
     """Converts a docstring before Napoleon reads it; adds the rule of a policy, which its module states."""
     text = "\n".join(lines)
     if what == "class" and issubclass(obj, SelectionPolicy) and obj is not SelectionPolicy:
-        text += f"\n\n{rule_of(obj)}"
+        text = text.replace("The module docstring states", "Below is") + f"\n\n{rule_of(obj)}"
     annotations = annotations_of(obj) if inspect.isclass(obj) else {}
     lines[:] = describe_attributes(to_rst(text), annotations).split("\n")
 
@@ -122,11 +130,31 @@ def skip(app: Sphinx, what: str, name: str, obj: Any, *details: Any) -> bool | N
     return True if isinstance(obj, FIELD) else None
 
 
-def sign(app: Sphinx, what: str, name: str, obj: Any, *details: Any) -> tuple[str, None] | None:  # noqa: ARG001
-    """Hides the constructor of a class that is made with its method `open`, and of errors."""
-    if what == "exception" or (what == "class" and inspect.ismethod(getattr(obj, "open", None))):
+def sign(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, returned: str | None
+) -> tuple[str | None, ...]:
+    """Makes a signature readable; hides that of errors, of protocols, and of classes with a class method `open`."""
+    del app, name, options
+    is_made_by_open = inspect.ismethod(getattr(obj, "open", None))
+    if what == "exception" or (what == "class" and (is_made_by_open or getattr(obj, "_is_protocol", False))):
         return "", None
-    return None
+    constants = getattr(inspect.unwrap(obj.__init__ if inspect.isclass(obj) else obj), "__globals__", {})
+    return tuple(None if part is None else readable(part, constants) for part in (signature, returned))
+
+
+def readable(signature: str, constants: Mapping[str, Any]) -> str:
+    """Returns a signature with the names of type aliases, and with the values of constants that are defaults.
+
+    >>> readable("(x: TypeAliasForwardRef('npt.ArrayLike') | None = LIMIT)", {"LIMIT": 3})
+    '(x: ArrayLike | None = 3)'
+    """
+
+    def value(found: re.Match[str]) -> str:
+        constant = constants.get(found[1])
+        return f"= {constant!r}" if isinstance(constant, str | int | float) else found[0]
+
+    named = re.sub(r"TypeAliasForwardRef\('(?:\w+\.)*(\w+)'\)", r"\1", signature)
+    return re.sub(r"= ?([A-Z][A-Z_]+)\b", value, named)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
