@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
-from release.build import ROOT, Distributions, build, uncommitted_changes
+from release.build import ROOT, Distributions, build, head, uncommitted_changes
 from release.check import build_twice, check_contents, check_every_python
-from release.lowest import lowest_requirements
+from release.lowest import NEEDED_BY_THE_LOWEST, lowest_requirements
 
 #: Platforms for which cibuildwheel builds wheels.
 PLATFORMS = ("linux", "macos", "windows")
@@ -30,7 +30,7 @@ def build_command(out: OutOption = ROOT / "dist") -> None:
     """
     _name_uncommitted()
     with TemporaryDirectory() as work:
-        _print(build(out, Path(work)))
+        _print(build(out, Path(work), head()))
 
 
 @app.command()
@@ -47,7 +47,7 @@ def check(
         work = Path(folder).resolve()
         distributions = build_twice(out, work)
         print("Both builds of this commit have the same bytes.", flush=True)
-        check_contents(distributions, ROOT, work, Path.home() / ".", Path("turnout-build-"))
+        check_contents(distributions, ROOT, work)
         print("The distributions contain what they must, and nothing else.", flush=True)
         subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *map(str, distributions)], check=True)
         for platform in PLATFORMS:
@@ -66,7 +66,7 @@ def lowest() -> None:
     Example: python -m release lowest
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    print(*lowest_requirements(project), sep="\n")
+    print(*lowest_requirements(project), *NEEDED_BY_THE_LOWEST, sep="\n")
 
 
 def _name_uncommitted() -> None:

@@ -38,12 +38,17 @@ def is_checkout(root: Path = ROOT) -> bool:
     return (root / ".git").exists()
 
 
-def commit_time(root: Path = ROOT) -> str:
+def head(root: Path = ROOT) -> str:
+    """Returns the commit that is checked out; empty if the folder is no checkout."""
+    return git("rev-parse", "HEAD", root=root).strip() if is_checkout(root) else ""
+
+
+def commit_time(commit: str, root: Path = ROOT) -> str:
     """Returns the time of all files: SOURCE_DATE_EPOCH, or that of the commit or of the unpacked distribution."""
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return given
-    if is_checkout(root):
-        return git("log", "-1", "--format=%ct", root=root).strip()
+    if commit:
+        return git("log", "-1", "--format=%ct", commit, root=root).strip()
     return str(int((root / "PKG-INFO").stat().st_mtime))
 
 
@@ -54,21 +59,21 @@ def uncommitted_changes(root: Path = ROOT) -> list[str]:
     return [line[3:] for line in git("status", "--porcelain", "--untracked-files=no", root=root).splitlines()]
 
 
-def build(out: Path, work: Path, *, root: Path = ROOT) -> Distributions:
-    """Builds the commit of a checkout, or an unpacked source distribution, in the empty folder `work`.
+def build(out: Path, work: Path, commit: str, *, root: Path = ROOT) -> Distributions:
+    """Builds a commit, or if it is empty an unpacked source distribution, in the empty folder `work`.
 
     The wheels are built from the source distribution, as a package index or a packager would build them.
     """
     environment = {
-        "SOURCE_DATE_EPOCH": commit_time(root),
+        "SOURCE_DATE_EPOCH": commit_time(commit, root),
         "PIP_CONSTRAINT": str(root / "constraints.txt"),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
     exported = work / "exported"
-    if is_checkout(root):
+    if commit:
         exported.mkdir(parents=True)
         archive = work / "commit.tar"
-        git("archive", "--output", str(archive), "HEAD", root=root)
+        git("archive", "--output", str(archive), commit, root=root)
         with tarfile.open(archive) as tar:
             tar.extractall(exported, filter="data")
     else:

@@ -10,8 +10,9 @@ import sys
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import gettempdir
 
-from release.build import Distributions, build, git, is_checkout
+from release.build import Distributions, build, git, head, is_checkout
 from release.contents import faults_of_sources, faults_of_wheel, machine_paths, read_sources, read_wheel
 
 #: What may differ between two machines that build the same commit.
@@ -25,13 +26,14 @@ _HIDDEN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TURNOUT_KERNEL", "TURNOUT
 
 def build_twice(out: Path, work: Path) -> Distributions:
     """Builds in two folders under different conditions, and refuses builds that differ."""
+    commit = head()
     builds = []
     for number, (conditions, umask) in enumerate(zip(_CONDITIONS, _UMASKS, strict=True)):
         folder = work / ("first" if number == 0 else "second/with/a/longer/path")
         before, old_umask = dict(os.environ), os.umask(umask)
         os.environ.update(conditions)
         try:
-            builds.append(build(folder / "dist", folder / "work"))
+            builds.append(build(folder / "dist", folder / "work", commit))
         finally:
             os.umask(old_umask)
             os.environ.clear()
@@ -51,7 +53,9 @@ def check_contents(distributions: Distributions, *folders: Path) -> None:
     faults += machine_paths(sources, folders)
     for wheel, compiled in ((distributions.compiled, True), (distributions.numpy, False)):
         files = read_wheel(wheel)
+        built = {name: content for name, content in files.items() if name.endswith((".so", ".pyd"))}
         found = faults_of_wheel(files, sources, compiled=compiled) + machine_paths(files, folders)
+        found += machine_paths(built, [Path.home(), Path(gettempdir())])
         faults += [f"{wheel.name}: {fault}" for fault in found]
     if faults:
         raise SystemExit("\n".join(faults))
@@ -71,31 +75,44 @@ def find_pythons(names: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def check_installation(python: str, wheel: Path, kernel: str, sources: Path, folder: Path) -> str:
-    """Installs a wheel with its dependencies in a new environment and uses it; returns the digest of its selections.
+def check_installation(python: str, distributions: Distributions, sources: Path, folder: Path) -> dict[str, str]:
+    """Installs the wheels with their dependencies in a new environment, one after the other, and uses them.
 
     Args:
         python: The interpreter.
-        wheel: The wheel.
-        kernel: The kernel that the installed package must use.
+        distributions: What was built.
         sources: The unpacked source distribution, for its examples.
         folder: An empty folder, outside every checkout.
+
+    Returns:
+        A digest of the selections with each kernel.
     """
-    environment = folder / "environment"
-    run([shutil.which(python) or python, "-m", "venv", str(environment)], folder)
-    binaries = environment / ("Scripts" if sys.platform == "win32" else "bin")
+    run([shutil.which(python) or python, "-m", "venv", "environment"], folder)
+    binaries = folder / "environment" / ("Scripts" if sys.platform == "win32" else "bin")
     own, turnout = str(binaries / "python"), str(binaries / "turnout")
-    run([own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel}[plots]"], folder)
-    run([own, "-m", "pip", "check"], folder)
+    install = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    run([*install, f"{distributions.compiled}[plots]"], folder)
+    digests = {"compiled": use_installed(own, turnout, "compiled", sources, folder)}
+    run([*install, "--force-reinstall", "--no-deps", str(distributions.numpy)], folder)
+    digests["numpy"] = use_installed(own, turnout, "numpy", sources, folder)
+    return digests
+
+
+def use_installed(python: str, turnout: str, kernel: str, sources: Path, folder: Path) -> str:
+    """Runs the commands and the program with which a stranger starts; returns the digest of the selections."""
+    run([python, "-m", "pip", "check"], folder)
     version = run([turnout, "--version"], folder)
     if f"({kernel} kernel)" not in version:
-        raise SystemExit(f"{wheel.name}: turnout --version prints {version!r}")
+        raise SystemExit(f"turnout --version prints {version!r}, and not the {kernel} kernel")
     run([turnout, "--help"], folder)
-    run([turnout, "demo", "--seeds", "2", "--rounds", "60", "--report", "report.html"], folder)
-    if not (folder / "report.html").stat().st_size:
+    report = folder / f"{kernel}.html"
+    run([turnout, "demo", "--seeds", "2", "--rounds", "60", "--report", str(report)], folder)
+    if not report.stat().st_size:
         raise SystemExit("turnout demo wrote no report")
-    run([own, str(first_program(sources, folder))], folder)
-    return run([own, str(sources / "release" / "self_check.py"), kernel], folder).strip()
+    started = folder / kernel
+    started.mkdir()
+    run([python, str(first_program(sources, started))], started)
+    return run([python, str(sources / "release" / "self_check.py"), kernel], started).strip()
 
 
 def first_program(sources: Path, folder: Path) -> Path:
@@ -121,16 +138,15 @@ def check_every_python(distributions: Distributions, names: Sequence[str], work:
     (sources,) = (work / "sources").iterdir()
     digests = {}
     for name, version in pythons.items():
-        for kernel, wheel in (("compiled", distributions.compiled), ("numpy", distributions.numpy)):
-            folder = work / f"{version}-{kernel}"
-            folder.mkdir()
-            digests[version, kernel] = check_installation(name, wheel, kernel, sources, folder)
-            print(f"Python {version}: {wheel.name}: works, selections {digests[version, kernel]}", flush=True)
-            shutil.rmtree(folder)
+        folder = work / version
+        folder.mkdir()
+        digests[version] = check_installation(name, distributions, sources, folder)
+        print(f"Python {version}: both wheels work; selections {digests[version]}", flush=True)
+        shutil.rmtree(folder)
     for name in names:
         if name not in pythons:
             print(f"{name}: not found, not checked")
-    if len(set(digests.values())) > 1:
+    if len({digest for found in digests.values() for digest in found.values()}) > 1:
         raise SystemExit(f"the selections differ: {digests}")
 
 

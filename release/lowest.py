@@ -12,6 +12,8 @@ from packaging.version import Version
 OWN_ENVIRONMENT = frozenset({"flower", "flower-sim", "nvflare"})
 #: Only the version of torch in constraints.txt has a small build.
 TOO_LARGE = frozenset({"lab"})
+#: typer 0.12 fails with newer versions of click, and does not say so; Flower 1.22, which needs typer 0.12, does.
+NEEDED_BY_THE_LOWEST = ("click<8.2",)
 #: For developers, and not part of what users install.
 TOOLS = frozenset({"dev"})
 

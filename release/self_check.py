@@ -15,7 +15,7 @@ import turnout
 from turnout.kernel.backend import kernel_name, using_kernel
 
 POLICIES = ("fair-pace", "rbcsf", "oort")
-CLIENTS, ROUNDS = 500, 100
+CLIENTS, ROUNDS = 100, 100
 
 
 def digest(kernel: str) -> str:

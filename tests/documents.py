@@ -167,7 +167,7 @@ def check_command(arguments: list[str], *, partial: bool = False) -> None:
             assert all((ROOT / path).exists() for path in paths), paths
         case ["python", "-c", code]:
             compile(code, "command", "exec")
-        case ["python", script, *_] if script.startswith("examples/"):
+        case ["python", script, *_] if script.startswith(("examples/", "tests/")):
             assert (ROOT / script).is_file(), script
         case ["python", "verify.py", *_] | ["sqlite3" | "ray" | "dask", *_]:
             pass

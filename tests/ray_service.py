@@ -41,5 +41,7 @@ def started(start: Callable[[], subprocess.Popen[str]]) -> Iterator[tuple[subpro
                     return
         finally:
             process.terminate()
-            process.communicate()
+            process.wait()
+            for stream in filter(None, (process.stdin, process.stdout)):
+                stream.close()
     raise AssertionError(f"Ray was started {STARTS} times, and did not come up:\n{output}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ print(sys.argv, sys.path, os.getcwd(), os.environ["COLOUR"], sorted(globals()), 
 
 
 def test_a_fork_sees_what_a_new_process_sees(forks: ForkServer, tmp_path: Path) -> None:
-    environment = {"COLOUR": "blue"}
+    environment = {**os.environ, "COLOUR": "blue"}
     fork = forks.run(SURROUNDINGS, "one", "two", cwd=tmp_path, env=environment)
     process = subprocess.run(
         [sys.executable, "-c", SURROUNDINGS, "one", "two"],

@@ -88,6 +88,13 @@ def test_importing_turnout_brings_numpy_and_nothing_heavy() -> None:
     }
 
 
+def test_policies_and_the_version_need_no_posix_locks() -> None:
+    """On Windows, which has no fcntl, this much works."""
+    code = "import sys; sys.modules['fcntl'] = None; import turnout; turnout.make_policy('fair-pace', 40); "
+    code += "from turnout.cli import main; sys.argv = ['turnout', '--version']; main()"
+    assert run_python(code).startswith(f"turnout {turnout.__version__} (")
+
+
 def test_nothing_is_pickled_or_evaluated() -> None:
     forbidden = re.compile(
         r"^\s*(import|from) (pickle|cloudpickle|dill|marshal|shelve|yaml)\b"

@@ -45,7 +45,7 @@ def test_actions_are_pinned_by_commit_with_their_version(path: Path) -> None:
     for line in path.read_text().splitlines():
         if "uses:" not in line:
             continue
-        if local := re.search(r"uses: \./(\S+)$", line):
+        if local := re.search(r"uses: \$/(\S+)$", line):
             assert (ROOT / local[1]).is_file(), line
             continue
         assert re.search(r"uses: [\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line

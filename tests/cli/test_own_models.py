@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
 
 import pytest
 
 from cli import in_process
+from turnout.simulator.learners import REGISTRY
 from turnout.store import RunStore
 
 TASK = """
@@ -26,12 +28,12 @@ def make_task(classes=2):
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "users_tasks.py").write_text(TASK)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr("turnout.lab.task._REGISTERED", {})
     monkeypatch.delitem(sys.modules, "users_tasks", raising=False)
-    return tmp_path
+    yield tmp_path
+    REGISTRY.clear()
 
 
 def run(folder: Path, command: str, *options: str, learner: str = "users_tasks:make_task") -> in_process.Done:
@@ -56,8 +58,11 @@ def test_runs_with_a_model_of_ones_own_are_simulated_and_compared(folder: Path) 
 @pytest.mark.parametrize(
     ("learner", "message"),
     [
-        ("users_tasks:make", "the learner 'users_tasks:make' cannot be loaded: module 'users_tasks' has no attribute"),
-        ("nowhere:make", "the learner 'nowhere:make' cannot be loaded: No module named 'nowhere'"),
+        (
+            "users_tasks:make",
+            "module 'users_tasks' has no attribute 'make' (did you mean 'make_task'?); it has make_task",
+        ),
+        ("nowhere:make", "the learner 'nowhere:make' cannot be loaded: ModuleNotFoundError: No module named 'nowhere'"),
         ("my-task", "unknown learner 'my-task'"),
     ],
 )

@@ -158,9 +158,12 @@ def test_several_fleets_and_no_tokens(tmp_path: Path) -> None:
     with serving(tmp_path / "one.turnout", tmp_path / "two.turnout", "--no-tokens") as (process, port, lines):
         assert "Every program on this machine may do everything: no token is needed.\n" in lines
         assert json.loads(send(port, "GET", "/v1/fleets")[2]) == {"fleets": ["one", "two"]}
-        assert json.loads(send(port, "GET", "/api/store")[2])["name"] == "one.turnout"
+        for name in ("one", "two"):
+            assert f'<a href="/fleets/{name}/">{name}</a>' in send(port, "GET", "/")[2].decode()
+            assert json.loads(send(port, "GET", f"/fleets/{name}/api/store")[2])["name"] == f"{name}.turnout"
         assert send(port, "GET", "/v1/fleets/two", headers={"host": "evil.example"})[0] == 421
-        assert send(port, "GET", "/api/store", headers={"host": "evil.example"})[0] == 421
+        for path in ("/", "/fleets/one/api/store"):
+            assert send(port, "GET", path, headers={"host": "evil.example"})[0] == 421
         process.send_signal(signal.SIGTERM)
         assert process.wait(LONGEST_WAIT) == 0
 

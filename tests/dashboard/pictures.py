@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,9 @@ NARROW: dict[str, Any] = {"width": 390, "height": 844, "scale": 1.5, "phone": Tr
 CLIENTS, ROUNDS = 40, 160
 
 
-def take_all(folder: Path, *, every: Path | None = None, rounds: int = 200, seeds: int = 3) -> list[Path]:
+def take_all(
+    folder: Path, *, every: Path | None = None, rounds: int = 200, seeds: int = 3, running: Browser | None = None
+) -> list[Path]:
     """Takes the pictures of the documentation; returns their paths.
 
     Args:
@@ -48,21 +50,25 @@ def take_all(folder: Path, *, every: Path | None = None, rounds: int = 200, seed
         every: Where pictures of every page are written in both themes and on a phone, if they are wanted.
         rounds: The number of rounds of each training run.
         seeds: The number of training runs of each policy.
+        running: The browser, if one runs already; it is left open.
     """
     folder.mkdir(parents=True, exist_ok=True)
     taken = []
-    with tempfile.TemporaryDirectory() as temporary, Browser() as browser:
+    with tempfile.TemporaryDirectory() as temporary, Browser() if running is None else nullcontext(running) as browser:
         runs, fleet = Path(temporary) / "runs.turnout", Path(temporary) / "fleet.turnout"
         make_runs(runs, rounds=rounds, seeds=seeds)
         with playing(fleet), dashboard_of(runs) as runs_url, dashboard_of(fleet) as fleet_url:
             urls = {"runs": runs_url, "fleet": fleet_url}
             for screen, pictures in ((WIDE, PICTURES), (WIDE | {"dark": True}, DARK), (NARROW, PHONE)):
-                opened = {kind: open_dashboard(browser.page(**screen), url) for kind, url in urls.items()}
+                shown = urls if every is not None else {kind for kind, _, _ in pictures.values()}
+                opened = {kind: open_dashboard(browser.page(**screen), urls[kind]) for kind in shown}
                 for name, (kind, page, settings) in pictures.items():
                     taken.append(_take(opened[kind], folder / f"{name}.png", page, settings))
                 if every is not None:
                     theme = "phone" if screen is NARROW else "dark" if screen is not WIDE else "wide"
                     _take_every(opened, every, theme)
+                for page_of_kind in opened.values():
+                    page_of_kind.close()
     return taken
 
 

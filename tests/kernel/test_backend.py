@@ -48,6 +48,36 @@ def test_requesting_a_missing_compiled_kernel_raises_an_error_with_advice() -> N
     assert "Install a C++ compiler and install turnout again, or unset TURNOUT_KERNEL" in process.stderr
 
 
+VERSION = "import sys; sys.argv = ['turnout', '--version']; from turnout.cli import main; main()"
+
+
+def test_the_version_explains_a_missing_kernel_but_not_a_requested_one() -> None:
+    without = "import sys; sys.modules['turnout.kernel._fast'] = None\n" + VERSION
+    (note,) = run_python(without, None).stderr.splitlines()
+    assert note.startswith("note: the compiled kernel is not installed (")
+    assert note.endswith("install a C++ compiler, then turnout again")
+    assert run_python(without, "numpy").stderr == ""
+    assert run_python(VERSION, None).stderr == ""
+
+
+BROKEN = """
+import importlib, logging
+from turnout.kernel import backend
+logging.basicConfig(level="INFO", format="%(levelname)s %(message)s")
+def fail(name):
+    raise ImportError("undefined symbol")
+backend.importlib.import_module = fail
+print(backend.kernel_name(), backend.kernel_name())
+"""
+
+
+def test_a_kernel_that_cannot_be_loaded_is_a_warning_and_a_missing_one_is_for_information() -> None:
+    (line,) = run_python(BROKEN, None).stderr.splitlines()
+    assert line == "WARNING The NumPy kernel is in use, because the compiled kernel cannot be loaded: undefined symbol"
+    (line,) = run_python(BROKEN.replace("raise ImportError", "raise ModuleNotFoundError"), None).stderr.splitlines()
+    assert line == "INFO The NumPy kernel is in use, because the compiled kernel is not installed"
+
+
 def test_using_kernel_switches_the_kernel_temporarily() -> None:
     before = kernel_name()
     with using_kernel("numpy"):

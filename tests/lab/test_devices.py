@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import multiprocessing
 import subprocess
 import sys
 from typing import Any
@@ -12,6 +14,7 @@ import torch
 from turnout.errors import SettingError
 from turnout.lab import NumpyLearner
 from turnout.lab.learner_cache import LearnerCache, torch_device, training_world
+from turnout.lab.learners import client_loop
 from turnout.lab.learners.devices import device_name, usable_device
 from turnout.lab.learners.torch_learner import TorchLearner
 
@@ -119,3 +122,19 @@ print([name for name in sys.modules if name.split(".")[0] in ("torch", "triton")
 """
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert completed.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("methods", [["spawn"], ["fork", "spawn"]])
+def test_workers_are_forked_only_where_that_is_safe(
+    methods: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Windows cannot fork; macOS can, but its libraries fail in a forked process."""
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: methods)
+    assert client_loop.can_fork() == ("fork" in methods)
+    monkeypatch.setattr(sys, "platform", "darwin" if "fork" in methods else "win32")
+    assert not client_loop.can_fork()
+    with caplog.at_level(logging.INFO), LearnerCache("cpu", workers=3):
+        learner = training_world(items=30, model="cnn").federation.learner
+    assert isinstance(learner, TorchLearner)
+    assert learner.workers == 1
+    assert "clients are trained one after the other" in caplog.text

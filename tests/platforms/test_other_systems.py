@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from killing import environment
+from turnout.bench.timing import _children_seconds
+from turnout.dashboard.views.system import peak_memory
 from turnout.store.files import system
 from turnout.store.files.acknowledged import Acknowledged, acknowledge, lock_path, read_acknowledged
 from turnout.store.files.database import RUNS, connect, create
 from turnout.store.files.lock import WriterLock
+from turnout.web.listening import listen
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems are imitated on Linux only")
@@ -142,3 +147,23 @@ def test_commands_print_what_they_can_in_an_encoding_without_some_characters(fol
     assert completed.returncode == 0, completed.stderr
     assert completed.stdout.isascii()
     assert b"Usage: turnout check" in completed.stdout
+
+
+def test_figures_that_windows_does_not_have_are_unknown_or_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = peak_memory()
+    assert used is not None
+    assert used > 10_000_000
+    assert _children_seconds() == _children_seconds()
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert peak_memory() is None
+    before = time.perf_counter()
+    assert before <= _children_seconds() <= time.perf_counter()
+
+
+@pytest.mark.parametrize("platform", ["linux", "win32"])
+def test_a_port_is_reused_only_where_two_servers_cannot_share_it(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    with listen("127.0.0.1", [0]) as listener:
+        assert bool(listener.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)) == (platform == "linux")

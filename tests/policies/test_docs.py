@@ -16,7 +16,7 @@ from turnout.policies.checks import CHECKS
 from turnout.policies.registry import setting_default, setting_names
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
-SECTIONS = dict(re.findall(r"^#{1,2} (.+?)\n(.*?)(?=^#{1,2} |\Z)", PAGE, flags=re.DOTALL | re.MULTILINE))
+SECTIONS = dict(re.findall(r"^#{1,3} (.+?)\n(.*?)(?=^#{1,3} |\Z)", PAGE, flags=re.DOTALL | re.MULTILINE))
 #: Settings that the introduction describes for all policies.
 COMMON = {"cohort_size", "seed"}
 #: Members of SelectionPolicy that a policy implements or inherits; all others are declarations.

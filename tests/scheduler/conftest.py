@@ -25,7 +25,7 @@ def open_fleet(folder: Path) -> Iterator[OpenFleet]:
         yield open_
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """A process that plays a scripted fleet, and can be killed at any write."""
     with running_server() as started:

@@ -376,11 +376,14 @@ def test_a_fleet_without_clients_cannot_choose(open_fleet: OpenFleet) -> None:
     assert (scheduler.round, scheduler.status().clients) == (0, 0)
 
 
-# clients join and leave; a client returns after 2,000 rounds
+# clients join and leave; a client returns after many rounds
+
+#: The rounds without them: 2,000 in `make torture`.
+AWAY = 500 if TORTURE == 1 else 2000
 
 
 @pytest.mark.parametrize(("policy", "weight"), BOTH)
-def test_clients_that_return_after_2000_rounds_get_their_share_but_not_all_turns(
+def test_clients_that_return_after_many_rounds_get_their_share_but_not_all_turns(
     open_fleet: OpenFleet, policy: str, weight: dict[str, float]
 ) -> None:
     """Clients accrue nothing while they are unavailable, and new clients start without debt."""
@@ -393,7 +396,7 @@ def test_clients_that_return_after_2000_rounds_get_their_share_but_not_all_turns
         play_round(scheduler, offered(*everyone), seconds)
     rows = scheduler.rows(absent)
     history, owed = scheduler.history("c0"), scheduler.certificate().owed[rows]
-    for _ in range(2000):
+    for _ in range(AWAY):
         play_round(scheduler, offered(*present), seconds)
     assert scheduler.history("c0") == history
     np.testing.assert_array_equal(scheduler.certificate().owed[rows], owed)
@@ -408,8 +411,8 @@ def test_clients_that_return_after_2000_rounds_get_their_share_but_not_all_turns
     if policy == "rbcsf":
         assert sum(client in absent for client in selected) / len(selected) < 0.6
         assert scheduler.certificate().owed.max() <= 10
-    else:  # a fast client that stayed has a surplus of more than a thousand turns, and may wait
-        assert scheduler.certificate().behind.min() < -1000
+    else:  # a fast client that stayed has a large surplus of turns, and may wait
+        assert scheduler.certificate().behind.min() < -AWAY / 2
         assert scheduler.certificate().status == "kept"
 
 
@@ -659,7 +662,7 @@ def _occurrences(data: bytes, value: bytes) -> Iterator[int]:
         start = data.find(value, start + 1)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2 * TORTURE))
 def test_flipped_bytes_are_refused_or_harmless(folder: Path, seed: int) -> None:
     """Either the damage is refused when it is read, or the state and the following rounds are unchanged."""
     path = folder / "fleet.turnout"

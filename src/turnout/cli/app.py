@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperGroup, TyperOption
+from typer.core import TyperGroup
 
 from turnout.cli.advice import describe
 from turnout.cli.interruption import Interrupted
@@ -90,24 +90,37 @@ def _add_plugin_option(command: Any) -> None:
         for each in command.commands.values():
             _add_plugin_option(each)
         return
-    option = TyperOption(
-        param_decls=["plugins", "--with"],
-        multiple=True,
-        expose_value=False,
-        is_eager=True,
-        metavar="MODULE:NAME",
-        callback=_load_plugins,
-        help="A policy or world of your own that the file names, such as my.module:MyPolicy. Repeatable.",
-    )
-    command.params.append(option)
+    command.params.append(_plugin_option())
 
 
-def _load_plugins(ctx: Any, param: Any, names: Any) -> None:  # noqa: ARG001
+def _load_plugins(names: list[str] | None) -> None:
     if names:
         from turnout.cli.naming import load_plugin  # most commands need no plug-ins, and start faster without
 
         for name in names:
             load_plugin(name)
+
+
+def _plugin_option() -> Any:
+    """Returns --with. typer builds it from a signature: how an option is constructed differs between its versions."""
+    template = typer.Typer(**STYLE)
+
+    @template.command()
+    def command(
+        plugins: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--with",
+                expose_value=False,
+                is_eager=True,
+                metavar="MODULE:NAME",
+                callback=_load_plugins,
+                help="A policy or world of your own that the file names, such as my.module:MyPolicy. Repeatable.",
+            ),
+        ] = None,
+    ) -> None: ...
+
+    return typer.main.get_command(template).params[0]
 
 
 class LazyGroup(TyperGroup):

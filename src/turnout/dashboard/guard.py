@@ -23,7 +23,9 @@ SHORTEST_TOKEN = 12
 METHODS = ("GET", "HEAD")
 #: Paths that are answered without a token, for monitors and load balancers; their responses reveal nothing then.
 PUBLIC = ("/healthz",)
-_AUTHORIZED = "turnout.authorized"
+_AUTHORIZED, _TOKEN = "turnout.authorized", "turnout.token"
+#: The key of a scope with the path under which the dashboard is served, such as /fleets/phones; "" by default.
+PREFIX = "turnout.prefix"
 
 
 def check_token(host: str, token: str | None) -> None:
@@ -37,6 +39,11 @@ def check_token(host: str, token: str | None) -> None:
 def is_authorized(scope: Scope) -> bool:
     """Returns whether a request that the Guard let through had the token, or needed none."""
     return bool(scope.get(_AUTHORIZED, False))
+
+
+def token_of(scope: Scope) -> str:
+    """Returns the token of a request that the Guard let through; "" if it needed none."""
+    return str(scope.get(_TOKEN, ""))
 
 
 class Guard:
@@ -101,16 +108,18 @@ class Guard:
             return None
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if scope["path"] == "/" and token and self._is_token(token):
-            response = RedirectResponse("/", 303)
+            path = f"{scope.get(PREFIX, '')}/"
+            response = RedirectResponse(path, 303)
             response.set_cookie(
-                _cookie_of(scope), token, httponly=True, samesite="strict", path="/", secure=_is_encrypted(scope)
+                _cookie_of(scope), token, httponly=True, samesite="strict", path=path, secure=_is_encrypted(scope)
             )
             return response
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
         cookie = cookie_parser(headers.get("cookie", "")).get(_cookie_of(scope), "")
-        if (scheme.lower() == "bearer" and self._is_token(credentials.strip())) or self._is_token(cookie):
-            scope[_AUTHORIZED] = True
-            return None
+        for sent in (credentials.strip() if scheme.lower() == "bearer" else "", cookie):
+            if self._is_token(sent):
+                scope[_AUTHORIZED], scope[_TOKEN] = True, sent
+                return None
         if scope["path"] in PUBLIC:
             return None
         message = "this dashboard needs its token: open its address with ?token="

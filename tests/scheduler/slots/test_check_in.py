@@ -145,7 +145,7 @@ def test_policies_without_prices_use_a_simple_rule(
         clock.now += 10.0
         wait = wait_of(scheduler.check_in(idle))
         assert wait.seconds >= 5.0
-        assert "slots are in use" in wait.why
+        assert "slot is in use" in wait.why
 
 
 def test_clients_that_retired_or_are_backed_off_are_told_so(tmp_path: Path, clock: Clock) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +28,7 @@ def serve(
         bool, typer.Option("--tokens/--no-tokens", help="Whether a request needs a token of the fleet.")
     ] = True,
     page: Annotated[
-        bool, typer.Option("--page/--no-page", help="Whether the dashboard of the first fleet is served at /.")
+        bool, typer.Option("--page/--no-page", help="Whether the dashboards of the fleets are served, from / on.")
     ] = True,
     certificate: Annotated[
         Path | None, typer.Option(help="File of the TLS certificate (PEM). By default plain HTTP, for a proxy.")
@@ -62,14 +63,14 @@ def serve(
     options = Options(host, port, tokens, certificate, key, most_waiting, rates=rates)
     console = Console(highlight=False, soft_wrap=True)
     names = fleet_names(fleets)
-    first = next(iter(names))
 
     def announce(address: str) -> None:
         for name, path in names.items():
             console.print(f"{path} at {address}/v1/fleets/{name}", markup=False)
         if page:
             once = "; open it once with ?token= and a token of a server, a viewer or an operator" if tokens else ""
-            console.print(f"Dashboard of {first} at {address}/{once}", markup=False)
+            which = f"Dashboard of {next(iter(names))}" if len(names) == 1 else "Dashboards of all fleets"
+            console.print(f"{which} at {address}/{once}", markup=False)
         if not is_loopback(host) and certificate is None:
             console.print(
                 "Other machines can reach this service, and the connection is not encrypted. Run a TLS proxy (nginx, "
@@ -79,13 +80,14 @@ def serve(
             console.print("Every program on this machine may do everything: no token is needed.")
         console.print("Press Ctrl-C to stop.")
 
-    make_page = _page_maker(first, names[first]) if page else None
+    make_page = _page_maker(names) if page else None
     serve_fleets(fleets, options, make_page=make_page, announce=announce)
 
 
-def _page_maker(name: str, path: Path) -> Callable[[Access], Page]:
-    """Returns what makes the dashboard of a fleet."""
+def _page_maker(names: Mapping[str, Path]) -> Callable[[Access], Page]:
+    """Returns what makes the dashboard of a fleet or, of several, a list of them and the dashboard of each."""
     from turnout.dashboard.app import make_app
+    from turnout.dashboard.choice import FleetPages
     from turnout.dashboard.files import page_files
     from turnout.dashboard.watch import Watch
     from turnout.service.serving import Page
@@ -93,9 +95,28 @@ def _page_maker(name: str, path: Path) -> Callable[[Access], Page]:
     page_files()  # fails early if Plotly's script is missing
 
     def make_page(access: Access) -> Page:
-        watch = Watch(path)
-        watch.start()
-        accepts = (lambda text: access.may_read(text, name)) if access.needs_token else None
-        return Page(make_app(watch, accepts=accepts), watch.request_stop, watch.stop)
+        watches = {name: Watch(path) for name, path in names.items()}
+        pages = {
+            name: make_app(watch, accepts=partial(_accepts, access, name) if access.needs_token else None)
+            for name, watch in watches.items()
+        }
+        for watch in watches.values():
+            watch.start()
+
+        def end() -> None:
+            for watch in watches.values():
+                watch.request_stop()
+
+        def close() -> None:
+            for watch in watches.values():
+                watch.stop()
+
+        may_read = access.may_read if access.needs_token else None
+        app = next(iter(pages.values())) if len(pages) == 1 else FleetPages(pages, may_read=may_read)
+        return Page(app, end, close)
 
     return make_page
+
+
+def _accepts(access: Access, name: str, token: str) -> bool:
+    return access.may_read(token, name)

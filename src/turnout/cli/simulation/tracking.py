@@ -38,7 +38,8 @@ class Tracks:
             load_here(text.rpartition(":")[0])
         self._runs: list[GuardedTracker] = []
         self._names: dict[str, str] = {}
-        self._live: dict[int, tuple[RunPlan, ManyTrackers]] = {}
+        self._live: dict[str, ManyTrackers] = {}
+        self._keys: dict[int, tuple[RunPlan, str]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._specifications)
@@ -90,20 +91,28 @@ class Tracks:
         try:
             yield self._log
         finally:
-            for _, trackers in self._live.values():
+            for trackers in self._live.values():
                 trackers.close()
             self._live.clear()
+            self._keys.clear()
 
     def _log(self, plan: RunPlan, metrics: Mapping[str, float], step: int) -> None:
         self._follow(plan).log(metrics, step)
         if step >= plan.rounds:
-            self._live.pop(id(plan))[1].close()
+            self._live.pop(self._key(plan)).close()
 
     def _follow(self, plan: RunPlan) -> ManyTrackers:
         """Returns the trackers of a run that is being played."""
-        if id(plan) not in self._live:
-            self._live[id(plan)] = (plan, self.open_plan(plan))  # the plan is kept, so that its id stays unique
-        return self._live[id(plan)][1]
+        key = self._key(plan)
+        if key not in self._live:
+            self._live[key] = self.open_plan(plan)
+        return self._live[key]
+
+    def _key(self, plan: RunPlan) -> str:
+        """Returns the key of a plan, which takes too long to compute it in every round."""
+        if id(plan) not in self._keys:
+            self._keys[id(plan)] = (plan, plan.key)  # the plan is kept, so that its id stays unique
+        return self._keys[id(plan)][1]
 
     def warn(self) -> None:
         """Says on standard error how many calls of trackers have failed."""

@@ -11,7 +11,7 @@ let library = null;
 
 function load() {
   library ??= new Promise((resolve, reject) => {
-    const script = h('script', { src: '/static/plotly.min.js' });
+    const script = h('script', { src: 'static/plotly.min.js' });
     script.onload = () => resolve(window.Plotly);
     script.onerror = () => {
       library = null;

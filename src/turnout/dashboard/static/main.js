@@ -112,12 +112,12 @@ function load() {
   const run = route.settings.run;
   const due = (slot, url) =>
     slot.waiting !== url && (slot.url !== url || slot.version < (live.version ?? 0) || slot.version === OUTDATED);
-  if (due(store, '/api/store') && !store.waiting) refresh(store, '/api/store');
+  if (due(store, 'api/store') && !store.waiting) refresh(store, 'api/store');
   if (route.page.isIncomplete?.(slots) && !slots.runs.waiting) slots.runs.version = OUTDATED;
   for (const [name, { path, fixed, ...settings }] of Object.entries(requested)) {
     const query = new URLSearchParams(
       Object.entries({ ...settings, run }).filter(([, value]) => value != null && value !== ''));
-    const url = `/api/${path ?? name}${query.size ? `?${query}` : ''}`;
+    const url = `api/${path ?? name}${query.size ? `?${query}` : ''}`;
     slots[name] ??= {};
     if (due(slots[name], url)) refresh(slots[name], url, fixed);
   }
@@ -239,7 +239,7 @@ function drawFrame(about) {
 // ---- live
 
 function listen() {
-  const source = new EventSource('/api/live');
+  const source = new EventSource('api/live');
   source.addEventListener('change', (event) => {
     const before = { ...live };
     Object.assign(live, JSON.parse(event.data), { connected: true });
@@ -288,7 +288,7 @@ async function suggest(text) {
     search: text, size: 8, sort: 'id', order: 'asc',
     ...(route.settings.run ? { run: route.settings.run } : {}),
   });
-  const response = text ? await fetch(`/api/clients?${query}`).catch(() => null) : null;
+  const response = text ? await fetch(`api/clients?${query}`).catch(() => null) : null;
   const matches = response?.ok ? await response.json() : { rows: [] };
   fill(at('search-list'), matches.rows.map((row) => h('option', { value: row.id })));
 }
