@@ -74,7 +74,7 @@ test-frameworks: setup oldest nvflare-oldest $(OTHERS)  ## run complete applicat
 	$(BIN)/python -m pytest -q -p no:benchmark -m framework tests
 
 torture: setup  ## kill the scheduler and the service many more times than the tests do, and try other examples of every property (20 min)
-	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark tests/scheduler/test_found_faults.py tests/scheduler/test_interruptions.py tests/scheduler/test_faults.py tests/scheduler/test_every_policy.py tests/scheduler/slots/test_kills.py tests/store/test_kills.py tests/service/test_kills.py tests/dashboard/test_pages.py tests/analysis/test_tuning.py tests/policies/test_cohorts.py
+	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark tests/scheduler/test_found_faults.py tests/scheduler/test_interruptions.py tests/scheduler/test_faults.py tests/scheduler/test_every_policy.py tests/scheduler/slots/test_kills.py tests/store/test_kills.py tests/service/test_kills.py tests/dashboard/test_pages.py tests/analysis/test_tuning.py tests/cli/test_tune.py tests/policies/test_cohorts.py
 	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark -m hypothesis --hypothesis-profile=search
 
 # turnout, with its compiled kernel, is imported from src; the environment has only the oldest Flower and pytest.

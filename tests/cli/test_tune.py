@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ SMALL = ("--by", "30", "--world", "clients=12", "--set", "cohort_size=3")
 
 @pytest.fixture
 def small_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets searches try fewer values with fewer seeds; what the command does with their results stays the same."""
+    """Lets searches try fewer values with fewer seeds, except in `make torture`."""
+    if os.environ.get("TURNOUT_TORTURE", "1") != "1":
+        return
     effort: dict[str, Any] = {"points": 6, "coarse": 4, "fine": 6, "fresh": 4}
     for find in (find_speed_weight, find_tolerance, find_guaranteed_rate):
         monkeypatch.setattr(tune, find.__name__, partial(find, **effort))
