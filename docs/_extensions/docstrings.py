@@ -138,8 +138,27 @@ def sign(
     is_made_by_open = inspect.ismethod(getattr(obj, "open", None))
     if what == "exception" or (what == "class" and (is_made_by_open or getattr(obj, "_is_protocol", False))):
         return "", None
+    if signature is not None and "<" in signature:
+        return shortened(inspect.signature(obj)), returned
     constants = getattr(inspect.unwrap(obj.__init__ if inspect.isclass(obj) else obj), "__globals__", {})
     return tuple(None if part is None else readable(part, constants) for part in (signature, returned))
+
+
+def shortened(signature: inspect.Signature) -> str:
+    """Returns the names and the plain defaults of a signature with defaults that are not code, such as functions.
+
+    >>> def example(x, y=len, z=3): ...
+    >>> shortened(inspect.signature(example))
+    '(x, y=..., z=3)'
+    """
+
+    def shown(parameter: inspect.Parameter) -> str:
+        if parameter.default is parameter.empty:
+            return parameter.name
+        is_plain = isinstance(parameter.default, str | int | float | None)
+        return f"{parameter.name}={parameter.default!r}" if is_plain else f"{parameter.name}=..."
+
+    return f"({', '.join(map(shown, signature.parameters.values()))})"
 
 
 def readable(signature: str, constants: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from docs._extensions.public_names import PublicName, api_pages, described_in, p
 from docs._extensions.public_names import public_names as names_of
 from docs._extensions.structure import FURTHER, docname_of, parts
 from documents import PAGES
+from turnout.cli.app import MODULES
 
 
 @pytest.mark.parametrize("module", [commands, docstrings, public_names, structure])
@@ -46,6 +47,7 @@ def test_the_reference_has_every_command_with_its_options_and_its_example() -> N
     pages = command_pages()
     every = list(all_commands())
     assert len(every) > 50
+    assert {words[1] for words, _ in every[1:]} == set(MODULES) == set(pages)
     assert {"turnout demo", "turnout fleet status", "turnout reproduce"} <= {" ".join(words) for words, _ in every}
     for words, command in every[1:]:
         page = pages[words[1]]
