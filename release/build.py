@@ -74,13 +74,11 @@ def build(out: Path, work: Path, commit: str, *, root: Path = ROOT) -> Distribut
         exported.mkdir(parents=True)
         archive = work / "commit.tar"
         git("archive", "--output", str(archive), commit, root=root)
-        with tarfile.open(archive) as tar:
-            tar.extractall(exported, filter="data")
+        unpack(archive, exported)
     else:
         shutil.copytree(root, exported, ignore=_LEFT_BEHIND)
     sources = _build("--sdist", exported, work / "sources", environment)
-    with tarfile.open(sources) as tar:
-        tar.extractall(work / "unpacked", filter="data")
+    unpack(sources, work / "unpacked")
     (unpacked,) = (work / "unpacked").iterdir()
     wheels = [
         _build("--wheel", unpacked, work / kernel, {**environment, "TURNOUT_BUILD_KERNEL": kernel})
@@ -90,6 +88,15 @@ def build(out: Path, work: Path, commit: str, *, root: Path = ROOT) -> Distribut
     for earlier in [*out.glob("turnout-*.whl"), *out.glob("turnout-*.tar.gz")]:
         earlier.unlink()
     return Distributions(*(Path(shutil.copy(file, out)) for file in (sources, *wheels)))
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Extracts an archive; the first releases of Python 3.11 have no filters, and are given archives of our own only."""
+    with tarfile.open(archive) as tar:
+        if hasattr(tarfile, "data_filter"):
+            tar.extractall(folder, filter="data")
+        else:
+            tar.extractall(folder)
 
 
 def _build(kind: str, source: Path, out: Path, environment: Mapping[str, str]) -> Path:

@@ -7,12 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import gettempdir
 
-from release.build import Distributions, build, git, head, is_checkout
+from release.build import Distributions, build, git, head, is_checkout, unpack
 from release.contents import faults_of_sources, faults_of_wheel, machine_paths, read_sources, read_wheel
 
 #: What may differ between two machines that build the same commit.
@@ -133,8 +132,7 @@ def check_every_python(distributions: Distributions, names: Sequence[str], work:
     pythons = find_pythons(names)
     if not pythons:
         raise SystemExit(f"none of these interpreters was found: {', '.join(names)}")
-    with tarfile.open(distributions.sources) as tar:
-        tar.extractall(work / "sources", filter="data")
+    unpack(distributions.sources, work / "sources")
     (sources,) = (work / "sources").iterdir()
     digests = {}
     for name, version in pythons.items():
