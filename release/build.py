@@ -91,7 +91,7 @@ def build(out: Path, work: Path, commit: str, *, root: Path = ROOT) -> Distribut
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Extracts an archive; the first releases of Python 3.11 have no filters, and are given archives of our own only."""
+    """Extracts an archive of our own; the first releases of Python 3.11 have no filters."""
     with tarfile.open(archive) as tar:
         if hasattr(tarfile, "data_filter"):
             tar.extractall(folder, filter="data")
