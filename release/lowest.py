@@ -15,7 +15,7 @@ TOO_LARGE = frozenset({"lab"})
 #: typer 0.12 fails with newer versions of click, and does not say so; Flower 1.22, which needs typer 0.12, does.
 NEEDED_BY_THE_LOWEST = ("click<8.2",)
 #: For developers, and not part of what users install.
-TOOLS = frozenset({"dev"})
+TOOLS = frozenset({"dev", "docs"})
 
 
 def lowest_requirements(project: Mapping[str, Any]) -> list[str]:
