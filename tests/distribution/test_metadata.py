@@ -40,7 +40,7 @@ def test_every_extra_that_a_message_or_a_page_names_exists(project: dict[str, An
 
 def test_every_extra_is_named_somewhere(project: dict[str, Any]) -> None:
     named = set().union(*map(named_extras, TEXTS))
-    assert set(project["optional-dependencies"]) - named - {"all", "dev"} == set()
+    assert set(project["optional-dependencies"]) - named - TOOLS - {"all"} == set()
 
 
 def test_the_extra_all_has_everything_for_users(project: dict[str, Any]) -> None:
