@@ -129,7 +129,7 @@ class Certificate:
     >>> certificate.statuses.tolist(), certificate.status, certificate.worst
     (['kept', 'behind', 'broken'], 'broken', 2)
     >>> certificate.summary().sentence("client {}".format)
-    'broken: client 2 is 3.00 turns behind, beyond the tolerance of 2; 1 of 3 clients are beyond it'
+    'broken: client 2 is 3.00 turns behind, beyond the tolerance of 2; 1 of 3 clients is beyond it'
     """
 
     turns: IntArray

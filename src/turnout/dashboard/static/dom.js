@@ -6,7 +6,9 @@ export function h(tag, props, ...children) {
   for (const [name, value] of Object.entries(props ?? {})) {
     if (value == null || value === false) continue;
     if (name === 'spec' || name.startsWith('on')) element[name] = value;
-    else if (name === 'href' && !/^[#/]/.test(value)) throw new Error(`links must start with # or /, got ${value}`);
+    else if (name === 'href' && !/^(#|\.?\/)/.test(value)) {
+      throw new Error(`links must start with #, / or ./, got ${value}`);
+    }
     else element.setAttribute(name, value === true ? '' : value);
   }
   element.append(...children.flat(Infinity).filter((child) => child != null && child !== false));

@@ -30,8 +30,8 @@ function view({ about, store, reading, gaps, requests, versions, uptime, memory_
           ['Uptime', seconds(uptime)], ['Memory', bytes(memory)],
           ...Object.entries(versions).map(([name, version]) => [name, String(version)]),
         ]),
-        h('p', null, 'For monitoring: ', h('a', { href: 'metrics' }, '/metrics'), ', ',
-          h('a', { href: 'healthz' }, '/healthz')))),
+        h('p', null, 'For monitoring: ', h('a', { href: './metrics' }, '/metrics'), ', ',
+          h('a', { href: './healthz' }, '/healthz')))),
     box('Requests',
       table({
         caption: 'Response times of this server', rows: requests, none: 'No requests yet.',
