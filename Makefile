@@ -51,7 +51,11 @@ lint: setup  ## check style, types, import contracts and workflows
 # begins with its own part of the suite, and takes over half of what another one has left when it is done.
 WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 check: setup  ## run the tests
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'not framework'
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'not framework and not thorough'
+
+# Large versions of what `make test` checks in a small one: more sizes, seeds, rounds and moments to kill a process.
+test-thorough: setup  ## run the long versions of tests of which `make test` runs a short one
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'thorough and not framework'
 
 # Without the tests that kill processes, read /proc, or run a browser or a framework.
 PORTABLE := tests/kernel tests/policies tests/simulator tests/analysis tests/tracking tests/store/encoding tests/releases tests/test_client.py tests/store/test_stored_format.py
