@@ -1,7 +1,8 @@
 """Compares every GPU kernel with its reference implementation in plain torch.
 
 The kernels run on a GPU if there is one, otherwise in triton's interpreter on the CPU, if triton is installed. The
-interpreter must be enabled before triton is imported and therefore runs in a separate process.
+interpreter must be enabled before triton is imported and therefore runs in a separate process; it computes in float32,
+because it cannot multiply bfloat16.
 """
 
 from __future__ import annotations
@@ -10,15 +11,12 @@ import importlib.util
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from turnout.lab.learners.cnn import Patches, PoolRelu
-from turnout.lab.learners.networks import KERNEL
+from turnout.lab.learners.cnn import FusedBlock, convolution_block
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -28,123 +26,109 @@ needs_kernels = pytest.mark.skipif(
     reason="this machine has no GPU; triton's interpreter runs these tests",
 )
 
-#: (items, height, width, channels) of the digits, of both layers for CIFAR-10, and a non-square image.
-IMAGES = [(3, 8, 8, 1), (1, 32, 32, 3), (1, 14, 14, 64), (2, 6, 10, 5)]
-TOLERANCES = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2**-7}
+#: (models, items, height, width, channels, outputs): the digits, a non-square image, both blocks of both networks.
+SHAPES = [
+    (2, 3, 8, 8, 1, 16),
+    (1, 2, 12, 10, 5, 20),
+    (2, 1, 28, 28, 1, 20),
+    (2, 1, 12, 12, 20, 50),
+    (1, 1, 32, 32, 3, 64),
+    (2, 1, 14, 14, 64, 64),
+]
+TOLERANCES = {torch.float32: 1e-6} if INTERPRETED else {torch.float32: 1e-6, torch.bfloat16: 0.02}
 
-every_shape = pytest.mark.parametrize("shape", IMAGES, ids=str)
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 every_dtype = pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 
 
-def random_tensor(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
-    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return numbers.to(dtype).to(DEVICE)
+def random_tensors(shape: tuple[int, ...], *, shared: bool = False) -> list[Tensor]:
+    """Returns images, kernels, biases and the gradient of the output, in float64 on the CPU."""
+    models, items, height, width, channels, outputs = shape
+    generator = torch.Generator().manual_seed(0)
+    sizes = [
+        (1 if shared else models, items, height, width, channels),
+        (models, 25 * channels, outputs),
+        (models, outputs),
+        (models, items, (height - 4) // 2, (width - 4) // 2, outputs),
+    ]
+    images, kernels, biases, slopes = (torch.randn(size, generator=generator, dtype=torch.float64) for size in sizes)
+    return [images.expand(models, -1, -1, -1, -1), kernels / (25 * channels) ** 0.5, biases / 5, slopes]
 
 
-def context(*saved: Tensor, **known: int) -> Any:
-    """Returns a stand-in for the autograd context."""
-    stand_in = SimpleNamespace(saved_tensors=saved, **known)
-    stand_in.save_for_backward = lambda *tensors: setattr(stand_in, "saved_tensors", tensors)
-    return stand_in
-
-
-def reference_patches(images: Tensor) -> Tensor:
-    return Patches.forward(context(), images.cpu())
-
-
-def reference_pooled(maps: Tensor, biases: Tensor) -> Tensor:
-    return PoolRelu.forward(context(), maps.cpu(), biases.cpu())
-
-
-def random_biases(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Returns biases of as many models as there are items, which are exact in every type."""
-    return random_tensor((shape[0], shape[3]), dtype, seed=2).round()
-
-
-def same(actual: Tensor, expected: Tensor) -> bool:
-    """Returns whether two tensors are equal; the interpreter truncates to bfloat16 instead of rounding."""
-    if INTERPRETED and actual.dtype == torch.bfloat16:
-        return bool(((actual.float() - expected.float()).abs() <= 2**-7 * expected.float().abs()).all())
-    return torch.equal(actual, expected)
+def with_gradients(tensors: list[Tensor], *, fused: bool) -> list[Tensor]:
+    """Returns the output of a block and the gradients of images, kernels and biases."""
+    *inputs, slopes = tensors
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+    block = FusedBlock.apply if fused else convolution_block
+    output = block(*leaves)
+    return [output.detach(), *torch.autograd.grad(output, leaves, slopes)]
 
 
 @needs_kernels
 @every_dtype
 @every_shape
-def test_patches_equal_the_reference(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    from turnout.lab.learners import gpu_kernels
-
-    images = random_tensor(shape, dtype)
-    actual = gpu_kernels.patches(images, KERNEL).cpu()
-    assert torch.equal(actual, reference_patches(images))
-    _, _, width, channels = shape
-    assert actual.shape == (shape[0], shape[1] - 4, width - 4, 25 * channels)
-    assert torch.equal(actual[0, 1, 0, 7 * channels : 8 * channels], images[0, 2, 2].cpu())
-    padded = gpu_kernels.patches(images, KERNEL, 8).cpu()
-    assert padded.shape[-1] % 8 == 0
-    assert torch.equal(padded[..., : 25 * channels], actual)
-    assert (padded[..., 25 * channels :] == 0).all()
-
-
-@needs_kernels
-@every_dtype
-@every_shape
-def test_folding_sums_all_patches_that_contain_a_pixel(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    from turnout.lab.learners import gpu_kernels
-
-    _, height, width, channels = shape
-    gradients = random_tensor(tuple(reference_patches(random_tensor(shape, dtype)).shape), dtype)
-    actual = gpu_kernels.folded(gradients, height, width, channels, KERNEL).cpu()
-    padded = torch.nn.functional.pad(gradients, (0, 3), value=1.0)
-    assert torch.equal(gpu_kernels.folded(padded, height, width, channels, KERNEL).cpu(), actual)
-    expected = Patches.backward(context(height=height, width=width, channels=channels), gradients.cpu().double())
-    assert actual.dtype == dtype
-    assert actual.shape == shape
-    assert (actual.double() - expected).abs().max() <= TOLERANCES[dtype] * expected.abs().max()
+@pytest.mark.parametrize("shared", [False, True], ids=["own images", "shared images"])
+def test_a_block_equals_the_reference(shape: tuple[int, ...], dtype: torch.dtype, shared: bool) -> None:
+    tensors = [tensor.to(dtype).to(DEVICE) for tensor in random_tensors(shape, shared=shared)]
+    # Rounding to bfloat16 makes values equal, and decides which of them is the first maximum: the reference rounds too.
+    exact = torch.float64 if dtype == torch.float32 else dtype
+    expected = with_gradients([tensor.to(exact).cpu() for tensor in tensors], fused=False)
+    for actual, exactly in zip(with_gradients(tensors, fused=True), expected, strict=True):
+        assert actual.dtype == dtype
+        assert actual.shape == exactly.shape
+        assert (actual.cpu().double() - exactly.double()).norm() <= TOLERANCES[dtype] * exactly.double().norm()
+    assert (expected[0] == 0).any()
+    assert (expected[0] > 0).any()
 
 
 @needs_kernels
 @every_dtype
 @every_shape
-def test_pooling_takes_the_maximum_of_each_block_or_zero(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    from turnout.lab.learners import gpu_kernels
-
-    maps, biases = random_tensor(shape, dtype) - 1, random_biases(shape, dtype)
-    actual = gpu_kernels.pooled(maps, biases).cpu()
-    assert same(actual, reference_pooled(maps, biases))
-    assert (actual == 0).any()
-    assert (actual > 0).any()
-    assert (actual >= 0).all()
+def test_the_gradient_goes_to_the_first_of_several_maxima(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Small integers give many ties and zeros, and are exact in every type."""
+    images, kernels, biases, slopes = random_tensors(shape)
+    if shape[4] > 5:  # so that no sum is beyond what bfloat16 represents
+        images = images * (torch.arange(shape[4]) < 5)
+    kernels = kernels * (25 * shape[4]) ** 0.5
+    integers = [tensor.round().clamp(-1, 1) for tensor in (images, kernels, biases, slopes)]
+    expected = with_gradients(integers, fused=False)
+    output, of_images, of_kernels, of_biases = with_gradients(
+        [tensor.to(dtype).to(DEVICE) for tensor in integers], fused=True
+    )
+    assert torch.equal(output.double().cpu(), expected[0])
+    for actual, exactly in zip((of_images, of_kernels, of_biases), expected[1:], strict=True):
+        assert torch.equal(actual.cpu(), exactly.to(dtype))
+    assert (expected[0] == 0).any()
 
 
 @needs_kernels
 @every_dtype
-def test_pooling_propagates_nan(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("pixel", [(0, 0), (7, 0), (0, 7), (7, 7)], ids=str)
+def test_nan_is_propagated(dtype: torch.dtype, pixel: tuple[int, int]) -> None:
     """Otherwise a diverged model would not be detected."""
-    from turnout.lab.learners import gpu_kernels
-
-    maps = random_tensor((4, 8, 8, 3), dtype)
-    for item, (row, column) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
-        maps[item, row, column, 1] = float("nan")
-    biases = torch.zeros(2, 3, dtype=dtype, device=DEVICE)
-    actual = gpu_kernels.pooled(maps, biases).cpu()
-    assert actual.isnan().sum() == 4
-    assert actual[:, 0, 0, 1].isnan().all()
-    assert torch.equal(actual.nan_to_num(7), reference_pooled(maps, biases).nan_to_num(7))
+    images, kernels, biases, _ = (tensor.to(dtype) for tensor in random_tensors((2, 2, 8, 8, 3, 16)))
+    images = images.clone()
+    images[1, 0, pixel[0], pixel[1], 1] = float("nan")
+    actual = FusedBlock.apply(*(tensor.to(DEVICE) for tensor in (images, kernels, biases)))  # type: ignore[no-untyped-call]
+    expected = convolution_block(images.double(), kernels.double(), biases.double())
+    assert torch.equal(actual.isnan().cpu(), expected.isnan())
+    assert actual.isnan().sum() == 16  # one place of one item
 
 
 @needs_kernels
 @every_dtype
 @every_shape
-def test_the_gradient_of_pooling_goes_to_the_first_maximum(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_positions_are_saved_only_for_a_backward_pass(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     from turnout.lab.learners import gpu_kernels
 
-    maps = random_tensor(shape, dtype).round()  # gives many ties and zeros
-    gradients = random_tensor((shape[0], shape[1] // 2, shape[2] // 2, shape[3]), dtype, seed=1)
-    biases = random_biases(shape, dtype)
-    actual = gpu_kernels.unpooled(gradients, maps, biases).cpu()
-    assert torch.equal(actual, PoolRelu.backward(context(maps.cpu(), biases.cpu()), gradients.cpu())[0])
-    assert (actual != 0).sum() == (reference_pooled(maps, biases) > 0).sum()
+    images, kernels, biases, _ = (tensor.to(dtype).to(DEVICE).contiguous() for tensor in random_tensors(shape))
+    pooled, positions = gpu_kernels.convolve(images, kernels, biases, 5)
+    assert positions is not None
+    assert torch.equal(positions == gpu_kernels.NOTHING.value, pooled == 0)
+    assert set(positions.flatten().tolist()) == {0, 1, 2, 3, 4}
+    again, nothing = gpu_kernels.convolve(images, kernels, biases, 5, with_positions=False)
+    assert nothing is None
+    assert torch.equal(pooled, again)
 
 
 @needs_kernels
@@ -152,11 +136,14 @@ def test_the_gradient_of_pooling_goes_to_the_first_maximum(shape: tuple[int, ...
 def test_a_step_of_descent_equals_the_reference(copied: torch.dtype) -> None:
     from turnout.lab.learners import gpu_kernels
 
-    layer, gradient = random_tensor((7, 300), torch.float32), random_tensor((7, 300), copied, seed=1)
+    generator = torch.Generator().manual_seed(0)
+    layer = torch.randn(7, 300, generator=generator).to(DEVICE)
+    gradient = torch.randn(7, 300, generator=generator).to(copied).to(DEVICE)
     copy, expected = layer.to(copied), layer - 0.02 * (gradient.float() + 0.003 * layer)
     gpu_kernels.descend(layer, gradient, copy, 0.02, 0.003)
     assert (layer - expected).abs().max() <= 1e-6
-    assert same(copy, layer.to(copied))
+    rounding = 2**-7 if INTERPRETED and copied == torch.bfloat16 else 0  # the interpreter truncates
+    assert ((copy.float() - layer.to(copied).float()).abs() <= rounding * layer.abs()).all()
 
 
 @pytest.mark.skipif(

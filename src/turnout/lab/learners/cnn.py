@@ -30,25 +30,36 @@ def scores(network: Network, layers: Sequence[Tensor], images: Tensor) -> Tensor
 
 
 def stacked_scores(network: Network, layers: Sequence[Tensor], images: Tensor) -> Tensor:
-    """Returns the scores of many models, (models, items, classes).
-
-    A convolution is one batched matrix product over the patches of all models. Its biases are added after pooling,
-    which gives the same maxima and needs less memory.
-    """
-    values, (models, items) = images, images.shape[:2]
+    """Returns the scores of many models, (models, items, classes)."""
+    values = images
     for depth in range(0, 2 * len(network.convolutions), 2):
-        patches: Tensor = Patches.apply(values.flatten(0, 1).contiguous())  # type: ignore[no-untyped-call]
-        _, height, width, size = patches.shape
-        kernels, missing = layers[depth], size - layers[depth].shape[1]
-        if missing:
-            kernels = functional.pad(kernels, (0, 0, 0, missing))
-        maps = torch.bmm(patches.view(models, -1, size), kernels).view(models * items, height, width, -1)
-        pooled: Tensor = PoolRelu.apply(maps, layers[depth + 1])  # type: ignore[no-untyped-call]
-        values = pooled.view(models, items, *pooled.shape[1:])
+        values = convolution_block(values, layers[depth], layers[depth + 1])
     values = values.flatten(2)
     for depth in range(2 * len(network.convolutions), len(layers) - 2, 2):
         values = functional.relu(torch.baddbmm(layers[depth + 1].unsqueeze(1), values, layers[depth]))
     return torch.baddbmm(layers[-1].unsqueeze(1), values, layers[-2])
+
+
+def convolution_block(images: Tensor, kernels: Tensor, biases: Tensor) -> Tensor:
+    """Applies a convolution, 2 × 2 max-pooling, biases and ReLU: (models, items, rows, columns, outputs).
+
+    Args:
+        images: (models, items, height, width, channels).
+        kernels: (models, row · column · channel, outputs).
+        biases: (models, outputs).
+    """
+    if images.is_cuda and images.dtype != torch.float64:
+        images = images if images[0].is_contiguous() else images.contiguous()  # the kernels know the models' stride
+        fused: Tensor = FusedBlock.apply(images, kernels.contiguous(), biases.contiguous())  # type: ignore[no-untyped-call]
+        return fused
+    # One batched matrix product over the patches of all models. Adding the biases after pooling gives the same maxima
+    # and needs less memory.
+    models, items = images.shape[:2]
+    patches: Tensor = Patches.apply(images.flatten(0, 1))  # type: ignore[no-untyped-call]
+    _, height, width, size = patches.shape
+    maps = torch.bmm(patches.view(models, -1, size), kernels).view(models * items, height, width, -1)
+    pooled = functional.max_pool2d(maps.permute(0, 3, 1, 2), POOL).permute(0, 2, 3, 1)
+    return functional.relu(pooled.reshape(models, items, *pooled.shape[1:]) + biases[:, None, None, None, :])
 
 
 def descend(
@@ -94,8 +105,33 @@ def descend(
                 copies[index].copy_(layer)
 
 
-#: Patches have a multiple of this many elements on a GPU.
-PATCH_MULTIPLE = 8
+class FusedBlock(torch.autograd.Function):
+    """The convolution block on a GPU: one kernel for the forward pass, two or three for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, kernels: Tensor, biases: Tensor) -> Tensor:
+        """Computes the block, and saves the position of each maximum if there will be a backward pass."""
+        from turnout.lab.learners import gpu_kernels
+
+        pooled, positions = gpu_kernels.convolve(
+            images, kernels, biases, KERNEL, with_positions=any(ctx.needs_input_grad)
+        )
+        ctx.save_for_backward(images, kernels, positions)
+        return pooled
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        """Passes the gradient to the first maximum of each 2 × 2 block if it is positive with its bias."""
+        from turnout.lab.learners import gpu_kernels
+
+        images, kernels, positions = ctx.saved_tensors
+        slopes = gradients[0].contiguous()
+        of_kernels, of_biases = gpu_kernels.kernel_gradients(slopes, positions, images, kernels, KERNEL)
+        if not ctx.needs_input_grad[0]:
+            return None, of_kernels, of_biases
+        maps = gpu_kernels.spread(slopes, positions)
+        of_images = gpu_kernels.image_gradients(maps, kernels, images, KERNEL)
+        return of_images, of_kernels, of_biases
 
 
 class Patches(torch.autograd.Function):
@@ -103,64 +139,17 @@ class Patches(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, images: Tensor) -> Tensor:
-        """Uses the Triton kernel on a GPU and torch's unfold elsewhere."""
-        ctx.height, ctx.width, ctx.channels = images.shape[1:]
-        if images.is_cuda:
-            from turnout.lab.learners import gpu_kernels
-
-            return gpu_kernels.patches(images, KERNEL, PATCH_MULTIPLE)
+        """Copies each patch to a row."""
+        ctx.height, ctx.width = images.shape[1:3]
         return images.unfold(1, KERNEL, 1).unfold(2, KERNEL, 1).permute(0, 1, 2, 4, 5, 3).flatten(3)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         """Sums, for every pixel, the gradients of all patches that contain it."""
-        gradient = gradients[0].contiguous()
-        if gradient.is_cuda:
-            from turnout.lab.learners import gpu_kernels
-
-            return gpu_kernels.folded(gradient, ctx.height, ctx.width, ctx.channels, KERNEL)
-        items, rows, columns, _ = gradient.shape
-        parts = gradient.view(items, rows, columns, KERNEL, KERNEL, -1)
-        images = gradient.new_zeros(items, ctx.height, ctx.width, parts.shape[-1])
+        items, rows, columns, _ = gradients[0].shape
+        parts = gradients[0].reshape(items, rows, columns, KERNEL, KERNEL, -1)
+        images = parts.new_zeros(items, ctx.height, ctx.width, parts.shape[-1])
         for i in range(KERNEL):
             for j in range(KERNEL):
                 images[:, i : i + rows, j : j + columns] += parts[:, :, :, i, j]
         return images
-
-
-class PoolRelu(torch.autograd.Function):
-    """2 × 2 max-pooling, followed by biases and ReLU.
-
-    The maps are (models · items, height, width, channels), the biases (models, channels).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, maps: Tensor, biases: Tensor) -> Tensor:
-        """Returns the maximum of each 2 × 2 block plus its bias, at least 0; NaN is propagated."""
-        ctx.save_for_backward(maps, biases)
-        if maps.is_cuda:
-            from turnout.lab.learners import gpu_kernels
-
-            return gpu_kernels.pooled(maps, biases)
-        return _pooled(maps, biases)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """Passes the gradient to the first maximum of each block if it is positive with its bias."""
-        maps, biases = ctx.saved_tensors
-        gradient = gradients[0].contiguous()
-        if maps.is_cuda:
-            from turnout.lab.learners import gpu_kernels
-
-            back = gpu_kernels.unpooled(gradient, maps, biases)
-        else:
-            with torch.enable_grad():
-                leaf = maps.detach().requires_grad_()
-                back = torch.autograd.grad(_pooled(leaf, biases.detach()), leaf, gradient)[0]
-        return back, back.view(len(biases), -1, maps.shape[-1]).sum(dim=1)
-
-
-def _pooled(maps: Tensor, biases: Tensor) -> Tensor:
-    pooled = functional.max_pool2d(maps.permute(0, 3, 1, 2), POOL).permute(0, 2, 3, 1)
-    added = pooled.reshape(len(biases), -1, maps.shape[-1]) + biases.unsqueeze(1)
-    return functional.relu(added).view(pooled.shape)

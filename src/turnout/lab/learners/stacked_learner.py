@@ -63,11 +63,14 @@ class StackedLearner:
         self._product_dtype: torch.dtype = getattr(torch, product_type)
         self.weight_dtype = torch.float64 if product_type == "float64" else torch.float32
         self.stack = as_count("stack", stack, SettingError, least=SMALLEST_STACK)
+        self._pixel_mean, self._pixel_std = dataset.brightness
         self._train_images = self._on_device(dataset.train_images)
         self._train_labels = self._on_device(dataset.train_labels).long()
         self._test_images = self._on_device(dataset.test_images)
         self._test_labels = self._on_device(dataset.test_labels).long()
-        self._pixel_mean, self._pixel_std = dataset.brightness
+        if self.device.type == "cuda":  # which has the memory, and gathers scaled images in one kernel
+            self._train_images = self._scale(self._train_images)
+            self._test_images = self._scale(self._test_images)
         self._stacks: dict[tuple[int, ...], _Stack] = {}
 
     def initial_weights(self, seed: int) -> Tensor:
@@ -174,6 +177,9 @@ class StackedLearner:
         return torch.tensor(array, device=self.device)
 
     def _scale(self, images: Tensor) -> Tensor:
+        """Returns images as the network expects them; those that are scaled already stay as they are."""
+        if images.dtype == self._product_dtype:
+            return images
         return ((images.to(self.weight_dtype) - self._pixel_mean) / self._pixel_std).to(self._product_dtype)
 
 
