@@ -7,21 +7,29 @@ import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_from_disk, play_round, rows_of
+from scheduler.fleets import (
+    OpenFleet,
+    World,
+    explain_round,
+    named,
+    offered,
+    packed,
+    packed_from_disk,
+    play_round,
+    rows_of,
+)
 from turnout.errors import ReportError, SettingError, StoreError
 from turnout.kernel.rounds import RoundOffer
 from turnout.policies.explain.explanation import Explanation
 from turnout.scheduler import ClientStatus, Scheduler
 from turnout.scheduler.audit.explain import explain_client
 from turnout.scheduler.clock import now
-from turnout.scheduler.journal.replay import load_before
 from turnout.scheduler.records import RecordedOffer
 
 DATA = Path(__file__).parents[1] / "data"
@@ -49,14 +57,7 @@ def play(scheduler: Scheduler, world: World, first: int, last: int, *, seed: int
 
 
 def explain_all(scheduler: Scheduler, rounds: Iterable[int]) -> list[Explanation]:
-    """Explains all clients; the state before a round is computed once, because explaining does not change it."""
-    explanations = []
-    for round_ in rounds:
-        once = cache(lambda: load_before(scheduler._journal, scheduler.settings, scheduler.features, round_))  # noqa: B023
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("turnout.scheduler.audit.explain.load_before", lambda *_: once())  # noqa: B023
-            explanations += [scheduler.explain(client, round_) for client in scheduler.clients]
-    return explanations
+    return [explanation for round_ in rounds for explanation in explain_round(scheduler, round_)]
 
 
 @pytest.mark.parametrize(
