@@ -5,14 +5,18 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import pytest
 
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.randomness import round_rng
+from turnout.policies.explain.explanation import Explanation
 from turnout.scheduler import ClientStatus, Scheduler
+from turnout.scheduler.journal.replay import load_before
 from turnout.store.encoding.packing import pack_snapshot
 
 LIVE: Mapping[str, Any] = {"settings": {"cohort_size": 2}, "deadline": 10.0, "allow_infeasible": True}
@@ -62,6 +66,14 @@ def play_round(scheduler: Scheduler, statuses: Any, seconds: Mapping[str, float]
     scheduler.report_many({client: own[client] for client in chosen if client in own})
     scheduler.close_round()
     return chosen
+
+
+def explain_round(scheduler: Scheduler, number: int) -> list[Explanation]:
+    """Explains all clients of a round; the state before it is computed once, because no explanation changes it."""
+    before = cache(lambda: load_before(scheduler._journal, scheduler.settings, scheduler.features, number))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("turnout.scheduler.audit.explain.load_before", lambda *_: before())
+        return [scheduler.explain(client, number) for client in scheduler.clients]
 
 
 def turns_in(path: Path) -> list[tuple[Any, ...]]:

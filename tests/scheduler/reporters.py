@@ -1,6 +1,7 @@
 """Processes that access a fleet concurrently; each waits for a line of input before it starts.
 
-python reporters.py report FILE SECONDS    reports each entry of SECONDS, a JSON object {client: seconds}
+python reporters.py report FILE SECONDS…   reports each entry of SECONDS, a JSON object {client: seconds}; each
+                                           SECONDS in a process of its own
 python reporters.py read FILE              reads the fleet until its input ends
 python reporters.py serve FILE             opens the fleet for writing and selects; after a line reports and closes
 """
@@ -11,6 +12,7 @@ import json
 import select
 import sys
 from collections.abc import Callable
+from multiprocessing import get_context
 from typing import Any
 
 from turnout.errors import StoreError
@@ -22,10 +24,29 @@ def wait() -> None:
     sys.stdin.readline()
 
 
-def report(path: str, seconds_json: str) -> dict[str, Any]:
-    with Reporter(path) as reporter:
-        wait()
-        return {client: reporter.report(client, seconds) for client, seconds in json.loads(seconds_json).items()}
+def report(path: str, *shares: str) -> list[dict[str, bool]]:
+    context = get_context("fork")
+    together, results = context.Barrier(len(shares) + 1), context.SimpleQueue()
+
+    def report_share(number: int) -> None:
+        with Reporter(path) as reporter:
+            together.wait()
+            together.wait()
+            seconds_of: dict[str, float] = json.loads(shares[number])
+            accepted = {client: reporter.report(client, seconds) for client, seconds in seconds_of.items()}
+        results.put((number, accepted))
+
+    processes = [context.Process(target=report_share, args=(number,)) for number in range(len(shares))]
+    for process in processes:
+        process.start()
+    together.wait()  # until all have opened the file
+    wait()
+    together.wait()
+    accepted: dict[int, dict[str, bool]] = dict(results.get() for _ in shares)
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    return [accepted[number] for number in range(len(shares))]
 
 
 def read(path: str) -> int:

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from killing import environment
 from scheduler.fleets import packed, turns_in
 from turnout.scheduler import Scheduler
@@ -20,6 +22,9 @@ HERE = Path(__file__).parent
 #: How much longer than usual the tests run: `make torture` sets it.
 TORTURE = int(os.environ.get("TURNOUT_TORTURE", "1"))
 BEFORE, AFTER = 8, 11  # the scripted rounds with every kind of change
+#: The moments at which a process is killed are divided into parts; `make test` uses the first.
+PARTS = 5
+EACH_PART = [0, *(pytest.param(part, marks=pytest.mark.thorough) for part in range(1, PARTS))]
 
 
 class Server:

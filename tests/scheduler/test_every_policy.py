@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from scheduler.fleets import OpenFleet, named, offered, packed, packed_from_disk
+from scheduler.fleets import OpenFleet, explain_round, named, offered, packed, packed_from_disk
 from scheduler.killed_server import play_until_open, state_digest
 from scheduler.serving import TORTURE
 from turnout import POLICIES, RBCSF
@@ -81,6 +81,16 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
 #: The policies inside the wrappers: with and without a guarantee, a time model, losses and a fixed cohort size. All
 #: others are put into the wrappers by `make torture`.
 WRAPPED = ("rbcsf", "oort", "fedcs")
+#: The policy inside each wrapper in `make test`.
+INSIDE = {
+    "with-guarantee": "fedcs",
+    "overcommit": "oort",
+    "eligible": "rbcsf",
+    "exclude-busy": "oort",
+    "cool-down": "rbcsf",
+    "quota": "rbcsf",
+    "warm-up": "fedcs",
+}
 LOSS_POLICIES = ("oort", "power-of-choice", "active-fl", "tifl")
 
 
@@ -118,7 +128,19 @@ def case_id(name: str, settings: dict[str, Any]) -> str:
     return f"{name}-{settings['policy']}" if name in WRAPPERS else name
 
 
-LIVE_POLICIES = [pytest.param(name, settings, id=case_id(name, settings)) for name, settings in live_policies()]
+def is_thorough(name: str, settings: dict[str, Any]) -> bool:
+    return name in WRAPPERS and settings["policy"] != INSIDE[name]
+
+
+LIVE_POLICIES = [
+    pytest.param(
+        name,
+        settings,
+        id=case_id(name, settings),
+        marks=[pytest.mark.thorough] if is_thorough(name, settings) else [],
+    )
+    for name, settings in live_policies()
+]
 
 
 def has_guarantee(policy: str, settings: dict[str, Any]) -> bool:
@@ -224,7 +246,8 @@ def stored_snapshot(path: Path) -> dict[str, Any]:
 
 
 def test_every_policy_and_every_wrapper_is_tested() -> None:
-    assert WRAPPER_SETTINGS.keys() == WRAPPERS.keys()
+    assert WRAPPER_SETTINGS.keys() == INSIDE.keys() == WRAPPERS.keys()
+    assert set(INSIDE.values()) == set(WRAPPED)
     tested = {(name, settings.get("policy")) for name, settings in live_policies()}
     untested = {(wrapper, "fedcs") for wrapper in NOT_AROUND_FEDCS}
     live = set(POLICIES) - NOT_LIVE
@@ -333,8 +356,7 @@ def test_every_client_of_every_round_is_explained(open_fleet: OpenFleet, policy:
     inner = settings.get("policy", policy)
     for round_ in range(1, 7):
         chosen = {turn.id for turn in scheduler.turns(round_)}
-        for client in named(CLIENTS):
-            explanation = scheduler.explain(client, round_)
+        for client, explanation in zip(named(CLIENTS), explain_round(scheduler, round_), strict=True):
             case = f"{client} in round {round_}: {explanation.sentence}"
             assert (explanation.round, explanation.client) == (round_, client), case
             assert (explanation.standing == "chosen") == (client in chosen), case

@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ import pytest
 
 from scheduler import restless_server
 from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_from_disk, play_round, rows_of, turns_in
-from scheduler.serving import AFTER, BEFORE, TORTURE, Server, read_everything
+from scheduler.serving import AFTER, BEFORE, EACH_PART, PARTS, TORTURE, Server, read_everything
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, StoreError
 from turnout.scheduler import ClientStatus, Reporter, Scheduler
 from turnout.scheduler.journal.schema import FLEET
@@ -39,16 +41,19 @@ BOTH = [pytest.param("fair-pace", {}, id="fair-pace"), pytest.param("rbcsf", {"s
 # kill -9 anywhere, also between selection and report
 
 LAST = 30
-RANDOM_KILLS, PARTS = 40 * TORTURE, 4
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_scheduler_killed_at_random_moments_loses_nothing(folder: Path, server: Server, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "wanted"), [(0, 12), *(pytest.param(seed, 40 * TORTURE, marks=pytest.mark.thorough) for seed in range(2))]
+)
+def test_a_scheduler_killed_at_random_moments_loses_nothing(
+    folder: Path, server: Server, seed: int, wanted: int
+) -> None:
     """It is mostly killed at work, sometimes while it opens the file."""
     uninterrupted, path, kills = folder / "uninterrupted.turnout", folder / "fleet.turnout", 0
     server.play(uninterrupted, LAST)
     rng = random.Random(seed)
-    while kills < RANDOM_KILLS:
+    while kills < wanted:
         once_open = rng.random() < 0.8
         server.play(path, LAST, die_after=rng.expovariate(1 / 0.02), once_open=once_open)
         kills += server.killed
@@ -59,7 +64,7 @@ def test_a_scheduler_killed_at_random_moments_loses_nothing(folder: Path, server
     assert read_everything(path) == read_everything(uninterrupted)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", EACH_PART)
 def test_a_scheduler_killed_at_any_write_of_three_rounds_loses_nothing(folder: Path, server: Server, part: int) -> None:
     """In these rounds clients join, leave, are forgotten and report late, and a round is abandoned."""
     before, after = folder / "before.turnout", folder / "after.turnout"
@@ -78,12 +83,13 @@ def test_a_scheduler_killed_at_any_write_of_three_rounds_loses_nothing(folder: P
         assert read_everything(path) == expected, f"killed before write {write}"
 
 
-def test_a_scheduler_killed_while_it_creates_the_file_loses_nothing(folder: Path, server: Server) -> None:
+@pytest.mark.parametrize("part", EACH_PART)
+def test_a_scheduler_killed_while_it_creates_the_file_loses_nothing(folder: Path, server: Server, part: int) -> None:
     uninterrupted = folder / "uninterrupted.turnout"
     writes = server.play(uninterrupted, 1)
     moments, expected = server.moments(writes), read_everything(uninterrupted)
     assert len(moments) > 60
-    for write in moments:
+    for write in moments[part::PARTS]:
         path = folder / f"{write}.turnout"
         server.play(path, 1, die_at=write)
         assert server.killed
@@ -243,7 +249,7 @@ def test_a_client_that_never_returns_gets_at_most_its_guaranteed_share(
     open_fleet: OpenFleet, policy: str, weight: dict[str, float]
 ) -> None:
     """Its debt grows in every round, but back-off limits its selections."""
-    rounds, world = 300, World(20)
+    rounds, world = 220, World(20)
     settings = {"cohort_size": 4, "guaranteed_rate": 0.1, **weight}
     scheduler = open_fleet(policy=policy, settings=settings, deadline=30.0)
     for round_ in range(1, rounds + 1):
@@ -379,7 +385,7 @@ def test_a_fleet_without_clients_cannot_choose(open_fleet: OpenFleet) -> None:
 # clients join and leave; a client returns after many rounds
 
 #: The rounds without them: 2,000 in `make torture`.
-AWAY = 500 if TORTURE == 1 else 2000
+AWAY = 200 if TORTURE == 1 else 2000
 
 
 @pytest.mark.parametrize(("policy", "weight"), BOTH)
@@ -615,12 +621,20 @@ def test_a_round_is_closed_even_if_the_disk_is_too_full_for_a_snapshot(
 
 def _write_full_fleet(path: Path) -> bytes:
     """Writes a fleet with a snapshot, later events, an open round and all kinds of turns; returns its bytes."""
-    restless_server.play(str(path), 13)
-    with Scheduler.open(path) as scheduler:
-        cohort = scheduler.choose(restless_server.statuses_of(14))
-        scheduler.report(cohort[0], 3.0)
-        scheduler.report_failure(cohort[1], "its battery died")
-    return path.read_bytes()
+    path.write_bytes(_full_fleet())
+    return _full_fleet()
+
+
+@cache
+def _full_fleet() -> bytes:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "fleet.turnout")
+        restless_server.play(str(path), 13)
+        with Scheduler.open(path) as scheduler:
+            cohort = scheduler.choose(restless_server.statuses_of(14))
+            scheduler.report(cohort[0], 3.0)
+            scheduler.report_failure(cohort[1], "its battery died")
+        return path.read_bytes()
 
 
 def _continue(path: Path) -> tuple[bytes, ...]:
@@ -662,16 +676,18 @@ def _occurrences(data: bytes, value: bytes) -> Iterator[int]:
         start = data.find(value, start + 1)
 
 
-@pytest.mark.parametrize("seed", range(2 * TORTURE))
-def test_flipped_bytes_are_refused_or_harmless(folder: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "times"), [(0, 1), *(pytest.param(seed, 4, marks=pytest.mark.thorough) for seed in range(2 * TORTURE))]
+)
+def test_flipped_bytes_are_refused_or_harmless(folder: Path, seed: int, times: int) -> None:
     """Either the damage is refused when it is read, or the state and the following rounds are unchanged."""
     path = folder / "fleet.turnout"
     data = _write_full_fleet(path)
     shutil.copy(path, folder / "intact.turnout")
     expected = _continue(folder / "intact.turnout")
     rng = random.Random(seed)
-    offsets = [rng.choice(of_part) for of_part in _offsets(data, path).values() if of_part for _ in range(7)]
-    offsets += [rng.randrange(len(data)) for _ in range(60)]
+    offsets = [rng.choice(of_part) for of_part in _offsets(data, path).values() if of_part for _ in range(2 * times)]
+    offsets += [rng.randrange(len(data)) for _ in range(15 * times)]
     refused = 0
     for number, offset in enumerate(offsets):
         flipped = bytearray(data)
@@ -682,7 +698,7 @@ def test_flipped_bytes_are_refused_or_harmless(folder: Path, seed: int) -> None:
             assert _continue(damaged) == expected, f"byte {offset} flipped from {data[offset]} to {flipped[offset]}"
         except StoreError:
             refused += 1
-    assert refused > 40
+    assert refused > 11 * times
 
 
 def test_a_truncated_file_is_refused_and_left_as_it_is(folder: Path) -> None:
@@ -864,10 +880,9 @@ def test_eight_processes_report_at_once_while_one_reads(open_fleet: OpenFleet, f
     ]  # every client is reported by two of the eight processes
     with ExitStack() as stack:
         reader = stack.enter_context(start_process("read", str(path)))
-        reporters = [stack.enter_context(start_process("report", str(path), json.dumps(share))) for share in shares]
-        for process in (reader, *reporters):
-            send_line(process)
-        accepted = [result_of(process) for process in reporters]
+        reporters = stack.enter_context(start_process("report", str(path), *map(json.dumps, shares)))
+        send_line(reader)
+        accepted = result_of(reporters)
         assert result_of(reader) > 0
     for client in clients:
         assert sum(reports.get(client, False) for reports in accepted) == 1
@@ -910,13 +925,14 @@ def test_files_of_older_releases_open_with_the_state_they_had(folder: Path) -> N
     assert written == [f"fleet-format-{number}.turnout" for number in range(1, FLEET.format + 1)]
 
 
-def test_an_upgrade_that_is_killed_at_any_write_is_completed_later(folder: Path, server: Server) -> None:
+@pytest.mark.parametrize("part", EACH_PART)
+def test_an_upgrade_that_is_killed_at_any_write_is_completed_later(folder: Path, server: Server, part: int) -> None:
     old, uninterrupted = HERE / "data" / "fleet-format-1.turnout", folder / "uninterrupted.turnout"
     shutil.copy(old, uninterrupted)
     server.play(uninterrupted, 11)
     moments, expected, formats = server.moments(60), read_everything(uninterrupted), set()
     assert len(moments) > 30
-    for write in moments:
+    for write in moments[part::PARTS]:
         path = folder / f"{write}.turnout"
         shutil.copy(old, path)
         server.play(path, 11, die_at=write)
@@ -973,7 +989,7 @@ def test_misreported_contexts_are_learned_or_flagged_and_turns_stay_fair(
         statuses = world.statuses(round_)
         reported = dict(statuses)
         reported["c0"] = _scale_status(statuses["c0"], 3.0)
-        reported["c1"] = _scale_status(statuses["c1"], 10.0 if round_ > 200 else 1.0)
+        reported["c1"] = _scale_status(statuses["c1"], 10.0 if round_ > rounds // 2 else 1.0)
         reported["c2"] = _scale_status(statuses["c2"], random.Random(round_).choice([0.1, 1.0, 10.0]))
         cohort = scheduler.choose(reported)
         times = {
@@ -984,7 +1000,7 @@ def test_misreported_contexts_are_learned_or_flagged_and_turns_stay_fair(
         trained = cohort
         # At first FairPace predicts times by a regression over the whole fleet, which the wrong contexts impair.
         suspects = set(scheduler.suspect_clients()) | (suspects if policy == "rbcsf" else set())
-        if round_ == 200:
+        if round_ == rounds // 2:
             assert suspects == {"c2"}
     assert suspects == {"c1", "c2"}
     assert "no longer explain their times" in "".join(scheduler.notices())

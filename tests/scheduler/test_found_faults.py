@@ -25,7 +25,7 @@ import pytest
 from killing import environment
 from scheduler import restless_server
 from scheduler.fleets import LIVE, OpenFleet, named, offered, packed, packed_from_disk, play_round, turns_in
-from scheduler.serving import AFTER, BEFORE, TORTURE, Server, read_everything, running_server
+from scheduler.serving import AFTER, BEFORE, EACH_PART, PARTS, TORTURE, Server, read_everything, running_server
 from syncs import COMPILER, preloaded
 from turnout.errors import OfferError, ReportError, StoreError
 from turnout.scheduler import FleetReader, Reporter, Scheduler, certify
@@ -51,9 +51,10 @@ def preloaded_server(folder: Path) -> Iterator[Server]:
 
 
 @needs_compiler
+@pytest.mark.parametrize("part", EACH_PART)
 @pytest.mark.parametrize("reports", [False, True], ids=["silent reporters", "busy reporters"])
 def test_f1_a_writer_killed_inside_a_flush_beside_a_reader_and_reporters_loses_nothing(
-    folder: Path, preloaded_server: Server, reports: bool
+    folder: Path, preloaded_server: Server, reports: bool, part: int
 ) -> None:
     last = AFTER if TORTURE == 1 else 3 * AFTER
     before, after = folder / "before.turnout", folder / "after.turnout"
@@ -64,7 +65,7 @@ def test_f1_a_writer_killed_inside_a_flush_beside_a_reader_and_reporters_loses_n
     assert syncs >= 40
     # Each flush once: the odd ones with silent reporters, the even ones with busy ones; `make torture` tests all.
     numbers = range(2 if reports else 1, syncs + 1, 2) if TORTURE == 1 else range(1, syncs + 1)
-    for number in numbers:
+    for number in numbers[part::PARTS]:
         path = folder / f"{number}.turnout"
         shutil.copy(before, path)
         with FleetReader(path) as reader, ExitStack() as attached:
@@ -475,11 +476,11 @@ def long_history(open_fleet: OpenFleet, folder: Path) -> Scheduler:
 
 
 #: The number of rows that a step redacts in these tests, so that a short history needs several.
-BATCH = 65
+BATCH = 26
 
 
 @cache
-def file_with_a_long_history(rounds: int = 150) -> bytes:
+def file_with_a_long_history(rounds: int = 60) -> bytes:
     """Returns the content of a closed file."""
     with TemporaryDirectory() as folder:
         path = Path(folder, "fleet.turnout")

@@ -77,7 +77,7 @@ def play_twelve(
 # The fleet with which the issue begins
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
 def test_with_all_defaults_nobody_is_beyond_the_tolerance_and_rounds_are_55_percent_shorter(
     open_fleet: OpenFleet, seed: int
 ) -> None:
@@ -256,7 +256,7 @@ def test_broken_since_equals_a_recount_of_the_events(folder: Path, options: dict
     path, tolerance = folder / "fleet.turnout", 1 / 5
     strict = {**options, "settings": {**options["settings"], "tolerance": tolerance, "guaranteed_rate": "1/9"}}
     seen = set()
-    for rounds in range(2, 41, 2):  # the file is closed and opened again, with and without a new snapshot
+    for rounds in range(2, 41, 4):  # the file is closed and opened again, with and without a new snapshot
         restless_server.play(str(path), rounds, options=strict)
         with Scheduler.open(path, read_only=True) as reader:
             certificate = reader.certificate()
@@ -278,7 +278,8 @@ with Scheduler.open(sys.argv[1], **SLOW, deadline=3600.0) as scheduler:
 """
 
 
-@pytest.mark.parametrize("rounds", [33, 49, 50, 52])  # a snapshot is taken after round 50
+# A snapshot is taken after round 50.
+@pytest.mark.parametrize("rounds", [33, 52, *(pytest.param(rounds, marks=pytest.mark.thorough) for rounds in (49, 50))])
 def test_broken_since_survives_a_killed_server(folder: Path, rounds: int) -> None:
     path = folder / "fleet.turnout"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}

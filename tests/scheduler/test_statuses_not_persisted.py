@@ -63,14 +63,16 @@ def numbers_in(path: Path, world: World, rounds: range) -> int:
         for row in rows_of(path, f"SELECT * FROM {table}")
         for value in row
     )
-    found = 0
-    for number in rounds:
-        for status in world.statuses(number).values():
-            statuses = (status.free_cpu, status.bandwidth)
-            contexts = (1 / status.free_cpu, 20 / status.bandwidth)
-            found += sum(np.float64(value).tobytes() in raw for value in statuses)
-            found += sum(np.float64(value).tobytes() in stored for value in (*statuses, *contexts))
-    return found
+    drawn = [status for number in rounds for status in world.statuses(number).values()]
+    statuses = [number for status in drawn for number in (status.free_cpu, status.bandwidth)]
+    contexts = [number for status in drawn for number in (1 / status.free_cpu, 20 / status.bandwidth)]
+    return count_floats(statuses, raw) + count_floats([*statuses, *contexts], stored)
+
+
+def count_floats(numbers: list[float], data: bytes) -> int:
+    """Returns how many of the numbers are in the data, at any offset."""
+    at_any_offset = [np.frombuffer(data, np.int64, (len(data) - start) // 8, start) for start in range(8)]
+    return int(np.isin(np.array(numbers).view(np.int64), np.concatenate(at_any_offset)).sum())
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -1,4 +1,4 @@
-"""200 devices call a service that is killed with SIGKILL again and again: what it has acknowledged is in the file."""
+"""Many devices call a service that is killed with SIGKILL again and again: what it has acknowledged is in the file."""
 
 from __future__ import annotations
 
@@ -24,21 +24,20 @@ from service.simulated_devices import (
 from turnout.scheduler import Scheduler, Turn, examine
 from turnout.service.tokens import TokenFile
 
-DEVICES = 200
-KILLS = 2 if TORTURE == 1 else 5 * TORTURE
+#: The numbers of devices and kills.
+SIZES = [(60, 1), pytest.param(200, 2 if TORTURE == 1 else 5 * TORTURE, marks=pytest.mark.thorough)]
 #: How many calls are answered at least, and at most, between a start and the next kill.
 FEWEST, MOST = 30, 300
-IDS = [f"phone-{number}" for number in range(DEVICES)]
 
 
 class Harness:
     """A fleet whose service is killed, its callers and their ledger."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
-        self.path = folder / "fleet.turnout"
+    def __init__(self, folder: Path, devices: int, **options: Any) -> None:
+        self.path, self.ids = folder / "fleet.turnout", [f"phone-{number}" for number in range(devices)]
         Scheduler.open(self.path, persist_statuses=False, **options).close()
         with TokenFile(self.path) as file:
-            tokens = {new.token.client: new.text for new in file.create("device", clients=IDS)}
+            tokens = {new.token.client: new.text for new in file.create("device", clients=self.ids)}
             (server,) = file.create("server")
         self.service, self.ledger, self.simulation = (
             RestartedService(self.path),
@@ -49,15 +48,15 @@ class Harness:
         def caller(token: str) -> Caller:
             return Caller(self.service, self.ledger, "fleet", token)
 
-        self.devices = {client: caller(tokens[client]) for client in IDS}
+        self.devices = {client: caller(tokens[client]) for client in self.ids}
         self.server = caller(server.text)
 
-    def run(self, *callers: Callable[[], Any]) -> None:
+    def run(self, kills: int, *callers: Callable[[], Any]) -> None:
         """Kills the service again and again while these call it, each time after a random number of answers."""
         rng = random.Random(0)
         self.service.start()
         self.simulation.start(*callers)
-        for _ in range(KILLS):
+        for _ in range(kills):
             self._wait_for_answers(rng.randint(FEWEST, MOST))
             self.service.kill()
             self.service.start()
@@ -82,8 +81,8 @@ class Harness:
 def make_harness(tmp_path: Path) -> Iterator[Callable[..., Harness]]:
     made: list[Harness] = []
 
-    def make(**options: Any) -> Harness:
-        made.append(Harness(tmp_path, **options))
+    def make(devices: int, **options: Any) -> Harness:
+        made.append(Harness(tmp_path, devices, **options))
         return made[-1]
 
     yield make
@@ -120,10 +119,12 @@ def check_recount(path: Path, turns: dict[tuple[int, str], Turn]) -> None:
     assert [finding for finding in examine(path) if finding.ok is False] == []
 
 
-def test_turns_without_rounds_survive_kills(make_harness: Callable[..., Harness]) -> None:
+@pytest.mark.parametrize(("devices", "kills"), SIZES)
+def test_turns_without_rounds_survive_kills(make_harness: Callable[..., Harness], devices: int, kills: int) -> None:
     harness = make_harness(
+        devices,
         concurrency=20,
-        settings={"guaranteed_rate": f"1/{2 * DEVICES}", "tolerance": 2.0},
+        settings={"guaranteed_rate": f"1/{2 * devices}", "tolerance": 2.0},
         deadline=3600.0,
         status_ttl=2.0,
     )
@@ -131,7 +132,7 @@ def test_turns_without_rounds_survive_kills(make_harness: Callable[..., Harness]
     def device(client: str) -> Callable[[], Any]:
         return lambda: device_with_turns(harness.devices[client], client, harness.simulation)
 
-    harness.run(*map(device, IDS))
+    harness.run(kills, *map(device, harness.ids))
     with Scheduler.open(harness.path, read_only=True) as scheduler:
         given = [turn for number in range(1, scheduler.round + 1) for turn in scheduler.turns(number)]
     turns = {(turn.round, turn.id): turn for turn in given}
@@ -146,16 +147,19 @@ def test_turns_without_rounds_survive_kills(make_harness: Callable[..., Harness]
     check_recount(harness.path, turns)
 
 
-def test_rounds_survive_kills(make_harness: Callable[..., Harness]) -> None:
-    harness = make_harness(settings={"cohort_size": 40, "guaranteed_rate": "1/20", "tolerance": 2.0}, deadline=3600.0)
-    invitations: dict[str, asyncio.Queue[int | None]] = {client: asyncio.Queue() for client in IDS}
+@pytest.mark.parametrize(("devices", "kills"), SIZES)
+def test_rounds_survive_kills(make_harness: Callable[..., Harness], devices: int, kills: int) -> None:
+    settings = {"cohort_size": 40, "guaranteed_rate": "1/20", "tolerance": 2.0}
+    harness = make_harness(devices, settings=settings, deadline=3600.0)
+    invitations: dict[str, asyncio.Queue[int | None]] = {client: asyncio.Queue() for client in harness.ids}
 
     def device(client: str) -> Callable[[], Any]:
         return lambda: device_with_rounds(harness.devices[client], client, invitations[client])
 
     harness.run(
+        kills,
         lambda: server_with_rounds(harness.server, invitations, harness.simulation),
-        *map(device, IDS),
+        *map(device, harness.ids),
     )
     chosen = harness.ledger.entries("after", "rounds")
     closed = harness.ledger.entries("after", "rounds/close")

@@ -13,7 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_from_disk, play_round, rows_of
+from scheduler.fleets import (
+    OpenFleet,
+    World,
+    explain_round,
+    named,
+    offered,
+    packed,
+    packed_from_disk,
+    play_round,
+    rows_of,
+)
 from turnout.errors import ReportError, SettingError, StoreError
 from turnout.kernel.rounds import RoundOffer
 from turnout.policies.explain.explanation import Explanation
@@ -47,7 +57,7 @@ def play(scheduler: Scheduler, world: World, first: int, last: int, *, seed: int
 
 
 def explain_all(scheduler: Scheduler, rounds: Iterable[int]) -> list[Explanation]:
-    return [scheduler.explain(client, round_) for round_ in rounds for client in scheduler.clients]
+    return [explanation for round_ in rounds for explanation in explain_round(scheduler, round_)]
 
 
 @pytest.mark.parametrize(
@@ -67,11 +77,15 @@ def explain_all(scheduler: Scheduler, rounds: Iterable[int]) -> list[Explanation
         {"rest_after": 1},
     ],
 )
-def test_every_client_of_every_round_is_explained_exactly(open_fleet: OpenFleet, settings: dict[str, Any]) -> None:
+def test_every_client_of_every_round_is_explained_exactly(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("turnout.scheduler.scheduler.SNAPSHOT_EVERY", 20)
     scheduler, world = open_fleet(**{"settings": FAIR, "deadline": 30.0, **settings}), World(12)
-    cohorts = play(scheduler, world, 1, 60)  # a snapshot is taken after round 50
-    scheduler.choose(world.statuses(61))
-    rounds = (1, 2, 9, 49, 50, 51, 60, 61)
+    cohorts = play(scheduler, world, 1, 24)
+    assert rows_of(scheduler.path, "SELECT COUNT(*) FROM snapshot") == [(1,)]
+    scheduler.choose(world.statuses(25))
+    rounds = (1, 2, 9, 19, 20, 21, 24, 25)
     explanations = explain_all(scheduler, rounds)
     assert all(explanation.exact for explanation in explanations)
     for round_ in rounds[:-1]:

@@ -217,11 +217,26 @@ class Life:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(plan=steps, seed=st.integers(0, 1000))
 def test_every_life_with_amendments_has_the_certificate_of_a_recount_in_fractions(
     name: str, plan: list[tuple[str, Any]], seed: int
 ) -> None:
+    check_life(name, plan, seed)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", POLICIES)
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(plan=steps, seed=st.integers(0, 1000))
+def test_more_lives_with_amendments_have_the_certificate_of_a_recount_in_fractions(
+    name: str, plan: list[tuple[str, Any]], seed: int
+) -> None:
+    check_life(name, plan, seed)
+
+
+def check_life(name: str, plan: list[tuple[str, Any]], seed: int) -> None:
+    """Plays a life and compares what it recorded with the recount."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "fleet.turnout"
         life = Life(path, name, seed)

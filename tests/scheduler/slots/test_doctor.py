@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -30,15 +31,22 @@ DAMAGES = {
 }
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """A fleet whose first turns are no longer kept."""
-    path = tmp_path / "fleet.turnout"
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fleet whose first turns are no longer kept; the tests do not change it."""
+    path = tmp_path_factory.mktemp("written") / "fleet.turnout"
     with open_slots(path, keep_rounds=40) as scheduler:
+        scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
         play_turns(scheduler, 80)
         scheduler.compact()
         assert 0 < scheduler.summary_round < 100 < scheduler.round
     return path
+
+
+@pytest.fixture
+def path(written: Path, folder: Path) -> Path:
+    """A copy of the fleet."""
+    return Path(shutil.copy(written, folder / "fleet.turnout"))
 
 
 def texts_of(path: Path) -> list[str]:
@@ -46,12 +54,12 @@ def texts_of(path: Path) -> list[str]:
     return [f"{finding.message} {finding.remedy}".replace("WHERE round = N", "") for finding in examine(path)]
 
 
-def test_findings_about_an_intact_fleet_without_rounds_do_not_speak_of_rounds(path: Path, tmp_path: Path) -> None:
+def test_findings_about_an_intact_fleet_without_rounds_do_not_speak_of_rounds(path: Path, folder: Path) -> None:
     texts = texts_of(path)
     assert not [text for text in texts if "round" in text]
     assert any(re.match(r"decisions up to \d+ are no longer kept; their summary matches", text) for text in texts)
     assert any(re.match(r"offers are recorded for \d+ decisions and agree", text) for text in texts)
-    new = tmp_path / "new.turnout"
+    new = folder / "new.turnout"
     with open_slots(new) as scheduler:
         scheduler.fill(["a"])
     assert not [text for text in texts_of(new) if "round" in text]

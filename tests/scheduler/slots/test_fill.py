@@ -19,8 +19,8 @@ def open_slots(path: Path, **options: Any) -> Scheduler:
     return Scheduler.open(path, **{"concurrency": 3, "settings": SETTINGS, "deadline": 100.0, **options})
 
 
-def test_every_free_slot_is_filled_and_nobody_has_two_turns(tmp_path: Path) -> None:
-    with open_slots(tmp_path / "fleet.turnout") as scheduler:
+def test_every_free_slot_is_filled_and_nobody_has_two_turns(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
         turns = scheduler.fill(offered(*named(8)))
         assert [turn.id for turn in turns] == [1, 2, 3]
         assert len({turn.client for turn in turns}) == 3
@@ -38,12 +38,12 @@ def test_every_free_slot_is_filled_and_nobody_has_two_turns(tmp_path: Path) -> N
         assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
-def test_a_fleet_that_is_opened_again_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_fleet_that_is_opened_again_goes_on_where_it_stopped(folder: Path) -> None:
     rng = random.Random(4)
-    path = tmp_path / "fleet.turnout"
-    twin = open_slots(tmp_path / "twin.turnout")
+    path = folder / "fleet.turnout"
+    twin = open_slots(folder / "twin.turnout")
     scheduler = open_slots(path)
-    for step in range(150):
+    for step in range(80):
         there = [client for client in named(10) if rng.random() < 0.7]
         given, same = scheduler.fill(offered(*there)), twin.fill(offered(*there))
         assert given == same
@@ -64,43 +64,43 @@ def test_a_fleet_that_is_opened_again_goes_on_where_it_stopped(tmp_path: Path) -
     assert packed_without_times(scheduler) == packed_without_times(twin)
     certificate = scheduler.certificate()
     assert certificate.status == "kept"
-    assert scheduler.round > 100
+    assert scheduler.round > 60
     twin.close()
     scheduler.close()
 
 
 @pytest.mark.parametrize("paid", ["chosen", "contributed"])
 @pytest.mark.parametrize("accrual", ["available", "always"])
-def test_the_certificate_equals_an_independent_recount(tmp_path: Path, paid: str, accrual: str) -> None:
+def test_the_certificate_equals_an_independent_recount(folder: Path, paid: str, accrual: str) -> None:
     rng = random.Random(7)
     settings = {**SETTINGS, "guaranteed_rate": "1/9", "paid": paid, "accrual": accrual}
-    with open_slots(tmp_path / "fleet.turnout", settings=settings, allow_infeasible=True) as scheduler:
-        for step in range(120):
+    with open_slots(folder / "fleet.turnout", settings=settings, allow_infeasible=True) as scheduler:
+        for step in range(80):
             scheduler.fill(offered(*(client for client in named(8) if rng.random() < 0.8)))
             for turn in scheduler.in_flight():
                 # The turn of one client lasts so long that it earns a whole turn meanwhile.
-                if rng.random() < 0.5 and (turn.client != "c3" or step % 30 == 0):
+                if rng.random() < 0.5 and (turn.client != "c3" or step % 20 == 0):
                     if rng.random() < 0.2:
                         scheduler.report_failure(turn.id, "lost")
                     else:
                         scheduler.report(turn.id, 1.0 + rng.random())
-            if step == 60:
+            if step == 40:
                 scheduler.amend(guaranteed_rate="1/10")
         fleet = scheduler.policy
         assert scheduler.state()["in_flight.unearned"].sum() > 0
-        content = certify(scheduler.path, tmp_path / "proof.json", tmp_path / "proof.jsonl")
+        content = certify(scheduler.path, folder / "proof.json", folder / "proof.jsonl")
         counted = scheduler.certificate()
         assert content["format"] == 5
         assert [entry["turns"] for entry in content["clients"].values()] == counted.turns.tolist()
         assert fleet.guarantee is not None
-    text, record = (tmp_path / "proof.json").read_bytes(), (tmp_path / "proof.jsonl").read_bytes().splitlines(True)
+    text, record = (folder / "proof.json").read_bytes(), (folder / "proof.jsonl").read_bytes().splitlines(True)
     assert verifier.differences(text, record) == []
     forged = [line.replace(b'"outcome": "failed"', b'"outcome": "arrived"') for line in record]
     assert verifier.differences(text, forged) != []
 
 
-def test_other_processes_report_with_the_id_of_the_client_or_the_round(tmp_path: Path) -> None:
-    with open_slots(tmp_path / "fleet.turnout") as scheduler:
+def test_other_processes_report_with_the_id_of_the_client_or_the_round(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
         turns = scheduler.fill(offered(*named(5)))
         with Reporter(scheduler.path) as reporter:
             assert reporter.report(turns[0].client, 3.0)
@@ -118,13 +118,13 @@ def test_other_processes_report_with_the_id_of_the_client_or_the_round(tmp_path:
         ({"concurrency": 0}, "concurrency must be at least 1"),
     ],
 )
-def test_impossible_settings_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_refused(folder: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
-        open_slots(tmp_path / "fleet.turnout", **options)
+        open_slots(folder / "fleet.turnout", **options)
 
 
-def test_rounds_and_slots_are_not_confused(tmp_path: Path) -> None:
-    with open_slots(tmp_path / "fleet.turnout") as scheduler:
+def test_rounds_and_slots_are_not_confused(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
         with pytest.raises(SettingError, match="choose needs a fleet with rounds: use fill"):
             scheduler.choose(named(3))
         with pytest.raises(SettingError, match="close_round needs a fleet with rounds"):
@@ -132,14 +132,14 @@ def test_rounds_and_slots_are_not_confused(tmp_path: Path) -> None:
         with pytest.raises(ReportError, match="there is no turn 7"):
             scheduler.report(7, 1.0)
     with (
-        Scheduler.open(tmp_path / "rounds.turnout") as rounds,
+        Scheduler.open(folder / "rounds.turnout") as rounds,
         pytest.raises(SettingError, match="fill needs a fleet with a concurrency"),
     ):
         rounds.fill(named(3))
 
 
-def test_the_number_of_places_cannot_be_amended_and_a_missing_deadline_is_noticed(tmp_path: Path) -> None:
-    with open_slots(tmp_path / "fleet.turnout", deadline=None) as scheduler:
+def test_the_number_of_places_cannot_be_amended_and_a_missing_deadline_is_noticed(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout", deadline=None) as scheduler:
         with pytest.raises(SettingError, match="cohort_size must be 1, or left out"):
             scheduler.amend(cohort_size=4)
         with pytest.raises(SettingError, match="overcommit needs rounds"):
@@ -150,8 +150,8 @@ def test_the_number_of_places_cannot_be_amended_and_a_missing_deadline_is_notice
         assert turn.deadline == 30.0
 
 
-def test_statuses_that_are_refused_change_nothing(tmp_path: Path) -> None:
-    with open_slots(tmp_path / "fleet.turnout") as scheduler:
+def test_statuses_that_are_refused_change_nothing(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
         play(scheduler, 10)
         scheduler.fill(offered(*named(8)))
         scheduler.report(scheduler.in_flight()[0].id, 2.0)
@@ -164,9 +164,9 @@ def test_statuses_that_are_refused_change_nothing(tmp_path: Path) -> None:
         assert scheduler.fill(offered(*named(8)))
 
 
-def test_a_rate_that_is_too_large_for_the_fleet_is_refused(tmp_path: Path) -> None:
+def test_a_rate_that_is_too_large_for_the_fleet_is_refused(folder: Path) -> None:
     with (
-        open_slots(tmp_path / "fleet.turnout", settings={"guaranteed_rate": 0.2}) as scheduler,
+        open_slots(folder / "fleet.turnout", settings={"guaranteed_rate": 0.2}) as scheduler,
         pytest.raises(InfeasiblePromise),
     ):
         scheduler.fill(offered(*named(9)))
@@ -181,17 +181,17 @@ def play(scheduler: Scheduler, steps: int, seed: int = 1, clients: int = 8) -> N
                 scheduler.report(turn.id, 1.0 + int(turn.client[1:]) + rng.random(), loss=rng.random())
 
 
-def test_retention_changes_neither_turns_nor_state(tmp_path: Path) -> None:
-    keeping = open_slots(tmp_path / "all.turnout")
-    dropping = open_slots(tmp_path / "some.turnout", keep_rounds=60, keep_offers=20)
+def test_retention_changes_neither_turns_nor_state(folder: Path) -> None:
+    keeping = open_slots(folder / "all.turnout")
+    dropping = open_slots(folder / "some.turnout", keep_rounds=30, keep_offers=10)
     for scheduler in (keeping, dropping):
-        play(scheduler, 300)
-    assert dropping.summary_round > 100
+        play(scheduler, 120)
+    assert dropping.summary_round > 60
     assert packed_without_times(dropping) == packed_without_times(keeping)
     dropping.compact()
     assert packed(dropping) == packed_from_disk(dropping.path)
     assert all(finding.ok is not False for finding in examine(dropping.path)), examine(dropping.path)
-    content = certify(dropping.path, tmp_path / "proof.json", tmp_path / "proof.jsonl")
+    content = certify(dropping.path, folder / "proof.json", folder / "proof.jsonl")
     assert "summary" in content
     assert dropping.certificate().turns.tolist() == keeping.certificate().turns.tolist()
     play(dropping, 20, seed=2)
@@ -199,8 +199,8 @@ def test_retention_changes_neither_turns_nor_state(tmp_path: Path) -> None:
     dropping.close()
 
 
-def test_a_forgotten_client_leaves_no_trace_and_cannot_be_training(tmp_path: Path) -> None:
-    with open_slots(tmp_path / "fleet.turnout") as scheduler:
+def test_a_forgotten_client_leaves_no_trace_and_cannot_be_training(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
         play(scheduler, 60)
         scheduler.fill(offered(*named(8)))
         training = scheduler.in_flight()
@@ -213,16 +213,16 @@ def test_a_forgotten_client_leaves_no_trace_and_cannot_be_training(tmp_path: Pat
         assert idle.encode() + b'"' not in scheduler.path.read_bytes()
         assert packed(scheduler) == packed_from_disk(scheduler.path)
         assert all(finding.ok is not False for finding in examine(scheduler.path)), examine(scheduler.path)
-        certify(scheduler.path, tmp_path / "proof.json", tmp_path / "proof.jsonl")
+        certify(scheduler.path, folder / "proof.json", folder / "proof.jsonl")
         scheduler.retire(training[0].client)
         scheduler.report(training[0].id, 3.0)
         assert training[0].client not in {turn.client for turn in scheduler.fill(offered(*named(8)[1:]))}
-        certify(scheduler.path, tmp_path / "proof.json", tmp_path / "proof.jsonl")
+        certify(scheduler.path, folder / "proof.json", folder / "proof.jsonl")
 
 
-def test_selections_are_explained_exactly(tmp_path: Path) -> None:
-    with open_slots(tmp_path / "fleet.turnout") as scheduler:
-        play(scheduler, 40)
+def test_selections_are_explained_exactly(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
+        play(scheduler, 20)
         for decision in range(1, scheduler.round + 1):
             (turn,) = scheduler.turns(decision)
             explanation = scheduler.explain(turn.id, decision)
@@ -231,9 +231,9 @@ def test_selections_are_explained_exactly(tmp_path: Path) -> None:
 
 
 def test_a_client_that_misses_its_deadline_is_late_and_its_true_time_is_learned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with open_slots(tmp_path / "fleet.turnout", deadline=5.0) as scheduler:
+    with open_slots(folder / "fleet.turnout", deadline=5.0) as scheduler:
         (first, *_) = scheduler.fill(offered(*named(6)))
         elapsed = {"seconds": 2.0}
         monkeypatch.setattr("turnout.scheduler.slots.records.seconds_since", lambda *_: elapsed["seconds"])
@@ -267,22 +267,22 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy_that_fills_slots_continues_after_a_restart(tmp_path: Path, policy: str) -> None:
-    path = tmp_path / "fleet.turnout"
+def test_every_policy_that_fills_slots_continues_after_a_restart(folder: Path, policy: str) -> None:
+    path = folder / "fleet.turnout"
     with open_slots(path, policy=policy, settings=POLICIES[policy]) as scheduler:
-        play(scheduler, 40)
+        play(scheduler, 24)
         before = packed(scheduler)
         given = scheduler.round
         assert scheduler.has_guarantee == (policy not in ("random", "round-robin", "oort", "power-of-choice", "ucb-cs"))
         scheduler.forget(next(name for name in named(8) if name not in training_of(scheduler)))
     with open_slots(path, policy=policy, settings=POLICIES[policy]) as scheduler:
-        assert given == scheduler.round > 40
+        assert given == scheduler.round > 24
         assert packed(scheduler) != before
         assert packed(scheduler) == packed_from_disk(path)
         play(scheduler, 10, seed=3)
         assert scheduler.round > given
         if scheduler.has_guarantee:
-            certify(path, tmp_path / "proof.json", tmp_path / "proof.jsonl")
+            certify(path, folder / "proof.json", folder / "proof.jsonl")
     assert all(finding.ok is not False for finding in examine(path)), examine(path)
 
 
@@ -292,10 +292,10 @@ def training_of(scheduler: Scheduler) -> set[str]:
     return {scheduler.clients[row] for row in rows}
 
 
-def test_statuses_that_are_not_persisted_are_not_in_the_file(tmp_path: Path) -> None:
+def test_statuses_that_are_not_persisted_are_not_in_the_file(folder: Path) -> None:
     with (
-        open_slots(tmp_path / "all.turnout") as keeping,
-        open_slots(tmp_path / "some.turnout", persist_statuses=False) as dropping,
+        open_slots(folder / "all.turnout") as keeping,
+        open_slots(folder / "some.turnout", persist_statuses=False) as dropping,
     ):
         for scheduler in (keeping, dropping):
             play(scheduler, 30)
@@ -305,8 +305,8 @@ def test_statuses_that_are_not_persisted_are_not_in_the_file(tmp_path: Path) -> 
         ]
 
 
-def test_messages_speak_of_decisions_not_of_rounds(tmp_path: Path) -> None:
-    with open_slots(tmp_path / "fleet.turnout", settings={**SETTINGS, "guaranteed_rate": "1/8"}) as scheduler:
+def test_messages_speak_of_decisions_not_of_rounds(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout", settings={**SETTINGS, "guaranteed_rate": "1/8"}) as scheduler:
         scheduler.register(["c0"])
         with pytest.raises(ReportError, match="there is no decision 1 to explain: no turn was given yet"):
             scheduler.explain("c0", 1)
@@ -319,7 +319,7 @@ def test_messages_speak_of_decisions_not_of_rounds(tmp_path: Path) -> None:
             scheduler.fill(offered(*named(8)[1:]))
         assert "was retired before decision" in scheduler.explain("c7").sentence
     always = {**SETTINGS, "guaranteed_rate": "1/8", "accrual": "always"}
-    with open_slots(tmp_path / "always.turnout", settings=always) as scheduler:
+    with open_slots(folder / "always.turnout", settings=always) as scheduler:
         scheduler.register(["c0"])
         for _ in range(12):
             scheduler.fill(offered(*named(8)[1:]))

@@ -16,7 +16,6 @@ from scheduler.fleets import packed, packed_from_disk, packed_without_times
 from scheduler.slots.killed_filler import RULES, play, seconds_of
 from turnout.scheduler import FleetReader, Scheduler, certify, examine, verifier
 
-TURNS, CHECKED_IN_TURNS = 120, 60
 #: More seeds, and thereby more kills, in `make torture`.
 SEEDS = 2 * int(os.environ.get("TURNOUT_TORTURE", "1"))
 SCRIPT = Path(__file__).with_name("killed_filler.py")
@@ -47,14 +46,16 @@ def shortest_interval(path: Path) -> timedelta:
     return shortest
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_server_killed_at_any_write_loses_and_doubles_no_turn(folder: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "turns"), [(0, 36), *(pytest.param(seed, 120, marks=pytest.mark.thorough) for seed in range(SEEDS))]
+)
+def test_a_server_killed_at_any_write_loses_and_doubles_no_turn(folder: Path, seed: int, turns: int) -> None:
     path = folder / "fleet.turnout"
-    given = killed(path, TURNS, seed)
+    given = killed(path, turns, seed)
     # No turn was returned to two calls; one that was committed just before a kill was returned to none.
     assert len(given) == len({number for number, _ in given})
-    with play(str(folder / "twin.turnout"), TURNS) as twin, Scheduler.open(path) as survivor:
-        assert survivor.round == twin.round >= TURNS
+    with play(str(folder / "twin.turnout"), turns) as twin, Scheduler.open(path) as survivor:
+        assert survivor.round == twin.round >= turns
         assert packed(survivor) == packed_from_disk(path)
         assert packed_without_times(survivor) == packed_without_times(twin)
         for number in range(1, twin.round + 1):
@@ -73,15 +74,17 @@ def test_a_server_killed_at_any_write_loses_and_doubles_no_turn(folder: Path, se
 
 
 @pytest.mark.parametrize("mode", ["check-in", "rules"])
-@pytest.mark.parametrize("seed", range(SEEDS - 1))
+@pytest.mark.parametrize(
+    ("seed", "wanted"), [(0, 18), *(pytest.param(seed, 60, marks=pytest.mark.thorough) for seed in range(SEEDS - 1))]
+)
 def test_devices_that_check_in_while_the_server_is_killed_lose_and_double_no_turn(
-    folder: Path, seed: int, mode: str
+    folder: Path, seed: int, wanted: int, mode: str
 ) -> None:
     path = folder / "fleet.turnout"
-    given = killed(path, CHECKED_IN_TURNS, seed, mode)
+    given = killed(path, wanted, seed, mode)
     assert len(set(given)) == len({number for number, _ in given})  # one turn, one client, also if it asked again
     with Scheduler.open(path) as survivor:
-        assert survivor.round == CHECKED_IN_TURNS
+        assert survivor.round == wanted
         turns = [survivor.turns(number)[0] for number in range(1, survivor.round + 1)]
         assert set(given) <= {(turn.round, turn.id) for turn in turns}
         for turn in turns:

@@ -11,17 +11,34 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from turnout.errors import StoreError
-from turnout.store.encoding.compact import MAGIC, is_compact
+from turnout.store.encoding.compact import LARGEST_ENTRY, MAGIC, is_compact
 from turnout.store.encoding.packing import pack_compact_snapshot, pack_snapshot, unpack_snapshot
 
 TYPES = st.sampled_from(["<i8", "<i4", "|i1", "<u8", "|u1", "<f8", "<f4", "|b1", "<U3", ">i8"])
+#: Numbers that are easily confused with others, or do not fit into fewer bytes.
+FLOATS = [0.0, -0.0, np.nan]
+INTEGERS = [2**62, 2**62 + 1, 2**31, -(2**31) - 1, 32768, -32769, 128, -129]
 SHAPES = arrays_of.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=40)
 
 
 @st.composite
 def any_arrays(draw: st.DrawFn) -> npt.NDArray[Any]:
-    """Draws arrays of all types, most of them with many equal entries, some of them in Fortran's order."""
-    array = draw(arrays_of.arrays(draw(TYPES), draw(SHAPES), fill=st.nothing() if draw(st.booleans()) else None))
+    """Draws arrays of all types, most of them with many equal entries, some of them in Fortran's order.
+
+    A few values are drawn one by one; a seed decides where they are, and what the other entries are.
+    """
+    dtype, shape, rng = np.dtype(draw(TYPES)), draw(SHAPES), np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    elements = arrays_of.from_dtype(dtype)
+    if dtype.kind == "f":
+        elements |= st.sampled_from(FLOATS)
+    elif dtype.kind == "i" and dtype.itemsize == LARGEST_ENTRY:
+        elements |= st.sampled_from(INTEGERS)
+    few = draw(arrays_of.arrays(dtype, draw(st.integers(1, 8)), elements=elements, fill=st.nothing()))
+    largest = 2 ** draw(st.sampled_from([7, 15, 31, 62]))
+    many = rng.integers(-largest, largest, shape).astype(dtype)
+    others = many if draw(st.booleans()) else rng.choice(few, shape)
+    is_other = rng.random(shape) < draw(st.sampled_from([0.0, 0.02, 0.5, 1.0]))
+    array = np.where(is_other, others, few[0]).astype(dtype)
     return np.asfortranarray(array) if draw(st.booleans()) and array.ndim else array
 
 
@@ -35,7 +52,7 @@ def same(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> bool:
 
 
 @given(st.lists(any_arrays(), max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_every_state_is_read_back_bit_by_bit(arrays: list[npt.NDArray[Any]]) -> None:
     state: dict[str, Any] = {"round": 3, "ids": "x", "share": 0.1, "is_new": True}
     state |= {f"array {index}": array for index, array in enumerate(arrays)}
@@ -48,6 +65,12 @@ def test_every_state_is_read_back_bit_by_bit(arrays: list[npt.NDArray[Any]]) -> 
     for index, array in enumerate(arrays):
         assert same(read[f"array {index}"], array)
     assert pack_compact_snapshot(read) == data
+
+
+def test_integers_have_as_many_bytes_as_they_need() -> None:
+    for value in (*INTEGERS, 2**31 - 1, -(2**31), 32767, -32768, 127, -128):
+        values = np.array([value, 0, 0, 0])
+        assert same(unpack_snapshot(pack_compact_snapshot({"values": values}))["values"], values)
 
 
 def test_nan_and_negative_zero_are_kept() -> None:
