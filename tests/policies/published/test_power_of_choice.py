@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from turnout import RoundOffer, RoundReport, check_policy
+from policies.examples import Contract
+from turnout import RoundOffer, RoundReport
 from turnout.errors import SettingError
 from turnout.kernel.randomness import round_rng
 from turnout.policies import PowerOfChoice
-from turnout.policies.checks import CHECKS
 from turnout.policies.small_fleet import SmallFleet
 
 SIZES = [float(row % 6 + 1) for row in range(40)]
@@ -61,7 +61,7 @@ def test_with_all_clients_as_candidates_it_selects_the_largest_losses() -> None:
     assert selection.reasons["loss"].tolist() == [9.0, 8.0]
 
 
-def test_fewer_candidates_than_cohort_size_are_refused() -> None:
+def test_fewer_candidates_than_cohort_size_are_refused(contract: Contract) -> None:
     with pytest.raises(SettingError, match=r"candidates must be at least cohort_size \(8\), got 7"):
         PowerOfChoice(40, candidates=7)
-    assert len(check_policy(lambda clients: PowerOfChoice(clients, candidates=8))) == len(CHECKS)
+    contract(lambda clients: PowerOfChoice(clients, candidates=8))

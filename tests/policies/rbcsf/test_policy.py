@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.literal_rbcsf import LiteralRBCSF
-from turnout import RBCSF, RoundOffer, RoundReport, Scheduler, check_policy
+from policies.examples import Contract
+from turnout import RBCSF, RoundOffer, RoundReport, Scheduler
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, SettingError, StateError
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.rounds import LateArrivals
@@ -302,8 +303,8 @@ def test_invalid_settings_are_refused(setting: dict[str, Any], complaint: str) -
 
 
 @pytest.mark.parametrize("settings", EXTENSIONS.values(), ids=EXTENSIONS)
-def test_every_extension_satisfies_the_contract_of_policies(settings: dict[str, Any]) -> None:
-    check_policy(lambda clients: RBCSF(clients, cohort_size=3, guaranteed_rate=0.05, **settings))
+def test_every_extension_satisfies_the_contract_of_policies(settings: dict[str, Any], contract: Contract) -> None:
+    contract(lambda clients: RBCSF(clients, cohort_size=3, guaranteed_rate=0.05, **settings))
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.examples import offer_of, report_of
+from policies.examples import Contract, offer_of, report_of
 from turnout import RoundOffer, RoundReport, Selection, SelectionPolicy, make_policy
 from turnout.errors import InfeasiblePromise, ReportError, SettingError
 from turnout.policies import RBCSF, Fastest, FedCS, RoundRobin, UniformRandom
-from turnout.policies.checks import check_policy
 from turnout.policies.small_fleet import SmallFleet
 from turnout.policies.wrappers.guarantee import MostOwed, WithGuarantee
 
@@ -187,12 +186,12 @@ def test_around_any_policy_debts_stay_below_the_bound_and_the_policy_learns_the_
     "settings",
     [{}, {"accrual": "available", "paid": "contributed", "max_owed": 3, "urgency": 1}, {"urgency": 0.3}],
 )
-def test_it_satisfies_the_contract_of_policies(settings: dict[str, Any]) -> None:
-    assert check_policy(lambda: WithGuarantee(RBCSF(40, speed_weight=2.0), 0.15, **settings))
+def test_it_satisfies_the_contract_of_policies(settings: dict[str, Any], contract: Contract) -> None:
+    contract(lambda: WithGuarantee(RBCSF(40, speed_weight=2.0), 0.15, **settings))
 
 
-def test_most_owed_is_a_policy_with_a_bound_of_its_own() -> None:
-    assert check_policy(MostOwed)
+def test_most_owed_is_a_policy_with_a_bound_of_its_own(contract: Contract) -> None:
+    contract(MostOwed)
     policy = MostOwed(40, accrual="available")
     fleet = SmallFleet(1)
     for round_ in range(1, 101):
