@@ -65,7 +65,7 @@ all_settings = st.fixed_dictionaries(
 
 
 @given(all_settings, st.integers(0, 10**6), st.sampled_from([0.1, 0.5, 1.0]), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_it_selects_the_same_clients_as_a_literal_implementation(
     chosen_settings: dict[str, Any], seed: int, availability: float, losses: bool
 ) -> None:
