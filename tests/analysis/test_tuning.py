@@ -38,13 +38,16 @@ EFFORTS: dict[str, dict[str, Any]] = {
     "short": {"points": 5, "coarse": 3, "fine": 6, "fresh": 10},
     "long": {"points": 8, "coarse": 5, "fine": 10, "fresh": 20},
 }
-#: FairPace takes longer per round.
-PACE_EFFORTS: dict[str, dict[str, Any]] = {
-    "short": {"points": 4, "coarse": 3, "fine": 6, "fresh": 8},
-    "long": {"points": 6, "coarse": 5, "fine": 10, "fresh": 20},
-}
 SHORT_AND_LONG = ["short", pytest.param("long", marks=pytest.mark.thorough)]
 with_efforts = pytest.mark.parametrize("effort", SHORT_AND_LONG)
+
+
+def with_pace_efforts(**short: int) -> pytest.MarkDecorator:
+    """Parametrises a test of FairPace, which takes longer per round."""
+    long = {"points": 6, "coarse": 5, "fine": 10, "fresh": 20}
+    return pytest.mark.parametrize(
+        "effort", [pytest.param(short, id="short"), pytest.param(long, id="long", marks=pytest.mark.thorough)]
+    )
 
 
 def build(settings: Mapping[str, Any], seed: int) -> tuple[SelectionPolicy, World]:
@@ -172,25 +175,25 @@ def build_pace(settings: Mapping[str, Any], seed: int) -> tuple[SelectionPolicy,
     return replace(PACE, settings={**PACE.settings, **settings}, seed=seed).build()
 
 
-def mean_rounds(settings: Mapping[str, Any], first: int, count: int = 10) -> list[float]:
-    return [measure_run(*build_pace(settings, first + seed), ROUNDS).mean_round for seed in range(count)]
+CALM = replace(PACE, world_settings={"clients": 12, "noise": "none"})  # runs differ less, so that few are enough
 
 
-@with_efforts
-def test_the_smallest_tolerance_for_a_mean_round_is_found_and_holds_in_fresh_runs(effort: str) -> None:
-    settings = {"cohort_size": 3, "guaranteed_rate": 0.2, "accrual": "always"}
-    plan = RunPlan("fair-pace", 120, settings=settings, world_settings={"clients": 12, "noise": "none"})
+def build_calm(settings: Mapping[str, Any], seed: int) -> tuple[SelectionPolicy, World]:
+    return replace(CALM, settings={**CALM.settings, **settings}, seed=seed).build()
 
-    def build_calm(tuned: Mapping[str, Any], seed: int) -> tuple[SelectionPolicy, World]:
-        return replace(plan, settings={**settings, **tuned}, seed=seed).build()
+
+@with_pace_efforts(points=4, coarse=3, fine=5, fresh=6)
+def test_the_smallest_tolerance_for_a_mean_round_is_found_and_holds_in_fresh_runs(effort: dict[str, Any]) -> None:
+    def build_always(settings: Mapping[str, Any], seed: int) -> tuple[SelectionPolicy, World]:
+        return build_calm({"guaranteed_rate": 0.2, "accrual": "always", **settings}, seed)
 
     goal = Goal("mean_round", 6.1, 120)
-    result = find_tolerance(goal, build_calm, **PACE_EFFORTS[effort])
+    result = find_tolerance(goal, build_always, **effort)
     assert result.parameter is TOLERANCE
     assert result.answer is not None
     assert list(result.answer.settings) == ["tolerance"]
-    assert result.answer.runs_meeting(goal) == PACE_EFFORTS[effort]["fresh"]
-    fresh = [measure_run(*build_calm(result.answer.settings, 70_000 + seed), 120) for seed in range(10)]
+    assert result.answer.runs_meeting(goal) == effort["fresh"]
+    fresh = [measure_run(*build_always(result.answer.settings, 70_000 + seed), 120) for seed in range(10)]
     assert sum(figures.mean_round <= goal.most for figures in fresh) >= 9
     tolerances = [result.value(trial) for trial in result.curve]
     assert tolerances == sorted(tolerances)
@@ -202,16 +205,21 @@ def test_the_smallest_tolerance_for_a_mean_round_is_found_and_holds_in_fresh_run
     assert result.curve[0].mean("mean_round") > result.curve[-1].mean("mean_round")
 
 
-@with_efforts
-def test_the_largest_guaranteed_rate_for_a_mean_round_is_found_and_holds_in_fresh_runs(effort: str) -> None:
-    goal = Goal("mean_round", 7.0, ROUNDS)
-    result = find_guaranteed_rate(goal, build_pace, **PACE_EFFORTS[effort])
+@with_pace_efforts(points=6, coarse=4, fine=6, fresh=6)
+def test_the_largest_guaranteed_rate_for_a_mean_round_is_found_and_holds_in_fresh_runs(effort: dict[str, Any]) -> None:
+    goal = Goal("mean_round", 5.6, 60)
+
+    def runs_meeting(rate: float) -> int:
+        figures = [measure_run(*build_calm({"guaranteed_rate": rate}, 70_000 + seed), 60) for seed in range(10)]
+        return sum(run.mean_round <= goal.most for run in figures)
+
+    result = find_guaranteed_rate(goal, build_calm, **effort)
     assert result.parameter is GUARANTEED_RATE
     assert result.answer is not None
-    assert result.answer.runs_meeting(goal) == PACE_EFFORTS[effort]["fresh"]
+    assert result.answer.runs_meeting(goal) == effort["fresh"]
     rate = result.value(result.answer)
-    assert sum(seconds <= 7.0 for seconds in mean_rounds(result.answer.settings, 70_000)) >= 9
-    assert sum(seconds <= 7.0 for seconds in mean_rounds({"guaranteed_rate": 1.4 * rate}, 70_000)) <= 5
+    assert runs_meeting(rate) >= 9
+    assert runs_meeting(1.4 * rate) <= 5
     assert result.knee is None
     rates = [result.value(trial) for trial in result.curve]
     assert rates == sorted(rates)

@@ -356,7 +356,7 @@ def assert_rounds_are_right(path: Path) -> int:
 @pytest.mark.parametrize(
     "kills",
     [
-        pytest.param([4, 31, 40, 22, 50], id="short"),
+        pytest.param([4, 31, 40, 41, 46, 22, 55], id="short"),
         pytest.param([4, 31, 40, 34, 41, 46, 22, 50, 55], marks=pytest.mark.thorough, id="long"),
     ],
 )

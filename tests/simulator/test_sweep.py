@@ -435,14 +435,23 @@ def opened_after_a_kill(path: Path) -> RunStore:
     return found
 
 
-def test_a_sweep_that_is_killed_at_any_moment_loses_no_run_and_spoils_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kills", "rounds"),
+    [
+        pytest.param([3, 34, 42, 54, 70], 20, id="short"),
+        pytest.param([3, 34, 38, 42, 46, 54, 62, 70], 100, marks=pytest.mark.thorough, id="long"),
+    ],
+)
+def test_a_sweep_that_is_killed_at_any_moment_loses_no_run_and_spoils_none(
+    tmp_path: Path, kills: list[int], rounds: int
+) -> None:
     """With all its workers, before a write: as the file is created or opened, in the middle of a run, between runs."""
     path = tmp_path / "runs.db"
     names = sorted(POLICIES)
-    plans = [RunPlan(names[seed % len(names)], 20 + 5 * (seed % 5), seed) for seed in range(70)]
+    plans = [RunPlan(names[seed % len(names)], rounds + rounds // 5 * (seed % 5), seed) for seed in range(70)]
     undisturbed = {plan.key: play_plan(plan).to_bytes() for plan in plans}
     held = [0]
-    for attempt, die_at in enumerate((3, 34, 38, 42, 46, 54, 62, 70)):
+    for attempt, die_at in enumerate(kills):
         ended = subprocess.run(
             [sys.executable, "-c", SWEEPING],
             input=json.dumps([str(path), [plan.as_dict() for plan in plans], 1 + attempt % 2, die_at]) + "\n",
