@@ -19,7 +19,7 @@ import numpy as np
 #: The address space of a command in these tests: twice what an ordinary command needs, a quarter of what a bomb needs.
 ADDRESS_SPACE = 2 << 30
 GIB = 1 << 30
-_BLOCK = 1 << 26
+_BLOCK = 1 << 22
 
 
 class Outcome(NamedTuple):

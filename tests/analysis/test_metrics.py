@@ -86,7 +86,7 @@ def test_a_run_without_rounds_has_no_rates() -> None:
 
 
 @given(histories())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_debts_equal_those_of_the_queues_exactly(history: dict[str, Any]) -> None:
     clients, rate, accrual, cap = (history[name] for name in ("clients", "rate", "accrual", "max_owed"))
     records = records_of(

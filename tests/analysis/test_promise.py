@@ -36,7 +36,7 @@ def recount(
 
 
 @given(histories(), st.sampled_from(["chosen", "contributed"]), st.sampled_from([0.5, 1, Fraction(7, 3), 2.0]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_shortfalls_equal_a_plain_recount(history: dict[str, Any], paid: Any, tolerance: Any) -> None:
     clients, rate, accrual = history["clients"], history["rate"], history["accrual"]
     records = records_of(

@@ -41,7 +41,7 @@ clients = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 200)), min_size=0
 
 
 @given(clients, st.sampled_from([1, 3, 7, 20, 1000]), tolerances)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_statuses_equal_those_in_exact_arithmetic(
     rows: list[tuple[int, int]], units_per_turn: int, tolerance: Fraction | float
 ) -> None:
@@ -65,7 +65,7 @@ def test_statuses_equal_those_in_exact_arithmetic(
 
 
 @given(st.integers(1, 6), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_books_of_any_policy_balance_whether_the_promise_is_kept_or_not(count: int, data: st.DataObject) -> None:
     queues = FairnessQueues(count, "3/10", accrual="available", max_owed=data.draw(st.sampled_from([None, 1, 2.5])))
     turns = np.zeros(count, dtype=np.int64)

@@ -41,7 +41,7 @@ def test_different_rounds_are_independent() -> None:
 def test_dirichlet_weights_have_the_mean_and_the_variance_of_their_distribution(concentration: float) -> None:
     """Shares of n clients have mean 1/n and variance (1/n)(1 − 1/n)/(n·concentration + 1)."""
     rng, clients = np.random.default_rng(3), 4
-    shares = np.array([softmax(dirichlet_logs(rng, clients, concentration)) for _ in range(20_000)])
+    shares = np.array([softmax(dirichlet_logs(rng, clients, concentration)) for _ in range(10_000)])
     assert shares.mean(axis=0) == pytest.approx(1 / clients, abs=0.01)
     variance = (1 / clients) * (1 - 1 / clients) / (clients * concentration + 1)
     assert shares.var(axis=0) == pytest.approx(variance, rel=0.05)

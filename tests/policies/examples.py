@@ -25,6 +25,9 @@ from turnout.policies import (
 from turnout.policies.small_fleet import SmallFleet
 from turnout.policies.wrappers.base import Wrapper
 
+#: Requires a policy, or what builds it, to satisfy the contract: the fixture `contract`.
+Contract = Callable[[Any], None]
+
 GROUPS = ["phone", "car", "phone", "tv", None] * 8
 #: Rows of allowed clients, including some that join later.
 ALLOWED = np.arange(0, 40, 3)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turnout import POLICIES, RBCSF, RoundOffer, RoundReport, Selection, SelectionPolicy, check_policy, make_policy
+from policies.examples import Contract
+from turnout import POLICIES, RoundOffer, RoundReport, Selection, SelectionPolicy, check_policy, make_policy
 from turnout.errors import PolicyCheckError
 from turnout.kernel import cohort, exchange_time
 from turnout.kernel.backend import compiled_kernel, using_kernel
@@ -46,7 +47,7 @@ def uses_kernel(name: str, settings: dict[str, Any]) -> bool:
     ids=lambda value: str(value)[:40],
 )
 def test_every_policy_satisfies_the_contract(
-    name: str, settings: dict[str, Any], kernel: str, monkeypatch: pytest.MonkeyPatch
+    name: str, settings: dict[str, Any], kernel: str, contract: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[ModuleType | None] = []
 
@@ -57,13 +58,13 @@ def test_every_policy_satisfies_the_contract(
     for module in (cohort, exchange_time, prices):
         monkeypatch.setattr(module, "compiled_kernel", find_kernel)
     with using_kernel(kernel):
-        assert len(check_policy(lambda clients: make_policy(name, clients, **settings))) == len(CHECKS)
+        contract(lambda clients: make_policy(name, clients, **settings))
     assert bool(found) == uses_kernel(name, settings)
     assert all((used is None) == (kernel == "numpy") for used in found)
 
 
 def test_a_class_a_factory_and_a_function_without_arguments_can_be_checked() -> None:
-    for build in (RBCSF, lambda clients: RBCSF(clients), lambda: RBCSF(17)):
+    for build in (LowestRows, lambda clients: LowestRows(clients), lambda: LowestRows(17)):
         assert len(check_policy(build)) == len(CHECKS)
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from benchmarks.fair_pace import play_papers_world
-from policies.examples import make_report, same_state
+from policies.examples import Contract, make_report, same_state
 from policies.literal_fair_pace import LiteralFairPace
-from turnout import FairPace, RoundOffer, RoundReport, check_policy
+from turnout import FairPace, RoundOffer, RoundReport
 from turnout.errors import OfferError, SettingError, StateError
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.rounds import LateArrivals, Selection
@@ -80,8 +80,9 @@ RULES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("accrual", ["available", "always"])
 @pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rounds", [60, pytest.param(150, marks=pytest.mark.thorough)])
 def test_it_selects_what_a_literal_implementation_of_the_rule_selects(
-    rule: dict[str, Any], accrual: Any, kernel: str
+    rule: dict[str, Any], accrual: Any, kernel: str, rounds: int
 ) -> None:
     rates = [Fraction(rate) for rate in rule["rates"]]
     settings = {key: rule[key] for key in ("cohort_size", "tolerance", "paid") if key in rule}
@@ -102,7 +103,7 @@ def test_it_selects_what_a_literal_implementation_of_the_rule_selects(
     fleet = RandomFleet(len(rates), clients=len(rates), places=True)
     kinds = {"urgent": 0, "priced": 0, "late": 0, "failed": 0, "corrected": 0}
     with using_kernel(kernel):
-        for round_ in range(1, 151):
+        for round_ in range(1, rounds + 1):
             offer = fleet.offer(round_)
             selection = policy.ask(offer)
             assert selection.clients.tolist() == literal.choose(offer)
@@ -150,9 +151,9 @@ def test_the_reasons_are_the_terms_of_the_rule() -> None:
 
 
 def cohorts_in_the_papers_world(scale: float, **settings: Any) -> Iterator[list[int]]:
-    """Plays 300 rounds of the paper's world with all times multiplied by `scale`."""
+    """Plays 100 rounds of the paper's world with all times multiplied by `scale`."""
     world, policy = PaperWorld(seed=4), FairPace(40, **settings)
-    for round_ in range(1, 301):
+    for round_ in range(1, 101):
         offer = world.offer(round_).without_truth()
         selection = policy.ask(offer)
         report = world.play(offer, selection)
@@ -275,7 +276,7 @@ def test_the_twelve_clients_of_one_to_eight_minutes_are_all_served() -> None:
 # The paper's world
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
 def test_rounds_of_the_papers_world_are_short_and_nobody_is_ever_beyond_two_turns(seed: int) -> None:
     """`python -m benchmarks fair-pace` prints the figures of twenty seeds."""
     figures = play_papers_world(seed)
@@ -310,10 +311,9 @@ def test_a_tolerance_just_above_the_rate_is_accepted() -> None:
     assert FairPace(40, tolerance=0.3).tolerance == Fraction(3, 10)
 
 
-def test_it_passes_the_conformance_suite() -> None:
-    assert check_policy(FairPace)
-    assert check_policy(lambda clients: FairPace(clients, accrual="always", paid="contributed"))
-    assert check_policy(lambda clients: FairPace(clients, exploration=0.3, forgetting=0.95))
+def test_it_passes_the_conformance_suite(contract: Contract) -> None:
+    contract(lambda clients: FairPace(clients, accrual="always", paid="contributed"))
+    contract(lambda clients: FairPace(clients, exploration=0.3, forgetting=0.95))
 
 
 def test_the_defaults_are_those_of_the_rule() -> None:

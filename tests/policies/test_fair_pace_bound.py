@@ -75,7 +75,7 @@ def largest_behind(policy: FairPace, adversary: Adversary, rounds: int) -> Fract
     times=st.sampled_from(["equal", "constant", "wild", "random"]),
     seed=st.integers(0, 10**6),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_bound_is_never_violated(
     clients: int, size: int, load: Fraction, extra: Fraction, strategy: str, times: str, seed: int
 ) -> None:
@@ -90,7 +90,7 @@ def test_the_bound_is_never_violated(
 
 
 @given(data=st.data(), clients=st.integers(2, 6), size=st.integers(1, 3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_the_bound_holds_for_any_sequence_of_availability(data: st.DataObject, clients: int, size: int) -> None:
     rate = min(Fraction(size, clients), Fraction(1))
     tolerance = rate * Fraction(data.draw(st.integers(11, 40)), 10)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +122,22 @@ def undisturbed(policy: str, world: str) -> RoundColumns:
     return play_plan(resumed_plan(policy, world))
 
 
-@pytest.mark.parametrize("stops", [[1], [3, 1]], ids=["stopped once", "stopped twice"])
-@pytest.mark.parametrize("world", sorted(WORLDS))
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+STOPS = {"stopped once": [1], "stopped twice": [3, 1]}
+#: Every policy, every world and every pair of a world and stops is also played in `make test`.
+RESUMED = [
+    pytest.param(
+        policy,
+        world,
+        stops,
+        marks=[] if policy == "rbcsf" or (position + turn) % 8 == 0 else pytest.mark.thorough,
+        id=f"{policy}-{world}-{kind}",
+    )
+    for position, policy in enumerate(sorted(POLICIES))
+    for turn, (world, (kind, stops)) in enumerate(product(sorted(WORLDS), STOPS.items()))
+]
+
+
+@pytest.mark.parametrize(("policy", "world", "stops"), RESUMED)
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, policy: str, world: str, stops: list[int]) -> None:
     plan = resumed_plan(policy, world)
     for chunks in stops:
@@ -319,7 +333,7 @@ def test_a_sweep_replaces_an_unfinished_run(store: RunStore) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_interrupted_sweep_keeps_finished_runs_and_can_be_resumed(store: RunStore, workers: int) -> None:
-    plans = [RunPlan("rbcsf", 20, seed) for seed in range(12)]
+    plans = [RunPlan("rbcsf", 20, seed) for seed in range(8)]
     with pytest.raises(KeyboardInterrupt):
         sweep(plans, store, workers=workers, watch=stop_after(3, KeyboardInterrupt))
     assert sum(run.finished for run in store.runs()) == 3
@@ -333,21 +347,18 @@ def test_an_interrupted_sweep_keeps_finished_runs_and_can_be_resumed(store: RunS
         assert_holds(store, plan)
 
 
+UNPLAYABLE = {
+    r"the largest feasible rate is 0\.2": RunPlan("rbcsf", 1, settings={"guaranteed_rate": 0.5}),
+    "did you mean 'rbcsf'": RunPlan("rbcs", 1),
+}
+
+
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (RunPlan("rbcsf", 1, settings={"guaranteed_rate": 0.5}), r"the largest feasible rate is 0\.2"),
-        (RunPlan("rbcs", 1), "did you mean 'rbcsf'"),
-    ],
-    ids=["infeasible", "unknown"],
-)
-def test_an_unplayable_plan_is_rejected_with_the_reason(
-    store: RunStore, workers: int, wrong: RunPlan, message: str
-) -> None:
-    with pytest.raises(SettingError, match=message):
-        sweep([*PLANS, wrong], store, workers=workers)
-    sweep(PLANS, store, workers=workers)
+def test_an_unplayable_plan_is_rejected_with_the_reason(store: RunStore, workers: int) -> None:
+    for message, wrong in UNPLAYABLE.items():
+        with pytest.raises(SettingError, match=message):
+            sweep([*PLANS, wrong], store, workers=workers)
+    sweep(PLANS, store, workers=1)
     for plan in PLANS:
         assert_holds(store, plan)
 
@@ -424,14 +435,23 @@ def opened_after_a_kill(path: Path) -> RunStore:
     return found
 
 
-def test_a_sweep_that_is_killed_at_any_moment_loses_no_run_and_spoils_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kills", "rounds"),
+    [
+        pytest.param([3, 34, 42, 54, 70], 20, id="short"),
+        pytest.param([3, 34, 38, 42, 46, 54, 62, 70], 100, marks=pytest.mark.thorough, id="long"),
+    ],
+)
+def test_a_sweep_that_is_killed_at_any_moment_loses_no_run_and_spoils_none(
+    tmp_path: Path, kills: list[int], rounds: int
+) -> None:
     """With all its workers, before a write: as the file is created or opened, in the middle of a run, between runs."""
     path = tmp_path / "runs.db"
     names = sorted(POLICIES)
-    plans = [RunPlan(names[seed % len(names)], 100 + 20 * (seed % 5), seed) for seed in range(70)]
+    plans = [RunPlan(names[seed % len(names)], rounds + rounds // 5 * (seed % 5), seed) for seed in range(70)]
     undisturbed = {plan.key: play_plan(plan).to_bytes() for plan in plans}
     held = [0]
-    for attempt, die_at in enumerate((3, 34, 38, 42, 46, 54, 62, 70)):
+    for attempt, die_at in enumerate(kills):
         ended = subprocess.run(
             [sys.executable, "-c", SWEEPING],
             input=json.dumps([str(path), [plan.as_dict() for plan in plans], 1 + attempt % 2, die_at]) + "\n",

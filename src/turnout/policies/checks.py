@@ -87,7 +87,8 @@ def asking_twice_gives_the_same_answer(build: Build) -> None:
     policy = build()
     for offer, _ in _played(policy):
         first, second = policy.ask(offer), policy.ask(offer)
-        _require(first == second, f"asked twice in round {offer.round}: {first.clients}, then {second.clients}")
+        if first != second:
+            raise PolicyCheckError(f"asked twice in round {offer.round}: {first.clients}, then {second.clients}")
 
 
 def the_offer_is_left_as_it_was(build: Build) -> None:
@@ -151,10 +152,10 @@ def order_does_not_matter(build: Build) -> None:
             (_other_unavailable(offer), "the contexts of unavailable clients"),
         ):
             answer = other.ask(twin)
-            _require(
-                np.array_equal(np.sort(answer.clients), np.sort(selection.clients)),
-                f"{what} changed the selection of round {round_} from {selection.clients} to {answer.clients}",
-            )
+            if not np.array_equal(np.sort(answer.clients), np.sort(selection.clients)):
+                raise PolicyCheckError(
+                    f"{what} changed the selection of round {round_} from {selection.clients} to {answer.clients}"
+                )
         report = fleet.play(offer, selection)
         policy.tell(report)
         other.tell(_reversed(report))

@@ -47,12 +47,17 @@ def accepts_any_setting(build: Callable[..., Any]) -> bool:
 
 def required_settings(build: Callable[..., Any]) -> list[str]:
     """Returns the names of the settings without a default."""
+    return list(_required_settings(build))
+
+
+@cache
+def _required_settings(build: Callable[..., Any]) -> tuple[str, ...]:
     parameters = inspect.signature(build).parameters
-    return [
+    return tuple(
         name
         for name in setting_names(build)
         if name in parameters and parameters[name].default is inspect.Parameter.empty
-    ]
+    )
 
 
 def setting_default(build: Callable[..., Any], name: str) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
-from turnout.kernel.arrays import FloatArray
+from turnout.kernel.arrays import FloatArray, read_only
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 
@@ -12,6 +14,13 @@ TRAINING_SECONDS = (1.0, 2.0, 3.0, 4.0)
 COLD_START_SECONDS = 1.0
 SIGNAL_TO_NOISE = (1000.0, 100.0, 10.0, 1.0)
 MODEL_SIZE = 20.0
+
+
+@lru_cache(maxsize=512)
+def _drawn(seed: int, purpose: str, round: int, clients: int, *ranges: tuple[float, float]) -> tuple[FloatArray, ...]:
+    """Draws a number per client from each range; kept, because every check plays the same rounds."""
+    rng = round_rng(seed, purpose, round)
+    return tuple(read_only(rng.uniform(low, high, clients)) for low, high in ranges)
 
 
 class SmallFleet:
@@ -57,21 +66,21 @@ class SmallFleet:
 
     def offer(self, round: int) -> RoundOffer:
         """Returns the offer of a round."""
-        rng = round_rng(self.seed, "contexts", round)
-        free_cpu = rng.uniform(0.5, 2.0, self.clients)
-        bandwidth = rng.uniform(2.0, 4.0, self.clients)
+        free_cpu, bandwidth = _drawn(self.seed, "contexts", round, self.clients, (0.5, 2.0), (2.0, 4.0))
         contexts = np.column_stack([1 / free_cpu, ~self._trained, MODEL_SIZE / bandwidth])
-        available = round_rng(self.seed, "availability", round).random(self.clients) < self.availability
+        (chance,) = _drawn(self.seed, "availability", round, self.clients, (0.0, 1.0))
+        available = chance < self.availability
         return RoundOffer(round, available, contexts, expected_times=(contexts * self.theta).sum(axis=1))
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
         """Returns the report of a round in which the selected clients trained."""
         chosen = selection.clients
         means = (offer.contexts * self.theta).sum(axis=1)
-        noise = round_rng(self.seed, "noise", offer.round).uniform(-1.0, 1.0, self.clients)
+        (noise,) = _drawn(self.seed, "noise", offer.round, self.clients, (-1.0, 1.0))
         times = (means + means * noise)[chosen]
         late = np.full(len(chosen), False) if self.deadline is None else times > self.deadline
-        failed = round_rng(self.seed, "failures", offer.round).random(self.clients)[chosen] < self.failure_rate
+        (chance,) = _drawn(self.seed, "failures", offer.round, self.clients, (0.0, 1.0))
+        failed = chance[chosen] < self.failure_rate
         outcomes = np.where(failed, "failed", np.where(late, "late", "arrived"))
         if self.deadline is not None:
             times = np.minimum(times, self.deadline)
@@ -89,4 +98,5 @@ class SmallFleet:
 
     def _losses(self, round: int) -> FloatArray:
         level = self.theta[:, 0] / (1 + round / 20)
-        return level * round_rng(self.seed, "losses", round).uniform(0.5, 1.5, self.clients)
+        (factor,) = _drawn(self.seed, "losses", round, self.clients, (0.5, 1.5))
+        return level * factor

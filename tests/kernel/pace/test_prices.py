@@ -47,7 +47,7 @@ def test_a_price_is_the_share_of_a_round_times_the_barrier() -> None:
     usual=st.floats(0, 1e9),
     places=st.integers(1, 200),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_prices_equal_the_formula(
     rate: int, rounds: int, turns: int, tolerance: Fraction, usual: float, places: int
 ) -> None:
@@ -94,7 +94,7 @@ def test_prices_are_limited() -> None:
 
 
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=12), st.integers(1, 40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_exact_prices_keep_the_order_and_their_sums_fit(prices: list[float], size: int) -> None:
     exact = exact_prices(np.array(prices), size)
     order = price_order(np.array(prices))

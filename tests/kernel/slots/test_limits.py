@@ -53,21 +53,18 @@ def is_possible(times: np.ndarray, slots: int, rate: float) -> bool:
     """
     if rate * len(times) > 1:
         return False
-    for pace in np.geomspace(slots / times[-1] / 2, slots / times[0] * 2, 4000):
-        least = rate * pace
-        if (least * times > 1 + 1e-12).any():
-            continue
-        bounds = []
-        for order in (range(len(times)), range(len(times) - 1, -1, -1)):
-            left, busy = pace * (1 - rate * len(times)), float((least * times).sum())
-            for row in order:
-                more = min(left, 1 / times[row] - least)
-                left -= more
-                busy += more * times[row]
-            bounds.append(np.inf if left > 1e-9 * pace else busy)
-        if bounds[0] <= slots * (1 + 1e-3) and slots * (1 - 1e-3) <= bounds[1]:
-            return True
-    return False
+    paces = np.geomspace(slots / times[-1] / 2, slots / times[0] * 2, 4000)
+    least = rate * paces
+    bounds = []
+    for order in (times, times[::-1]):
+        left, busy = paces * (1 - rate * len(times)), least * times.sum()
+        for time in order.tolist():
+            more = np.minimum(left, 1 / time - least)
+            left = left - more
+            busy = busy + more * time
+        bounds.append(np.where(left > 1e-9 * paces, np.inf, busy))
+    is_enclosed = (bounds[0] <= slots * (1 + 1e-3)) & (slots * (1 - 1e-3) <= bounds[1])
+    return bool((is_enclosed & (least * times[-1] <= 1 + 1e-12)).any())
 
 
 @pytest.mark.parametrize("times", [[1, 1, 1, 10], [1, 2, 3, 4, 30], [2, 2, 2, 2, 2, 2, 25, 25]])

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turnout import RoundOffer, check_policy
+from policies.examples import Contract
+from turnout import RoundOffer
 from turnout.errors import SettingError
 from turnout.policies import DataSize
-from turnout.policies.checks import CHECKS
 
 SIZES = [1.0, 2.0, 3.0, 4.0]
 
@@ -50,8 +50,8 @@ def test_clients_without_data_are_selected_last() -> None:
         assert len({tuple(larger.ask(offer_to(4, round_)).clients.tolist()) for round_ in range(1, 50)}) == 2
 
 
-def test_replacement_satisfies_the_contract_of_policies() -> None:
+def test_replacement_satisfies_the_contract_of_policies(contract: Contract) -> None:
     sizes = [float(row % 5) for row in range(40)]
-    assert len(check_policy(lambda: DataSize(40, sizes=sizes, replacement=True))) == len(CHECKS)
+    contract(lambda: DataSize(40, sizes=sizes, replacement=True))
     with pytest.raises(SettingError, match="replacement must be True or False, got 1"):
         DataSize(4, replacement=1)  # type: ignore[arg-type]

@@ -11,12 +11,12 @@ from turnout.policies.small_fleet import SmallFleet
 
 
 @pytest.mark.parametrize(("window", "hold_off"), [(1, 5), (3, 0)])
-def test_300_rounds_equal_a_literal_implementation(window: int, hold_off: int) -> None:
+def test_150_rounds_equal_a_literal_implementation(window: int, hold_off: int) -> None:
     policy = REFL(40, cohort_size=6, window=window, hold_off=hold_off, seed=9)
     fleet = SmallFleet(2, availability=0.4)
     available_in: list[set[int]] = []
     last: dict[int, int] = {}
-    for round_ in range(1, 301):
+    for round_ in range(1, 151):
         offer = fleet.offer(round_)
         selection = policy.ask(offer)
         rows = np.flatnonzero(offer.available).tolist()

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.literal_rbcsf import LiteralRBCSF
-from turnout import RBCSF, RoundOffer, RoundReport, Scheduler, check_policy
+from policies.examples import Contract
+from turnout import RBCSF, RoundOffer, RoundReport, Scheduler
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, SettingError, StateError
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.rounds import LateArrivals
@@ -31,12 +32,13 @@ EXTENSIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kernel", ["compiled", "numpy"])
 @pytest.mark.parametrize("speed_weight", [1.0, 20.0])
-def test_500_rounds_equal_a_literal_implementation_of_the_paper(kernel: str, speed_weight: float) -> None:
+@pytest.mark.parametrize("rounds", [120, pytest.param(500, marks=pytest.mark.thorough)])
+def test_rounds_equal_a_literal_implementation_of_the_paper(kernel: str, speed_weight: float, rounds: int) -> None:
     fleet = SmallFleet(seed=3)
     policy = RBCSF(40, speed_weight=speed_weight, availability=0.8)
     literal = LiteralRBCSF(40, cohort_size=8, guaranteed_rate=Fraction(3, 20), speed_weight=speed_weight)
     with using_kernel(kernel):
-        for round_ in range(1, 501):
+        for round_ in range(1, rounds + 1):
             offer = fleet.offer(round_)
             selection = policy.ask(offer)
             contexts = offer.contexts.tolist()
@@ -71,7 +73,7 @@ all_settings = st.fixed_dictionaries(
 
 
 @given(all_settings, st.sampled_from([0.1, 0.8, 1.0]), st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_certificate_holds_with_all_settings_and_debts_are_never_negative(
     chosen_settings: dict[str, Any], availability: float, seed: int
 ) -> None:
@@ -302,8 +304,8 @@ def test_invalid_settings_are_refused(setting: dict[str, Any], complaint: str) -
 
 
 @pytest.mark.parametrize("settings", EXTENSIONS.values(), ids=EXTENSIONS)
-def test_every_extension_satisfies_the_contract_of_policies(settings: dict[str, Any]) -> None:
-    check_policy(lambda clients: RBCSF(clients, cohort_size=3, guaranteed_rate=0.05, **settings))
+def test_every_extension_satisfies_the_contract_of_policies(settings: dict[str, Any], contract: Contract) -> None:
+    contract(lambda clients: RBCSF(clients, cohort_size=3, guaranteed_rate=0.05, **settings))
 
 
 @pytest.mark.parametrize(
