@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import uvicorn
 
+from benchmarks.browser import Page
 from scheduler.fleets import named
 from turnout.dashboard import app as app_module
 from turnout.dashboard import watch as watch_module
@@ -126,6 +127,17 @@ def served(path: Path, *, token: str | None = None, limits: Limits = LIMITS) -> 
                 assert not thread.is_alive()
         finally:
             watch.stop()
+
+
+@contextmanager
+def used(page: Page, **kind: Any) -> Iterator[Page]:
+    """Lets a block use a page of this kind, and resets it before its server stops."""
+    if kind:
+        page.reset(**kind)
+    try:
+        yield page
+    finally:
+        page.reset()
 
 
 @contextmanager
