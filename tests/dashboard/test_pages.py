@@ -145,8 +145,6 @@ def test_a_run_in_progress_is_followed(empty_page: Page, tmp_path: Path) -> None
     with served(path) as server, visiting(empty_page, server.url) as page:
         turn_to(page, "overview")
         page.wait_for(f"{SHOWN_ROUNDS} === 20")
-        for name in PAGES:
-            turn_to(page, name, **settings_of(name, "7"))
         with RunStore(path) as store:
             info = next(info for info in store.runs() if info.id == stored.unfinished)
             columns = store.columns(stored.unfinished)
@@ -337,7 +335,7 @@ def test_the_page_opens_only_with_the_token(empty_page: Page, tmp_path: Path) ->
         with visiting(empty_page, f"{server.url}/?token=open-sesame-1234") as page:
             assert "token" not in page.evaluate("location.href")
             assert page.evaluate("document.cookie") == ""  # scripts cannot read it
-            for name in PAGES:
+            for name in ("queues", "client"):
                 turn_to(page, name, **settings_of(name, named(1)[0]))
 
 
@@ -391,13 +389,17 @@ def test_a_run_is_chosen_in_the_dialog(empty_page: Page, tmp_path: Path) -> None
         assert "random" in page.evaluate("document.getElementById('run-button').textContent")
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_every_page_fits_a_phone(empty_page: Page, tmp_path: Path, dark: bool) -> None:
+@pytest.mark.parametrize(
+    ("dark", "pages"),
+    [(False, PAGES), (True, PAGES[:1]), pytest.param(True, PAGES, marks=pytest.mark.thorough)],
+    ids=lambda value: len(value) if isinstance(value, tuple) else None,
+)
+def test_every_page_fits_a_phone(empty_page: Page, tmp_path: Path, dark: bool, pages: tuple[str, ...]) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=30, ids=[*named(10), *HOSTILE[:1], "b" * 200, "late-1", "late-2"])
     with served(path) as server, visiting(empty_page, server.url, width=390, height=844, phone=True, dark=dark) as page:
         server.wait_read()
-        for name in PAGES:
+        for name in pages:
             turn_to(page, name, **settings_of(name, "b" * 200))
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
         shade = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -408,16 +410,24 @@ def test_every_page_fits_a_phone(empty_page: Page, tmp_path: Path, dark: bool) -
 # Pictures
 
 
-def test_the_documentation_shows_exactly_the_pictures_of_the_script(browser: Browser, tmp_path: Path) -> None:
-    taken = {path.name for path in take_all(tmp_path, rounds=20, seeds=1, running=browser)}
-    for picture in tmp_path.iterdir():
+EVERY_PICTURE = (*PICTURES, *DARK, *PHONE)
+
+
+@pytest.mark.parametrize("names", [("phone",), pytest.param(EVERY_PICTURE, marks=pytest.mark.thorough)], ids=len)
+def test_the_script_takes_its_pictures(browser: Browser, tmp_path: Path, names: tuple[str, ...]) -> None:
+    taken = take_all(tmp_path, only=names, rounds=20, seeds=1, running=browser)
+    assert sorted(taken) == sorted(tmp_path.iterdir()) == sorted(tmp_path / f"{name}.png" for name in names)
+    for picture in taken:
         assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
         assert picture.stat().st_size > 10_000
+
+
+def test_the_documentation_shows_exactly_the_pictures_of_the_script() -> None:
     shown = set()
     for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         shown |= set(re.findall(r"pictures/([\w.-]+\.png)", document.read_text(encoding="utf-8")))
     kept = {path.name for path in (ROOT / "docs" / "pictures").glob("*.png")}
-    assert taken == shown == kept == {f"{name}.png" for name in (*PICTURES, *DARK, *PHONE)}
+    assert shown == kept == {f"{name}.png" for name in EVERY_PICTURE}
 
 
 def test_selections_in_the_store_of_the_pictures_are_explained_exactly(tmp_path: Path) -> None:

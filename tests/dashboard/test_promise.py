@@ -414,21 +414,25 @@ def test_the_chart_shows_the_turns_behind_with_the_tolerance_as_a_line(empty_pag
 
 @in_a_browser
 def test_statuses_differ_in_word_mark_and_colour(empty_page: Page, folder: Path) -> None:
+    plans = {
+        "kept": RunPlan("fair-pace", 5, settings={"cohort_size": 4, "guaranteed_rate": 0.1}),
+        "behind": RunPlan("rbcsf", 60, settings={"speed_weight": 50.0, "tolerance": 1000}),
+        "broken": RunPlan("rbcsf", 60, settings={"speed_weight": 50.0}),
+    }
+    path = folder / "runs.turnout"
+    with RunStore(path) as store:
+        runs = {status: play_into(store, plan) for status, plan in plans.items()}
     seen = []
-    fleets: list[tuple[str, str, int, dict[str, float]]] = [
-        ("kept", "fair-pace", 5, {}),
-        ("behind", "rbcsf", 60, {"speed_weight": 20.0, "tolerance": 1000}),
-        ("broken", "rbcsf", 60, {"speed_weight": 20.0}),
-    ]
-    for status, policy, rounds, settings in fleets:
-        path = folder / f"{status}.turnout"
-        promise_fleet(path, policy, rounds, **settings)
-        with served(path) as server, visiting(empty_page, server) as page:
+    with served(path) as server, used(empty_page) as page:
+        page.open(server.url)
+        for status, run in runs.items():
+            server.wait_read(run)
+            turn_to(page, "overview", run=str(run))
+            page.wait_for(f"document.getElementById('promise').dataset.status === '{status}'")
             assert text_of(page, "#promise .badge").endswith(status.capitalize())
-            assert page.evaluate("document.getElementById('promise').dataset.status") == status
             colour = page.evaluate(f"getComputedStyle({BADGE}).color")
             seen.append((page.evaluate(MARK), colour))
-            assert page.console == []
+        assert page.console == []
     marks, colours = zip(*seen, strict=True)
     assert len(set(marks)) == len(set(colours)) == 3
 
