@@ -90,7 +90,7 @@ def fleet_of_one(path: Path) -> None:
 
 
 def runs(path: Path) -> None:
-    run_store(path)
+    run_store(path, rounds=30, seeds=1)
 
 
 def empty_store(path: Path) -> None:
