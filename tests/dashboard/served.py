@@ -211,13 +211,15 @@ def play_rounds(scheduler: Scheduler, rounds: int, ids: Sequence[str], *, eventf
             client for client in everyone if client not in retired and (client not in newcomers or round_ >= first + 5)
         ]
         chosen = scheduler.choose(offer_of(available, round_))
+        arrived, losses = {}, {}
         for index, client in enumerate(chosen):
             rng = round_rng(3, f"fate of {everyone.index(client)}", round_)
             fate, seconds = rng.random(), float(rng.uniform(1.0, 3.0)) * (1 + everyone.index(client) % 5) / 2
             if eventful and fate < 0.05:
                 scheduler.report_failure(client, "disk full")
             elif not eventful or fate > 0.12:
-                scheduler.report(client, seconds, loss=2.0 / (1 + round_) + 0.01 * index)
+                arrived[client], losses[client] = seconds, 2.0 / (1 + round_) + 0.01 * index
+        scheduler.report_many(arrived, losses=losses)
         scheduler.close_round()
 
 
