@@ -21,7 +21,8 @@ from turnout.errors import SettingError, TurnoutError
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
-    "--no-first-run --disable-quic --hide-scrollbars --force-color-profile=srgb --remote-debugging-pipe"
+    "--no-first-run --no-startup-window --disable-quic --hide-scrollbars --force-color-profile=srgb "
+    "--remote-debugging-pipe"
 )
 PIPES = 'exec "$@" 3<&0 4>&1 0</dev/null 1>&2'  # Chromium reads commands on descriptor 3 and writes answers to 4
 TIMEOUT = 300.0  # seconds per command; far more than any command takes
@@ -305,6 +306,22 @@ class Page:
         """Returns the milliseconds from navigation start to first paint, first content and load."""
         times: dict[str, float] = self.wait_for(PAINTS)
         return times
+
+    def reset(
+        self, *, width: int = 1280, height: int = 800, scale: float = 1.0, dark: bool = False, phone: bool = False
+    ) -> None:
+        """Makes this page like a new one, except that its cache remains. A new page takes longer: it starts a process.
+
+        The arguments are those of `Browser.page`.
+        """
+        self.open("about:blank")
+        for origin in {"/".join(address.split("/")[:3]) for address in self._requests if address.startswith("http")}:
+            self.call("Storage.clearDataForOrigin", origin=origin, storageTypes="all")
+        self.call("Network.clearBrowserCookies")
+        self.resize(width, height, scale=scale, phone=phone)
+        self.emulate_dark(dark)
+        for record in (self._console, self._requests, self._failures):
+            record.clear()
 
     def close(self) -> None:
         """Closes the page and deletes its cookies and storage."""

@@ -86,10 +86,16 @@ def browser() -> Iterator[Browser]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def opened(browser: Browser) -> Iterator[Page]:
+    with closing(browser.page()) as page:
+        yield page
+
+
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    with closing(browser.page()) as opened:
-        yield opened
+def page(opened: Page) -> Page:
+    opened.reset()
+    return opened
 
 
 def size_of(picture: Path) -> tuple[int, int]:
@@ -274,17 +280,15 @@ def test_a_click_without_a_target_is_an_error(page: Page, site: str, selector: s
 # Screenshots and sizes
 
 
-def test_a_screenshot_has_the_size_of_the_viewport_or_of_the_whole_page(
-    browser: Browser, site: str, tmp_path: Path
-) -> None:
-    with closing(browser.page(width=400, height=300, scale=2.0)) as page:
-        page.open(f"{site}/colours")
-        page.screenshot(tmp_path / "view.png")
-        page.screenshot(tmp_path / "whole.png", whole=True)
-        page.evaluate("scrollTo(0, 900)")
-        page.screenshot(tmp_path / "scrolled.png", whole=True)
-        page.resize(320, 200)
-        page.screenshot(tmp_path / "small.png")
+def test_a_screenshot_has_the_size_of_the_viewport_or_of_the_whole_page(page: Page, site: str, tmp_path: Path) -> None:
+    page.resize(400, 300, scale=2.0)
+    page.open(f"{site}/colours")
+    page.screenshot(tmp_path / "view.png")
+    page.screenshot(tmp_path / "whole.png", whole=True)
+    page.evaluate("scrollTo(0, 900)")
+    page.screenshot(tmp_path / "scrolled.png", whole=True)
+    page.resize(320, 200)
+    page.screenshot(tmp_path / "small.png")
     assert size_of(tmp_path / "view.png") == (800, 600)
     assert size_of(tmp_path / "whole.png") == (800, 4000)
     assert (tmp_path / "scrolled.png").read_bytes() == (tmp_path / "whole.png").read_bytes()
@@ -323,6 +327,22 @@ def test_pages_share_neither_storage_nor_cookies(browser: Browser, page: Page, s
         other.open(f"{site}/")
         assert other.evaluate("[localStorage.getItem('mine'), document.cookie]") == [None, ""]
     assert page.evaluate("[localStorage.getItem('mine'), document.cookie]") == ["yes", "mine=yes"]
+
+
+def test_a_reset_page_is_like_a_new_one(opened: Page, site: str) -> None:
+    opened.reset(width=300, height=200, scale=2.0, dark=True, phone=True)
+    opened.open(f"{site}/noisy")
+    opened.open(f"{site}/loads")
+    opened.evaluate("localStorage.setItem('mine', 'yes'); document.cookie = 'mine=yes'")
+    wait_until(lambda: opened.console and opened.failures)
+    opened.reset()
+    assert opened.evaluate("location.href") == "about:blank"
+    assert (opened.console, opened.failures, opened.requests) == ([], [], [])
+    opened.open(f"{site}/")
+    assert (opened.console, opened.failures, opened.requests) == ([], [], [f"{site}/"])
+    assert opened.evaluate("[localStorage.getItem('mine'), document.cookie]") == [None, ""]
+    assert opened.evaluate("[innerWidth, innerHeight, devicePixelRatio, navigator.maxTouchPoints]") == [1280, 800, 1, 0]
+    assert not opened.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
 
 
 # Shutdown

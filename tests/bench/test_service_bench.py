@@ -6,27 +6,37 @@ import json
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from turnout.bench.load import LoadFigures, http_request, send_load
-from turnout.bench.service import LOADS, CallFigures, measure_service, service_of
+from turnout.bench.service import LOADS, CallFigures, ServiceFigures, measure_service, service_of
+from turnout.cli import bench
 from turnout.cli.app import app
 from turnout.errors import StoreError
 
 
-def test_a_measured_service_has_all_its_figures(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[ServiceFigures, list[str]]:
+    """Returns figures, and the steps of their measurement."""
     steps: list[str] = []
-    figures = measure_service(clients=1000, calls=40, repeats=2, connections=4, folder=folder, watch=steps.append)
-    assert (figures.clients, figures.calls, figures.connections) == (1000, 40, 4)
+    folder = tmp_path_factory.mktemp("service")
+    figures = measure_service(clients=1000, calls=20, repeats=2, connections=2, folder=folder, watch=steps.append)
+    assert list(folder.iterdir()) == []
+    return figures, steps
+
+
+def test_a_measured_service_has_all_its_figures(measured: tuple[ServiceFigures, list[str]]) -> None:
+    figures, steps = measured
+    assert (figures.clients, figures.calls, figures.connections) == (1000, 20, 2)
     assert tuple(figures.loads) == LOADS
     assert figures.loads["empty"].ratio == 1
     for load in figures.loads.values():
         assert load.per_second > 0
         assert 0 < load.milliseconds[50] <= load.milliseconds[95] <= load.milliseconds[99]
     assert steps == ["creating the fleets", "warming up", "repetition 1 of 2", "repetition 2 of 2"]
-    assert list(folder.iterdir()) == []
 
 
 def test_a_target_is_met_from_half_the_rate_of_the_empty_endpoint_on() -> None:
@@ -78,7 +88,18 @@ def test_a_service_that_does_not_start_says_why(tmp_path: Path) -> None:
         pass
 
 
-def test_the_command_prints_targets_and_latencies() -> None:
+@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_the_command_prints_targets_and_latencies(
+    measured: tuple[ServiceFigures, list[str]], monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """The command itself measures only if `again` is true."""
+    calls: list[dict[str, object]] = []
+
+    def measure(**options: Any) -> ServiceFigures:
+        calls.append({name: option for name, option in options.items() if name != "watch"})
+        return measure_service(**options) if again else measured[0]
+
+    monkeypatch.setattr(bench, "measure_service", measure)
     arguments = ["bench", "service", "--clients", "1000", "--calls", "20", "--connections", "2", "--repeats", "1"]
     found = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
     assert [target["target"] for target in found["targets"]] == ["check-ins", "reports"]
@@ -88,3 +109,4 @@ def test_the_command_prints_targets_and_latencies() -> None:
     assert "1,000 registered clients, 2 connections" in shown
     assert "check-ins" in shown
     assert "95 %" in shown
+    assert calls == [{"clients": 1000, "calls": 20, "repeats": 1, "connections": 2}] * 2

@@ -16,6 +16,8 @@ import typer
 import turnout
 from cli import in_process
 from documents import check_command
+from turnout.bench.choosing import standard_cases
+from turnout.cli import bench
 from turnout.cli.app import app
 from turnout.kernel.backend import using_kernel
 
@@ -150,7 +152,7 @@ def test_the_demo_shows_the_time_saved_and_the_status_of_the_promise(tmp_path: P
 
 
 def test_the_demo_prints_the_same_figures_as_json_on_both_kernels(tmp_path: Path) -> None:
-    arguments = ("demo", "--rounds", "40", "--seeds", "2", "--json", "--report", str(tmp_path / "report.html"))
+    arguments = ("demo", "--rounds", "40", "--seeds", "1", "--json", "--report", str(tmp_path / "report.html"))
     rows = json.loads(run_here(*arguments).stdout)["rows"]
     with using_kernel("numpy"):
         assert rows == json.loads(in_process.run(*arguments, TURNOUT_KERNEL="numpy").stdout)["rows"]
@@ -181,22 +183,38 @@ def test_the_demo_prints_its_table_without_matplotlib(tmp_path: Path) -> None:
 SMALL_FLEET = ("--clients", "2000", "--cohort", "10", "--repeats", "1")
 
 
-@pytest.mark.parametrize("command", [("bench",), ("bench", "choose"), ("bench", "choosing")])
-def test_bench_prints_ratios_for_every_condition(command: tuple[str, ...]) -> None:
-    done = run_here(*command, *SMALL_FLEET)
-    assert done.returncode == 0, done.stderr
-    for text in ("mixed", "settled", "mostly cold", "cold", "all ties", "heavy-tailed", "adverse", "mixed (numpy)"):
-        assert text in done.stdout
-    assert "/ copy" in done.stdout
-    assert "import of turnout / import of numpy" in done.stdout
+def measure_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[tuple[object, ...]]:
+    """Lets a function of the benchmarks measure only at its first call; returns the arguments of all calls."""
+    calls: list[tuple[object, ...]] = []
+    figures: list[object] = []
+    measure = getattr(bench, name)
+
+    def measured(*arguments: object, **options: object) -> object:
+        calls.append((*arguments, {name: option for name, option in options.items() if not callable(option)}))
+        if not figures:
+            figures.append(measure(*arguments, **options))
+        return figures[0]
+
+    monkeypatch.setattr(bench, name, measured)
+    return calls
 
 
-def test_bench_prints_the_same_figures_as_json() -> None:
+def test_bench_prints_ratios_for_every_condition(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = measure_once(monkeypatch, "_measure_cases")
+    measure_once(monkeypatch, "verdicts")
+    for command in (("bench",), ("bench", "choose"), ("bench", "choosing")):
+        done = run_here(*command, *SMALL_FLEET)
+        assert done.returncode == 0, done.stderr
+        for text in ("mixed", "settled", "mostly cold", "cold", "all ties", "heavy-tailed", "adverse", "mixed (numpy)"):
+            assert text in done.stdout
+        assert "/ copy" in done.stdout
+        assert "import of turnout / import of numpy" in done.stdout
     figures = json.loads(run_here("bench", *SMALL_FLEET, "--json").stdout)
     assert figures["kernel"] == "compiled"
     assert {row["clients"] for row in figures["rounds"]} == {2000}
     assert all(row["copies"] > 0 and row["reads"] > 0 and row["bytes_per_client"] > 100 for row in figures["rounds"])
     assert all(target["met"] == (target["figure"] <= target["most"]) for target in figures["targets"])
+    assert measured == [(standard_cases(2000, 10), 1, {})] * 4
 
 
 @pytest.mark.parametrize("name", ["choose", "live", "year", "sweep", "training", "oort", "dashboard", "flower"])
@@ -207,7 +225,8 @@ def test_every_benchmark_has_help_with_an_example(name: str) -> None:
     assert f"Example: turnout bench {name}" in done.stdout
 
 
-def test_bench_live_prints_its_figures_as_json() -> None:
+def test_bench_live_prints_its_figures_and_whether_each_target_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = measure_once(monkeypatch, "measure_live")
     figures = json.loads(run_here("bench", "live", *SMALL_FLEET, "--json").stdout)
     assert figures["clients"] == 2000
     assert figures["ratio"] == pytest.approx(figures["live_seconds"] / figures["kernel_seconds"])
@@ -215,22 +234,23 @@ def test_bench_live_prints_its_figures_as_json() -> None:
     assert figures["open_seconds"] == figures["open"]["wall"] > 0
     assert [target["most"] for target in figures["targets"]] == [5, 2, 1, 1, 0.5, 2]
     assert all(target["met"] == (target["figure"] <= target["most"]) for target in figures["targets"])
-
-
-def test_bench_live_prints_whether_each_target_is_met() -> None:
     done = run_here("bench", "live", *SMALL_FLEET)
     assert done.returncode == 0
     for text in ("A live fleet of 2,000 clients", "registering all clients", "forgetting a client", "Targets", "met"):
         assert text in done.stdout
+    assert len(measured) == 2
+    assert measured[0] == measured[1]
 
 
-def test_bench_sweep_prints_runs_per_second() -> None:
+def test_bench_sweep_prints_runs_per_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = measure_once(monkeypatch, "measure_sweep")
     arguments = ("bench", "sweep", "--seeds", "1", "--workers", "1")
     figures = json.loads(run_here(*arguments, "--json").stdout)
     assert figures["runs"] == 6
     assert figures["runs_per_second"] == pytest.approx(6 / figures["sweep_seconds"])
     assert figures["speedup"] == pytest.approx(figures["single_seconds"] / figures["sweep_seconds"])
     assert "6 runs of 500 rounds with 1 worker processes" in run_here(*arguments).stdout
+    assert measured == [({"seeds": 1, "workers": 1},)] * 2
 
 
 def test_bench_dashboard_prints_the_first_answer_of_each_page() -> None:

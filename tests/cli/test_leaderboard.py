@@ -26,7 +26,7 @@ SMALL = ("--rounds", "6", "--seeds", "2", "--workers", "1")
 
 def test_the_leaderboard_is_printed_written_and_stored(tmp_path: Path) -> None:
     out, store = tmp_path / "out", tmp_path / "runs.turnout"
-    shown = run("--suite", "numerical", *SMALL, "--out", str(out), "--store", str(store))
+    shown = run("--suite", "numerical", *SMALL, "--store", str(store))
     assert shown.returncode == 0, shown.stderr
     for one in SUITES["numerical"].contenders:
         assert one.label in shown.stdout
@@ -42,12 +42,12 @@ def test_the_leaderboard_is_printed_written_and_stored(tmp_path: Path) -> None:
         assert text in shown.stdout
     for text in ("shortfall", "at the end", "kept, 1", "(kept, 2)", "after the first 2"):
         assert text in shown.stdout
-    assert not (out / "runs.turnout").exists()
     with RunStore(store, read_only=True) as opened:
         started = [(one.id, one.started) for one in opened.runs()]
     assert len(started) == 2 * len(SUITES["numerical"].contenders)
     result = json.loads(run("--suite", "numerical", *SMALL, "--out", str(out), "--store", str(store), "--json").stdout)
     assert result == json.loads((out / "leaderboard.json").read_text())
+    assert not (out / "runs.turnout").exists()
     assert {row["contender"] for row in result["policies"]} == {one.label for one in SUITES["numerical"].contenders}
     with RunStore(store, read_only=True) as opened:
         assert [(one.id, one.started) for one in opened.runs()] == started

@@ -6,8 +6,8 @@ import argparse
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,19 @@ CLIENTS, ROUNDS = 40, 160
 
 
 def take_all(
-    folder: Path, *, every: Path | None = None, rounds: int = 200, seeds: int = 3, running: Browser | None = None
+    folder: Path,
+    *,
+    only: Collection[str] = (),
+    every: Path | None = None,
+    rounds: int = 200,
+    seeds: int = 3,
+    running: Browser | None = None,
 ) -> list[Path]:
     """Takes the pictures of the documentation; returns their paths.
 
     Args:
         folder: Where the pictures are written.
+        only: The names of the pictures to take; by default all.
         every: Where pictures of every page are written in both themes and on a phone, if they are wanted.
         rounds: The number of rounds of each training run.
         seeds: The number of training runs of each policy.
@@ -54,12 +61,22 @@ def take_all(
     """
     folder.mkdir(parents=True, exist_ok=True)
     taken = []
+    screens = [
+        (screen, {name: picture for name, picture in pictures.items() if not only or name in only})
+        for screen, pictures in ((WIDE, PICTURES), (WIDE | {"dark": True}, DARK), (NARROW, PHONE))
+    ]
+    kinds = {kind for _, pictures in screens for kind, _, _ in pictures.values()}
     with tempfile.TemporaryDirectory() as temporary, Browser() if running is None else nullcontext(running) as browser:
         runs, fleet = Path(temporary) / "runs.turnout", Path(temporary) / "fleet.turnout"
-        make_runs(runs, rounds=rounds, seeds=seeds)
-        with playing(fleet), dashboard_of(runs) as runs_url, dashboard_of(fleet) as fleet_url:
-            urls = {"runs": runs_url, "fleet": fleet_url}
-            for screen, pictures in ((WIDE, PICTURES), (WIDE | {"dark": True}, DARK), (NARROW, PHONE)):
+        with ExitStack() as stack:
+            urls = {}
+            if "runs" in kinds:
+                make_runs(runs, rounds=rounds, seeds=seeds)
+                urls["runs"] = stack.enter_context(dashboard_of(runs))
+            if "fleet" in kinds:
+                stack.enter_context(playing(fleet))
+                urls["fleet"] = stack.enter_context(dashboard_of(fleet))
+            for screen, pictures in screens:
                 shown = urls if every is not None else {kind for kind, _, _ in pictures.values()}
                 opened = {kind: open_dashboard(browser.page(**screen), urls[kind]) for kind in shown}
                 for name, (kind, page, settings) in pictures.items():

@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import uvicorn
 
+from benchmarks.browser import Page
 from scheduler.fleets import named
 from turnout.dashboard import app as app_module
 from turnout.dashboard import watch as watch_module
@@ -129,6 +130,17 @@ def served(path: Path, *, token: str | None = None, limits: Limits = LIMITS) -> 
 
 
 @contextmanager
+def used(page: Page, **kind: Any) -> Iterator[Page]:
+    """Lets a block use a page of this kind, and resets it before its server stops."""
+    if kind:
+        page.reset(**kind)
+    try:
+        yield page
+    finally:
+        page.reset()
+
+
+@contextmanager
 def first_chunk_only() -> Iterator[Callable[[], None]]:
     """Stops reading runs after their first chunk; calling the yielded function lets the dashboard read the rest."""
     released, read_on = threading.Event(), RunSource.catch_up
@@ -199,13 +211,15 @@ def play_rounds(scheduler: Scheduler, rounds: int, ids: Sequence[str], *, eventf
             client for client in everyone if client not in retired and (client not in newcomers or round_ >= first + 5)
         ]
         chosen = scheduler.choose(offer_of(available, round_))
+        arrived, losses = {}, {}
         for index, client in enumerate(chosen):
             rng = round_rng(3, f"fate of {everyone.index(client)}", round_)
             fate, seconds = rng.random(), float(rng.uniform(1.0, 3.0)) * (1 + everyone.index(client) % 5) / 2
             if eventful and fate < 0.05:
                 scheduler.report_failure(client, "disk full")
             elif not eventful or fate > 0.12:
-                scheduler.report(client, seconds, loss=2.0 / (1 + round_) + 0.01 * index)
+                arrived[client], losses[client] = seconds, 2.0 / (1 + round_) + 0.01 * index
+        scheduler.report_many(arrived, losses=losses)
         scheduler.close_round()
 
 

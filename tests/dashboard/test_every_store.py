@@ -25,24 +25,25 @@ CLIENT_ROUTES = ("client", "explain")
 
 
 def fleet(path: Path) -> None:
-    small_fleet(path)
+    small_fleet(path, rounds=20)
 
 
 def closed_fleet(path: Path) -> None:
-    small_fleet(path, is_open=False)
+    small_fleet(path, rounds=20, is_open=False)
 
 
 def fleet_without_a_guarantee(path: Path) -> None:
-    small_fleet(path, policy="random", settings={"cohort_size": 4})
+    small_fleet(path, rounds=20, policy="random", settings={"cohort_size": 4})
 
 
 def fleet_with_a_guarantee_wrapper(path: Path) -> None:
-    small_fleet(path, policy="with-guarantee", settings={"policy": "random", "settings": {"cohort_size": 4}})
+    wrapped = {"policy": "random", "settings": {"cohort_size": 4}}
+    small_fleet(path, rounds=20, policy="with-guarantee", settings=wrapped)
 
 
 def large_fleet(path: Path) -> None:
     with patch.object(changes, "KEEP_AVAILABILITY_UP_TO", 3):
-        small_fleet(path, rounds=30, is_open=False)
+        small_fleet(path, rounds=20, is_open=False)
         with Scheduler.open(path) as scheduler:
             scheduler.snapshot()
             play_rounds(scheduler, 5, scheduler.clients)
@@ -50,7 +51,7 @@ def large_fleet(path: Path) -> None:
 
 def large_fleet_at_its_snapshot(path: Path) -> None:
     with patch.object(changes, "KEEP_AVAILABILITY_UP_TO", 3):
-        small_fleet(path, rounds=30, is_open=False)
+        small_fleet(path, rounds=20, is_open=False)
         with Scheduler.open(path) as scheduler:
             scheduler.snapshot()
 
@@ -79,7 +80,7 @@ def fleet_with_failures_only(path: Path) -> None:
 
 
 def fleet_with_a_forgotten_client(path: Path) -> None:
-    small_fleet(path, is_open=False)
+    small_fleet(path, rounds=20, is_open=False)
     with Scheduler.open(path) as scheduler:
         scheduler.forget("c0")
         play_rounds(scheduler, 3, scheduler.clients[1:9], eventful=False)
@@ -90,7 +91,7 @@ def fleet_of_one(path: Path) -> None:
 
 
 def runs(path: Path) -> None:
-    run_store(path)
+    run_store(path, rounds=30, seeds=1)
 
 
 def empty_store(path: Path) -> None:

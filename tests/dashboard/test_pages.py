@@ -9,7 +9,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 from benchmarks.browser import PROGRAMS, Browser, Page
 from benchmarks.dashboard import PAGES, SETTLED, turn_to
 from dashboard.pictures import DARK, PHONE, PICTURES, make_runs, meanwhile, take_all
-from dashboard.served import first_chunk_only, offer_of, play_rounds, run_store, served, small_fleet
+from dashboard.served import first_chunk_only, offer_of, play_rounds, run_store, served, small_fleet, used
 from scheduler.fleets import named
 from scheduler.slots.played import open_slots, play_turns
 from turnout.bench.dashboard import dashboard_of, make_fleet
@@ -59,16 +59,10 @@ INJECTED = (
 )
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with Browser() as opened:
-        yield opened
-
-
 @contextmanager
-def visiting(browser: Browser, url: str, **kind: Any) -> Iterator[Page]:
+def visiting(empty_page: Page, url: str, **kind: Any) -> Iterator[Page]:
     """Opens a page; it must end without console messages, failed requests and requests to other servers."""
-    with closing(browser.page(**kind)) as page:
+    with used(empty_page, **kind) as page:
         page.open(url)
         page.wait_for(f"({SETTLED % 'overview'}) || ({SETTLED % 'runs'})")
         yield page
@@ -109,10 +103,10 @@ def played_on(path: Path) -> Iterator[None]:
             yield
 
 
-def test_every_page_shows_a_live_fleet_without_rounds(browser: Browser, tmp_path: Path) -> None:
+def test_every_page_shows_a_live_fleet_without_rounds(empty_page: Page, tmp_path: Path) -> None:
     with open_slots(tmp_path / "fleet.turnout") as scheduler:
         play_turns(scheduler, 20)
-        with served(scheduler.path) as server, visiting(browser, server.url) as page:
+        with served(scheduler.path) as server, visiting(empty_page, server.url) as page:
             for name in PAGES:
                 turn_to(page, name, **settings_of(name, "c3"))
                 text = page.evaluate("document.getElementById('page').textContent")
@@ -132,10 +126,10 @@ def test_every_page_shows_a_live_fleet_without_rounds(browser: Browser, tmp_path
             page.wait_for("document.getElementById('state').textContent === 'live'")
 
 
-def test_every_page_follows_a_live_fleet(browser: Browser, tmp_path: Path) -> None:
+def test_every_page_follows_a_live_fleet(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=30)
-    with played_on(path), served(path) as server, visiting(browser, server.url) as page:
+    with played_on(path), served(path) as server, visiting(empty_page, server.url) as page:
         for name in PAGES:
             turn_to(page, name, **settings_of(name, named(1)[0]))
             before = page.evaluate(SHOWN_ROUNDS)
@@ -145,14 +139,12 @@ def test_every_page_follows_a_live_fleet(browser: Browser, tmp_path: Path) -> No
         page.wait_for("document.getElementById('state').textContent === 'live'")
 
 
-def test_a_run_in_progress_is_followed(browser: Browser, tmp_path: Path) -> None:
+def test_a_run_in_progress_is_followed(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "runs.turnout"
     stored = run_store(path, rounds=40)
-    with served(path) as server, visiting(browser, server.url) as page:
+    with served(path) as server, visiting(empty_page, server.url) as page:
         turn_to(page, "overview")
         page.wait_for(f"{SHOWN_ROUNDS} === 20")
-        for name in PAGES:
-            turn_to(page, name, **settings_of(name, "7"))
         with RunStore(path) as store:
             info = next(info for info in store.runs() if info.id == stored.unfinished)
             columns = store.columns(stored.unfinished)
@@ -163,7 +155,7 @@ def test_a_run_in_progress_is_followed(browser: Browser, tmp_path: Path) -> None
         page.wait_for("document.querySelector('#page h1').textContent.includes('finished')")
 
 
-def test_a_page_shows_the_progress_of_a_partly_read_run(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_shows_the_progress_of_a_partly_read_run(empty_page: Page, tmp_path: Path) -> None:
     stored = run_store(tmp_path / "runs.turnout", rounds=60)
     notices, heading = (
         "document.getElementById('notices').textContent",
@@ -172,7 +164,7 @@ def test_a_page_shows_the_progress_of_a_partly_read_run(browser: Browser, tmp_pa
     with (
         first_chunk_only() as read_the_rest,
         served(tmp_path / "runs.turnout") as server,
-        visiting(browser, server.url) as page,
+        visiting(empty_page, server.url) as page,
     ):
         turn_to(page, "overview", run=str(stored.fast[0]))
         page.wait_for(f"{notices}.includes('Still reading: 25 of 60')")
@@ -183,10 +175,10 @@ def test_a_page_shows_the_progress_of_a_partly_read_run(browser: Browser, tmp_pa
         page.wait_for(f"{heading}.includes('60 of 60 rounds, finished')")
 
 
-def test_every_page_of_a_very_large_fleet(browser: Browser, tmp_path: Path) -> None:
+def test_every_page_of_a_very_large_fleet(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     make_fleet(path, clients=CROWD, cohort=100, rounds=6)
-    with dashboard_of(path) as url, visiting(browser, url) as page:
+    with dashboard_of(path) as url, visiting(empty_page, url) as page:
         page.wait_for(f"{SHOWN_ROUNDS} === 6", 120)
         for name in PAGES:
             turn_to(page, name, **settings_of(name, f"client-{7 * CROWD // 10:07}"))
@@ -196,14 +188,14 @@ def test_every_page_of_a_very_large_fleet(browser: Browser, tmp_path: Path) -> N
         assert page.evaluate("document.querySelectorAll('#page tbody tr').length") <= 50
 
 
-def test_numbers_on_the_page_equal_those_of_the_fleet(browser: Browser, tmp_path: Path) -> None:
+def test_numbers_on_the_page_equal_those_of_the_fleet(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=40, is_open=False)
     with Scheduler.open(path, read_only=True) as scheduler:
         certificate, ids = scheduler.certificate(), scheduler.clients
     most = certificate.worst
     assert most is not None
-    with served(path) as server, visiting(browser, server.url) as page:
+    with served(path) as server, visiting(empty_page, server.url) as page:
         server.wait_read()
         turn_to(page, "fairness")
         first = page.evaluate(
@@ -223,14 +215,14 @@ def test_numbers_on_the_page_equal_those_of_the_fleet(browser: Browser, tmp_path
         assert sentence in _text(page, "overview")
 
 
-def test_the_client_page_shows_the_explanation(browser: Browser, tmp_path: Path) -> None:
+def test_the_client_page_shows_the_explanation(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=25, is_open=False, eventful=False)
     with Scheduler.open(path, read_only=True) as scheduler:
         chosen = {turn.id for turn in scheduler.turns(25)}
         other = next(client for client in scheduler.clients if client not in chosen)
         sentence = scheduler.explain(other, 25).sentence
-    with served(path) as server, visiting(browser, server.url) as page:
+    with served(path) as server, visiting(empty_page, server.url) as page:
         turn_to(page, "client", id=other, round="25")
         page.wait_for(f"document.getElementById('page').textContent.includes({json.dumps(sentence)})")
         page.evaluate("document.activeElement.blur()")
@@ -238,9 +230,9 @@ def test_the_client_page_shows_the_explanation(browser: Browser, tmp_path: Path)
         page.wait_for("location.hash.includes('round=24')")
 
 
-def test_pages_of_empty_stores_show_a_message(browser: Browser, tmp_path: Path) -> None:
+def test_pages_of_empty_stores_show_a_message(empty_page: Page, tmp_path: Path) -> None:
     RunStore(tmp_path / "runs.turnout").close()
-    with served(tmp_path / "runs.turnout") as server, closing(browser.page()) as page:
+    with served(tmp_path / "runs.turnout") as server, used(empty_page) as page:
         page.open(server.url)
         for name in PAGES:
             turn_to(page, name)
@@ -248,17 +240,17 @@ def test_pages_of_empty_stores_show_a_message(browser: Browser, tmp_path: Path) 
         assert page.console == []
     with Scheduler.open(tmp_path / "fleet.turnout", settings={"cohort_size": 2}) as scheduler:
         scheduler.register(["a", "b", "c"])
-    with served(tmp_path / "fleet.turnout") as server, visiting(browser, server.url) as page:
+    with served(tmp_path / "fleet.turnout") as server, visiting(empty_page, server.url) as page:
         for name in PAGES:
             turn_to(page, name, **settings_of(name, "b"))
             assert len(_text(page, name)) > 40, name
         assert "No round is recorded yet" in _text(page, "fairness")
 
 
-def test_errors_are_shown_and_the_page_recovers(browser: Browser, tmp_path: Path) -> None:
+def test_errors_are_shown_and_the_page_recovers(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=10)
-    with served(path) as server, closing(browser.page()) as page:
+    with served(path) as server, used(empty_page) as page:
         page.open(server.url)
         page.wait_for(SETTLED % "overview")
         page.evaluate("location.hash = '#/client?id=unknown'")
@@ -273,12 +265,12 @@ def test_errors_are_shown_and_the_page_recovers(browser: Browser, tmp_path: Path
         turn_to(page, "system")
 
 
-def test_the_page_reconnects_to_a_restarted_server(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_reconnects_to_a_restarted_server(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=10)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with closing(browser.page()) as page:
+    with used(empty_page) as page:
         with dashboard_of(path, "--port", str(port)) as url:
             page.open(url)
             page.wait_for(SETTLED % "overview")
@@ -291,10 +283,10 @@ def test_the_page_reconnects_to_a_restarted_server(browser: Browser, tmp_path: P
 # Security
 
 
-def test_html_in_ids_is_not_interpreted(browser: Browser, tmp_path: Path) -> None:
+def test_html_in_ids_is_not_interpreted(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=40, ids=HOSTILE)
-    with served(path) as server, visiting(browser, server.url) as page:
+    with served(path) as server, visiting(empty_page, server.url) as page:
         server.wait_read()
         seen = ""
         for name in PAGES:
@@ -314,10 +306,10 @@ def test_html_in_ids_is_not_interpreted(browser: Browser, tmp_path: Path) -> Non
         assert "</script><script>" in seen
 
 
-def test_the_browser_enforces_the_security_policy(browser: Browser, tmp_path: Path) -> None:
+def test_the_browser_enforces_the_security_policy(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=5)
-    with served(path) as server, closing(browser.page()) as page:
+    with served(path) as server, used(empty_page) as page:
         page.open(server.url)
         page.wait_for(SETTLED % "overview")
         assert page.console == []
@@ -333,27 +325,27 @@ def test_the_browser_enforces_the_security_policy(browser: Browser, tmp_path: Pa
         assert page.evaluate("fetch('/api/store', {method: 'DELETE'}).then(response => response.status)") == 405
 
 
-def test_the_page_opens_only_with_the_token(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_opens_only_with_the_token(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=5)
     with served(path, token="open-sesame-1234") as server:
-        with closing(browser.page()) as page:
+        with used(empty_page) as page:
             page.open(server.url)
             assert "needs its token" in page.evaluate("document.body.textContent")
-        with visiting(browser, f"{server.url}/?token=open-sesame-1234") as page:
+        with visiting(empty_page, f"{server.url}/?token=open-sesame-1234") as page:
             assert "token" not in page.evaluate("location.href")
             assert page.evaluate("document.cookie") == ""  # scripts cannot read it
-            for name in PAGES:
+            for name in ("queues", "client"):
                 turn_to(page, name, **settings_of(name, named(1)[0]))
 
 
 # Keyboard, dialogs and phones
 
 
-def test_keyboard_shortcuts(browser: Browser, tmp_path: Path) -> None:
+def test_keyboard_shortcuts(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "runs.turnout"
     run_store(path, rounds=20)
-    with served(path) as server, visiting(browser, server.url) as page:
+    with served(path) as server, visiting(empty_page, server.url) as page:
         for index, name in enumerate(PAGES):
             page.press(str((index + 1) % 10))
             page.wait_for(SETTLED % name)
@@ -384,10 +376,10 @@ def test_keyboard_shortcuts(browser: Browser, tmp_path: Path) -> None:
         assert len(stops) > 15  # the focus is not trapped
 
 
-def test_a_run_is_chosen_in_the_dialog(browser: Browser, tmp_path: Path) -> None:
+def test_a_run_is_chosen_in_the_dialog(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "runs.turnout"
     stored = run_store(path, rounds=20)
-    with served(path) as server, visiting(browser, server.url) as page:
+    with served(path) as server, visiting(empty_page, server.url) as page:
         turn_to(page, "fairness")
         page.click("#run-button")
         page.wait_for("document.getElementById('runs').open")
@@ -397,13 +389,17 @@ def test_a_run_is_chosen_in_the_dialog(browser: Browser, tmp_path: Path) -> None
         assert "random" in page.evaluate("document.getElementById('run-button').textContent")
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_every_page_fits_a_phone(browser: Browser, tmp_path: Path, dark: bool) -> None:
+@pytest.mark.parametrize(
+    ("dark", "pages"),
+    [(False, PAGES), (True, PAGES[:1]), pytest.param(True, PAGES, marks=pytest.mark.thorough)],
+    ids=lambda value: len(value) if isinstance(value, tuple) else None,
+)
+def test_every_page_fits_a_phone(empty_page: Page, tmp_path: Path, dark: bool, pages: tuple[str, ...]) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=30, ids=[*named(10), *HOSTILE[:1], "b" * 200, "late-1", "late-2"])
-    with served(path) as server, visiting(browser, server.url, width=390, height=844, phone=True, dark=dark) as page:
+    with served(path) as server, visiting(empty_page, server.url, width=390, height=844, phone=True, dark=dark) as page:
         server.wait_read()
-        for name in PAGES:
+        for name in pages:
             turn_to(page, name, **settings_of(name, "b" * 200))
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
         shade = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -414,16 +410,24 @@ def test_every_page_fits_a_phone(browser: Browser, tmp_path: Path, dark: bool) -
 # Pictures
 
 
-def test_the_documentation_shows_exactly_the_pictures_of_the_script(browser: Browser, tmp_path: Path) -> None:
-    taken = {path.name for path in take_all(tmp_path, rounds=20, seeds=1, running=browser)}
-    for picture in tmp_path.iterdir():
+EVERY_PICTURE = (*PICTURES, *DARK, *PHONE)
+
+
+@pytest.mark.parametrize("names", [("phone",), pytest.param(EVERY_PICTURE, marks=pytest.mark.thorough)], ids=len)
+def test_the_script_takes_its_pictures(browser: Browser, tmp_path: Path, names: tuple[str, ...]) -> None:
+    taken = take_all(tmp_path, only=names, rounds=20, seeds=1, running=browser)
+    assert sorted(taken) == sorted(tmp_path.iterdir()) == sorted(tmp_path / f"{name}.png" for name in names)
+    for picture in taken:
         assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
         assert picture.stat().st_size > 10_000
+
+
+def test_the_documentation_shows_exactly_the_pictures_of_the_script() -> None:
     shown = set()
     for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         shown |= set(re.findall(r"pictures/([\w.-]+\.png)", document.read_text(encoding="utf-8")))
     kept = {path.name for path in (ROOT / "docs" / "pictures").glob("*.png")}
-    assert taken == shown == kept == {f"{name}.png" for name in (*PICTURES, *DARK, *PHONE)}
+    assert shown == kept == {f"{name}.png" for name in EVERY_PICTURE}
 
 
 def test_selections_in_the_store_of_the_pictures_are_explained_exactly(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from benchmarks.browser import PROGRAMS, Browser, Page
 from benchmarks.dashboard import SETTLED, turn_to
-from dashboard.served import Served, Stored, run_store, served
+from dashboard.served import Served, Stored, run_store, served, used
 from turnout.dashboard.views import runs as runs_view
 from turnout.dashboard.views.comparing import _bounds
 
@@ -34,12 +34,6 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stored, S
     runs = run_store(path, rounds=40)
     with served(path) as server:
         yield runs, server
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with Browser() as opened:
-        yield opened
 
 
 # The data
@@ -109,10 +103,10 @@ def cells(page: Page, column: int) -> list[str]:
 
 @needs_browser
 def test_a_store_opens_on_its_runs_which_are_sorted_filtered_and_picked(
-    browser: Browser, stored: tuple[Stored, Served]
+    browser: Browser, empty_page: Page, stored: tuple[Stored, Served]
 ) -> None:
     runs, server = stored
-    with closing(browser.page()) as page:
+    with used(empty_page) as page:
         open_page(page, server.url, "runs")
         assert len(cells(page, 0)) == 11
         page.click("th:nth-child(3) .sort")
@@ -145,9 +139,9 @@ def test_a_store_opens_on_its_runs_which_are_sorted_filtered_and_picked(
 
 
 @needs_browser
-def test_policies_that_are_given_the_true_times_are_never_best(browser: Browser, stored: tuple[Stored, Served]) -> None:
+def test_policies_that_are_given_the_true_times_are_never_best(empty_page: Page, stored: tuple[Stored, Served]) -> None:
     runs, server = stored
-    with closing(browser.page()) as page:
+    with used(empty_page) as page:
         open_page(page, f"{server.url}/#/compare?run={runs.fast[0]}", "compare")
         rows = page.evaluate(
             "[...document.querySelectorAll('#page tbody tr')].map(row => [row.cells[0].textContent, row.textContent])"
@@ -164,9 +158,9 @@ def test_policies_that_are_given_the_true_times_are_never_best(browser: Browser,
 
 
 @needs_browser
-def test_every_chart_is_saved_as_picture_and_as_numbers(browser: Browser, stored: tuple[Stored, Served]) -> None:
+def test_every_chart_is_saved_as_picture_and_as_numbers(empty_page: Page, stored: tuple[Stored, Served]) -> None:
     runs, server = stored
-    with closing(browser.page()) as page:
+    with used(empty_page) as page:
         open_page(page, f"{server.url}/#/compare?run={runs.fast[0]}", "compare")
         page.evaluate("""(() => {
             window.saved = [];
@@ -194,9 +188,9 @@ def test_every_chart_is_saved_as_picture_and_as_numbers(browser: Browser, stored
 
 
 @needs_browser
-def test_phones_have_hints_at_wide_tables_and_large_targets(browser: Browser, stored: tuple[Stored, Served]) -> None:
+def test_phones_have_hints_at_wide_tables_and_large_targets(empty_page: Page, stored: tuple[Stored, Served]) -> None:
     _, server = stored
-    with closing(browser.page(width=360, height=740, phone=True)) as page:
+    with used(empty_page, width=360, height=740, phone=True) as page:
         for name in ("runs", "compare"):
             open_page(page, f"{server.url}/#/{name}", name)
             assert page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -212,13 +206,13 @@ def test_phones_have_hints_at_wide_tables_and_large_targets(browser: Browser, st
 
 
 @needs_browser
-def test_words_intervals_and_smoothed_lines(browser: Browser, stored: tuple[Stored, Served]) -> None:
+def test_words_intervals_and_smoothed_lines(empty_page: Page, stored: tuple[Stored, Served]) -> None:
     _, server = stored
 
     def call(file: str, expression: str) -> Any:
         return json.loads(page.evaluate(f"import('/static/{file}').then(m => JSON.stringify({expression}))"))
 
-    with closing(browser.page()) as page:
+    with used(empty_page) as page:
         open_page(page, server.url, "runs")
         assert call("format.js", "[m.plural(1, 'client'), m.plural(2, 'client')]") == ["1 client", "2 clients"]
         assert call("format.js", "m.plusMinus({mean: 0.98, half: 0.05}, 1, 2, [0, 1])") == "0.98 (0.93 to 1.00)"
