@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,21 +80,27 @@ def sample(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
     return sorted(mutants, key=lambda mutant: (mutant.rank(seed), mutant.line))[:count]
 
 
-def mutants_of(package: Path, module: Path) -> list[Mutant]:
-    """Returns all mutants of a module that are valid Python."""
+def mutants_of(package: Path, module: Path, keys: Collection[tuple[str, str, str, str]] | None = None) -> list[Mutant]:
+    """Returns all mutants of a module that are valid Python, or those of them that have one of the keys."""
     source = module.read_bytes()
     text = _Text(source)
     found = []
     for where, start, end, new in _edits(ast.parse(source), text):
         mutated = source[:start] + new.encode() + source[end:]
-        try:
-            compile(mutated, str(module), "exec", dont_inherit=True)
-        except SyntaxError:
-            continue
         first, last = text.line_at(start), text.line_at(end)
         before, after = (_joined(part, first, last) for part in (source, mutated))
-        found.append(Mutant(module.relative_to(package).as_posix(), where, first + 1, before, after, mutated))
+        mutant = Mutant(module.relative_to(package).as_posix(), where, first + 1, before, after, mutated)
+        if (keys is None or mutant.key in keys) and _is_python(mutated):
+            found.append(mutant)
     return found
+
+
+def _is_python(source: bytes) -> bool:
+    try:
+        compile(source, "mutant", "exec", dont_inherit=True)
+    except SyntaxError:
+        return False
+    return True
 
 
 def _joined(source: bytes, first: int, last: int) -> str:

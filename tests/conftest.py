@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -49,4 +50,22 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def forks() -> Iterator[ForkServer]:
     """Returns a server that runs programs in forks."""
     with fork_server() as server:
+        yield server
+
+
+#: What most programs of the documentation and of `examples/` import.
+COMMON = ("turnout.scheduler", "turnout.simulator", "turnout.lab")
+
+
+@pytest.fixture(scope="session")
+def common_forks() -> Iterator[ForkServer]:
+    """Returns a server whose forks have imported what most programs import."""
+    with fork_server(*COMMON) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def torch_forks() -> Iterator[ForkServer]:
+    """Returns a server whose forks have also imported torch."""
+    with fork_server(*COMMON, *(["torch"] if find_spec("torch") else [])) as server:
         yield server

@@ -1,7 +1,8 @@
 """Runs programs in forks of one process that has imported NumPy and turnout: a new process imports them for most of
 its time.
 
-A fork knows what a new process knows after `import numpy, turnout`, and nothing else; its environment variables,
+A fork knows what a new process knows after `import numpy, turnout`, and the import of the further modules that a
+server was started with; its environment variables,
 working folder, arguments and standard streams are those that it is given, and it ends as any interpreter does.
 Programs that depend on the start of Python (its options, PYTHON* or TURNOUT_KERNEL) need a new process.
 """
@@ -21,6 +22,8 @@ from tempfile import TemporaryDirectory
 SERVER = """
 import json, os, sys
 import numpy, turnout
+for name in sys.argv[1:]:
+    __import__(name)
 
 def receive_program():
     for line in sys.stdin:
@@ -76,14 +79,25 @@ class ForkServer:
             [sys.executable, "-c", program, *arguments], code, output.read_text(), errors.read_text()
         )
 
+    def run_script(self, path: Path, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Runs a file as `python FILE` does."""
+        names = f"sys.argv[0], sys.path[0] = {str(path)!r}, {str(path.parent)!r}"
+        program = f"import runpy, sys\n{names}\nrunpy.run_path(sys.argv[0], run_name='__main__')"
+        return self.run(program, *arguments, cwd=cwd)
+
 
 @contextmanager
-def fork_server() -> Iterator[ForkServer]:
-    """Starts a server, and ends it."""
+def fork_server(*modules: str) -> Iterator[ForkServer]:
+    """Starts a server that imports further modules, and ends it."""
     with (
         TemporaryDirectory() as folder,
         subprocess.Popen(
-            [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", SERVER, *modules],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # A program in a fork cannot change the number of threads any more, and tests run beside it.
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
         ) as process,
     ):
         yield ForkServer(process, Path(folder))

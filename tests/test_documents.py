@@ -9,7 +9,9 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import click
 import pytest
@@ -19,20 +21,33 @@ from documents import PAGES, ROOT, Block, Command, check_command, inline_command
 from forking import ForkServer
 from turnout.simulator.traces.formats.files import read_traces
 
+ServerOf: TypeAlias = Callable[[str], ForkServer]
 SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@pytest.fixture
+def server_of(request: pytest.FixtureRequest) -> ServerOf:
+    """Returns a function that returns the server for a program. The import of tensorboardX imports torch."""
+
+    def server_of(program: str) -> ForkServer:
+        is_slow = re.search("torch|tensorboard", program) is not None
+        server: ForkServer = request.getfixturevalue("torch_forks" if is_slow else "common_forks")
+        return server
+
+    return server_of
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_of_a_page_is_tested(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: ForkServer
+    page: str, folder: Path, monkeypatch: pytest.MonkeyPatch, server_of: ServerOf
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
     blocks = read_blocks(page)
     fences = len(re.findall(r"^ *```", (ROOT / page).read_text(), flags=re.MULTILINE))
     assert fences == 2 * sum(block.language != "indented" for block in blocks)
     for block in blocks:
         try:
-            check_block(block, tmp_path, forks)
+            check_block(block, folder, server_of)
         except (AssertionError, click.ClickException, SyntaxError, tomllib.TOMLDecodeError) as error:
             pytest.fail(f"{page}, line {block.line}: {error}")
 
@@ -93,7 +108,7 @@ def test_the_readme_table_shows_the_figures_of_the_stored_results() -> None:
         assert promise == {"broken": "broken", "behind": "within the tolerance"}[row["status"]]
 
 
-def check_block(block: Block, folder: Path, forks: ForkServer) -> None:
+def check_block(block: Block, folder: Path, server_of: ServerOf) -> None:
     """Executes, reads or parses a block, in the folder of its page."""
     match block.language:
         case _ if block.other_test:
@@ -101,7 +116,9 @@ def check_block(block: Block, folder: Path, forks: ForkServer) -> None:
         case "python" if block.reason:
             compile(block.text, block.page, "exec")
         case "python":
-            done = forks.run(block.text, cwd=folder)
+            # Forks have imported modules of turnout: a program that forgot to import one would not fail.
+            assert not re.search(r"^\s*import .*\bturnout\b", block.text, re.MULTILINE), "use: from turnout import"
+            done = server_of(block.text).run(block.text, cwd=folder)
             assert done.returncode == 0, done.stderr
         case "console" if block.exit_code is not None:
             for command in read_commands(block):
@@ -143,12 +160,13 @@ def run_command(command: Command, folder: Path, exit_code: int) -> None:
 # The parser itself
 
 
-def test_blocks_without_a_known_language_output_or_reason_are_refused(tmp_path: Path, forks: ForkServer) -> None:
+def test_blocks_without_a_known_language_output_or_reason_are_refused(tmp_path: Path, server_of: ServerOf) -> None:
     refused = [
         Block("no-page.md", 1, "", "text\n", ""),
         Block("no-page.md", 1, "ruby", "puts 1\n", ""),
         Block("no-page.md", 1, "python", "1 +\n", "not run: it is wrong"),
         Block("no-page.md", 1, "python", "raise SystemExit(3)\n", ""),
+        Block("no-page.md", 1, "python", "import turnout\n", ""),
         Block("no-page.md", 1, "console", "turnout demo\n", ""),
         Block("no-page.md", 1, "console", "$ turnout dance\n", ""),
         Block("no-page.md", 1, "console", "$ turnout demo --colour red\n", ""),
@@ -164,7 +182,7 @@ def test_blocks_without_a_known_language_output_or_reason_are_refused(tmp_path: 
     ]
     for block in refused:
         with pytest.raises((AssertionError, click.ClickException, SyntaxError)):
-            check_block(block, tmp_path, forks)
+            check_block(block, tmp_path, server_of)
 
 
 def test_blocks_are_read_with_their_comments() -> None:

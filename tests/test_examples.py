@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from documents import read_blocks
+from forking import ForkServer
 from notebooks import NOTEBOOKS
 from turnout.scheduler import Scheduler
 from turnout.scheduler.audit.doctor.doctor import examine
@@ -22,26 +22,25 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 PLAIN_LOOP = EXAMPLES / "plain_loop.py"
 
 
-def run_plain_loop(folder: Path, rounds: int) -> str:
+def run_plain_loop(forks: ForkServer, folder: Path, rounds: int) -> str:
     """Runs the example in this folder and returns its output."""
-    command = [sys.executable, str(PLAIN_LOOP), str(folder), str(rounds)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = forks.run_script(PLAIN_LOOP, str(folder), str(rounds))
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
-def test_the_plain_loop_trains_resumes_and_keeps_its_promise(tmp_path: Path) -> None:
-    output = run_plain_loop(tmp_path / "fleet", 10)
+def test_the_plain_loop_trains_resumes_and_keeps_its_promise(folder: Path, common_forks: ForkServer) -> None:
+    output = run_plain_loop(common_forks, folder / "fleet", 10)
     assert re.search(r"^round 10: accuracy 0\.[3-9]\d\d, cohort (phone-\d\d, ){3}phone-\d\d$", output, re.MULTILINE)
     assert "round      10 is closed, no round is open" in output
     # In ten rounds a client is promised two turns at most, and may be two turns behind.
     assert re.search(r"^The promise is (kept|behind): .+\n\Z", output, re.MULTILINE)
-    resumed = run_plain_loop(tmp_path / "fleet", 12)
+    resumed = run_plain_loop(common_forks, folder / "fleet", 12)
     assert re.findall(r"^round (\d+):", resumed, re.MULTILINE) == ["12"]
 
 
-def test_the_plain_loop_resumes_after_a_kill(tmp_path: Path) -> None:
-    fleet = tmp_path / "fleet" / "fleet.turnout"
+def test_the_plain_loop_resumes_after_a_kill(folder: Path, common_forks: ForkServer) -> None:
+    fleet = folder / "fleet" / "fleet.turnout"
     server = subprocess.Popen([sys.executable, str(PLAIN_LOOP), str(fleet.parent), "1000"])
     try:
         wait_until(lambda: fleet.exists() and _round_of(fleet) >= 3, "three rounds have been played")
@@ -49,7 +48,7 @@ def test_the_plain_loop_resumes_after_a_kill(tmp_path: Path) -> None:
         server.kill()
     assert server.wait() == -signal.SIGKILL
     rounds = _round_of(fleet) + 3
-    assert f"round {rounds}: accuracy" in run_plain_loop(fleet.parent, rounds)
+    assert f"round {rounds}: accuracy" in run_plain_loop(common_forks, fleet.parent, rounds)
     assert all(finding.sound is not False for finding in examine(fleet))
 
 
@@ -58,18 +57,16 @@ def _round_of(fleet: Path) -> int:
         return scheduler.round
 
 
-def run_example(name: str, *arguments: str) -> str:
-    """Runs an example with one thread, because tests run beside it, and returns its output."""
-    command = [sys.executable, str(EXAMPLES / name), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+def run_example(forks: ForkServer, name: str, *arguments: str) -> str:
+    """Runs an example and returns its output."""
+    result = forks.run_script(EXAMPLES / name, *arguments)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     return result.stdout
 
 
-def test_a_tabular_model_of_ones_own_is_compared() -> None:
-    header, *lines = run_example("own_model_tabular.py", "--rounds", "6").splitlines()
+def test_a_tabular_model_of_ones_own_is_compared(torch_forks: ForkServer) -> None:
+    header, *lines = run_example(torch_forks, "own_model_tabular.py", "--rounds", "4").splitlines()
     assert header.split()[:3] == ["policy", "seed", "accuracy"]
     assert [line.split()[:2] for line in lines] == [
         [policy, seed] for policy in ("fair-pace", "random", "fedcs") for seed in "01"
@@ -77,7 +74,7 @@ def test_a_tabular_model_of_ones_own_is_compared() -> None:
     assert all(float(line.split()[2]) > 0.4 for line in lines)
 
 
-def test_a_resnet_of_ones_own_trains_and_is_saved(tmp_path: Path) -> None:
+def test_a_resnet_of_ones_own_trains_and_is_saved(tmp_path: Path, torch_forks: ForkServer) -> None:
     arguments = [
         "--rounds",
         "2",
@@ -90,18 +87,22 @@ def test_a_resnet_of_ones_own_trains_and_is_saved(tmp_path: Path) -> None:
         "--save",
         str(tmp_path / "model.pt"),
     ]
-    output = run_example("own_model_resnet.py", *arguments)
+    output = run_example(torch_forks, "own_model_resnet.py", *arguments)
     assert re.fullmatch(r"(round [12]: accuracy 0\.\d\d\d after \d+ s\n){2}", output)
     torch = pytest.importorskip("torch")
     assert torch.load(tmp_path / "model.pt", weights_only=True)["0.inner.0.weight"].shape == (4, 1, 3, 3)
 
 
-def test_the_quickstart_keeps_its_promise_and_continues_if_it_is_run_again(tmp_path: Path) -> None:
-    command = [sys.executable, str(EXAMPLES / "quickstart.py")]
-    for rounds in (100, 200):
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+def test_the_quickstart_keeps_its_promise_and_continues_if_it_is_run_again(
+    folder: Path, common_forks: ForkServer
+) -> None:
+    script = EXAMPLES / "quickstart.py"
+    shorter = folder / "shorter.py"
+    shorter.write_text(script.read_text().replace("range(100)", "range(20)"))
+    for path, rounds in ((script, 100), (shorter, 120)):
+        done = common_forks.run_script(path, cwd=folder)
         assert (done.stdout, done.stderr) == ("The promise is kept\n", "")
-        assert _round_of(tmp_path / "fleet.turnout") == rounds
+        assert _round_of(folder / "fleet.turnout") == rounds
 
 
 def test_the_quickstart_is_that_of_the_readme_and_of_the_first_page() -> None:
@@ -110,8 +111,8 @@ def test_the_quickstart_is_that_of_the_readme_and_of_the_first_page() -> None:
         assert code in [block.text for block in read_blocks(page)], f"{page} has other lines than quickstart.py"
 
 
-def test_turns_without_rounds_are_faster_with_prices_and_keep_the_promise() -> None:
-    header, *lines = run_example("asynchronous.py", "--turns", "100").splitlines()
+def test_turns_without_rounds_are_faster_with_prices_and_keep_the_promise(common_forks: ForkServer) -> None:
+    header, *lines = run_example(common_forks, "asynchronous.py", "--turns", "100").splitlines()
     assert header.split()[:3] == ["policy", "minutes", "accuracy"]
     random, fair = (line.split() for line in lines)
     assert (random[0], fair[0]) == ("random", "fair-pace")
@@ -119,8 +120,9 @@ def test_turns_without_rounds_are_faster_with_prices_and_keep_the_promise() -> N
     assert int(fair[3]) > float(fair[4]) - 1  # the tolerance is one turn
 
 
-def test_a_policy_of_ones_own_is_checked_and_compared() -> None:
-    checks, _, own, guarded, fair, random = run_example("own_policy.py", "--rounds", "60").splitlines()
+def test_a_policy_of_ones_own_is_checked_and_compared(common_forks: ForkServer) -> None:
+    output = run_example(common_forks, "own_policy.py", "--rounds", "60")
+    checks, _, own, guarded, fair, random = output.splitlines()
     assert re.fullmatch(r"fast-so-far passes \d\d checks", checks)
     seconds = [float(re.search(r"([\d.]+) s", line)[1]) for line in (own, guarded, fair, random)]  # type: ignore[index]
     assert seconds[0] < seconds[1] < seconds[3]

@@ -217,7 +217,7 @@ def test_every_package_has_modules_and_tests(package: Package) -> None:
     modules = modules_of(source, package)
     assert len(modules) > 5
     assert all((ROOT / path).exists() for path in package.tests)
-    assert len(nearest_tests(ROOT, source, package, modules[0])) > 3
+    assert len(nearest_tests(ROOT, source, package, modules[-1])) > 3
     assert 0.9 <= package.least <= 1
 
 
@@ -365,13 +365,17 @@ def test_a_measurement_finds_what_the_tests_notice_and_is_continued_later(checko
 
 
 def test_tests_after_the_first_ones_notice_mutants_too(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fast tests come first; the first mutant is noticed by the slow one only, the second by none."""
     monkeypatch.setattr(measure_module, "FIRST", 1)
-    assert outcomes_of(measure(settings_of(checkout), [TINY], results_of(checkout), lambda _: None).trials) == FOUND
-    more = "".join(f"\n\ndef test_{number}() -> None:\n    assert larger(3, 2) == 3\n" for number in range(3))
     tests = checkout / "tests/core/test_ages.py"
-    tests.write_text(f"{TESTS}{more}\n\ndef test_default() -> None:\n    assert is_adult(18)\n")
-    again = measure(settings_of(checkout), [TINY], results_of(checkout), lambda _: None)
-    assert outcomes_of(again.trials)["def is_adult(age: int, limit: int = 19) -> bool:"] == "killed"
+    tests.write_text(
+        f"import time\n{TESTS}\n\ndef test_default() -> None:\n    time.sleep(0.2)\n    assert is_adult(18)\n"
+    )
+    expected = {"def is_adult(age: int, limit: int = 19) -> bool:": "killed", EQUIVALENT[3]: "survived"}
+    mutants = mutants_of(checkout / "src/tiny", checkout / "src/tiny/core/ages.py")
+    accepted = frozenset(mutant.key for mutant in mutants if mutant.after not in expected)
+    trials = measure(settings_of(checkout, accepted=accepted), [TINY], results_of(checkout), lambda _: None).trials
+    assert expected.items() <= outcomes_of(trials).items()
 
 
 def test_a_noticed_mutant_is_tried_again_if_its_module_has_changed(checkout: Path) -> None:
@@ -409,8 +413,10 @@ def test_a_mutant_that_never_ends_counts_as_noticed_and_leaves_no_process(checko
 def test_tests_that_fail_without_a_mutant_are_named_and_not_used(checkout: Path) -> None:
     wrong = checkout / "tests/core/test_wrong.py"
     wrong.write_text("from tiny.core.ages import is_adult\n\n\ndef test_wrong() -> None:\n    assert is_adult(3)\n")
-    found = measure(settings_of(checkout), [TINY], results_of(checkout), lambda _: None)
-    assert (outcomes_of(found.trials), found.failing) == (FOUND, ["tests/core/test_wrong.py::test_wrong"])
+    found = measure(settings_of(checkout, count=2), [TINY], results_of(checkout), lambda _: None)
+    assert len(found.trials) == 2
+    assert outcomes_of(found.trials).items() <= FOUND.items()
+    assert found.failing == ["tests/core/test_wrong.py::test_wrong"]
     assert not Calls(checkout / "build" / "calls").is_known(wrong), "it is tried again next time"
     (checkout / "tests/core/test_ages.py").unlink()
     with pytest.raises(RuntimeError, match=r"no tests of core pass: mend them\ntests/core/test_wrong.py::test_wrong"):
@@ -419,8 +425,10 @@ def test_tests_that_fail_without_a_mutant_are_named_and_not_used(checkout: Path)
 
 def test_a_test_file_that_cannot_be_imported_is_named_and_not_used(checkout: Path) -> None:
     (checkout / "tests/core/test_broken.py").write_text("import tiny.nothing\n")
-    found = measure(settings_of(checkout), [TINY], results_of(checkout), lambda _: None)
-    assert (outcomes_of(found.trials), found.failing) == (FOUND, ["tests/core/test_broken.py"])
+    found = measure(settings_of(checkout, count=1), [TINY], results_of(checkout), lambda _: None)
+    assert len(found.trials) == 1
+    assert outcomes_of(found.trials).items() <= FOUND.items()
+    assert found.failing == ["tests/core/test_broken.py"]
 
 
 def test_a_test_file_that_does_not_end_is_not_recorded(checkout: Path, tmp_path: Path) -> None:
@@ -470,7 +478,7 @@ def test_every_accepted_mutant_still_exists() -> None:
     source = ROOT / "src" / "turnout"
     accepted = read_accepted(ROOT / "mutants" / "accepted.toml")
     modules = {source / module for module, *_ in accepted}
-    existing = {mutant.key for module in modules for mutant in mutants_of(source, module)}
+    existing = {mutant.key for module in modules for mutant in mutants_of(source, module, accepted)}
     assert accepted <= existing, f"remove from accepted.toml: {sorted(accepted - existing)}"
 
 

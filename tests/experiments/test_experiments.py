@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.stored import RESULTS
 from turnout.errors import SettingError
 from turnout.experiments.catalogue import EXPERIMENTS, GROUPS, find_experiments
 from turnout.experiments.framework.claims import Claim
@@ -33,6 +34,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunStore]:
 @pytest.fixture(scope="module")
 def results(store: RunStore) -> list[Result]:
     return reproduce(find_experiments("numerical"), store, seeds=SEEDS, rounds=ROUNDS, workers=1)
+
+
+#: A figure of two panels, one of curves and one of points, with and without claims.
+FEW = ("overview", "queues", "horizon")
+
+
+@pytest.fixture(scope="module", params=["few", pytest.param("all", marks=pytest.mark.thorough)])
+def shown(request: pytest.FixtureRequest, results: list[Result]) -> list[Result]:
+    """Returns the results that are drawn. That every figure can be drawn is tested with the stored tables, too."""
+    return [result for result in results if request.param == "all" or result.experiment.name in FEW]
 
 
 def result_of(results: list[Result], name: str) -> Result:
@@ -65,6 +76,13 @@ def test_every_experiment_has_tables_and_claims(results: list[Result], name: str
         assert claim.numbers
     for table in findings.tables.values():
         assert len({len(np.asarray(column)) for column in table.values()}) == 1
+
+
+@pytest.mark.parametrize("name", GROUPS["numerical"])
+def test_the_tables_have_the_columns_of_the_stored_ones(results: list[Result], name: str) -> None:
+    for table, columns in result_of(results, name).findings.tables.items():
+        with (RESULTS / "numerical" / f"{table}.csv").open(newline="") as opened:
+            assert next(csv.reader(opened)) == list(columns)
 
 
 def test_the_mean_owed_equals_that_of_the_kernels_queues(results: list[Result], store: RunStore) -> None:
@@ -103,24 +121,25 @@ def test_findings_of_missing_runs_are_rejected(store: RunStore) -> None:
         experiment.findings(Runs(experiment.plans(1, 77), store))
 
 
-def test_results_are_written_as_figures_data_and_claims(results: list[Result], tmp_path: Path) -> None:
-    write_results(results, tmp_path)
-    for name in GROUPS["numerical"]:
-        assert (tmp_path / f"{name}.svg").read_text().startswith("<?xml")
-        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+def test_results_are_written_as_figures_data_and_claims(shown: list[Result], tmp_path: Path) -> None:
+    write_results(shown, tmp_path)
+    for result in shown:
+        assert (tmp_path / f"{result.experiment.name}.svg").read_text().startswith("<?xml")
+        assert (tmp_path / f"{result.experiment.name}.png").read_bytes().startswith(b"\x89PNG")
     with (tmp_path / "queues.csv").open() as opened:
         rows = list(csv.DictReader(opened))
     assert len(rows) == ROUNDS
     assert float(rows[-1]["RBCS-F, weight 50 mean"]) > float(rows[-1]["RBCS-F, weight 1 mean"])
     claims = json.loads((tmp_path / "claims.json").read_text())
-    assert len(claims) == 29
+    assert [claim["name"] for claim in claims] == [claim.name for result in shown for claim in result.findings.claims]
     assert set(claims[0]) == {"experiment", "name", "statement", "verdict", "numbers", "panel"}
 
 
 def test_drawing_a_figure_is_deterministic(results: list[Result], tmp_path: Path) -> None:
     for folder in ("one", "two"):
-        write_results([result_of(results, "pull-record")], tmp_path / folder)
-    assert (tmp_path / "one" / "pull-record.svg").read_bytes() == (tmp_path / "two" / "pull-record.svg").read_bytes()
+        write_results([result_of(results, "training-time")], tmp_path / folder)
+    one, two = ((tmp_path / folder / "training-time.svg").read_bytes() for folder in ("one", "two"))
+    assert one == two
 
 
 def test_a_folder_that_cannot_be_written_is_rejected(results: list[Result], tmp_path: Path) -> None:
@@ -173,20 +192,20 @@ def page_of(results: list[Result], title: str = "Title") -> str:
 
 
 @pytest.fixture(scope="module")
-def report(results: list[Result]) -> str:
-    return page_of(results)
+def report(shown: list[Result]) -> str:
+    return page_of(shown)
 
 
-def test_the_report_is_self_contained(results: list[Result], report: str) -> None:
+def test_the_report_is_self_contained(shown: list[Result], report: str) -> None:
     page = Page(report)
     assert "script" not in page.tags
-    assert page.tags.count("svg") == len(results)
+    assert page.tags.count("svg") == len(shown)
     inside = {link[1:] for link in page.links if link.startswith("#")}
     assert all(link.startswith(("#", "data:image/png;base64,")) for link in page.links)
     assert len(set(page.ids)) == len(page.ids)
     assert inside <= set(page.ids)
     text = " ".join(page.texts)
-    for result in results:
+    for result in shown:
         assert result.experiment.title in text
         for claim in result.findings.claims:
             assert claim.statement in text

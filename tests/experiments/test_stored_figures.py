@@ -17,8 +17,13 @@ from turnout.experiments.catalogue import EXPERIMENTS
 pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parents[2]
 FIGURES = stored_figures()
-#: Other worlds of the leaderboards, whose figures are drawn in the same way.
-SIMILAR = ("numerical-3000", "traces-recorded", "digits/slots", "cifar-10/slots", "paper/slots", "phones-recorded")
+#: Figures of other datasets and worlds, which are drawn in the same way as one of the others.
+SIMILAR = (
+    *("fashion-mnist/accuracy", "cifar-10/accuracy", "fashion-mnist/fairness-impact", "cifar-10/fairness-impact"),
+    "fairness-impact/fairness-impact",
+    *("fashion-mnist/pace", "leaderboard/numerical", "leaderboard/training", "traces-recorded"),
+    *("digits/slots", "cifar-10/slots", "paper/slots", "phones-recorded"),
+)
 NAME = re.compile(r"\b[pmcC][0-9a-f]{10}\b|\bC\d+_\d+_[0-9a-f]{10}\b")
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
 PINNED = re.search(r"^matplotlib==(\S+)$", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
@@ -41,8 +46,14 @@ def test_a_stored_figure_has_a_title_and_a_description(figure: Path) -> None:
 @pytest.mark.skipif(PINNED is None or version("matplotlib") != PINNED[1], reason="another matplotlib draws other bytes")
 @pytest.mark.parametrize(
     "figure",
-    [figure for figure in FIGURES if not any(name in str(figure) for name in SIMILAR)],
-    ids=lambda path: str(path.relative_to(RESULTS)),
+    [
+        pytest.param(
+            figure,
+            id=str(figure.relative_to(RESULTS)),
+            marks=[pytest.mark.thorough] if any(name in str(figure) for name in SIMILAR) else [],
+        )
+        for figure in FIGURES
+    ],
 )
 def test_a_stored_figure_is_drawn_from_its_stored_tables(figure: Path) -> None:
     drawn, stored = FIGURES[figure](), figure.read_text(encoding="utf-8")

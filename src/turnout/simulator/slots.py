@@ -68,6 +68,9 @@ class SlotRun:
                 "this world averages the models of a cohort, so it needs rounds: for training, set buffer, such as 8"
             )
         self.policy, self.world = policy, world
+        # Asked once: a comparison with a protocol takes longer than most other parts of a turn.
+        self._clocked = world if isinstance(world, ClockedWorld) else None
+        self._training = world if isinstance(world, TurnWorld) else None
         self.in_flight = InFlight(policy.clients)
         self.decisions = 0
         self.now = 0.0
@@ -204,7 +207,7 @@ class SlotRun:
 
     def _finish_one(self, flight: Flight) -> None:
         report = flight.record.report
-        self._learn(flight, self.world.finish(report) if isinstance(self.world, TurnWorld) else report)
+        self._learn(flight, report if self._training is None else self._training.finish(report))
 
     def _learn(self, flight: Flight, report: RoundReport) -> None:
         self.now = flight.end
@@ -214,14 +217,14 @@ class SlotRun:
 
     def _offer(self) -> RoundOffer:
         self._world_round += 1
-        if isinstance(self.world, ClockedWorld):
-            self.world.set_clock(self.now)
+        if self._clocked is not None:
+            self._clocked.set_clock(self.now)
         return self.world.offer(self._world_round)
 
     def _pass_time(self) -> None:
         """Lets time pass while nobody is available and nobody trains."""
-        if isinstance(self.world, ClockedWorld):
-            self.now += self.world.idle_seconds
+        if self._clocked is not None:
+            self.now += self._clocked.idle_seconds
 
     def _packed(self, records: Iterable[RoundRecord]) -> npt.NDArray[np.uint8]:
         in_order = sorted(records, key=lambda record: record.round)

@@ -98,12 +98,12 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
 
 def test_the_tables_hold_the_shares_and_shortfalls_of_the_runs(store: RunStore, tmp_path: Path) -> None:
     experiment = PaceRounds()
-    results = reproduce([experiment], store, seeds=2, rounds=40, workers=1)
+    results = reproduce([experiment], store, seeds=2, rounds=20, workers=1)
     write_results(results, tmp_path)
     with (tmp_path / "pace-fairness.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(experiment.panels) * len(experiment.contenders)
-    plans = experiment.plans(2, 40)
+    plans = experiment.plans(2, 20)
     for row in rows:
         split = "iid" if row["gamma"] == "iid" else f"gamma {row['gamma']}"
         largest, shares = Fraction(0), []
@@ -116,7 +116,7 @@ def test_the_tables_hold_the_shares_and_shortfalls_of_the_runs(store: RunStore, 
                 for client in columns.chosen[start:end].tolist():
                     turns[client] += 1
                 largest = max(largest, number * Fraction(3, 20) - min(turns))
-            shares.append(min(turns) / 40)
+            shares.append(min(turns) / 20)
         assert float(row["largest_shortfall_in_turns"]) == pytest.approx(float(largest), abs=1e-6)
         assert float(row["least_share_of_all_rounds"]) == pytest.approx(np.mean(shares), abs=1e-6)
     pace = [float(row["largest_shortfall_in_turns"]) for row in rows if row["contender"] == PACE]
