@@ -1,7 +1,7 @@
 """Docstrings are written in Markdown, with the sections of Google's style: this extension converts them for Sphinx.
 
 `Names` in single backticks become links where they name something public, and code elsewhere. Indented blocks, and
-trees drawn with lines, become literal blocks. Napoleon converts the sections afterwards.
+trees drawn with lines, become literal blocks, and tables become tables. Napoleon converts the sections afterwards.
 """
 
 from __future__ import annotations
@@ -42,11 +42,22 @@ def to_rst(text: str) -> str:
             converted.append(paragraph)
         elif any(sign in paragraph for sign in TREE):
             converted.append("::\n\n" + re.sub("^", "    ", paragraph, flags=re.MULTILINE))
+        elif first.startswith("|"):
+            converted.append(_table(paragraph))
         elif indent >= 4 and not in_section:
             converted.append(" " * (indent - 4) + "::\n\n" + CODE.sub(r"\1", paragraph))
         else:
             converted.append(_separate_items(_inline(paragraph)))
     return "\n\n".join(converted)
+
+
+def _table(paragraph: str) -> str:
+    """Converts a table in Markdown."""
+    head, _, *body = ([cell.strip() for cell in line.strip("|").split("|")] for line in paragraph.split("\n"))
+    lines = [".. list-table::", "   :header-rows: 1", ""]
+    for first, *others in (head, *body):
+        lines += [f"   * - {_inline(first)}", *(f"     - {_inline(cell)}" for cell in others)]
+    return "\n".join(lines)
 
 
 def _inline(paragraph: str) -> str:

@@ -134,6 +134,10 @@ def declared_by(module: str) -> list[str] | None:
         ("The rule:\n\n    x = 1\n\nThe end.", "The rule:\n\n::\n\n    x = 1\n\nThe end."),
         ("1. First, where\n\n       x = `1`", "1. First, where\n\n   ::\n\n       x = 1"),
         ("Tree\n ├─ leaf", "::\n\n    Tree\n     ├─ leaf"),
+        (
+            "| name | meaning |\n|---|---|\n| `x` | first |",
+            ".. list-table::\n   :header-rows: 1\n\n   * - name\n     - meaning\n   * - :py:obj:`x`\n     - first",
+        ),
         (">>> `x`\n1", ">>> `x`\n1"),
         ("Args:\n    x: The `y`.\n\n    z: more", "Args:\n    x: The :py:obj:`y`.\n\n    z: more"),
     ],

@@ -1,8 +1,9 @@
 """Fair client selection for Flower: works around any strategy, in simulation and in deployment.
 
-strategy = FedAvg(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1)
-fair = FairSelection(strategy, Scheduler.open("fleet.turnout", settings={"cohort_size": 8, "guaranteed_rate": 0.1}))
-result = fair.start(grid=grid, initial_arrays=arrays, num_rounds=100)
+    strategy = FedAvg(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1)
+    settings = {"cohort_size": 8, "guaranteed_rate": 0.1}
+    fair = FairSelection(strategy, Scheduler.open("fleet.turnout", settings=settings))
+    result = fair.start(grid=grid, initial_arrays=arrays, num_rounds=100)
 
 `clients_of` and `showing` are the former names of `identify_clients` and `restrict_grid`; they remain as aliases.
 """

@@ -1,6 +1,8 @@
 """The client side: one line in the client app reports the client's id and status to the server.
 
-app = with_status(app)
+    app = with_status(app)
+
+It imports nothing of the server.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Runs clients of Flower's older interface (`NumPyClient`, `Client`) as an app of the Message API.
 
-app = with_status(message_app(client_fn))
+    app = with_status(message_app(client_fn))
+
+New apps do not need it.
 """
 
 from __future__ import annotations

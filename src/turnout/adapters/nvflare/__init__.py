@@ -1,6 +1,8 @@
 """Fair client selection for NVFlare: for recipes, for controllers, in the simulator and in deployment.
 
-select_fairly(recipe, fleet="/srv/fleet.turnout", guarantee={"guaranteed_rate": 0.1}, deadline=600)
+    select_fairly(recipe, fleet="/srv/fleet.turnout", guarantee={"guaranteed_rate": 0.1}, deadline=600)
+
+The rest of the job stays as it is.
 """
 
 from turnout.adapters.nvflare import requirement as requirement  # first: its error names the package to install
