@@ -141,7 +141,7 @@ def test_a_truncated_body_is_never_executed(service: Service, path: str) -> None
 
 
 @pytest.mark.parametrize("path", VALID)
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(body=st.binary(max_size=300) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_random_bytes(service: Service, path: str, body: bytes) -> None:
     check(service, path, body)

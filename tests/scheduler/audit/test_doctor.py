@@ -387,15 +387,16 @@ def test_a_truncated_file_is_reported(path: Path) -> None:
         assert problems(path)
 
 
-def test_flipped_bytes_never_crash_the_doctor(path: Path) -> None:
+@pytest.mark.parametrize("times", [8, pytest.param(40, marks=pytest.mark.thorough)])
+def test_flipped_bytes_never_crash_the_doctor(path: Path, times: int) -> None:
     whole, rng, found = path.read_bytes(), random.Random(5), 0
-    for _ in range(20):
+    for _ in range(times):
         damaged = bytearray(whole)
         for _ in range(4):
             damaged[rng.randrange(100, len(whole))] ^= 1 << rng.randrange(8)
         path.write_bytes(damaged)
         found += bool(problems(path))
-    assert found > 10  # bytes in unused parts of a page do no damage
+    assert found > times // 2  # bytes in unused parts of a page do no damage
 
 
 def test_a_damaged_log_is_reported(path: Path) -> None:

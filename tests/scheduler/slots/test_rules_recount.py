@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -123,9 +124,21 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(rules=all_rules(), steps=STEPS)
 def test_turns_rests_and_the_certificate_agree_with_a_literal_recount(rules: dict[str, Any], steps: list[Any]) -> None:
+    check_steps(rules, steps)
+
+
+@pytest.mark.thorough
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(rules=all_rules(), steps=STEPS)
+def test_more_steps_agree_with_a_literal_recount(rules: dict[str, Any], steps: list[Any]) -> None:
+    check_steps(rules, steps)
+
+
+def check_steps(rules: dict[str, Any], steps: list[Any]) -> None:
+    """Takes the steps beside the recount, and compares the two after each of them."""
     with tempfile.TemporaryDirectory() as folder, simulated_clock() as clock:
         path, recount = Path(folder) / "fleet.turnout", Recount(rules)
         scheduler = Scheduler.open(path, **rules)
