@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from turnout.bench import choosing
 from turnout.bench.choosing import MILLION, Case, Measured, large_case, measure, standard_cases, verdicts
 from turnout.bench.fleets import CONDITIONS
 from turnout.bench.paced_fleets import PACED_CONDITIONS
@@ -107,7 +108,7 @@ def figure(clients: int, milliseconds: float, read: float, most: float) -> Measu
     return Measured(case, milliseconds, milliseconds / 10, milliseconds / read, read, 111.0)
 
 
-def test_verdicts_compare_figures_with_targets() -> None:
+def test_verdicts_compare_figures_with_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     results = verdicts([figure(MILLION, 15.0, 6.0, 2.0), figure(10 * MILLION, 300.0, 60.0, 3.0)], import_repeats=1)
     found = {verdict.target: verdict for verdict in results}
     small = found["N = 1,000,000, m = 10,000, mixed, compiled: copies"]
@@ -119,7 +120,9 @@ def test_verdicts_compare_figures_with_targets() -> None:
     assert not growth.met
     assert found["bytes per client, mixed, compiled"].met
     paced = Measured(Case("mixed", MILLION, 100, "compiled", 1.3, "fair-pace"), 14.0, 1.25, 1.6, 9.0, 149.0)
-    (verdict, *_) = verdicts([paced], import_repeats=1)
+    monkeypatch.setattr(choosing, "import_seconds", lambda names, _: dict.fromkeys(names, 1.0))
+    (verdict, *_, imports) = verdicts([paced], import_repeats=1)
+    assert (imports.figure, imports.met) == (1, True)
     assert (verdict.target, verdict.met) == ("fair-pace, N = 1,000,000, m = 100, mixed, compiled: copies", True)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cli import in_process
 
-SMALL = ("--rounds", "20", "--seeds", "2")
+SMALL = ("--rounds", "10", "--seeds", "2")
 
 
 def run(*arguments: str) -> in_process.Done:
@@ -31,7 +31,7 @@ def test_a_small_digits_study_writes_all_its_files(tmp_path: Path) -> None:
     with (out / "accuracy-summary.csv").open() as opened:
         rows = list(csv.DictReader(opened))
     assert len(rows) == 3 * 6
-    assert {(row["seeds"], row["rounds"]) for row in rows} == {("2", "20")}
+    assert {(row["seeds"], row["rounds"]) for row in rows} == {("2", "10")}
     assert {"fairness-impact-summary.csv", "accuracy-settings.csv"} <= {path.name for path in out.iterdir()}
     claims = json.loads((out / "claims.json").read_text())
     assert claims == result["claims"]

@@ -18,13 +18,14 @@ SMALL = ("--by", "30", "--world", "clients=12", "--set", "cohort_size=3")
 
 
 @pytest.fixture
-def small_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets searches try fewer values with fewer seeds, except in `make torture`."""
+def small_search(monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Lets searches try fewer values with fewer seeds, except in `make torture`; returns whether they do."""
     if os.environ.get("TURNOUT_TORTURE", "1") != "1":
-        return
+        return False
     effort: dict[str, Any] = {"points": 6, "coarse": 4, "fine": 6, "fresh": 4}
     for find in (find_speed_weight, find_tolerance, find_guaranteed_rate):
         monkeypatch.setattr(tune, find.__name__, partial(find, **effort))
+    return True
 
 
 def json_of(*arguments: str) -> Any:
@@ -76,13 +77,16 @@ def test_a_goal_gives_a_command_that_uses_the_result(tmp_path: Path) -> None:
     assert run(*line.split()[1:]).returncode == 0
 
 
-def test_the_answer_as_json_is_complete() -> None:
+@pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_the_answer_as_json_is_complete(request: pytest.FixtureRequest, full: bool) -> None:
+    is_small = not full and request.getfixturevalue("small_search")
+    seeds, points = (4, 7) if is_small else (20, 13)
     found = json_of("tune", "--mean-round", "11", *SMALL)
     assert found["possible"]
-    assert found["expected"]["met"] == found["expected"]["of"] == 20
+    assert found["expected"]["met"] == found["expected"]["of"] == seeds
     assert found["expected"]["mean_round"]["mean"] < 11
     assert found["settings"]["speed_weight"] >= 0
-    assert len(found["curve"]) == 13
+    assert len(found["curve"]) == points
     assert (found["policy"], found["parameter"], found["share_of"]) == ("rbcsf", "speed_weight", "of all rounds")
     figures = {"mean_round", "p95_round", "least_share", "shortfall", "largest_shortfall", "worst_debt"}
     assert figures | {"likely_to_meet"} <= set(found["curve"][0])

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.browser import PROGRAMS, Page
+from benchmarks.browser import PROGRAMS, Browser, Page
 from benchmarks.dashboard import PAGES, SETTLED, turn_to
 from dashboard.readings import fleet_ledger, run_source
-from dashboard.served import TWELVE, Served, promise_fleet, served, used
+from dashboard.served import TWELVE, promise_fleet, served, used
 from dashboard.test_machines import metrics_of, value_of
 from scheduler.fleets import named
 from turnout.kernel.certificate import STATUSES
@@ -364,10 +364,11 @@ BADGE = "document.querySelector('#promise .badge')"
 MARK = "document.querySelector('#promise .mark').textContent"
 
 
-@contextmanager
-def visiting(empty_page: Page, server: Served) -> Iterator[Page]:
-    server.wait_read()
-    with used(empty_page) as page:
+@pytest.fixture(scope="module")
+def broken_page(browser: Browser, broken: Path) -> Iterator[Page]:
+    """A page of the dashboard of the fleet whose promise is broken."""
+    with served(broken) as server, closing(browser.page()) as page:
+        server.wait_read()
         page.open(server.url)
         page.wait_for(SETTLED % "overview")
         yield page
@@ -378,38 +379,36 @@ def text_of(page: Page, selector: str) -> str:
 
 
 @in_a_browser
-def test_the_badge_of_every_page_says_broken(empty_page: Page, broken: Path) -> None:
+def test_the_badge_of_every_page_says_broken(broken_page: Page, broken: Path) -> None:
     with Scheduler.open(broken, read_only=True) as scheduler:
         certificate, ids = scheduler.certificate(), scheduler.clients
     summary = certificate.summary()
     assert summary.worst is not None
-    with served(broken) as server, visiting(empty_page, server) as page:
-        for name in PAGES:
-            turn_to(page, name, **({"id": "h11"} if name == "client" else {}))
-            page.wait_for(f"{BADGE} !== null")
-            assert page.evaluate(f"{BADGE}.className") == "badge bad", name
-            assert text_of(page, "#promise .badge").endswith("Broken"), name
-            sentence = text_of(page, "#promise")
-            assert f"{ids[summary.worst]} is {summary.worst_behind:.2f} turns behind" in sentence, name
-            assert "since round" in sentence, name
-            assert "books balance" not in text_of(page, "body"), name
-        assert page.console == []
+    for name in PAGES:
+        turn_to(broken_page, name, **({"id": "h11"} if name == "client" else {}))
+        broken_page.wait_for(f"{BADGE} !== null")
+        assert broken_page.evaluate(f"{BADGE}.className") == "badge bad", name
+        assert text_of(broken_page, "#promise .badge").endswith("Broken"), name
+        sentence = text_of(broken_page, "#promise")
+        assert f"{ids[summary.worst]} is {summary.worst_behind:.2f} turns behind" in sentence, name
+        assert "since round" in sentence, name
+        assert "books balance" not in text_of(broken_page, "body"), name
+    assert broken_page.console == []
 
 
 @in_a_browser
-def test_the_chart_shows_the_turns_behind_with_the_tolerance_as_a_line(empty_page: Page, broken: Path) -> None:
+def test_the_chart_shows_the_turns_behind_with_the_tolerance_as_a_line(broken_page: Page, broken: Path) -> None:
     with Scheduler.open(broken, read_only=True) as scheduler:
         summary = scheduler.certificate().summary()
     chart = "document.querySelector('[data-chart=\"turns-behind\"]')"
-    with served(broken) as server, visiting(empty_page, server) as page:
-        turn_to(page, "fairness")
-        page.wait_for(f"{chart}.layout?.shapes?.length > 0")
-        assert page.evaluate(f"[{chart}.layout.shapes[0].y0, {chart}.layout.shapes[0].y1]") == [2, 2]
-        drawn = page.evaluate(f"Object.fromEntries({chart}.data.map(trace => [trace.name, trace.x.length]))")
-        assert drawn == {"Kept": summary.kept, "Behind": summary.behind, "Broken": summary.broken}
-        symbols = page.evaluate(f"{chart}.data.map(trace => trace.marker.symbol)")
-        assert len(set(symbols)) == 3
-        assert page.console == []
+    turn_to(broken_page, "fairness")
+    broken_page.wait_for(f"{chart}.layout?.shapes?.length > 0")
+    assert broken_page.evaluate(f"[{chart}.layout.shapes[0].y0, {chart}.layout.shapes[0].y1]") == [2, 2]
+    drawn = broken_page.evaluate(f"Object.fromEntries({chart}.data.map(trace => [trace.name, trace.x.length]))")
+    assert drawn == {"Kept": summary.kept, "Behind": summary.behind, "Broken": summary.broken}
+    symbols = broken_page.evaluate(f"{chart}.data.map(trace => trace.marker.symbol)")
+    assert len(set(symbols)) == 3
+    assert broken_page.console == []
 
 
 @in_a_browser
@@ -438,7 +437,7 @@ def test_statuses_differ_in_word_mark_and_colour(empty_page: Page, folder: Path)
 
 
 @in_a_browser
-def test_the_client_page_shows_one_estimate_of_the_next_turn(empty_page: Page, broken: Path) -> None:
+def test_the_client_page_shows_one_estimate_of_the_next_turn(broken_page: Page, broken: Path) -> None:
     with Scheduler.open(broken, read_only=True) as scheduler:
         why = next(
             explanation
@@ -446,9 +445,8 @@ def test_the_client_page_shows_one_estimate_of_the_next_turn(empty_page: Page, b
             if explanation.standing == "not chosen" and explanation.rounds_until is not None
         )
     estimate = f"in about {why.rounds_until:,} rounds, counted from round 120"
-    with served(broken) as server, visiting(empty_page, server) as page:
-        for round_ in ("120", "60"):  # the estimate is that of the newest round, whichever round is explained
-            turn_to(page, "client", id=why.client, round=round_)
-            page.wait_for("document.getElementById('next-turn') !== null")
-            assert estimate in text_of(page, "#next-turn")
-        assert page.console == []
+    for round_ in ("120", "60"):  # the estimate is that of the newest round, whichever round is explained
+        turn_to(broken_page, "client", id=why.client, round=round_)
+        broken_page.wait_for("document.getElementById('next-turn') !== null")
+        assert estimate in text_of(broken_page, "#next-turn")
+    assert broken_page.console == []

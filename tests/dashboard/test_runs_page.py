@@ -101,9 +101,18 @@ def cells(page: Page, column: int) -> list[str]:
     return found
 
 
+@pytest.fixture(scope="module")
+def compared(browser: Browser, stored: tuple[Stored, Served]) -> Iterator[Page]:
+    """A page that compares runs."""
+    runs, server = stored
+    with closing(browser.page()) as page:
+        open_page(page, f"{server.url}/#/compare?run={runs.fast[0]}", "compare")
+        yield page
+
+
 @needs_browser
 def test_a_store_opens_on_its_runs_which_are_sorted_filtered_and_picked(
-    browser: Browser, empty_page: Page, stored: tuple[Stored, Served]
+    empty_page: Page, stored: tuple[Stored, Served]
 ) -> None:
     runs, server = stored
     with used(empty_page) as page:
@@ -125,66 +134,64 @@ def test_a_store_opens_on_its_runs_which_are_sorted_filtered_and_picked(
         picked = ",".join(map(str, sorted([*runs.fair, *runs.random])))
         page.wait_for(f"decodeURIComponent(location.hash).includes('pick={picked}')")
         link = page.evaluate("document.querySelector('a.button').getAttribute('href')")
-        with closing(browser.page()) as other:  # the address keeps the view
-            open_page(other, f"{server.url}/{link}", "compare")
-            assert len(cells(other, 0)) == 2
-            assert not any("true times" in name for name in cells(other, 0))
-            colours = other.evaluate(f"{CURVES}.map(trace => [trace.name, trace.line.color])")
-            turn_to(other, "overview", pick=picked, run=str(runs.fair[0]))
-            own = other.evaluate("document.querySelector('[data-chart=overview-rounds]').data.at(-1).line.color")
-            assert own in dict(colours).values()
-            assert len({colour for _, colour in colours}) == 2
-            assert other.console == []
+        assert page.console == []
+        page.reset()
+        open_page(page, f"{server.url}/{link}", "compare")  # the address keeps the view
+        assert len(cells(page, 0)) == 2
+        assert not any("true times" in name for name in cells(page, 0))
+        colours = page.evaluate(f"{CURVES}.map(trace => [trace.name, trace.line.color])")
+        turn_to(page, "overview", pick=picked, run=str(runs.fair[0]))
+        own = page.evaluate("document.querySelector('[data-chart=overview-rounds]').data.at(-1).line.color")
+        assert own in dict(colours).values()
+        assert len({colour for _, colour in colours}) == 2
         assert page.console == []
 
 
 @needs_browser
-def test_policies_that_are_given_the_true_times_are_never_best(empty_page: Page, stored: tuple[Stored, Served]) -> None:
-    runs, server = stored
-    with used(empty_page) as page:
-        open_page(page, f"{server.url}/#/compare?run={runs.fast[0]}", "compare")
-        rows = page.evaluate(
-            "[...document.querySelectorAll('#page tbody tr')].map(row => [row.cells[0].textContent, row.textContent])"
-        )
-        assert any("best" in text for _, text in rows)
-        oracle = [text for name, text in rows if "fedcs" in name]
-        assert len(oracle) == 1
-        assert "true times" in oracle[0]
-        assert "best" not in oracle[0]
-        page.click("#page tbody tr:nth-child(2) .swatch-button")
-        page.wait_for("location.hash.includes('show=')")
-        page.wait_for(f"{CURVES}.some(trace => trace.opacity < 1)")
-        assert page.console == []
+def test_policies_that_are_given_the_true_times_are_never_best(compared: Page, stored: tuple[Stored, Served]) -> None:
+    runs, _ = stored
+    turn_to(compared, "compare", run=str(runs.fast[0]))
+    rows = compared.evaluate(
+        "[...document.querySelectorAll('#page tbody tr')].map(row => [row.cells[0].textContent, row.textContent])"
+    )
+    assert any("best" in text for _, text in rows)
+    oracle = [text for name, text in rows if "fedcs" in name]
+    assert len(oracle) == 1
+    assert "true times" in oracle[0]
+    assert "best" not in oracle[0]
+    compared.click("#page tbody tr:nth-child(2) .swatch-button")
+    compared.wait_for("location.hash.includes('show=')")
+    compared.wait_for(f"{CURVES}.some(trace => trace.opacity < 1)")
+    assert compared.console == []
 
 
 @needs_browser
-def test_every_chart_is_saved_as_picture_and_as_numbers(empty_page: Page, stored: tuple[Stored, Served]) -> None:
-    runs, server = stored
-    with used(empty_page) as page:
-        open_page(page, f"{server.url}/#/compare?run={runs.fast[0]}", "compare")
-        page.evaluate("""(() => {
-            window.saved = [];
-            const make = URL.createObjectURL;
-            URL.createObjectURL = (blob) => { window.saved.push(blob); return make(blob); };
-            HTMLAnchorElement.prototype.click = () => {};
-        })()""")
-        charts = page.evaluate("document.querySelectorAll('#page figure').length")
-        assert page.evaluate("document.querySelectorAll('#page figure .tool').length") == 2 * charts
-        page.evaluate("[...document.querySelectorAll('#page figure:last-child .tool')].forEach(tool => tool.click())")
-        page.wait_for("['image/png', 'text/csv'].every(type => window.saved.some(blob => blob.type === type))")
-        text = page.evaluate("window.saved.find(blob => blob.type === 'text/csv').text()")
-        rows = list(csv.DictReader(io.StringIO(text)))
-        shown = page.evaluate(f"{CURVES}.map(trace => trace.x.length)")
-        assert len(rows) == sum(shown)
-        assert all(math.isfinite(float(row["y"])) for row in rows)
-        size = page.evaluate("window.saved.find(blob => blob.type === 'image/png').size")
-        assert size > 5000
-        page.evaluate(
-            "void window.Plotly.relayout(document.querySelector('[data-chart=compare-front]'), "
-            "{'xaxis.range[0]': 2, 'xaxis.range[1]': 9})"
-        )
-        page.wait_for("decodeURIComponent(location.hash).includes('zoom=compare-front~2~9~')")
-        assert page.console == []
+def test_every_chart_is_saved_as_picture_and_as_numbers(compared: Page, stored: tuple[Stored, Served]) -> None:
+    runs, _ = stored
+    turn_to(compared, "compare", run=str(runs.fast[0]))
+    compared.evaluate("""(() => {
+        window.saved = [];
+        const make = URL.createObjectURL;
+        URL.createObjectURL = (blob) => { window.saved.push(blob); return make(blob); };
+        HTMLAnchorElement.prototype.click = () => {};
+    })()""")
+    charts = compared.evaluate("document.querySelectorAll('#page figure').length")
+    assert compared.evaluate("document.querySelectorAll('#page figure .tool').length") == 2 * charts
+    compared.evaluate("[...document.querySelectorAll('#page figure:last-child .tool')].forEach(tool => tool.click())")
+    compared.wait_for("['image/png', 'text/csv'].every(type => window.saved.some(blob => blob.type === type))")
+    text = compared.evaluate("window.saved.find(blob => blob.type === 'text/csv').text()")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    shown = compared.evaluate(f"{CURVES}.map(trace => trace.x.length)")
+    assert len(rows) == sum(shown)
+    assert all(math.isfinite(float(row["y"])) for row in rows)
+    size = compared.evaluate("window.saved.find(blob => blob.type === 'image/png').size")
+    assert size > 5000
+    compared.evaluate(
+        "void window.Plotly.relayout(document.querySelector('[data-chart=compare-front]'), "
+        "{'xaxis.range[0]': 2, 'xaxis.range[1]': 9})"
+    )
+    compared.wait_for("decodeURIComponent(location.hash).includes('zoom=compare-front~2~9~')")
+    assert compared.console == []
 
 
 @needs_browser
@@ -206,22 +213,18 @@ def test_phones_have_hints_at_wide_tables_and_large_targets(empty_page: Page, st
 
 
 @needs_browser
-def test_words_intervals_and_smoothed_lines(empty_page: Page, stored: tuple[Stored, Served]) -> None:
-    _, server = stored
-
+def test_words_intervals_and_smoothed_lines(compared: Page) -> None:
     def call(file: str, expression: str) -> Any:
-        return json.loads(page.evaluate(f"import('/static/{file}').then(m => JSON.stringify({expression}))"))
+        return json.loads(compared.evaluate(f"import('/static/{file}').then(m => JSON.stringify({expression}))"))
 
-    with used(empty_page) as page:
-        open_page(page, server.url, "runs")
-        assert call("format.js", "[m.plural(1, 'client'), m.plural(2, 'client')]") == ["1 client", "2 clients"]
-        assert call("format.js", "m.plusMinus({mean: 0.98, half: 0.05}, 1, 2, [0, 1])") == "0.98 (0.93 to 1.00)"
-        assert call("format.js", "m.plusMinus({mean: 0.9, half: 0.05}, 1, 2, [0, 1])") == "0.90 ± 0.05"
-        rough = [float(index % 2) for index in range(60)]
-        assert call("lines.js", f"m.isNoisy({rough})") is True
-        assert call("lines.js", f"m.isNoisy({list(range(60))})") is False
-        average = call("lines.js", f"m.smoothed({rough})")
-        assert len(average) == 60
-        assert all(abs(value - 0.5) < 0.2 for value in average)
-        apart = call("lines.js", "m.spread([1, 1, 1.2, 5], 1)")
-        assert all(later - earlier >= 1 - 1e-9 for earlier, later in pairwise(apart))
+    assert call("format.js", "[m.plural(1, 'client'), m.plural(2, 'client')]") == ["1 client", "2 clients"]
+    assert call("format.js", "m.plusMinus({mean: 0.98, half: 0.05}, 1, 2, [0, 1])") == "0.98 (0.93 to 1.00)"
+    assert call("format.js", "m.plusMinus({mean: 0.9, half: 0.05}, 1, 2, [0, 1])") == "0.90 ± 0.05"
+    rough = [float(index % 2) for index in range(60)]
+    assert call("lines.js", f"m.isNoisy({rough})") is True
+    assert call("lines.js", f"m.isNoisy({list(range(60))})") is False
+    average = call("lines.js", f"m.smoothed({rough})")
+    assert len(average) == 60
+    assert all(abs(value - 0.5) < 0.2 for value in average)
+    apart = call("lines.js", "m.spread([1, 1, 1.2, 5], 1)")
+    assert all(later - earlier >= 1 - 1e-9 for earlier, later in pairwise(apart))
