@@ -180,10 +180,16 @@ def _turnout() -> click.Command:
     return typer.main.get_command(app)
 
 
+@cache
+def _child(group: click.Group, name: str) -> click.Command | None:
+    """Returns a command of a group, which takes long: the group builds all of its commands."""
+    return group.get_command(click.Context(group, info_name=group.name), name)
+
+
 def _check_click(command: click.Command, arguments: list[str], partial: bool) -> None:
     context = click.Context(command, info_name=command.name)
     while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
-        child = command.get_command(context, arguments[0])
+        child = _child(command, arguments[0])
         assert child is not None, f"{command.name} has no command {arguments[0]!r}"
         command, arguments = child, arguments[1:]
         context = click.Context(command, parent=context, info_name=command.name)

@@ -25,7 +25,7 @@ def test_a_client_with_a_slow_cold_start_is_selected_again_within_its_promise_an
         if number and scheduler.history("c0"):
             grid.client("c0").seconds = WARM
 
-    rounds = 70
+    rounds = 40
     FairSelection(open_to_all(fraction_evaluate=0.0), scheduler, poll=1.0).start(
         grid, model(0.0), num_rounds=rounds, evaluate_fn=between_rounds(warm_up)
     )

@@ -69,7 +69,9 @@ def interrupt_at(path: Path, moment: int, strategy: str, **options: Any) -> int:
     return checkpoints.count
 
 
-def check_interruptions(folder: Path, strategy: str, first: int, step: int, **options: Any) -> None:
+def check_interruptions(
+    folder: Path, strategy: str, first: int, step: int, *, rounds: int = ROUNDS, **options: Any
+) -> None:
     """Interrupts runs at every `step`-th moment, resumes each, and compares it with an uninterrupted run.
 
     Args:
@@ -77,14 +79,16 @@ def check_interruptions(folder: Path, strategy: str, first: int, step: int, **op
         strategy: a name in STRATEGIES.
         first: the first moment at which a run is interrupted.
         step: the number of moments between two interruptions.
+        rounds: the rounds of the run.
         options: further arguments of `play`.
     """
+    options |= {"rounds": rounds}
     reference, checkpoints = folder / "reference.turnout", Checkpoints()
     with checkpoints.installed():
         result = play(reference, STRATEGIES[strategy](), checkpoint=checkpoints.checkpoint, **options)
     expected = outcome_of(reference, as_dict(result))
     last = checkpoints.count - 1  # after the last moment the run is finished
-    assert last > 80
+    assert last > 20 * rounds
     for moment in range(first, last + 1, step):
         path = folder / f"{moment}.turnout"
         assert interrupt_at(path, moment, strategy, **options) == moment
@@ -104,18 +108,24 @@ def files_of(path: Path) -> tuple[Path, Path]:
 # Interrupted at any moment
 
 
+def test_a_run_interrupted_at_any_moment_gives_the_same_result(folder: Path) -> None:
+    check_interruptions(folder, "FedAvg", 1, 1, rounds=2)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", range(PARTS))
-def test_a_run_interrupted_at_any_moment_gives_the_same_result(folder: Path, part: int) -> None:
+def test_a_longer_run_interrupted_at_any_moment_gives_the_same_result(folder: Path, part: int) -> None:
     check_interruptions(folder, "FedAvg", 1 + part, PARTS, rounds=4)
 
 
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "FedAvg"])
 def test_the_state_of_a_strategy_survives_an_interruption(folder: Path, strategy: str) -> None:
-    check_interruptions(folder, strategy, 20, 37)
+    check_interruptions(folder, strategy, 20, 37, rounds=4)
 
 
-def test_an_interrupted_run_with_measured_times_gives_the_same_result(folder: Path) -> None:
-    check_interruptions(folder, "FedAdam", 5, 9, simulated=False)
+@pytest.mark.parametrize("rounds", [3, pytest.param(ROUNDS, marks=pytest.mark.thorough)])
+def test_an_interrupted_run_with_measured_times_gives_the_same_result(folder: Path, rounds: int) -> None:
+    check_interruptions(folder, "FedAdam", 5, 9, simulated=False, rounds=rounds)
 
 
 def test_a_server_interrupted_many_times_gives_the_same_result(folder: Path) -> None:
