@@ -60,7 +60,7 @@ def assert_solved(model: ExchangeTimeModel, learned: list[Batch], forgetting: fl
 def test_the_model_equals_regressions_from_scratch(kernel: str, forgetting: float, growth: float) -> None:
     model, learned = make_model(forgetting=forgetting), []
     with using_kernel(kernel):
-        for batch in batches(40, growth=growth):
+        for batch in batches(25, growth=growth):
             model.learn(*batch)
             learned.append(batch)
             assert_solved(model, learned, forgetting)

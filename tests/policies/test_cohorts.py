@@ -30,7 +30,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 
 
 #: Availability and number of rounds; `make torture` plays as many for each.
-FLEETS = {0.8: 100, 0.3: 60, 0.05: 60}
+FLEETS = {0.8: 70, 0.3: 50, 0.05: 50}
 THOROUGH_FLEETS = {0.8: 500, 0.3: 150, 0.05: 150} if TORTURE == 1 else dict.fromkeys((0.8, 0.3, 0.05), 500)
 
 

@@ -77,22 +77,24 @@ RULES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("accrual", ["available", "always"])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("rounds", [60, pytest.param(150, marks=pytest.mark.thorough)])
 def test_it_selects_what_a_literal_implementation_of_the_rule_selects(
-    rule: dict[str, Any], accrual: Any, kernel: str, rounds: int
+    rule: dict[str, Any], accrual: Any, rounds: int
 ) -> None:
     rates = [Fraction(rate) for rate in rule["rates"]]
     settings = {key: rule[key] for key in ("cohort_size", "tolerance", "paid") if key in rule}
-    policy = FairPace(
-        len(rates),
-        guaranteed_rate=[float(rate) for rate in rates],
-        accrual=accrual,
-        allow_infeasible=True,
-        **settings,
-    )
+    policies = {
+        kernel: FairPace(
+            len(rates),
+            guaranteed_rate=[float(rate) for rate in rates],
+            accrual=accrual,
+            allow_infeasible=True,
+            **settings,
+        )
+        for kernel in KERNELS
+    }
     literal = LiteralFairPace(
         rates,
         tolerance=Fraction(str(rule["tolerance"])),
@@ -102,19 +104,23 @@ def test_it_selects_what_a_literal_implementation_of_the_rule_selects(
     )
     fleet = RandomFleet(len(rates), clients=len(rates), places=True)
     kinds = {"urgent": 0, "priced": 0, "late": 0, "failed": 0, "corrected": 0}
-    with using_kernel(kernel):
-        for round_ in range(1, rounds + 1):
-            offer = fleet.offer(round_)
-            selection = policy.ask(offer)
-            assert selection.clients.tolist() == literal.choose(offer)
-            kinds["urgent"] += int(selection.reasons["urgent"].sum())
-            kinds["priced"] += int((selection.reasons["price"] > 0).sum())
-            report = fleet.play(offer, selection)
-            kinds["late"] += int(report.with_outcome("late").sum())
-            kinds["failed"] += int(report.with_outcome("failed").sum())
-            kinds["corrected"] += report.late_arrivals is not None
-            policy.tell(report)
-            literal.learn(report)
+    for round_ in range(1, rounds + 1):
+        offer = fleet.offer(round_)
+        chosen = literal.choose(offer)
+        for kernel, policy in policies.items():
+            with using_kernel(kernel):
+                selection = policy.ask(offer)
+            assert selection.clients.tolist() == chosen, kernel
+        kinds["urgent"] += int(selection.reasons["urgent"].sum())
+        kinds["priced"] += int((selection.reasons["price"] > 0).sum())
+        report = fleet.play(offer, selection)
+        kinds["late"] += int(report.with_outcome("late").sum())
+        kinds["failed"] += int(report.with_outcome("failed").sum())
+        kinds["corrected"] += report.late_arrivals is not None
+        literal.learn(report)
+        for kernel, policy in policies.items():
+            with using_kernel(kernel):
+                policy.tell(report)
             assert policy.turns.tolist() == literal.turns
     assert min(kinds[kind] for kind in ("late", "failed", "corrected")) > 0
     if accrual == "available" and rule["tolerance"] < 1.5:

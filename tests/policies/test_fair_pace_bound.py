@@ -86,7 +86,7 @@ def test_the_bound_is_never_violated(
     )
     bound = tolerance - rate + rate * (clients - 1) / size
     assert policy.bound == float(bound)
-    assert largest_behind(policy, Adversary(policy, seed, strategy, times), 100) < bound
+    assert largest_behind(policy, Adversary(policy, seed, strategy, times), 60) < bound
 
 
 @given(data=st.data(), clients=st.integers(2, 6), size=st.integers(1, 3))

@@ -46,12 +46,12 @@ def test_no_more_turns_than_slots_are_under_way_and_nobody_has_two() -> None:
 def test_the_record_contains_what_every_client_was_promised_and_got() -> None:
     policy = fair_pace()
     run = SlotRun(policy, PaperWorld(1), SLOTS)
-    columns = RoundColumns.from_records(run.play(800), clients=40)
+    columns = RoundColumns.from_records(run.play(400), clients=40)
     counted = shortfalls(columns, "3/160", accrual="available", paid="chosen", tolerance=1.0)
     certificate = policy.certificate()
     assert counted.certificate.turns.tolist() == certificate.turns.tolist()
     assert counted.certificate.promised.tolist() == certificate.promised.tolist()
-    assert certificate.turns.sum() == 800
+    assert certificate.turns.sum() == 400
     assert counted.largest < 1.0
 
 

@@ -6,7 +6,7 @@ import heapq
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnout.errors import SettingError
@@ -32,6 +32,7 @@ def test_a_server_at_full_speed_can_promise_less() -> None:
 
 
 @given(times=TIMES, slots=st.integers(1, 8))
+@settings(max_examples=50)
 def test_the_rates_satisfy_all_constraints_and_are_the_largest(times: list[float], slots: int) -> None:
     limits = slot_limits(times, slots)
     seconds, count = np.sort(np.array(times)), min(slots, len(times))

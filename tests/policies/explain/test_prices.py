@@ -77,7 +77,7 @@ def with_more(problem: CohortProblem, row: int, more: int) -> CohortProblem:
 
 @pytest.mark.parametrize("kernel", ["compiled", "numpy"])
 @pytest.mark.parametrize("accrual", ["available", "always"])
-@pytest.mark.parametrize("policies", [60, pytest.param(250, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("policies", [40, pytest.param(250, marks=pytest.mark.thorough)])
 def test_margins_and_missing_prices_equal_those_of_a_search_through_all_cohorts(
     kernel: str, accrual: str, policies: int
 ) -> None:
@@ -147,7 +147,7 @@ def waited(policy: FairPace, row: int, rounds: int, **settings: Any) -> FairPace
 
 @pytest.mark.parametrize("accrual", ["available", "always"])
 @pytest.mark.parametrize("tolerance", [0.4, 1.0, 2.0, 6.0])
-@pytest.mark.parametrize("policies", [12, pytest.param(40, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("policies", [8, pytest.param(40, marks=pytest.mark.thorough)])
 def test_a_client_that_waits_as_long_as_announced_is_selected_and_not_before(
     accrual: str, tolerance: float, policies: int
 ) -> None:

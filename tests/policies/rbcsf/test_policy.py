@@ -73,7 +73,7 @@ all_settings = st.fixed_dictionaries(
 
 
 @given(all_settings, st.sampled_from([0.1, 0.8, 1.0]), st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_the_certificate_holds_with_all_settings_and_debts_are_never_negative(
     chosen_settings: dict[str, Any], availability: float, seed: int
 ) -> None:

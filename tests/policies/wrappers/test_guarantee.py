@@ -81,7 +81,7 @@ def literal_selection(
     st.sampled_from(["always", "available"]),
     st.sampled_from([0.2, 0.5, 0.9]),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=14, deadline=None)
 def test_urgent_clients_come_first_then_due_ones_then_those_that_the_policy_inside_selects(
     seed: int, size: int, rate: Fraction, urgency: str, accrual: Any, availability: float
 ) -> None:
@@ -214,7 +214,7 @@ def games(draw: st.DrawFn) -> tuple[int, int, Fraction, Fraction]:
 
 
 @given(games(), st.lists(st.tuples(st.integers(0, 255), st.integers(0, 10**6)), min_size=30, max_size=80))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=14, deadline=None)
 def test_debts_stay_below_the_bound_for_any_availability_and_any_policy_inside(
     game: tuple[int, int, Fraction, Fraction], script: list[tuple[int, int]]
 ) -> None:
@@ -241,7 +241,7 @@ def adversarial_availability(policy: WithGuarantee, inner: InOrder, rng: np.rand
 
 
 @given(st.integers(0, 10**6), games())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=14, deadline=None)
 def test_debts_stay_below_the_bound_against_an_adversary(seed: int, game: tuple[int, int, Fraction, Fraction]) -> None:
     clients, size, rate, urgency = game
     rng, inner = np.random.default_rng(seed), InOrder(clients, cohort_size=size)
@@ -291,7 +291,7 @@ def test_all_reachable_debts_are_below_the_bound_which_is_tight_for_one_place(
 
 
 @given(st.integers(0, 10**6), st.integers(2, 8), st.sampled_from([Fraction(1), Fraction(3)]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_with_different_rates_debts_grow_at_most_like_the_square_root_of_the_rounds(
     seed: int, clients: int, urgency: Fraction
 ) -> None:
