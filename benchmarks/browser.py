@@ -317,7 +317,6 @@ class Page:
         self.open("about:blank")
         for origin in {"/".join(address.split("/")[:3]) for address in self._requests if address.startswith("http")}:
             self.call("Storage.clearDataForOrigin", origin=origin, storageTypes="all")
-        self.call("Network.clearBrowserCookies")
         self.resize(width, height, scale=scale, phone=phone)
         self.emulate_dark(dark)
         for record in (self._console, self._requests, self._failures):

@@ -99,7 +99,7 @@ def played_on(path: Path) -> Iterator[None]:
             time.sleep(0.1)
             scheduler.close_round()
 
-        with meanwhile(play, every=0.1):
+        with meanwhile(play, every=0.4):
             yield
 
 
