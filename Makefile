@@ -67,7 +67,7 @@ portable: setup  ## run the tests that do not need Linux, and use every part onc
 # The workers of pytest and the programs that tests start are measured too; those that are killed leave no data.
 coverage: setup  ## measure which lines and branches the tests execute; details in build/coverage (far slower than the tests)
 	rm -rf build/coverage && mkdir -p build/coverage
-	$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'not framework' $(COVERED)
+	$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'not framework and not thorough' $(COVERED)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage html --quiet
 	$(BIN)/coverage json --quiet -o - | $(BIN)/python tests/coverage_summary.py
