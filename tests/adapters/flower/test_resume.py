@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -449,19 +450,26 @@ def test_damaged_metrics_are_an_error_and_the_model_is_kept(folder: Path, damage
 
 
 def test_metrics_recovered_after_a_restart_belong_to_the_closed_round(folder: Path) -> None:
-    path, grid = folder / "fleet.turnout", InProcessGrid(named_nodes(4))
+    path, grid = folder / "killed" / "fleet.turnout", InProcessGrid(named_nodes(4))
+    path.parent.mkdir()
 
-    def kill_in_the_third_round(operation: str) -> None:
-        if operation == "push" and len(grid.sent("evaluate")) == 2:
+    def kill_in_the_fifth_round(operation: str) -> None:
+        if operation == "push" and len(grid.sent("evaluate")) == 4:
             raise Killed
 
-    grid.before = kill_in_the_third_round
+    grid.before = kill_in_the_fifth_round
     with Scheduler.open(path, **FLEET) as scheduler, pytest.raises(Killed):
         FairSelection(open_to_all(), scheduler).start(grid, model(1.0, -2.0), num_rounds=ROUNDS)
+    shutil.copytree(path.parent, folder / "copy")
+    undamaged, _, _ = resume_run(folder / "copy" / "fleet.turnout")
     RunFiles(path).metrics.unlink()
     result, _, _ = resume_run(path)
+    recovered = dict(result.train_metrics_clientapp[4])
+    assert recovered == dict(undamaged.train_metrics_clientapp[4])
+    assert recovered["turnout-round-seconds"] > 0
+    assert recovered["turnout-expected-seconds"] > 0
     assert {metrics["turnout-arrived"] for metrics in result.train_metrics_clientapp.values()} == {2}
-    assert list(result.train_metrics_clientapp) == [2, 3, 4, 5, 6]
+    assert list(result.train_metrics_clientapp) == [4, 5, 6]
 
 
 # Unusual strategies
