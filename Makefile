@@ -38,7 +38,7 @@ demo: $(LIGHT)  ## run the paper's comparison, print a table, write report.html
 ifeq ($(MAKECMDGOALS),test)
 MAKEFLAGS += --jobs=2
 endif
-test: lint check  ## all checks: style, types, import contracts, tests (17 min on two cores at 2.5 GHz)
+test: lint check  ## all checks: style, types, import contracts, tests (15 min on two slow cores, with the installation)
 
 lint: setup  ## check style, types, import contracts and workflows
 	$(BIN)/ruff check .
@@ -54,7 +54,7 @@ check: setup  ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'not framework and not thorough'
 
 # Large versions of what `make test` checks in a small one: more sizes, seeds, rounds and moments to kill a process.
-test-thorough: setup  ## run the long versions of tests of which `make test` runs a short one
+test-thorough: setup  ## run the long versions of tests of which `make test` runs a short one (10 min)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'thorough and not framework'
 
 # Without the tests that kill processes, read /proc, or run a browser or a framework.
