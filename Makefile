@@ -54,7 +54,7 @@ check: setup  ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'not framework and not thorough'
 
 # Large versions of what `make test` checks in a small one: more sizes, seeds, rounds and moments to kill a process.
-test-thorough: setup  ## run the long versions of tests of which `make test` runs a short one (10 min)
+test-thorough: setup  ## run the long versions of tests of which `make test` runs a short one
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'thorough and not framework'
 
 # Without the tests that kill processes, read /proc, or run a browser or a framework.
