@@ -47,10 +47,16 @@ lint: setup  ## check style, types, import contracts and workflows
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/zizmor --offline --quiet --persona=pedantic .github
 
+# The modules that the tests import are compiled once here, and not by all workers at the same time.
+COMPILED := .venv/.compiled
+$(COMPILED): $(STAMP)
+	$(BIN)/python -m pytest -qq --collect-only -p no:benchmark > $@.log || { tail $@.log; exit 1; }
+	@mv $@.log $@
+
 # One more than the number of cores, because some tests mostly wait. Neighbouring tests share fixtures: each worker
 # begins with its own part of the suite, and takes over half of what another one has left when it is done.
 WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
-check: setup  ## run the tests
+check: $(COMPILED)  ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'not framework and not thorough'
 
 # Large versions of what `make test` checks in a small one: more sizes, seeds, rounds and moments to kill a process.
