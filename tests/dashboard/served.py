@@ -31,7 +31,7 @@ from turnout.web.connections import LIMITS, Limits
 from waiting import LONGEST_WAIT, wait_until
 
 #: Poll interval in seconds, shorter than in production so that tests need not wait.
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.05
 
 
 class Answer(NamedTuple):
