@@ -24,6 +24,8 @@ FLAGS = (
     "--no-first-run --no-startup-window --disable-quic --hide-scrollbars --force-color-profile=srgb "
     "--remote-debugging-pipe"
 )
+# The back-forward cache would keep the connections of pages that were left.
+REUSE = "--renderer-process-limit=1 --disable-site-isolation-trials --disable-back-forward-cache"
 PIPES = 'exec "$@" 3<&0 4>&1 0</dev/null 1>&2'  # Chromium reads commands on descriptor 3 and writes answers to 4
 TIMEOUT = 300.0  # seconds per command; far more than any command takes
 SHUTDOWN_TIMEOUT = 10.0  # seconds for the browser to exit
@@ -51,15 +53,22 @@ class BrowserError(TurnoutError):
 
 
 class Browser:
-    """A Chromium process with a temporary profile, which `close` removes."""
+    """A Chromium process with a temporary profile, which `close` removes.
 
-    def __init__(self, program: str | None = None) -> None:
+    Args:
+        program: The program; by default the first of `PROGRAMS` that is installed.
+        reuses_process: Whether a page that opens an address again does so in the same process, which has compiled the
+            scripts already.
+    """
+
+    def __init__(self, program: str | None = None, *, reuses_process: bool = False) -> None:
         executable = next(filter(None, map(shutil.which, [program] if program else PROGRAMS)), None)
         if executable is None:
             raise SettingError(f"{program or 'Chromium'} is not installed: apt install chromium")
         self._profile = tempfile.TemporaryDirectory(prefix="turnout-browser-")
         self._log = Path(self._profile.name) / "browser.log"
-        command = ["sh", "-c", PIPES, "sh", executable, *FLAGS.split(), f"--user-data-dir={self._profile.name}"]
+        flags = [*FLAGS.split(), *(REUSE.split() if reuses_process else [])]
+        command = ["sh", "-c", PIPES, "sh", executable, *flags, f"--user-data-dir={self._profile.name}"]
         environment, pipe = os.environ | {"TMPDIR": self._profile.name}, subprocess.PIPE
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

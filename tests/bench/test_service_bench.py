@@ -17,19 +17,18 @@ from turnout.cli import bench
 from turnout.cli.app import app
 from turnout.errors import StoreError
 
+FIGURES = ServiceFigures(
+    clients=1000,
+    connections=2,
+    calls=20,
+    loads={load: CallFigures(400.0, 1.0, {50: 2.0, 95: 4.0, 99: 5.0}) for load in LOADS},
+)
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[ServiceFigures, list[str]]:
-    """Returns figures, and the steps of their measurement."""
+
+def test_a_measured_service_has_all_its_figures(tmp_path: Path) -> None:
     steps: list[str] = []
-    folder = tmp_path_factory.mktemp("service")
-    figures = measure_service(clients=1000, calls=20, repeats=2, connections=2, folder=folder, watch=steps.append)
-    assert list(folder.iterdir()) == []
-    return figures, steps
-
-
-def test_a_measured_service_has_all_its_figures(measured: tuple[ServiceFigures, list[str]]) -> None:
-    figures, steps = measured
+    figures = measure_service(clients=1000, calls=20, repeats=2, connections=2, folder=tmp_path, watch=steps.append)
+    assert list(tmp_path.iterdir()) == []
     assert (figures.clients, figures.calls, figures.connections) == (1000, 20, 2)
     assert tuple(figures.loads) == LOADS
     assert figures.loads["empty"].ratio == 1
@@ -88,16 +87,13 @@ def test_a_service_that_does_not_start_says_why(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.thorough)])
-def test_the_command_prints_targets_and_latencies(
-    measured: tuple[ServiceFigures, list[str]], monkeypatch: pytest.MonkeyPatch, again: bool
-) -> None:
-    """The command itself measures only if `again` is true."""
+@pytest.mark.parametrize("measures", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_the_command_prints_targets_and_latencies(monkeypatch: pytest.MonkeyPatch, measures: bool) -> None:
     calls: list[dict[str, object]] = []
 
     def measure(**options: Any) -> ServiceFigures:
         calls.append({name: option for name, option in options.items() if name != "watch"})
-        return measure_service(**options) if again else measured[0]
+        return measure_service(**options) if measures else FIGURES
 
     monkeypatch.setattr(bench, "measure_service", measure)
     arguments = ["bench", "service", "--clients", "1000", "--calls", "20", "--connections", "2", "--repeats", "1"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from turnout.bench import sweeping
 from turnout.bench.sweeping import MAX_SECONDS, SweepFigures, measure_sweep, paper_sweep
 
 
@@ -11,7 +12,8 @@ def test_the_sweep_is_the_papers_comparison() -> None:
     assert {plan.rounds for plan in plans} == {500}
 
 
-def test_a_measured_sweep_has_all_its_figures() -> None:
+def test_a_measured_sweep_has_all_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "ROUNDS", 50)
     figures = measure_sweep(seeds=1, workers=1)
     assert (figures.runs, figures.workers) == (6, 1)
     assert min(figures.sweep_seconds, figures.run_seconds) > 0

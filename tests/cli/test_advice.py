@@ -69,7 +69,8 @@ def test_no_message_of_the_library_names_an_option_or_a_command() -> None:
         f"{path.relative_to(LIBRARY)}: {message}"
         for path in modules
         for message in messages(path)
-        if re.search(f"{option}|{command}", message)
+        if ("--" in message or "turnout " in message)  # so begins whatever the slow expressions find
+        and re.search(f"{option}|{command}", message)
     ]
     assert found == []
 

@@ -18,6 +18,9 @@ import turnout
 from cli import in_process
 from documents import check_command
 from turnout.bench.choosing import standard_cases
+from turnout.bench.dashboard import ROUTES, DashboardFigures
+from turnout.bench.live import LiveFigures, Seconds
+from turnout.bench.sweeping import SweepFigures
 from turnout.cli import bench
 from turnout.cli.app import app
 from turnout.cli.simulation import demo
@@ -157,8 +160,8 @@ def test_the_demo_prints_the_same_figures_as_json_on_both_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ("demo", "--rounds", "40", "--seeds", "1", "--json", "--report", str(tmp_path / "report.html"))
+    monkeypatch.setattr(demo, "_write_report", lambda *_: None)  # another test draws the figures
     rows = json.loads(run_here(*arguments).stdout)["rows"]
-    monkeypatch.setattr(demo, "_write_report", lambda *_: None)  # the figures are drawn once
     with using_kernel("numpy"):
         assert rows == json.loads(in_process.run(*arguments, TURNOUT_KERNEL="numpy").stdout)["rows"]
     assert [row["policy"] for row in rows][:2] == ["FairPace, tolerance 2", "RBCS-F, weight 1"]
@@ -186,10 +189,16 @@ def test_the_demo_prints_its_table_without_matplotlib(tmp_path: Path, monkeypatc
 SMALL_FLEET = ("--clients", "2000", "--cohort", "10", "--repeats", "1")
 
 
-def measure_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[tuple[object, ...]]:
-    """Lets a function of the benchmarks measure only at its first call; returns the arguments of all calls."""
+def measure_once(monkeypatch: pytest.MonkeyPatch, name: str, *figures_before: object) -> list[tuple[object, ...]]:
+    """Lets a function of the benchmarks measure only at its first call; returns the arguments of all calls.
+
+    Args:
+        monkeypatch: Restores the function.
+        name: The function.
+        *figures_before: Figures; the function does not measure at all if they are given.
+    """
     calls: list[tuple[object, ...]] = []
-    figures: list[object] = []
+    figures: list[object] = list(figures_before)
     measure = getattr(bench, name)
 
     def measured(*arguments: object, **options: object) -> object:
@@ -228,8 +237,35 @@ def test_every_benchmark_has_help_with_an_example(name: str) -> None:
     assert f"Example: turnout bench {name}" in done.stdout
 
 
-def test_bench_live_prints_its_figures_and_whether_each_target_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = measure_once(monkeypatch, "measure_live")
+LIVE = LiveFigures(
+    clients=2000,
+    cohort=10,
+    register=Seconds(0.1, 0.2),
+    live_seconds=0.03,
+    kernel_seconds=0.01,
+    partial_live_seconds=0.04,
+    partial_kernel_seconds=0.02,
+    snapshot=Seconds(0.01, 0.02),
+    open=Seconds(0.03, 0.04),
+    unsaved_rounds=49,
+    forget_start=Seconds(0.02, 0.03),
+    forget_step=Seconds(0.01, 0.02),
+    forget_steps=4,
+    file_bytes=500_000,
+    reports_a_second=20_000.0,
+)
+SWEEP = SweepFigures(runs=6, workers=1, sweep_seconds=1.5, run_seconds=0.2, single_seconds=1.2)
+ANSWERS = {f"/api/{name}": 0.01 * (index + 1) for index, name in enumerate(ROUTES)}
+DASHBOARD = DashboardFigures(1000, 100, 600_000, 0.9, 1.1, ANSWERS, ANSWERS, 90_000_000)
+#: Whether the command measures; the tests of the benchmarks measure in any case.
+MEASURES = pytest.mark.parametrize("measures", [False, pytest.param(True, marks=pytest.mark.thorough)])
+
+
+@MEASURES
+def test_bench_live_prints_its_figures_and_whether_each_target_is_met(
+    monkeypatch: pytest.MonkeyPatch, measures: bool
+) -> None:
+    measured = measure_once(monkeypatch, "measure_live", *([] if measures else [LIVE]))
     figures = json.loads(run_here("bench", "live", *SMALL_FLEET, "--json").stdout)
     assert figures["clients"] == 2000
     assert figures["ratio"] == pytest.approx(figures["live_seconds"] / figures["kernel_seconds"])
@@ -241,12 +277,12 @@ def test_bench_live_prints_its_figures_and_whether_each_target_is_met(monkeypatc
     assert done.returncode == 0
     for text in ("A live fleet of 2,000 clients", "registering all clients", "forgetting a client", "Targets", "met"):
         assert text in done.stdout
-    assert len(measured) == 2
-    assert measured[0] == measured[1]
+    assert measured == [({"clients": 2000, "cohort": 10, "repeats": 1},)] * 2
 
 
-def test_bench_sweep_prints_runs_per_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = measure_once(monkeypatch, "measure_sweep")
+@MEASURES
+def test_bench_sweep_prints_runs_per_second(monkeypatch: pytest.MonkeyPatch, measures: bool) -> None:
+    measured = measure_once(monkeypatch, "measure_sweep", *([] if measures else [SWEEP]))
     arguments = ("bench", "sweep", "--seeds", "1", "--workers", "1")
     figures = json.loads(run_here(*arguments, "--json").stdout)
     assert figures["runs"] == 6
@@ -256,11 +292,14 @@ def test_bench_sweep_prints_runs_per_second(monkeypatch: pytest.MonkeyPatch) -> 
     assert measured == [({"seeds": 1, "workers": 1},)] * 2
 
 
-def test_bench_dashboard_prints_the_first_answer_of_each_page() -> None:
+@MEASURES
+def test_bench_dashboard_prints_the_first_answer_of_each_page(monkeypatch: pytest.MonkeyPatch, measures: bool) -> None:
+    measured = measure_once(monkeypatch, "measure_dashboard", *([] if measures else [DASHBOARD]))
     done = run_here("bench", "dashboard", "--clients", "1000", "--cohort", "10", "--repeats", "1")
     assert done.returncode == 0, done.stderr
     assert "First answers: /api/overview" in done.stdout
     assert "later answers come from the cache" in done.stdout
+    assert measured == [({"clients": 1000, "cohort": 10, "repeats": 1},)]
 
 
 def test_bench_training_needs_an_existing_device() -> None:

@@ -112,13 +112,17 @@ def test_it_warns_if_other_machines_can_reach_it(folder: Path) -> None:
         assert re.search(r" at http://0\.0\.0\.0:\d+/\n", lines[0])
         assert "Other machines can reach this page" in lines[1]
         assert lines[2] == "To open the page, add ?token= and your token to the address.\n"
+        assert "from the environment" not in "".join(lines)
+        address = port_of(lines)
+        assert status_of(address, "/api/store") == 401
+        assert status_of(address, "/api/store", {"Authorization": "Bearer from the environment"}) == 200
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=LONGEST_WAIT)
         assert (out, err) == ("", "")
         assert process.returncode in (0, -signal.SIGTERM)
 
 
-@pytest.mark.parametrize("given", ["option", "environment", "file"])
+@pytest.mark.parametrize("given", ["option", pytest.param("environment", marks=pytest.mark.thorough), "file"])
 def test_f14_a_token_of_the_user_is_never_printed(folder: Path, given: str) -> None:
     path, token, file = folder / "runs.turnout", "my-own-secret-token", folder / "token"
     RunStore(path).close()

@@ -45,10 +45,15 @@ def test_f11_a_hostile_configuration_is_refused_in_one_line(tmp_path: Path, text
 
 
 def test_f11_a_hostile_setting_is_refused_in_one_line() -> None:
-    for value in ("[" * 20_000, "9" * 5000, "{a=" * 500 + "1" + "}" * 500):
-        assert "the value of cohort_size is not valid" in one_line_error(
-            "simulate", "random", "--rounds", 2, "--set", f"cohort_size={value}"
-        )
+    def command(value: str) -> tuple[str, ...]:
+        return "simulate", "random", "--rounds", "2", "--set", f"cohort_size={value}"
+
+    refused = "the value of cohort_size is not valid"
+    assert refused in one_line_error(*command("[" * 20_000))
+    for value in ("9" * 5000, "{a=" * 500 + "1" + "}" * 500):
+        output, errors, code = run(*command(value))
+        assert (output, code, errors.count("\n")) == ("", 2, 1)
+        assert refused in errors
 
 
 def test_f11_too_little_memory_is_reported_in_one_line() -> None:

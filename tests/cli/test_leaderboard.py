@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NamedTuple
+
+import pytest
 
 from cli import in_process
 from tracking.recording import Recording
@@ -24,9 +27,37 @@ def error_of(*arguments: str) -> str:
 SMALL = ("--rounds", "6", "--seeds", "2", "--workers", "1")
 
 
-def test_the_leaderboard_is_printed_written_and_stored(tmp_path: Path) -> None:
-    out, store = tmp_path / "out", tmp_path / "runs.turnout"
-    shown = run("--suite", "numerical", *SMALL, "--store", str(store))
+TRACK = ("--track", "tracking.recording:Recording:x")
+
+
+class Numerical(NamedTuple):
+    """The folder of a suite that was played and then shown again from its store."""
+
+    folder: Path
+    shown: in_process.Done
+    again: in_process.Done
+    #: The ids and times of the stored runs after each command.
+    stored: tuple[list[tuple[int, str]], list[tuple[int, str]]]
+    #: The trackers that each command opened.
+    tracked: tuple[list[Recording], list[Recording]]
+
+
+@pytest.fixture(scope="module")
+def numerical(tmp_path_factory: pytest.TempPathFactory) -> Numerical:
+    folder = tmp_path_factory.mktemp("numerical")
+    store = folder / "runs.turnout"
+    done, stored, tracked = [], [], []
+    for more in ([], ["--out", str(folder / "out"), "--json"]):
+        Recording.opened.clear()
+        done.append(run("--suite", "numerical", *SMALL, "--store", str(store), *TRACK, *more))
+        tracked.append(list(Recording.opened))
+        with RunStore(store, read_only=True) as opened:
+            stored.append([(one.id, one.started) for one in opened.runs()])
+    return Numerical(folder, done[0], done[1], (stored[0], stored[1]), (tracked[0], tracked[1]))
+
+
+def test_the_leaderboard_is_printed_written_and_stored(numerical: Numerical) -> None:
+    out, shown, (started, later) = numerical.folder / "out", numerical.shown, numerical.stored
     assert shown.returncode == 0, shown.stderr
     for one in SUITES["numerical"].contenders:
         assert one.label in shown.stdout
@@ -42,26 +73,19 @@ def test_the_leaderboard_is_printed_written_and_stored(tmp_path: Path) -> None:
         assert text in shown.stdout
     for text in ("shortfall", "at the end", "kept, 1", "(kept, 2)", "after the first 2"):
         assert text in shown.stdout
-    with RunStore(store, read_only=True) as opened:
-        started = [(one.id, one.started) for one in opened.runs()]
     assert len(started) == 2 * len(SUITES["numerical"].contenders)
-    result = json.loads(run("--suite", "numerical", *SMALL, "--out", str(out), "--store", str(store), "--json").stdout)
+    result = json.loads(numerical.again.stdout)
     assert result == json.loads((out / "leaderboard.json").read_text())
     assert not (out / "runs.turnout").exists()
     assert {row["contender"] for row in result["policies"]} == {one.label for one in SUITES["numerical"].contenders}
-    with RunStore(store, read_only=True) as opened:
-        assert [(one.id, one.started) for one in opened.runs()] == started
+    assert later == started
 
 
-def test_the_runs_of_a_suite_are_tracked_under_the_names_of_its_contenders(tmp_path: Path) -> None:
-    store, track = tmp_path / "runs.turnout", ("--track", "tracking.recording:Recording:x")
+def test_the_runs_of_a_suite_are_tracked_under_the_names_of_its_contenders(numerical: Numerical) -> None:
     names = sorted(f"{one.label}, seed {seed}" for one in SUITES["numerical"].contenders for seed in range(2))
-    for _ in range(2):  # while they are played, and from the store
-        Recording.opened.clear()
-        done = run("--suite", "numerical", *SMALL, "--store", str(store), *track)
-        assert done.returncode == 0, done.stderr
-        assert sorted(tracker.run for tracker in Recording.opened) == names
-        for tracker in Recording.opened:
+    for opened in numerical.tracked:  # while they are played, and from the store
+        assert sorted(tracker.run for tracker in opened) == names
+        for tracker in opened:
             assert [step for step, _ in tracker.steps] == list(range(1, 7))
             assert tracker.closed == 1
 

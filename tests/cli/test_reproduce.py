@@ -4,6 +4,8 @@ import csv
 import json
 from pathlib import Path
 
+import pytest
+
 from cli import in_process
 
 SMALL = ("--rounds", "10", "--seeds", "2")
@@ -21,7 +23,7 @@ def error_of(*arguments: str) -> str:
     return done.stderr
 
 
-def test_a_small_digits_study_writes_all_its_files(tmp_path: Path) -> None:
+def test_a_small_digits_study_writes_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     result = json.loads(run("accuracy", *SMALL, "--out", str(out), "--json").stdout)
     assert len(set(result["files"])) == len(result["files"])
@@ -38,6 +40,7 @@ def test_a_small_digits_study_writes_all_its_files(tmp_path: Path) -> None:
     assert len(claims) == 6 + 15 + 11
     assert {claim["verdict"] for claim in claims} <= {"holds", "does not hold", "not decided"}
     assert all(claim["numbers"] and claim["panel"].startswith("digits") for claim in claims)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)  # this figure is drawn above
     again = run("accuracy-time", "--dataset", "digits", *SMALL, "--out", str(out))
     for text in ("accuracy-time", "digits, gamma 1: FedCS(3) reaches", "digits, iid: ", "Claims: "):
         assert text in again.stdout, again.stderr

@@ -388,7 +388,7 @@ def test_ctrl_c_while_the_workers_start_prints_no_traceback(tmp_path: Path) -> N
 def test_ctrl_c_keeps_finished_runs_and_prints_how_to_continue(tmp_path: Path) -> None:
     """In the moment in which the third run has been stored."""
     out = tmp_path / "out"
-    command = ["reproduce", "queues", "--seeds", "12", "--rounds", "150", "--out", str(out)]
+    command = ["reproduce", "queues", "--seeds", "2", "--rounds", "60", "--out", str(out)]
     child = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, *command],
         capture_output=True,
@@ -397,13 +397,13 @@ def test_ctrl_c_keeps_finished_runs_and_prints_how_to_continue(tmp_path: Path) -
         check=False,
     )
     assert child.returncode == 130, child.stderr
-    assert re.search(
-        r"To continue: turnout reproduce queues --seeds 12 --rounds 150 --out \S+$", child.stderr.strip()
-    ), child.stderr
+    assert re.search(r"To continue: turnout reproduce queues --seeds 2 --rounds 60 --out \S+$", child.stderr.strip()), (
+        child.stderr
+    )
     assert "Traceback" not in child.stderr
     assert _finished(out) == 3
     assert run(*command).returncode == 0
-    assert _finished(out) == 72
+    assert _finished(out) == 12
 
 
 def _finished(out: Path) -> int:

@@ -37,7 +37,7 @@ DARK: dict[str, Picture] = {"dark": ("runs", "compare", {"show": "FairPace"})}
 PHONE: dict[str, Picture] = {"phone": ("fleet", "overview", {}), "phone-runs": ("runs", "runs", {})}
 WIDE: dict[str, Any] = {"width": WIDTH, "height": HEIGHT}
 NARROW: dict[str, Any] = {"width": 390, "height": 844, "scale": 1.5, "phone": True}
-CLIENTS, ROUNDS = 40, 160
+CLIENTS = 40
 
 
 def take_all(
@@ -47,6 +47,7 @@ def take_all(
     every: Path | None = None,
     rounds: int = 200,
     seeds: int = 3,
+    fleet_rounds: int = 160,
     running: Browser | None = None,
 ) -> list[Path]:
     """Takes the pictures of the documentation; returns their paths.
@@ -57,6 +58,7 @@ def take_all(
         every: Where pictures of every page are written in both themes and on a phone, if they are wanted.
         rounds: The number of rounds of each training run.
         seeds: The number of training runs of each policy.
+        fleet_rounds: The number of rounds of the fleet before the first picture.
         running: The browser, if one runs already; it is left open.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +76,7 @@ def take_all(
                 make_runs(runs, rounds=rounds, seeds=seeds)
                 urls["runs"] = stack.enter_context(dashboard_of(runs))
             if "fleet" in kinds:
-                stack.enter_context(playing(fleet))
+                stack.enter_context(playing(fleet, fleet_rounds))
                 urls["fleet"] = stack.enter_context(dashboard_of(fleet))
             for screen, pictures in screens:
                 shown = urls if every is not None else {kind for kind, _, _ in pictures.values()}
@@ -126,11 +128,11 @@ def make_runs(path: Path, *, rounds: int = 200, seeds: int = 3) -> None:
 
 
 @contextmanager
-def playing(path: Path) -> Iterator[None]:
-    """Plays a fleet of phones until the block ends: a quarter is slow, one becomes slower, some fail."""
+def playing(path: Path, rounds: int) -> Iterator[None]:
+    """Plays rounds of a fleet of phones, and more until the block ends: some are slow, become slower or fail."""
     settings = {"cohort_size": 6, "guaranteed_rate": 0.1}
     with Scheduler.open(path, policy="fair-pace", settings=settings, deadline=90.0) as scheduler:
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             _play(scheduler)
 
         with meanwhile(lambda: _play(scheduler), every=1.0):

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from turnout.web.connections import LIMITS, Limits
 from waiting import LONGEST_WAIT, wait_until
 
 #: Poll interval in seconds, shorter than in production so that tests need not wait.
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.05
 
 
 class Answer(NamedTuple):
@@ -102,13 +103,29 @@ class Served:
         self.until(lambda: self.json(path)["about"]["rounds"] >= rounds)
 
 
+@cache
+def usual_port() -> int:
+    """Returns a port for one dashboard after another: a browser compiles the scripts of an address only once."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def listen() -> socket.socket:
+    """Listens on the usual port, or on another one if that is in use."""
+    try:
+        return socket.create_server(("127.0.0.1", usual_port()))
+    except OSError:
+        return socket.create_server(("127.0.0.1", 0))
+
+
 @contextmanager
 def served(path: Path, *, token: str | None = None, limits: Limits = LIMITS) -> Iterator[Served]:
     """Runs the real server in a thread on a free port until the block ends."""
     with (
         patch.object(watch_module, "POLL_SECONDS", POLL_SECONDS),
         patch.object(app_module, "STREAM_POLL_SECONDS", POLL_SECONDS),
-        socket.create_server(("127.0.0.1", 0)) as listener,
+        listen() as listener,
     ):
         watch = Watch(path)
         try:

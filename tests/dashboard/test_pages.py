@@ -6,8 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,11 +15,11 @@ import pytest
 
 from benchmarks.browser import PROGRAMS, Browser, Page
 from benchmarks.dashboard import PAGES, SETTLED, turn_to
-from dashboard.pictures import DARK, PHONE, PICTURES, make_runs, meanwhile, take_all
-from dashboard.served import first_chunk_only, offer_of, play_rounds, run_store, served, small_fleet, used
+from dashboard.pictures import DARK, PHONE, PICTURES, make_runs, take_all
+from dashboard.served import first_chunk_only, offer_of, run_store, served, small_fleet, used
 from scheduler.fleets import named
 from scheduler.slots.played import open_slots, play_turns
-from turnout.bench.dashboard import dashboard_of, make_fleet
+from turnout.bench.dashboard import make_fleet
 from turnout.scheduler import FleetReader, Scheduler
 from turnout.simulator import RunPlan, play_into
 from turnout.store import RunStore
@@ -45,7 +43,7 @@ HOSTILE = [
     "line\none",
 ]
 #: The clients of a very large fleet; `make torture` shows a million.
-CROWD = 100_000 if os.environ.get("TURNOUT_TORTURE", "1") == "1" else 1_000_000
+CROWD = 20_000 if os.environ.get("TURNOUT_TORTURE", "1") == "1" else 1_000_000
 #: The number of rounds in the heading of the page.
 SHOWN_ROUNDS = (
     "Number(document.querySelector('#page h1 .muted').textContent.match(/([\\d,]+)(?: of [\\d,]+)? rounds/)[1]"
@@ -87,22 +85,6 @@ def settings_of(name: str, client: str) -> dict[str, str]:
 # Content
 
 
-@contextmanager
-def played_on(path: Path) -> Iterator[None]:
-    """Plays rounds until the block ends."""
-    with Scheduler.open(path) as scheduler:
-        scheduler.close_round()
-
-        def play() -> None:
-            play_rounds(scheduler, 1, scheduler.clients, eventful=False)
-            scheduler.choose(offer_of(scheduler.clients, scheduler.round + 1))
-            time.sleep(0.1)
-            scheduler.close_round()
-
-        with meanwhile(play, every=0.4):
-            yield
-
-
 def test_every_page_shows_a_live_fleet_without_rounds(empty_page: Page, tmp_path: Path) -> None:
     with open_slots(tmp_path / "fleet.turnout") as scheduler:
         play_turns(scheduler, 20)
@@ -126,15 +108,25 @@ def test_every_page_shows_a_live_fleet_without_rounds(empty_page: Page, tmp_path
             page.wait_for("document.getElementById('state').textContent === 'live'")
 
 
-def test_every_page_follows_a_live_fleet(empty_page: Page, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "pages",
+    [("overview", "fairness", "rounds", "client"), pytest.param(PAGES, marks=pytest.mark.thorough)],
+    ids=len,
+)
+def test_every_page_follows_a_live_fleet(empty_page: Page, tmp_path: Path, pages: tuple[str, ...]) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=30)
-    with played_on(path), served(path) as server, visiting(empty_page, server.url) as page:
-        for name in PAGES:
+    with (
+        Scheduler.open(path) as scheduler,
+        served(path) as server,
+        visiting(empty_page, server.url) as page,
+    ):
+        for name in pages:
             turn_to(page, name, **settings_of(name, named(1)[0]))
-            before = page.evaluate(SHOWN_ROUNDS)
-            assert before >= 30
-            page.wait_for(f"{SHOWN_ROUNDS} > {before}")
+            assert page.evaluate(SHOWN_ROUNDS) == scheduler.round - 1 >= 30  # the last round is open
+            scheduler.close_round()
+            page.wait_for(f"{SHOWN_ROUNDS} === {scheduler.round}")
+            scheduler.choose(offer_of(scheduler.clients, scheduler.round + 1))
             page.wait_for(SETTLED % name)
         page.wait_for("document.getElementById('state').textContent === 'live'")
 
@@ -175,16 +167,17 @@ def test_a_page_shows_the_progress_of_a_partly_read_run(empty_page: Page, tmp_pa
         page.wait_for(f"{heading}.includes('60 of 60 rounds, finished')")
 
 
-def test_every_page_of_a_very_large_fleet(empty_page: Page, tmp_path: Path) -> None:
+@pytest.mark.parametrize("clients", [CROWD, pytest.param(100_000, marks=pytest.mark.thorough)])
+def test_every_page_of_a_very_large_fleet(empty_page: Page, tmp_path: Path, clients: int) -> None:
     path = tmp_path / "fleet.turnout"
-    make_fleet(path, clients=CROWD, cohort=100, rounds=6)
-    with dashboard_of(path) as url, visiting(empty_page, url) as page:
+    make_fleet(path, clients=clients, cohort=100, rounds=6)
+    with served(path) as server, visiting(empty_page, server.url) as page:
         page.wait_for(f"{SHOWN_ROUNDS} === 6", 120)
         for name in PAGES:
-            turn_to(page, name, **settings_of(name, f"client-{7 * CROWD // 10:07}"))
-            assert f"{CROWD:,}" in page.evaluate("document.querySelector('#page h1').textContent")
-        page.evaluate(f"location.hash = '#/fairness?page={CROWD // 25}'")
-        page.wait_for(f"document.getElementById('page').textContent.includes('of {CROWD // 25:,}')")
+            turn_to(page, name, **settings_of(name, f"client-{7 * clients // 10:07}"))
+            assert f"{clients:,}" in page.evaluate("document.querySelector('#page h1').textContent")
+        page.evaluate(f"location.hash = '#/fairness?page={clients // 25}'")
+        page.wait_for(f"document.getElementById('page').textContent.includes('of {clients // 25:,}')")
         assert page.evaluate("document.querySelectorAll('#page tbody tr').length") <= 50
 
 
@@ -268,14 +261,13 @@ def test_errors_are_shown_and_the_page_recovers(empty_page: Page, tmp_path: Path
 def test_the_page_reconnects_to_a_restarted_server(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=10)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     with used(empty_page) as page:
-        with dashboard_of(path, "--port", str(port)) as url:
-            page.open(url)
+        with served(path) as server:
+            page.open(server.url)
             page.wait_for(SETTLED % "overview")
         page.wait_for("document.getElementById('state').textContent.includes('not connected')")
-        with dashboard_of(path, "--port", str(port)):
+        with served(path) as restarted:
+            assert restarted.url == server.url
             page.wait_for("document.getElementById('state').textContent === 'connected'", 60)
             turn_to(page, "queues")
 
@@ -283,14 +275,15 @@ def test_the_page_reconnects_to_a_restarted_server(empty_page: Page, tmp_path: P
 # Security
 
 
-def test_html_in_ids_is_not_interpreted(empty_page: Page, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shown", [HOSTILE[:4], pytest.param(HOSTILE, marks=pytest.mark.thorough)], ids=len)
+def test_html_in_ids_is_not_interpreted(empty_page: Page, tmp_path: Path, shown: list[str]) -> None:
     path = tmp_path / "fleet.turnout"
-    small_fleet(path, rounds=40, ids=HOSTILE)
+    small_fleet(path, rounds=20, ids=HOSTILE)
     with served(path) as server, visiting(empty_page, server.url) as page:
         server.wait_read()
         seen = ""
         for name in PAGES:
-            for client in HOSTILE if name == "client" else [""]:
+            for client in shown if name == "client" else [""]:
                 turn_to(page, name, **({"id": client} if client else {}))
                 seen += _text(page, name)
                 _hover_everything(page)
@@ -413,9 +406,13 @@ def test_every_page_fits_a_phone(empty_page: Page, tmp_path: Path, dark: bool, p
 EVERY_PICTURE = (*PICTURES, *DARK, *PHONE)
 
 
-@pytest.mark.parametrize("names", [("phone",), pytest.param(EVERY_PICTURE, marks=pytest.mark.thorough)], ids=len)
-def test_the_script_takes_its_pictures(browser: Browser, tmp_path: Path, names: tuple[str, ...]) -> None:
-    taken = take_all(tmp_path, only=names, rounds=20, seeds=1, running=browser)
+@pytest.mark.parametrize(
+    ("names", "rounds"),
+    [(("phone",), 20), pytest.param(EVERY_PICTURE, 160, marks=pytest.mark.thorough)],
+    ids=["phone", "every"],
+)
+def test_the_script_takes_its_pictures(browser: Browser, tmp_path: Path, names: tuple[str, ...], rounds: int) -> None:
+    taken = take_all(tmp_path, only=names, rounds=20, seeds=1, fleet_rounds=rounds, running=browser)
     assert sorted(taken) == sorted(tmp_path.iterdir()) == sorted(tmp_path / f"{name}.png" for name in names)
     for picture in taken:
         assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

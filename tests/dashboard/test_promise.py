@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.browser import PROGRAMS, Browser, Page
+from benchmarks.browser import PROGRAMS, Page
 from benchmarks.dashboard import PAGES, SETTLED, turn_to
 from dashboard.readings import fleet_ledger, run_source
 from dashboard.served import TWELVE, promise_fleet, served, used
@@ -364,10 +364,10 @@ BADGE = "document.querySelector('#promise .badge')"
 MARK = "document.querySelector('#promise .mark').textContent"
 
 
-@pytest.fixture(scope="module")
-def broken_page(browser: Browser, broken: Path) -> Iterator[Page]:
+@pytest.fixture
+def broken_page(empty_page: Page, broken: Path) -> Iterator[Page]:
     """A page of the dashboard of the fleet whose promise is broken."""
-    with served(broken) as server, closing(browser.page()) as page:
+    with served(broken) as server, used(empty_page) as page:
         server.wait_read()
         page.open(server.url)
         page.wait_for(SETTLED % "overview")

@@ -8,7 +8,6 @@ import json
 import math
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.browser import PROGRAMS, Browser, Page
+from benchmarks.browser import PROGRAMS, Page
 from benchmarks.dashboard import SETTLED, turn_to
 from dashboard.served import Served, Stored, run_store, served, used
 from turnout.dashboard.views import runs as runs_view
@@ -101,11 +100,11 @@ def cells(page: Page, column: int) -> list[str]:
     return found
 
 
-@pytest.fixture(scope="module")
-def compared(browser: Browser, stored: tuple[Stored, Served]) -> Iterator[Page]:
+@pytest.fixture
+def compared(empty_page: Page, stored: tuple[Stored, Served]) -> Iterator[Page]:
     """A page that compares runs."""
     runs, server = stored
-    with closing(browser.page()) as page:
+    with used(empty_page) as page:
         open_page(page, f"{server.url}/#/compare?run={runs.fast[0]}", "compare")
         yield page
 

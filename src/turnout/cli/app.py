@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -63,17 +64,7 @@ class LazyCommands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         """Imports a command and returns it as typer represents it."""
-        found = getattr(import_module(f"turnout.cli.{MODULES[name]}"), name)
-        parent = typer.Typer(**STYLE)
-        parent.callback()(lambda: None)
-        if isinstance(found, typer.Typer):
-            parent.add_typer(found, name=name)
-        else:
-            parent.command(name)(found)
-        command = typer.main.get_group(parent).commands[name]
-        if name in LOADS_PLUGINS:
-            _add_plugin_option(command)
-        return command
+        return _build(name)
 
     def __iter__(self) -> Iterator[str]:
         """Iterates over the names."""
@@ -82,6 +73,21 @@ class LazyCommands(Mapping[str, Any]):
     def __len__(self) -> int:
         """Returns the number of commands."""
         return len(MODULES)
+
+
+@cache
+def _build(name: str) -> Any:
+    found = getattr(import_module(f"turnout.cli.{MODULES[name]}"), name)
+    parent = typer.Typer(**STYLE)
+    parent.callback()(lambda: None)
+    if isinstance(found, typer.Typer):
+        parent.add_typer(found, name=name)
+    else:
+        parent.command(name)(found)
+    command = typer.main.get_group(parent).commands[name]
+    if name in LOADS_PLUGINS:
+        _add_plugin_option(command)
+    return command
 
 
 def _add_plugin_option(command: Any) -> None:
@@ -101,6 +107,7 @@ def _load_plugins(names: list[str] | None) -> None:
             load_plugin(name)
 
 
+@cache
 def _plugin_option() -> Any:
     """Returns --with. typer builds it from a signature: how an option is constructed differs between its versions."""
     template = typer.Typer(**STYLE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any
@@ -66,6 +67,7 @@ def open_tracker(
     return GuardedTracker(opened)
 
 
+@lru_cache(maxsize=64)  # a sweep opens the same tracker for every run, and the search in all packages is slow
 def _parse(text: str) -> tuple[str, str]:
     """Returns the location of a tracker as `package.module:Name`, and its target."""
     known = trackers()
