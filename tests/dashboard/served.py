@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import socket
 import threading
@@ -103,29 +104,39 @@ class Served:
         self.until(lambda: self.json(path)["about"]["rounds"] >= rounds)
 
 
+def reserve() -> socket.socket:
+    """Reserves a port: only sockets with the same option can use it, also while none listens on it."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as `socket.create_server` does
+    reserved.bind(("127.0.0.1", 0))
+    return reserved
+
+
 @cache
-def usual_port() -> int:
-    """Returns a port for one dashboard after another: a browser compiles the scripts of an address only once."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+def usual() -> socket.socket:
+    """Reserves a port for one dashboard after another: a browser compiles the scripts of an address only once."""
+    reserved = reserve()
+    atexit.register(reserved.close)
+    return reserved
 
 
 def listen() -> socket.socket:
-    """Listens on the usual port, or on another one if that is in use."""
+    """Listens on the usual port, or on another one if a dashboard of this process is there."""
     try:
-        return socket.create_server(("127.0.0.1", usual_port()))
+        return socket.create_server(usual().getsockname())
     except OSError:
         return socket.create_server(("127.0.0.1", 0))
 
 
 @contextmanager
-def served(path: Path, *, token: str | None = None, limits: Limits = LIMITS) -> Iterator[Served]:
-    """Runs the real server in a thread on a free port until the block ends."""
+def served(
+    path: Path, *, token: str | None = None, limits: Limits = LIMITS, address: tuple[str, int] | None = None
+) -> Iterator[Served]:
+    """Runs the real server in a thread until the block ends, at an address or on a free port."""
     with (
         patch.object(watch_module, "POLL_SECONDS", POLL_SECONDS),
         patch.object(app_module, "STREAM_POLL_SECONDS", POLL_SECONDS),
-        listen() as listener,
+        socket.create_server(address) if address else listen() as listener,
     ):
         watch = Watch(path)
         try:

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.browser import PROGRAMS, Browser, Page
 from benchmarks.dashboard import PAGES, SETTLED, turn_to
 from dashboard.pictures import DARK, PHONE, PICTURES, make_runs, take_all
-from dashboard.served import first_chunk_only, offer_of, run_store, served, small_fleet, used
+from dashboard.served import first_chunk_only, offer_of, reserve, run_store, served, small_fleet, used
 from scheduler.fleets import named
 from scheduler.slots.played import open_slots, play_turns
 from turnout.bench.dashboard import make_fleet
@@ -261,13 +261,12 @@ def test_errors_are_shown_and_the_page_recovers(empty_page: Page, tmp_path: Path
 def test_the_page_reconnects_to_a_restarted_server(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=10)
-    with used(empty_page) as page:
-        with served(path) as server:
+    with used(empty_page) as page, reserve() as reserved:
+        with served(path, address=reserved.getsockname()) as server:
             page.open(server.url)
             page.wait_for(SETTLED % "overview")
         page.wait_for("document.getElementById('state').textContent.includes('not connected')")
-        with served(path) as restarted:
-            assert restarted.url == server.url
+        with served(path, address=reserved.getsockname()):
             page.wait_for("document.getElementById('state').textContent === 'connected'", 60)
             turn_to(page, "queues")
 
