@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -68,7 +69,7 @@ def without_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "turnout.kernel._fast", None)
 
 
-def select_cohort() -> list[int]:
+def select_cohort() -> Any:
     return fastest_fair_cohort([1.0, 2.0, 3.0], [0, 5, 9], 2, 1.0).tolist()
 
 

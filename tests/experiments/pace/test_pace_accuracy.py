@@ -96,8 +96,14 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
         yield opened
 
 
+class TwoPanels(PaceRounds):
+    """The study with two of its panels."""
+
+    gammas = (1, "iid")
+
+
 def test_the_tables_hold_the_shares_and_shortfalls_of_the_runs(store: RunStore) -> None:
-    experiment = PaceRounds()
+    experiment = TwoPanels()
     (result,) = reproduce([experiment], store, seeds=2, rounds=16, workers=1)
     rows = rows_of(result.findings.tables["pace-fairness"])
     assert len(rows) == len(experiment.panels) * len(experiment.contenders)
