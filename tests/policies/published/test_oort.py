@@ -65,14 +65,14 @@ all_settings = st.fixed_dictionaries(
 
 
 @given(all_settings, st.integers(0, 10**6), st.sampled_from([0.1, 0.5, 1.0]), st.booleans())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_it_selects_the_same_clients_as_a_literal_implementation(
     chosen_settings: dict[str, Any], seed: int, availability: float, losses: bool
 ) -> None:
     policy, literal = Oort(20, **chosen_settings), LiteralOort(20, **chosen_settings)
     fleet = SmallFleet(seed, clients=20, availability=availability, deadline=12.0, failure_rate=0.2, losses=losses)
     pending: list[tuple[int, int]] = []
-    for round_ in range(1, 26):
+    for round_ in range(1, 41):
         offer = fleet.offer(round_)
         selection = policy.ask(offer)
         assert selection.clients.tolist() == literal.choose(np.flatnonzero(offer.available).tolist(), round_)
