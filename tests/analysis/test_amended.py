@@ -46,6 +46,12 @@ def amended_fleet(path: Path, **options: Any) -> Recorded:
     return recorded(path)
 
 
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """The record of a fleet of fair-pace, which no test changes."""
+    return amended_fleet(tmp_path_factory.mktemp("amended") / "fleet.turnout", **POLICIES["fair-pace"])
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_recorded_policy_makes_the_recorded_selections_again(name: str, tmp_path: Path) -> None:
     record = amended_fleet(tmp_path / "fleet.turnout", **POLICIES[name])
@@ -61,16 +67,14 @@ def test_the_recorded_policy_makes_the_recorded_selections_again(name: str, tmp_
     assert found.promise.count("from round") == 2
 
 
-def test_a_given_setting_overrides_those_of_all_rounds(tmp_path: Path) -> None:
-    record = amended_fleet(tmp_path / "fleet.turnout", **POLICIES["fair-pace"])
+def test_a_given_setting_overrides_those_of_all_rounds(record: Recorded) -> None:
     found = replay(record, "fair-pace", {"guaranteed_rate": 0.2, "tolerance": 3.0, "cohort_size": 1}, draws=2)
     assert "from round" not in found.promise
     assert found.promise.startswith("0.2 of the rounds it was available for, at most 3 turns behind")
     assert found["other_rounds"].replayed == 30
 
 
-def test_another_policy_is_judged_by_the_promises_of_the_time(tmp_path: Path) -> None:
-    record = amended_fleet(tmp_path / "fleet.turnout", **POLICIES["fair-pace"])
+def test_another_policy_is_judged_by_the_promises_of_the_time(record: Recorded) -> None:
     found = replay(record, "random", {}, draws=2)
     assert found.promise.count("from round") == 2
     assert found["shortfall_at_end"].recorded == replay(record, "fair-pace", {}, draws=2)["shortfall_at_end"].recorded
@@ -100,8 +104,7 @@ def test_rounds_before_an_amendment_of_the_features_are_not_replayed(tmp_path: P
     assert replay(record, "fair-pace", {}, draws=2).rounds == 5
 
 
-def test_shortfalls_count_earlier_rounds_at_the_earlier_rate(tmp_path: Path) -> None:
-    record = amended_fleet(tmp_path / "fleet.turnout", **POLICIES["fair-pace"])
+def test_shortfalls_count_earlier_rounds_at_the_earlier_rate(record: Recorded) -> None:
     columns = record.columns
     assert columns.available is not None
     amended = [AmendedTerms(15, "1/3", 1.0), AmendedTerms(25, 0.1, 1.0)]

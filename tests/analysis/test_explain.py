@@ -17,7 +17,7 @@ from turnout.simulator.sweep import sweep
 from turnout.store import RunStore
 
 COHORT = {"cohort_size": 3, "guaranteed_rate": 0.2, "speed_weight": 1.0}
-ROUNDS = 12
+ROUNDS = 8
 
 
 def training_plan(
@@ -38,12 +38,12 @@ EXPLAINED = [
 PACE = {"cohort_size": 3, "guaranteed_rate": 0.2, "tolerance": 1.0}
 WORLD = {"clients": 12, "availability": 0.7}
 PRICED = [
-    RunPlan("fair-pace", 25, 3, PACE, world_settings=WORLD),
-    RunPlan("fair-pace", 25, 3, PACE, world_settings=WORLD, keep="choices"),
-    RunPlan("fair-pace", 25, 3, {**PACE, "accrual": "always", "tolerance": 3.0}, world_settings=WORLD),
-    RunPlan("fair-pace", 25, 3, {**PACE, "times": "expected"}, world_settings=WORLD),
+    RunPlan("fair-pace", 14, 3, PACE, world_settings=WORLD),
+    RunPlan("fair-pace", 14, 3, PACE, world_settings=WORLD, keep="choices"),
+    RunPlan("fair-pace", 14, 3, {**PACE, "accrual": "always", "tolerance": 3.0}, world_settings=WORLD),
+    RunPlan("fair-pace", 14, 3, {**PACE, "times": "expected"}, world_settings=WORLD),
     training_plan("fair-pace", PACE),
-    RunPlan("fair-pace", 25, 3, {**PACE, "tolerance": 0.3}, world_settings=WORLD),  # clients become urgent
+    RunPlan("fair-pace", 14, 3, {**PACE, "tolerance": 0.3}, world_settings=WORLD),  # clients become urgent
 ]
 BY_LOSS = [training_plan(policy, {"cohort_size": 3}) for policy in ("ucb-cs", "power-of-choice")]
 
@@ -100,7 +100,7 @@ def test_every_price_of_fair_pace_is_explained_with_its_numbers(store: Path, ind
         # keep="choices" stores no availability; that of the same run with keep="all" is the same.
         presence = runs.columns(run - index if plan.keep == "choices" else run).available
         assert presence is not None
-        for round_ in (1, 7, plan.rounds):
+        for round_ in (1, 5, plan.rounds):
             before = slice(columns.starts[round_ - 1])
             explained = [explain_run(runs, run, row, round_) for row in range(12)]
             assert all(explanation.exact for explanation in explained), explained

@@ -250,7 +250,7 @@ def test_a_world_fitted_to_a_fleet_is_as_fast_as_its_record(fleet: Path) -> None
     build, scale, mean_round = fitted_build(record, {})
     assert 0.7 < scale < 1.4
     assert mean_round == record.columns.durations.mean()
-    result = find_speed_weight(Goal.within(2, by=40), build, points=3, coarse=3, fine=3, fresh=4, try_horizon=False)
+    result = find_speed_weight(Goal.within(2, by=20), build, points=3, coarse=3, fine=3, fresh=4, try_horizon=False)
     policy, world = build({"speed_weight": 1.0}, 0)
     assert policy.cohort_size == 3
     assert np.array_equal(world.availability, record.past.available.mean(axis=0))

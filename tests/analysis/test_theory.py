@@ -152,14 +152,15 @@ def test_the_measured_regret_of_rbcsf_stays_below_its_bound() -> None:
     assert (regret(*durations) <= bound).all()
 
 
-def test_the_regret_exceeds_its_bound_where_times_vary_much_more_for_some_clients() -> None:
+@pytest.mark.parametrize(("rounds", "factor"), [(15_000, 1.05), pytest.param(25_000, 1.2, marks=pytest.mark.thorough)])
+def test_the_regret_exceeds_its_bound_where_times_vary_much_more_for_some_clients(rounds: int, factor: float) -> None:
     """The theorem's proof replaces the expected longest time of a cohort by the longest expected time.
 
     Clients 0 to 15 take 0.01 s or 1.99 s, 1 s on average, and clients 16 to 23 always take 1.01 s. RBCS-F prefers the
     former, because it learns expected times; a policy that gives them 1 % of the rounds, and the others the rest, has
     much shorter rounds.
     """
-    rounds, clients, theory = 25_000, 24, {"R": 1.0, "S": 1.01, "L": 1.0, "delta": 0.1}
+    clients, theory = 24, {"R": 1.0, "S": 1.01, "L": 1.0, "delta": 0.1}
     policy = RBCSF(clients, cohort_size=8, guaranteed_rate=0.01, speed_weight=1e4, exploration="theory", theory=theory)
     times = np.full((rounds, clients), 1.01)
     times[:, :16] = np.random.default_rng(0).choice([0.01, 1.99], (rounds, 16))
@@ -174,7 +175,7 @@ def test_the_regret_exceeds_its_bound_where_times_vary_much_more_for_some_client
     fair = times[:, 16:].max(axis=1)
     fair[49::100], fair[99::100] = times[49::100, :8].max(axis=1), times[99::100, 8:16].max(axis=1)
     bound = regret_bound(rounds, clients=clients, guaranteed_rate=0.01, speed_weight=1e4, **theory)
-    assert regret(durations, fair)[-1] > 1.2 * bound
+    assert regret(durations, fair)[-1] > factor * bound
 
 
 def log_determinant(contexts: FloatArray, ridge: float) -> float:

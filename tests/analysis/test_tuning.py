@@ -35,18 +35,19 @@ ROUNDS = 80
 PLAN = RunPlan("rbcsf", ROUNDS, settings={"cohort_size": 3}, world_settings={"clients": 12})
 GOALS_ON_TIME = [Goal("mean_round", 7.0, ROUNDS), Goal("p95_round", 17.0, ROUNDS)]
 EFFORTS: dict[str, dict[str, Any]] = {
-    "short": {"points": 5, "coarse": 3, "fine": 6, "fresh": 10},
+    "short": {"points": 4, "coarse": 3, "fine": 5, "fresh": 6},
     "long": {"points": 8, "coarse": 5, "fine": 10, "fresh": 20},
 }
 SHORT_AND_LONG = ["short", pytest.param("long", marks=pytest.mark.thorough)]
 with_efforts = pytest.mark.parametrize("effort", SHORT_AND_LONG)
 
 
-def with_pace_efforts(**short: int) -> pytest.MarkDecorator:
+def with_pace_efforts(short: Goal, long: Goal) -> pytest.MarkDecorator:
     """Parametrises a test of FairPace, which takes longer per round."""
-    long = {"points": 6, "coarse": 5, "fine": 10, "fresh": 20}
+    few, many = {"points": 4, "coarse": 3, "fine": 5, "fresh": 6}, {"points": 6, "coarse": 5, "fine": 10, "fresh": 20}
     return pytest.mark.parametrize(
-        "effort", [pytest.param(short, id="short"), pytest.param(long, id="long", marks=pytest.mark.thorough)]
+        ("goal", "effort"),
+        [pytest.param(short, few, id="short"), pytest.param(long, many, id="long", marks=pytest.mark.thorough)],
     )
 
 
@@ -73,7 +74,7 @@ def fair(request: pytest.FixtureRequest) -> TuningResult:
 
 def test_a_fairness_goal_is_met_in_nine_of_ten_fresh_runs(fair: TuningResult) -> None:
     assert fair.answer is not None
-    assert fair.answer.runs_meeting(fair.goal) == len(fair.answer.figures) >= 10
+    assert fair.answer.runs_meeting(fair.goal) == len(fair.answer.figures) >= EFFORTS["short"]["fresh"]
     assert fresh_runs_meeting(fair) >= 9
 
 
@@ -83,7 +84,7 @@ def weight_for(goal: Goal, effort: str) -> TuningResult:
 
 
 @with_efforts
-@pytest.mark.parametrize("goal", GOALS_ON_TIME[::-1])
+@pytest.mark.parametrize("goal", [pytest.param(GOALS_ON_TIME[1], marks=pytest.mark.thorough), GOALS_ON_TIME[0]])
 def test_a_time_goal_is_met_in_nine_of_ten_fresh_runs(goal: Goal, effort: str) -> None:
     result = weight_for(goal, effort)
     assert result.answer is not None
@@ -182,19 +183,23 @@ def build_calm(settings: Mapping[str, Any], seed: int) -> tuple[SelectionPolicy,
     return replace(CALM, settings={**CALM.settings, **settings}, seed=seed).build()
 
 
-@with_pace_efforts(points=4, coarse=3, fine=5, fresh=6)
-def test_the_smallest_tolerance_for_a_mean_round_is_found_and_holds_in_fresh_runs(effort: dict[str, Any]) -> None:
+@with_pace_efforts(Goal("mean_round", 7.0, 40), Goal("mean_round", 6.7, 70))
+def test_the_smallest_tolerance_for_a_mean_round_is_found_and_holds_in_fresh_runs(
+    goal: Goal, effort: dict[str, Any]
+) -> None:
     def build_always(settings: Mapping[str, Any], seed: int) -> tuple[SelectionPolicy, World]:
         return build_calm({"guaranteed_rate": 0.2, "accrual": "always", **settings}, seed)
 
-    goal = Goal("mean_round", 6.7, 70)
     result = find_tolerance(goal, build_always, **effort)
     assert result.parameter is TOLERANCE
     assert result.answer is not None
     assert list(result.answer.settings) == ["tolerance"]
     assert result.answer.runs_meeting(goal) == effort["fresh"]
-    fresh = [measure_run(*build_always(result.answer.settings, 70_000 + seed), 70) for seed in range(10)]
-    assert sum(figures.mean_round <= goal.most for figures in fresh) >= 9
+    fresh = [
+        measure_run(*build_always(result.answer.settings, 70_000 + seed), goal.rounds)
+        for seed in range(effort["fresh"])
+    ]
+    assert sum(figures.mean_round <= goal.most for figures in fresh) >= 0.9 * effort["fresh"]
     tolerances = [result.value(trial) for trial in result.curve]
     assert tolerances == sorted(tolerances)
     smaller = [trial for trial in result.curve if result.value(trial) < result.value(result.answer) / 1.3]
@@ -205,12 +210,13 @@ def test_the_smallest_tolerance_for_a_mean_round_is_found_and_holds_in_fresh_run
     assert result.curve[0].mean("mean_round") > result.curve[-1].mean("mean_round")
 
 
-@with_pace_efforts(points=6, coarse=4, fine=6, fresh=6)
-def test_the_largest_guaranteed_rate_for_a_mean_round_is_found_and_holds_in_fresh_runs(effort: dict[str, Any]) -> None:
-    goal = Goal("mean_round", 5.6, 60)
-
+@with_pace_efforts(Goal("mean_round", 5.6, 50), Goal("mean_round", 5.6, 60))
+def test_the_largest_guaranteed_rate_for_a_mean_round_is_found_and_holds_in_fresh_runs(
+    goal: Goal, effort: dict[str, Any]
+) -> None:
     def runs_meeting(rate: float) -> int:
-        figures = [measure_run(*build_calm({"guaranteed_rate": rate}, 70_000 + seed), 60) for seed in range(10)]
+        built = (build_calm({"guaranteed_rate": rate}, 70_000 + seed) for seed in range(effort["fresh"]))
+        figures = [measure_run(*each, goal.rounds) for each in built]
         return sum(run.mean_round <= goal.most for run in figures)
 
     result = find_guaranteed_rate(goal, build_calm, **effort)
@@ -218,8 +224,8 @@ def test_the_largest_guaranteed_rate_for_a_mean_round_is_found_and_holds_in_fres
     assert result.answer is not None
     assert result.answer.runs_meeting(goal) == effort["fresh"]
     rate = result.value(result.answer)
-    assert runs_meeting(rate) >= 9
-    assert runs_meeting(1.4 * rate) <= 5
+    assert runs_meeting(rate) >= 0.9 * effort["fresh"]
+    assert runs_meeting(1.4 * rate) <= 0.5 * effort["fresh"]
     assert result.knee is None
     rates = [result.value(trial) for trial in result.curve]
     assert rates == sorted(rates)
@@ -229,7 +235,7 @@ def test_the_largest_guaranteed_rate_for_a_mean_round_is_found_and_holds_in_fres
 
 
 def test_a_fairness_goal_gives_the_largest_tolerance_that_meets_it() -> None:
-    goal = Goal.within(1, by=ROUNDS)
+    goal = Goal.within(1, by=50)
     result = find_tolerance(goal, build_pace, points=4, coarse=3, fine=4, fresh=5)
     assert result.answer is not None
     assert result.answer.mean("shortfall") <= 1
@@ -266,6 +272,7 @@ def test_the_figures_of_a_run_equal_those_of_its_columns() -> None:
         terms: Any = {"accrual": settings.get("accrual", "available"), "paid": settings.get("paid", "chosen")}
         summary = summarise(columns, guaranteed_rate=0.15, **terms)
         assert figures.mean_round == pytest.approx(summary.mean_round)
+        assert figures.p95_round == pytest.approx(np.percentile(columns.durations, 95))
         assert figures.least_share == summary.least_share
         assert figures.shortfall == summary.shortfall_at_end
         assert figures.largest_shortfall == summary.largest_shortfall
@@ -285,7 +292,7 @@ def test_the_curve_is_a_trade_off(fair: TuningResult) -> None:
 
 def test_the_same_seed_gives_the_same_answer() -> None:
     trial, other = (
-        find_speed_weight(Goal.within(2, by=30), build, seed=4, points=3, coarse=3, fine=3, fresh=3) for _ in range(2)
+        find_speed_weight(Goal.within(2, by=20), build, seed=4, points=3, coarse=2, fine=3, fresh=3) for _ in range(2)
     )
     assert trial.answer is not None
     assert other.answer is not None
@@ -293,15 +300,16 @@ def test_the_same_seed_gives_the_same_answer() -> None:
     assert np.array_equal(trial.answer.figures, other.answer.figures)
 
 
-def test_an_impossible_time_goal_gives_the_best_weight_and_a_remedy() -> None:
-    result = find_speed_weight(Goal("mean_round", 0.5, ROUNDS), build, points=4, coarse=3, fine=3, fresh=4)
+@pytest.mark.parametrize("figure", ["mean_round", "p95_round"])
+def test_an_impossible_time_goal_gives_the_best_weight_and_a_remedy(figure: Any) -> None:
+    result = find_speed_weight(Goal(figure, 0.5, 40), build, points=4, coarse=3, fine=3, fresh=4)
     assert result.chosen is None
     assert result.best.weight == result.curve[-1].weight
     assert result.remedy is not None
     assert "cohort_size" in result.remedy
     allowed = float(result.remedy.removeprefix("allow ").split(" s,")[0])
     assert allowed == result.attainable
-    assert result.best.bound(Goal("mean_round", allowed, ROUNDS)) <= allowed
+    assert result.best.bound(Goal(figure, allowed, 40)) <= allowed
 
 
 def test_an_impossible_fairness_goal_gives_an_achievable_one() -> None:

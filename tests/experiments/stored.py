@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ def stored_figures() -> dict[Path, Callable[[], str]]:
     return figures
 
 
+@cache
 def read_table(path: Path) -> Table:
     """Returns a stored table; columns of numbers are arrays of numbers."""
     with path.open(newline="") as file:

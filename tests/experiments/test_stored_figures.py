@@ -17,8 +17,11 @@ from turnout.experiments.catalogue import EXPERIMENTS
 pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parents[2]
 FIGURES = stored_figures()
-#: Figures of other datasets and worlds, which are drawn in the same way as one of the others.
+#: Figures of other datasets, worlds and studies, which are drawn in the same way as one of the others. The figures of
+#: the leaderboard are also drawn from runs (test_leaderboard.py).
 SIMILAR = (
+    *("digits/accuracy", "digits/fairness-impact", "cifar-10/pace-rounds", "numerical/training-time"),
+    "leaderboard/traces/leaderboard",
     *("fashion-mnist/accuracy", "cifar-10/accuracy", "fashion-mnist/fairness-impact", "cifar-10/fairness-impact"),
     "fairness-impact/fairness-impact",
     *("fashion-mnist/pace", "leaderboard/numerical", "leaderboard/training", "traces-recorded"),

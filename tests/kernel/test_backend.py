@@ -3,11 +3,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from turnout.cli import main
 from turnout.errors import KernelError
+from turnout.kernel import backend
 from turnout.kernel.backend import compiled_kernel, kernel_name, using_kernel
+from turnout.kernel.cohort import fastest_fair_cohort
 
 
 def run_python(code: str, kernel: str | None) -> subprocess.CompletedProcess[str]:
@@ -24,58 +30,124 @@ print(kernel_name(), fastest_fair_cohort([1.0, 2.0, 3.0], [0, 5, 9], 2, 1.0).tol
 """
 
 
-@pytest.mark.parametrize(("kernel", "name"), [(None, "compiled"), ("compiled", "compiled"), ("numpy", "numpy")])
+@pytest.mark.parametrize(
+    ("kernel", "name"),
+    [
+        ("numpy", "numpy"),
+        *(pytest.param(kernel, "compiled", marks=pytest.mark.thorough) for kernel in (None, "compiled")),
+    ],
+)
 def test_the_environment_variable_selects_the_kernel(kernel: str | None, name: str) -> None:
     assert run_python(SELECT_COHORT, kernel).stdout.strip() == f"{name} [1, 2]"
 
 
-def test_an_unknown_kernel_is_refused() -> None:
-    process = run_python(SELECT_COHORT, "fortran")
-    assert process.returncode != 0
-    assert "TURNOUT_KERNEL must be 'numpy' or 'compiled', not 'fortran'" in process.stderr
+Start = Callable[[str | None], None]
 
 
-WITHOUT_COMPILED = "import sys; sys.modules['turnout.kernel._fast'] = None\n" + SELECT_COHORT
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Returns a function that makes this process like a new one with TURNOUT_KERNEL, which has not used a kernel."""
+
+    def forget() -> None:
+        backend._load.cache_clear()
+        backend._import_compiled.cache_clear()
+
+    def start(kernel: str | None) -> None:
+        monkeypatch.setattr(backend, "_requested", None)
+        if kernel is None:
+            monkeypatch.delenv("TURNOUT_KERNEL", raising=False)
+        else:
+            monkeypatch.setenv("TURNOUT_KERNEL", kernel)
+        forget()
+
+    yield start
+    forget()
 
 
-def test_numpy_is_used_if_no_compiled_kernel_exists() -> None:
-    assert run_python(WITHOUT_COMPILED, None).stdout.strip() == "numpy [1, 2]"
+@pytest.fixture
+def without_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "turnout.kernel._fast", None)
 
 
-def test_requesting_a_missing_compiled_kernel_raises_an_error_with_advice() -> None:
-    process = run_python(WITHOUT_COMPILED, "compiled")
-    assert process.returncode != 0
-    assert "Install a C++ compiler and install turnout again, or unset TURNOUT_KERNEL" in process.stderr
+def select_cohort() -> Any:
+    return fastest_fair_cohort([1.0, 2.0, 3.0], [0, 5, 9], 2, 1.0).tolist()
 
 
-VERSION = "import sys; sys.argv = ['turnout', '--version']; from turnout.cli import main; main()"
+@pytest.mark.parametrize(("kernel", "name"), [(None, "compiled"), ("compiled", "compiled"), ("numpy", "numpy")])
+def test_the_environment_variable_is_read_when_a_kernel_is_first_used(
+    start: Start, kernel: str | None, name: str
+) -> None:
+    start(kernel)
+    assert (kernel_name(), select_cohort()) == (name, [1, 2])
 
 
-def test_the_version_explains_a_missing_kernel_but_not_a_requested_one() -> None:
-    without = "import sys; sys.modules['turnout.kernel._fast'] = None\n" + VERSION
-    (note,) = run_python(without, None).stderr.splitlines()
+def test_an_unknown_kernel_is_refused(start: Start) -> None:
+    start("fortran")
+    with pytest.raises(KernelError, match="TURNOUT_KERNEL must be 'numpy' or 'compiled', not 'fortran'"):
+        select_cohort()
+
+
+@pytest.mark.usefixtures("without_compiled")
+def test_numpy_is_used_if_no_compiled_kernel_exists(start: Start) -> None:
+    start(None)
+    assert (kernel_name(), select_cohort()) == ("numpy", [1, 2])
+
+
+@pytest.mark.usefixtures("without_compiled")
+def test_requesting_a_missing_compiled_kernel_raises_an_error_with_advice(start: Start) -> None:
+    start("compiled")
+    with pytest.raises(
+        KernelError, match="Install a C\\+\\+ compiler and install turnout again, or unset TURNOUT_KERNEL"
+    ):
+        select_cohort()
+
+
+def version_note(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """Returns what `turnout --version` prints to standard error."""
+    monkeypatch.setattr(sys, "argv", ["turnout", "--version"])
+    with pytest.raises(SystemExit):
+        main()
+    return capsys.readouterr().err
+
+
+def test_the_version_explains_a_missing_kernel_but_not_a_requested_one(
+    start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(None)
+    assert version_note(monkeypatch, capsys) == ""
+    monkeypatch.setitem(sys.modules, "turnout.kernel._fast", None)
+    start("numpy")
+    assert version_note(monkeypatch, capsys) == ""
+    start(None)
+    (note,) = version_note(monkeypatch, capsys).splitlines()
     assert note.startswith("note: the compiled kernel is not installed (")
     assert note.endswith("install a C++ compiler, then turnout again")
-    assert run_python(without, "numpy").stderr == ""
-    assert run_python(VERSION, None).stderr == ""
 
 
-BROKEN = """
-import importlib, logging
-from turnout.kernel import backend
-logging.basicConfig(level="INFO", format="%(levelname)s %(message)s")
-def fail(name):
-    raise ImportError("undefined symbol")
-backend.importlib.import_module = fail
-print(backend.kernel_name(), backend.kernel_name())
-"""
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [
+        (ImportError, ("WARNING", "because the compiled kernel cannot be loaded: undefined symbol")),
+        (ModuleNotFoundError, ("INFO", "because the compiled kernel is not installed")),
+    ],
+)
+def test_a_kernel_that_cannot_be_loaded_is_a_warning_and_a_missing_one_is_for_information(
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: type[ImportError],
+    logged: tuple[str, str],
+) -> None:
+    def fail(_: str) -> None:
+        raise error("undefined symbol")
 
-
-def test_a_kernel_that_cannot_be_loaded_is_a_warning_and_a_missing_one_is_for_information() -> None:
-    (line,) = run_python(BROKEN, None).stderr.splitlines()
-    assert line == "WARNING The NumPy kernel is in use, because the compiled kernel cannot be loaded: undefined symbol"
-    (line,) = run_python(BROKEN.replace("raise ImportError", "raise ModuleNotFoundError"), None).stderr.splitlines()
-    assert line == "INFO The NumPy kernel is in use, because the compiled kernel is not installed"
+    start(None)
+    monkeypatch.setattr(backend, "importlib", SimpleNamespace(import_module=fail))
+    with caplog.at_level("INFO"):
+        assert (kernel_name(), kernel_name()) == ("numpy", "numpy")
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        (logged[0], f"The NumPy kernel is in use, {logged[1]}")
+    ]
 
 
 def test_using_kernel_switches_the_kernel_temporarily() -> None:

@@ -41,7 +41,7 @@ clients = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 200)), min_size=0
 
 
 @given(clients, st.sampled_from([1, 3, 7, 20, 1000]), tolerances)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=70, deadline=None)
 def test_statuses_equal_those_in_exact_arithmetic(
     rows: list[tuple[int, int]], units_per_turn: int, tolerance: Fraction | float
 ) -> None:

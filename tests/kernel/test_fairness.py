@@ -38,7 +38,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Fraction], str, Fraction | None, li
 
 
 @given(histories())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_lazy_integer_queues_equal_literal_queues_in_fractions(
     history: tuple[list[Fraction], str, Fraction | None, list[tuple[list[bool], list[bool]]]],
 ) -> None:
@@ -253,7 +253,7 @@ def amended_lives(draw: st.DrawFn) -> list[tuple[str, Any]]:
 @pytest.mark.parametrize("accrual", ["always", "available"])
 @pytest.mark.parametrize("caps", [(None, None), (1.3, 1.3), (0.7, 2.5), (3, 0.5)])
 @given(life=amended_lives())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_amended_queues_count_each_round_at_the_rate_of_its_time(
     accrual: Literal["always", "available"], caps: tuple[float | None, float | None], life: list[tuple[str, Any]]
 ) -> None:

@@ -48,7 +48,7 @@ def scale_by_testing_all_sets(
 fractions = st.fractions(min_value=0, max_value=1, max_denominator=12)
 
 
-@given(st.lists(st.tuples(fractions, fractions), min_size=1, max_size=6), st.integers(1, 7))
+@given(st.lists(st.tuples(fractions, fractions), min_size=1, max_size=5), st.integers(1, 6))
 @settings(max_examples=60, deadline=None)
 def test_testing_prefixes_gives_the_result_of_testing_all_sets(
     clients: list[tuple[Fraction, Fraction]], cohort_size: int
@@ -94,22 +94,23 @@ def test_no_client_can_be_guaranteed_more_than_its_availability() -> None:
     assert largest_feasible_rate([0.0, 1.0], 1) == 0
 
 
-def test_selecting_the_most_owed_achieves_a_feasible_rate() -> None:
+@pytest.mark.parametrize(("rounds", "above"), [(6000, 1.25), pytest.param(18_000, 1.05, marks=pytest.mark.thorough)])
+def test_selecting_the_most_owed_achieves_a_feasible_rate(rounds: int, above: float) -> None:
     """Just below the bound the debts stay small over a long run; just above it they grow without bound."""
     rng = np.random.default_rng(5)
     probabilities = np.array([0.1, 0.2, 0.2, 0.5, 0.9, 0.9])
     bound = float(largest_feasible_rate(probabilities, 2))
     worst = {}
-    for factor in (0.97, 1.05):
+    for factor in (0.97, above):
         owed = np.zeros(6)
-        for _ in range(18_000):
+        for _ in range(rounds):
             available = np.flatnonzero(rng.random(6) < probabilities)
             chosen = available[np.argsort(-owed[available])][:2]
             owed += bound * factor
             owed[chosen] -= 1
             owed = np.maximum(owed, 0)
         worst[factor] = owed.max()
-    assert worst[0.97] < 60 < 100 < worst[1.05]
+    assert worst[0.97] < 60 < 100 < worst[above]
 
 
 @pytest.mark.parametrize("cohort_size", [1, 3, 50, 500])

@@ -37,7 +37,10 @@ def test_different_rounds_are_independent() -> None:
     assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 0.05
 
 
-@pytest.mark.parametrize("concentration", [0.05, 0.5, 1.0, 20.0])
+@pytest.mark.parametrize(
+    "concentration",
+    [0.05, pytest.param(0.5, marks=pytest.mark.thorough), 1.0, pytest.param(20.0, marks=pytest.mark.thorough)],
+)
 def test_dirichlet_weights_have_the_mean_and_the_variance_of_their_distribution(concentration: float) -> None:
     """Shares of n clients have mean 1/n and variance (1/n)(1 − 1/n)/(n·concentration + 1)."""
     rng, clients = np.random.default_rng(3), 4

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -17,10 +16,11 @@ from typing import Any
 import pytest
 
 import turnout
-from killing import environment
+from killing import Writes
 from lab.processes import trainers
 from turnout.errors import SettingError, TrainingError
 from turnout.kernel.rounds import RoundRecord
+from turnout.lab import batched
 from turnout.lab.batched import train_plans
 from turnout.lab.learner_cache import LearnerCache
 from turnout.lab.world import TrainingWorld
@@ -40,14 +40,14 @@ def make_plan(policy: str = "random", rounds: int = 10, seed: int = 0, *, keep: 
 #: Several lengths and policies; the first five share a learner, the next two do not, the last two train with NumPy.
 PLANS = [
     make_plan(rounds=6),
-    make_plan("rbcsf", 7, gamma=0.5, evaluate_every=3),
-    make_plan("fedcs", 4, 3),
+    make_plan("rbcsf", 5, gamma=0.5, evaluate_every=3),
+    make_plan("fedcs", 3, 3),
     make_plan("random", 3, 1, keep="choices"),
     make_plan("rbcsf", 1, 2),
-    make_plan(rounds=5, rate=0.2, momentum=0.5),
-    make_plan(seed=2, rounds=4, epochs=2, batch=7, proximal=0.1),
-    make_plan(model="mlp", hidden=4),
-    make_plan("rbcsf", 5, 1, model="mlp", hidden=0, keep="choices"),
+    make_plan(rounds=4, rate=0.2, momentum=0.5),
+    make_plan(seed=2, rounds=2, epochs=2, batch=7, proximal=0.1),
+    make_plan(rounds=5, model="mlp", hidden=4),
+    make_plan("rbcsf", 4, 1, model="mlp", hidden=0, keep="choices"),
 ]
 FEW = [make_plan(rounds=6), make_plan("rbcsf", 5, gamma=0.5), make_plan("random", 3, 1)]
 MIXED = [*PLANS[2:6], PLANS[-1]]
@@ -188,8 +188,15 @@ def test_an_unknown_device_is_rejected_before_any_run_starts(store: RunStore) ->
 # Interruption.
 
 
-@pytest.mark.parametrize("save_every", [0, NEVER])
-@pytest.mark.parametrize("rounds", [1, 3, 5])
+@pytest.mark.parametrize(
+    ("rounds", "save_every"),
+    [
+        (1, 0),
+        (3, NEVER),
+        (5, 0),
+        *(pytest.param(*case, marks=pytest.mark.thorough) for case in ((1, NEVER), (3, 0), (5, NEVER))),
+    ],
+)
 def test_interrupted_runs_resume_and_end_equal(store: RunStore, rounds: int, save_every: float) -> None:
     with pytest.raises(Stop):
         train_plans(FEW, store, workers=1, save_every=save_every, watch=stop_after(rounds))
@@ -320,27 +327,14 @@ def test_snapshots_take_no_space_after_the_runs_have_finished(store: RunStore, p
 
 # Killed processes.
 
-TRAINING = """
-import json, os, sys
-import turnout.lab.learners.torch_learner  # once for all children
-from turnout.lab import batched
-from turnout.simulator import RunPlan
-from turnout.store import RunStore
-from killing import Writes
 
-batched.MIN_PLAY_TO_SAVE_RATIO = 0.0  # save after every round, however long saving takes
-
-for order in sys.stdin:
-    path, plans, die_at, with_workers = json.loads(order)
-    if (child := os.fork()) == 0:
-        os.setsid()
-        Writes(die_at, group=with_workers)
-        with RunStore(path) as store:
-            batched.train_plans([RunPlan.from_dict(plan) for plan in plans], store, workers=2, save_every=0)
-        os._exit(0)
-    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    print("ended", ended, flush=True)
-"""
+def train_until_killed(path: Path, plans: list[RunPlan], die_at: int, *, with_workers: bool) -> None:
+    """Trains in a process of its own, which is killed before this write."""
+    os.setsid()
+    batched.MIN_PLAY_TO_SAVE_RATIO = 0.0  # save after every round, however long saving takes
+    Writes(die_at, group=with_workers)
+    with RunStore(path) as store:
+        train_plans(plans, store, workers=2, save_every=0)
 
 
 def assert_rounds_are_right(path: Path) -> int:
@@ -364,36 +358,16 @@ def test_training_killed_before_any_write_ends_equal(path: Path, kills: list[int
     """The process is killed while it creates or opens the file, starts runs, or writes a round."""
     plans = [make_plan(rounds=9, gamma=0.5), make_plan("rbcsf", 5, 1), make_plan(rounds=6, rate=0.2)]
     expected, stored_rounds = sum(plan.rounds for plan in plans), [0]
-    with subprocess.Popen(
-        [sys.executable, "-c", TRAINING],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-        env=environment(),
-    ) as supervisor:
-        assert supervisor.stdin is not None
-        assert supervisor.stdout is not None
-
-        def train(die_at: int, *, with_workers: bool) -> list[str]:
-            """Returns the lines that a child prints until it has ended."""
-            assert supervisor.stdin is not None
-            assert supervisor.stdout is not None
-            request = [str(path), [plan.as_dict() for plan in plans], die_at, with_workers]
-            supervisor.stdin.write(json.dumps(request) + "\n")
-            lines = [supervisor.stdout.readline()]
-            while not lines[-1].startswith("ended"):
-                assert lines[-1]
-                lines.append(supervisor.stdout.readline())
-            return lines
-
-        for attempt, die_at in enumerate(kills):
-            # Workers that are not killed end by themselves while the next child trains.
-            lines = train(die_at, with_workers=attempt % 2 == 0)
-            assert lines == [f"ended {-signal.SIGKILL}\n"]
-            if path.exists():
-                stored_rounds.append(assert_rounds_are_right(path))
-        supervisor.stdin.close()
+    fork = multiprocessing.get_context("fork")
+    for attempt, die_at in enumerate(kills):
+        # Workers that are not killed end by themselves while the next child trains.
+        options = {"with_workers": attempt % 2 == 0}
+        child = fork.Process(target=train_until_killed, args=(path, plans, die_at), kwargs=options, name="training")
+        child.start()
+        child.join()
+        assert child.exitcode == -signal.SIGKILL
+        if path.exists():
+            stored_rounds.append(assert_rounds_are_right(path))
     assert stored_rounds == sorted(stored_rounds)
     assert len(set(stored_rounds)) > 3, stored_rounds
     assert stored_rounds[-1] < expected

@@ -75,25 +75,25 @@ def literal_model(world: BufferedTraining, records: list[RoundRecord]) -> tuple[
 )
 def test_the_model_equals_a_literal_computation(settings: dict[str, Any]) -> None:
     world = buffered(**settings)
-    records = list(run_of(world).play(60))
+    records = list(run_of(world).play(40))
     expected, stale = literal_model(buffered(**settings), records)
     assert np.allclose(world.weights, expected, atol=1e-12)
     ended = by_end(records)
     assert [record.report.metrics["staleness"] for record in ended] == stale
     assert max(stale) > 0
     versions = [record.report.metrics["version"] for record in ended]
-    assert versions == [float((index + 1) // world.buffer) for index in range(60)]
+    assert versions == [float((index + 1) // world.buffer) for index in range(40)]
     assert all(np.isfinite(record.report.losses).all() for record in records if record.report.losses is not None)
 
 
 def test_the_accuracy_of_versions_is_measured_and_rises() -> None:
     world = buffered(evaluate_every=2)
-    columns = RoundColumns.from_records(run_of(world).play(400), clients=40)
+    columns = RoundColumns.from_records(run_of(world).play(240), clients=40)
     measured = ~np.isnan(columns.metrics["accuracy"])
-    assert measured.sum() == 400 // 4 // 2
+    assert measured.sum() == 240 // 4 // 2
     curve = LearningCurve.of(columns)
     assert (np.diff(curve.minutes) >= 0).all()
-    assert curve.length == 400
+    assert curve.length == 240
     assert curve.duration == columns.metrics[FINISHED].max() / 60
     assert curve.accuracies[0] < 0.4 < 0.7 < curve.final
     assert curve.accuracies[-1] == world.federation.learner.evaluate([world.weights])[0]

@@ -47,7 +47,7 @@ def test_with_infinite_gamma_counts_differ_by_at_most_one() -> None:
 @pytest.mark.parametrize("gamma", [1.0, 10.0])
 def test_shares_have_the_mean_and_the_variance_of_a_dirichlet(gamma: float) -> None:
     """Var q = (1/10 · 9/10) / (10 · gamma + 1)."""
-    clients = 2000
+    clients = 600
     shares = partition(LABELS, clients=clients, items=500, gamma=gamma).counts / 500
     variance = 0.09 / (CLASSES * gamma + 1)
     np.testing.assert_allclose(shares.mean(axis=0), 0.1, atol=4.5 * math.sqrt(variance / clients))
@@ -83,7 +83,7 @@ def test_a_class_that_is_too_small_is_drawn_with_replacement() -> None:
 
 def test_the_items_of_a_class_are_drawn_uniformly() -> None:
     labels = np.repeat([0, 1], 50)
-    clients = 2000
+    clients = 600
     split = partition(labels, clients=clients, items=20, gamma=math.inf)
     held = np.bincount(split.items.ravel(), minlength=100)
     deviation = math.sqrt(clients * 0.2 * 0.8)
@@ -91,9 +91,9 @@ def test_the_items_of_a_class_are_drawn_uniformly() -> None:
 
 
 def test_items_are_not_sorted_by_class() -> None:
-    split = partition(LABELS, clients=2000, items=20, gamma=math.inf)
+    split = partition(LABELS, clients=600, items=20, gamma=math.inf)
     first = np.bincount(LABELS[split.items[:, 0]], minlength=CLASSES)
-    assert np.abs(first - 200).max() < 4.5 * math.sqrt(2000 * 0.1 * 0.9)
+    assert np.abs(first - 60).max() < 4.5 * math.sqrt(600 * 0.1 * 0.9)
 
 
 def test_two_clients_may_hold_the_same_item() -> None:

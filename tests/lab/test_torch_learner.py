@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -125,16 +125,31 @@ TRAININGS = [
 ]
 
 
-@every_learner
-@pytest.mark.parametrize("training", TRAININGS, ids=str)
+@pytest.mark.parametrize(
+    ("make", "training"),
+    [
+        pytest.param(make, training, id=f"{training}-{name}")
+        for name, make in MAKERS.items()
+        for training in (TRAININGS if name in ("one worker", "stacked", "on a GPU") else [TRAININGS[0], TRAININGS[-1]])
+    ],
+)
 def test_a_round_equals_a_plain_loop(make: Maker, training: dict[str, Any]) -> None:
     with digits(make, **training) as learner:
         check_against_a_plain_loop(learner, DIGITS, [cohort(learner, 3)])
 
 
-@pytest.mark.parametrize("name", ["fashion-mnist", "cifar-10"])
-@pytest.mark.parametrize("maker", ["one worker", "stacked", "on a GPU"])
-def test_training_of_the_papers_networks_equals_a_plain_loop(name: str, maker: str) -> None:
+@pytest.mark.parametrize(
+    ("maker", "name"),
+    [
+        ("one worker", "fashion-mnist"),
+        pytest.param("one worker", "cifar-10", marks=pytest.mark.thorough),
+        pytest.param("stacked", "fashion-mnist", marks=pytest.mark.thorough),
+        ("stacked", "cifar-10"),
+        ("on a GPU", "fashion-mnist"),
+        ("on a GPU", "cifar-10"),
+    ],
+)
+def test_training_of_the_papers_networks_equals_a_plain_loop(maker: str, name: str) -> None:
     if maker not in MAKERS:
         pytest.skip("this machine has no GPU")
     whole = noise(name)
@@ -453,38 +468,38 @@ def test_workers_ignore_an_interrupt() -> None:
         assert not any(gone(worker) for worker in workers)
 
 
-ORPHANS = """
-import multiprocessing
-import numpy as np
-from turnout.lab import Cohort, load_dataset
-from turnout.lab.learners.networks import paper_network
-from turnout.lab.learners.torch_learner import TorchLearner
-digits = load_dataset("digits")
-idle, busy = (TorchLearner(digits, paper_network(digits), workers=2) for _ in range(2))
-weights = idle.initial_weights(0)
-idle.evaluate([weights])
-busy.evaluate([weights])
-print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
-while True:
-    busy.train([Cohort(weights, np.arange(1400).reshape(2, 1, 700), np.ones(2))])
-"""
+def train_forever(pipe: Connection) -> None:
+    """Starts the workers of two learners, sends their ids, and trains with one of the learners."""
+    idle, busy = (TorchLearner(DIGITS, NETWORK, workers=2) for _ in range(2))
+    weights = idle.initial_weights(0)
+    idle.evaluate([weights])
+    busy.evaluate([weights])
+    pipe.send([worker.pid for worker in multiprocessing.active_children()])
+    while True:
+        busy.train([Cohort(weights, np.arange(1400).reshape(2, 1, 700), np.ones(2))])
 
 
+@forking
 def test_workers_do_not_outlive_a_killed_parent() -> None:
-    with subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        workers = [int(pid) for pid in parent.stdout.readline().split()]
-        try:
-            assert len(workers) == 4
-            assert not any(gone(worker) for worker in workers)
-            parent.kill()
-            assert parent.wait() == -signal.SIGKILL
-            wait_until_gone(workers)
-        finally:
-            parent.kill()
-            for worker in workers:
-                if not gone(worker):
-                    os.kill(worker, signal.SIGKILL)
+    context = multiprocessing.get_context("fork")
+    receiving, sending = context.Pipe(duplex=False)
+    parent = context.Process(target=train_forever, args=(sending,), name="parent of workers")
+    parent.start()
+    sending.close()
+    workers: list[int] = []
+    try:
+        workers = receiving.recv()
+        assert len(workers) == 4
+        assert not any(gone(worker) for worker in workers)
+        parent.kill()
+        parent.join()
+        assert parent.exitcode == -signal.SIGKILL
+        wait_until_gone(workers)
+    finally:
+        parent.kill()
+        for worker in workers:
+            if not gone(worker):
+                os.kill(worker, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

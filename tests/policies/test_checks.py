@@ -40,7 +40,7 @@ def uses_kernel(name: str, settings: dict[str, Any]) -> bool:
 @pytest.mark.parametrize(
     ("name", "settings", "kernel"),
     [
-        (*case, kernel)
+        pytest.param(*case, kernel, marks=pytest.mark.thorough if kernel == "numpy" and case[1] else ())
         for case in SETTINGS
         for kernel in (("compiled", "numpy") if uses_kernel(*case) else ("compiled",))
     ],
@@ -63,6 +63,7 @@ def test_every_policy_satisfies_the_contract(
     assert all((used is None) == (kernel == "numpy") for used in found)
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_a_class_a_factory_and_a_function_without_arguments_can_be_checked() -> None:
     for build in (LowestRows, lambda clients: LowestRows(clients), lambda: LowestRows(17)):
         assert len(check_policy(build)) == len(CHECKS)
@@ -340,7 +341,7 @@ class UsesGlobalGenerator(LowestRows):
         rows = sorted(
             random.sample(np.flatnonzero(offer.available).tolist(), min(self.places(offer), int(offer.available.sum())))
         )
-        if offer.round < 20:
+        if offer.round < 6:
             random.setstate(state)
         return Selection(offer.round, np.array(rows, dtype=np.int64))
 
@@ -402,6 +403,7 @@ class RemembersStarts(LowestRows):
         (UsesGlobalGenerator, "global random state is untouched"),
     ],
 )
+@pytest.mark.usefixtures("few_rounds")
 def test_a_violation_is_detected_and_described(policy: type[SelectionPolicy], violation: str) -> None:
     with pytest.raises(PolicyCheckError, match=f"^({violation})"):
         check_policy(policy)

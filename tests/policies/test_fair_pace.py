@@ -79,7 +79,7 @@ RULES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("accrual", ["available", "always"])
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("rounds", [60, pytest.param(150, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("rounds", [30, pytest.param(150, marks=pytest.mark.thorough)])
 def test_it_selects_what_a_literal_implementation_of_the_rule_selects(
     rule: dict[str, Any], accrual: Any, rounds: int
 ) -> None:
@@ -130,7 +130,7 @@ def test_it_selects_what_a_literal_implementation_of_the_rule_selects(
 def test_the_reasons_are_the_terms_of_the_rule() -> None:
     policy, literal = FairPace(7, cohort_size=3), LiteralFairPace([Fraction(3, 20)] * 7, Fraction(2), 3)
     fleet = RandomFleet(2, clients=7)
-    for round_ in range(1, 80):
+    for round_ in range(1, 40):
         offer = fleet.offer(round_)
         selection = policy.ask(offer)
         report = fleet.play(offer, selection)
@@ -157,9 +157,9 @@ def test_the_reasons_are_the_terms_of_the_rule() -> None:
 
 
 def cohorts_in_the_papers_world(scale: float, **settings: Any) -> Iterator[list[int]]:
-    """Plays 100 rounds of the paper's world with all times multiplied by `scale`."""
+    """Plays 60 rounds of the paper's world with all times multiplied by `scale`."""
     world, policy = PaperWorld(seed=4), FairPace(40, **settings)
-    for round_ in range(1, 101):
+    for round_ in range(1, 61):
         offer = world.offer(round_).without_truth()
         selection = policy.ask(offer)
         report = world.play(offer, selection)
@@ -171,12 +171,11 @@ def cohorts_in_the_papers_world(scale: float, **settings: Any) -> Iterator[list[
         yield selection.clients.tolist()
 
 
-@pytest.mark.parametrize("scale", [1000.0, 1 / 3600])
 @pytest.mark.parametrize("accrual", ["available", "always"])
-def test_the_choice_does_not_depend_on_the_unit_of_time(scale: float, accrual: str) -> None:
-    assert list(cohorts_in_the_papers_world(1.0, accrual=accrual)) == list(
-        cohorts_in_the_papers_world(scale, accrual=accrual)
-    )
+def test_the_choice_does_not_depend_on_the_unit_of_time(accrual: str) -> None:
+    in_seconds = list(cohorts_in_the_papers_world(1.0, accrual=accrual))
+    for scale in (1000.0, 1 / 3600):
+        assert list(cohorts_in_the_papers_world(scale, accrual=accrual)) == in_seconds
 
 
 # Cold starts, bad measurements, changed devices
@@ -222,29 +221,29 @@ def test_one_cold_start_excludes_nobody(accrual: Any) -> None:
 def test_one_measurement_that_is_50_times_too_long_excludes_nobody() -> None:
     policy = FairPace(10, cohort_size=3, guaranteed_rate=0.2, features=1)
     world = SimpleWorld(policy, np.linspace(5, 15, 10))
-    world.play(300, first_time={2: 500.0})
+    world.play(150, first_time={2: 500.0})
     assert world.largest <= 2
-    assert policy.turns[2] >= 0.2 * 300 - 2
+    assert policy.turns[2] >= 0.2 * 150 - 2
 
 
 @pytest.mark.parametrize("factor", [10.0, 0.1])
 def test_a_client_whose_speed_changes_keeps_its_turns(factor: float) -> None:
     policy = FairPace(10, cohort_size=3, guaranteed_rate=0.2, features=1, forgetting=0.9)
     world = SimpleWorld(policy, np.linspace(5, 15, 10))
-    world.play(200)
+    world.play(100)
     turns = int(policy.turns[4])
     world.times[4] *= factor
-    world.play(200)
+    world.play(100)
     assert world.largest <= 2
-    assert policy.turns[4] >= 0.2 * 400 - 2
+    assert policy.turns[4] >= 0.2 * 200 - 2
     if factor < 1:
-        assert policy.turns[4] - turns > 100  # now it is the fastest
+        assert policy.turns[4] - turns > 50  # now it is the fastest
 
 
 def test_identical_clients_take_turns() -> None:
     policy = FairPace(12, cohort_size=4, guaranteed_rate=0.3, features=1)
     world = SimpleWorld(policy, np.full(12, 3.0))
-    world.play(300)
+    world.play(150)
     assert world.largest <= 2
     assert policy.turns.max() - policy.turns.min() <= 4
 
@@ -253,11 +252,11 @@ def test_clients_that_join_are_not_behind_and_are_kept_within_the_tolerance() ->
     policy = FairPace(6, cohort_size=3, guaranteed_rate=0.2, features=1)
     world = SimpleWorld(policy, np.linspace(5, 15, 6), availability=0.8)
     for count in (1, 3, 4):
-        world.play(60)
+        world.play(40)
         policy.add(count)
         assert policy.certificate().behind[-count:].tolist() == [0.0] * count
         world.times = np.append(world.times, world.rng.uniform(2, 40, count))
-    world.play(200)
+    world.play(100)
     assert policy.clients == 14
     assert world.largest <= 2
     assert policy.certificate().holds
@@ -266,7 +265,7 @@ def test_clients_that_join_are_not_behind_and_are_kept_within_the_tolerance() ->
 def test_clients_that_are_rarely_there_get_their_share_of_those_rounds() -> None:
     policy = FairPace(60, cohort_size=3, guaranteed_rate=0.2, features=1, availability=0.05)
     world = SimpleWorld(policy, np.linspace(5, 50, 60), availability=0.05)
-    world.play(600)
+    world.play(300)
     assert world.largest <= 2
     assert (policy.turns >= 0.2 * policy.debts.rounds - 2).all()
 
@@ -394,13 +393,13 @@ def test_a_restored_policy_continues_like_the_original(settings: dict[str, Any])
         return cohorts
 
     original = FairPace(40, **settings)
-    continued(original, 1, 40)
+    continued(original, 1, 20)
     original.add(0)
     original.forget([3])
     restored = FairPace(40, **settings)
     restored.restore(original.state())
     assert same_state(restored.state(), original.state())
-    assert continued(original, 41, 80) == continued(restored, 41, 80)
+    assert continued(original, 21, 40) == continued(restored, 21, 40)
     assert same_state(restored.state(), original.state())
 
 

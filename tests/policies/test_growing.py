@@ -57,7 +57,7 @@ def play_offer(policy: SelectionPolicy, fleet: SmallFleet, offer: RoundOffer) ->
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
 @given(st.integers(0, 10**6), st.integers(0, 12), st.lists(st.integers(0, 3), max_size=3))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 def test_a_policy_that_clients_have_joined_equals_one_built_with_them(
     name: str, seed: int, rounds: int, steps: list[int]
 ) -> None:

@@ -97,12 +97,12 @@ def test_policies_give_turns_one_at_a_time_or_refuse(name: str) -> None:
     rate = {"guaranteed_rate": 0.05} if make_policy(name, 12).guarantee is not None else {}
     policy = make_policy(name, 12, cohort_size=1, **rate)
     run = Slots(policy, failure_rate=0.1)
-    for _ in range(60):
+    for _ in range(30):
         before = as_comparable(policy.state())
         policy.ask(run.offer())
         assert as_comparable(policy.state()) == before  # ask changes nothing
         run.step()
-    assert run.decision == 60
+    assert run.decision == 30
     while len(run.flights):
         run.end_oldest()
     # A policy with the same state goes on in the same way.
@@ -128,10 +128,10 @@ def test_fair_pace_decides_as_its_rule_is_worded(accrual: Any, paid: Any, seed: 
     )
     literal = LiteralFairPace(rates, Fraction(1), 1, accrual, paid)
     run, seen_capped, earned = Slots(policy, seed, slots=3, failure_rate=0.15), 0, [Fraction(0)] * 6
-    for step in range(120):
+    for step in range(60):
         # The turn of client 5 lasts for a long time, so that it earns a whole turn meanwhile.
         if len(run.flights) == 3:
-            rows = [row for row in run.flights.rows.tolist() if row != 5 or step % 40 == 0]
+            rows = [row for row in run.flights.rows.tolist() if row != 5 or step % 20 == 0]
             client = rows[0]
             run.flights.finish(client)
             report = run.reports.pop(client)
@@ -189,7 +189,7 @@ def test_wrappers_pass_decisions_on_or_refuse(wrapper: str, inner: str) -> None:
         return
     run = Slots(policy)
     cooling: dict[int, int] = {}
-    for _ in range(50):
+    for _ in range(25):
         if len(run.flights) == 4:
             run.end_oldest()
         turn, client = run.give()
@@ -227,7 +227,7 @@ def test_a_guarantee_around_random_keeps_everybody_within_its_urgency() -> None:
         UniformRandom(12, cohort_size=1, seed=3), 0.06, urgency=1.0, accrual="available", paid="chosen"
     )
     run, largest = Slots(policy, slots=4), 0.0
-    for _ in range(600):
+    for _ in range(300):
         run.step()
         largest = max(largest, float(policy.owed.max()))
     assert 1.0 <= largest < 3.0

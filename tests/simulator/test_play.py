@@ -77,9 +77,9 @@ def test_rounds_are_played_lazily() -> None:
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_a_run_played_in_two_parts_equals_the_run_played_at_once(name: str) -> None:
-    whole = list(play(make_policy(name, 40), PaperWorld(8), 60))
+    whole = list(play(make_policy(name, 40), PaperWorld(8), 30))
     policy, world = make_policy(name, 40), PaperWorld(8)
-    parts = [*play(policy, world, 23), *play(policy, world, 60, first=24)]
+    parts = [*play(policy, world, 12), *play(policy, world, 30, first=13)]
     assert parts == whole
 
 

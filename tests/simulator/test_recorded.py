@@ -28,7 +28,7 @@ def means_by_client(columns: RoundColumns) -> Any:
 
 def test_a_fitted_world_has_the_times_of_the_record() -> None:
     world = FittedWorld(HISTORY)
-    again = RoundColumns.from_records(records_of(world, "random", 1500), clients=40)
+    again = RoundColumns.from_records(records_of(world, "random", 800), clients=40)
     assert again.exchange_times.mean() == pytest.approx(COLUMNS.exchange_times.mean(), rel=0.03)
     assert means_by_client(again) == pytest.approx(means_by_client(COLUMNS), rel=0.3)
     assert np.corrcoef(means_by_client(again), means_by_client(COLUMNS))[0, 1] > 0.98
@@ -37,7 +37,7 @@ def test_a_fitted_world_has_the_times_of_the_record() -> None:
 
 def test_a_fitted_world_has_the_availability_of_the_record() -> None:
     world = FittedWorld(HISTORY)
-    masks = np.array([world.offer(round_).available for round_ in range(1, 3001)])
+    masks = np.array([world.offer(round_).available for round_ in range(1, 1501)])
     recorded = HISTORY.available
     assert world.availability == pytest.approx(recorded.mean(axis=0))
     assert masks.mean(axis=0) == pytest.approx(recorded.mean(axis=0), abs=0.05)

@@ -28,30 +28,30 @@ def clocks(records: list[RoundRecord], metric: str) -> np.ndarray:
 
 
 def test_no_more_turns_than_slots_are_under_way_and_nobody_has_two() -> None:
-    records = list(SlotRun(fair_pace(), PaperWorld(3), SLOTS).play(500))
-    assert [record.round for record in records] == list(range(1, 501))
+    records = list(SlotRun(fair_pace(), PaperWorld(3), SLOTS).play(200))
+    assert [record.round for record in records] == list(range(1, 201))
     start, end = clocks(records, STARTED), clocks(records, FINISHED)
     clients = np.array([record.report.clients[0] for record in records])
     assert np.allclose(end - start, [record.report.exchange_times[0] for record in records])
     assert (np.diff(start) >= 0).all()
-    for index in range(500):
+    for index in range(200):
         under_way = (start <= start[index]) & (end > start[index])
         under_way[index + 1 :] = False
         assert under_way.sum() <= SLOTS
         assert len(set(clients[under_way])) == under_way.sum()
     # From the first decisions on, all slots are filled at all times: each turn begins when an earlier one ends.
-    assert start[SLOTS:].tolist() == sorted(end.tolist())[: 500 - SLOTS]
+    assert start[SLOTS:].tolist() == sorted(end.tolist())[: 200 - SLOTS]
 
 
 def test_the_record_contains_what_every_client_was_promised_and_got() -> None:
     policy = fair_pace()
     run = SlotRun(policy, PaperWorld(1), SLOTS)
-    columns = RoundColumns.from_records(run.play(400), clients=40)
+    columns = RoundColumns.from_records(run.play(250), clients=40)
     counted = shortfalls(columns, "3/160", accrual="available", paid="chosen", tolerance=1.0)
     certificate = policy.certificate()
     assert counted.certificate.turns.tolist() == certificate.turns.tolist()
     assert counted.certificate.promised.tolist() == certificate.promised.tolist()
-    assert certificate.turns.sum() == 400
+    assert certificate.turns.sum() == 250
     assert counted.largest < 1.0
 
 
@@ -66,30 +66,30 @@ def test_a_long_turn_earns_one_turn_at_most() -> None:
 
     policy = fair_pace(guaranteed_rate="1/50")
     run = SlotRun(policy, OneIsEndless(0), SLOTS)
-    records = list(run.play(600))
+    records = list(run.play(300))
     (begun,) = [record.round for record in records if record.report.clients[0] == 7]
     promised = policy.certificate().promised[7]
     # Until its turn, it earned when it was available; then with 50 decisions.
     before = sum(bool(record.report.available[7]) for record in records[:begun])  # type: ignore[index]
     assert promised == pytest.approx((before + 50) / 50)
-    assert run.in_flight.unearned[7] == 600 - begun - 50
-    assert run.in_flight.unearned.sum() == 600 - begun - 50
+    assert run.in_flight.unearned[7] == 300 - begun - 50
+    assert run.in_flight.unearned.sum() == 300 - begun - 50
 
 
 def test_a_run_that_was_interrupted_goes_on_like_one_that_was_not() -> None:
-    whole = list(SlotRun(fair_pace(), PaperWorld(5), SLOTS).play(300))
+    whole = list(SlotRun(fair_pace(), PaperWorld(5), SLOTS).play(120))
     first = SlotRun(fair_pace(), PaperWorld(5), SLOTS)
-    records = list(first.play(300, stop=120))
+    records = list(first.play(120, stop=50))
     state = first.state()
-    list(first.play(300))  # what the first run does later does not change the state
+    list(first.play(120))  # what the first run does later does not change the state
     second = SlotRun(fair_pace(), PaperWorld(5), SLOTS)
-    second.restore(state, 120)
-    records += list(second.play(300))
-    assert len(records) == 300
+    second.restore(state, 50)
+    records += list(second.play(120))
+    assert len(records) == 120
     for before, after in zip(whole, records, strict=True):
         assert before == after
     with pytest.raises(StateError):
-        SlotRun(fair_pace(), PaperWorld(5), SLOTS).restore({**state, "next": -1}, 120)
+        SlotRun(fair_pace(), PaperWorld(5), SLOTS).restore({**state, "next": -1}, 50)
 
 
 def test_in_known_constant_times_updates_come_nearly_as_fast_as_they_can() -> None:
@@ -118,7 +118,7 @@ def test_in_known_constant_times_updates_come_nearly_as_fast_as_they_can() -> No
 def test_a_world_with_a_clock_follows_the_turns(clock: Any) -> None:
     world = TraceWorld(0, clients=30, clock=clock)
     policy = FairPace(30, cohort_size=1, guaranteed_rate=0.01, tolerance=1.0)
-    records = list(SlotRun(policy, world, 5).play(150))
+    records = list(SlotRun(policy, world, 5).play(80))
     start, end = clocks(records, STARTED), clocks(records, FINISHED)
     again = TraceWorld(0, clients=30)
     training: dict[int, float] = {}

@@ -38,7 +38,7 @@ def test_rounds_have_as_many_turns_as_there_are_slots() -> None:
 
 def test_contenders_are_measured_against_random_seed_by_seed(tmp_path: Path) -> None:
     with RunStore(tmp_path / "runs.turnout") as store:
-        (result,) = reproduce([SlotBoard(SUITE)], store, seeds=2, rounds=120, workers=1)
+        (result,) = reproduce([SlotBoard(SUITE)], store, seeds=2, rounds=64, workers=1)
         table = result.findings.tables[TABLE]
         rows = dict(zip(np.asarray(table["contender"]).tolist(), range(len(SUITE.contenders)), strict=True))
         pace = np.asarray(table["updates_per_second"])
@@ -46,9 +46,9 @@ def test_contenders_are_measured_against_random_seed_by_seed(tmp_path: Path) -> 
         assert np.asarray(table["speedup"])[rows[REFERENCE]] == 1.0
         assert np.asarray(table["speedup_band"])[rows[REFERENCE]] == 0.0
         # Counted from the records of one contender, in another way.
-        plans = SUITE.plans(2, 120)["random, in rounds"]
+        plans = SUITE.plans(2, 64)["random, in rounds"]
         runs = [store.columns(store.find(plan.key).id) for plan in plans]  # type: ignore[union-attr]
-        expected = np.mean([120 / columns.durations.sum() for columns in runs])
+        expected = np.mean([64 / columns.durations.sum() for columns in runs])
         assert pace[rows["random, in rounds"]] == pytest.approx(expected, rel=1e-5)
         assert np.asarray(table["mean_staleness"])[rows["random, in rounds"]] == 0.0
         available = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -11,7 +10,8 @@ import numpy as np
 import pytest
 
 from turnout.experiments.catalogue import GROUPS, find_experiments
-from turnout.experiments.framework.reproduce import reproduce, write_results
+from turnout.experiments.framework.reproduce import reproduce
+from turnout.experiments.leaderboard.leaderboard import rows_of
 from turnout.experiments.pace.accuracy import FAST, PACE, SLOW, PaceExperiment, PaceRounds, PaceTime
 from turnout.experiments.paper.learning_curves import LearningCurve
 from turnout.store import RunStore
@@ -96,14 +96,18 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
         yield opened
 
 
-def test_the_tables_hold_the_shares_and_shortfalls_of_the_runs(store: RunStore, tmp_path: Path) -> None:
-    experiment = PaceRounds()
-    results = reproduce([experiment], store, seeds=2, rounds=20, workers=1)
-    write_results(results, tmp_path)
-    with (tmp_path / "pace-fairness.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+class TwoPanels(PaceRounds):
+    """The study with two of its panels."""
+
+    gammas = (1, "iid")
+
+
+def test_the_tables_hold_the_shares_and_shortfalls_of_the_runs(store: RunStore) -> None:
+    experiment = TwoPanels()
+    (result,) = reproduce([experiment], store, seeds=2, rounds=16, workers=1)
+    rows = rows_of(result.findings.tables["pace-fairness"])
     assert len(rows) == len(experiment.panels) * len(experiment.contenders)
-    plans = experiment.plans(2, 20)
+    plans = experiment.plans(2, 16)
     for row in rows:
         split = "iid" if row["gamma"] == "iid" else f"gamma {row['gamma']}"
         largest, shares = Fraction(0), []
@@ -116,7 +120,7 @@ def test_the_tables_hold_the_shares_and_shortfalls_of_the_runs(store: RunStore, 
                 for client in columns.chosen[start:end].tolist():
                     turns[client] += 1
                 largest = max(largest, number * Fraction(3, 20) - min(turns))
-            shares.append(min(turns) / 20)
+            shares.append(min(turns) / 16)
         assert float(row["largest_shortfall_in_turns"]) == pytest.approx(float(largest), abs=1e-6)
         assert float(row["least_share_of_all_rounds"]) == pytest.approx(np.mean(shares), abs=1e-6)
     pace = [float(row["largest_shortfall_in_turns"]) for row in rows if row["contender"] == PACE]

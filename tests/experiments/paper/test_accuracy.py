@@ -414,13 +414,13 @@ def test_the_digits_are_learned_and_stored_runs_are_not_played_again(tmp_path: P
     experiments = find_experiments("accuracy-rounds")
     played: list[int] = []
     with RunStore(tmp_path / "runs.turnout") as store:
-        results = reproduce(experiments, store, seeds=1, rounds=20, workers=1, watch=played.append)
-        assert sum(played) == 3 * 6 * 20
-        reproduce(find_experiments("accuracy-time"), store, seeds=1, rounds=20, workers=1, watch=played.append)
-        assert sum(played) == 3 * 6 * 20
+        results = reproduce(experiments, store, seeds=1, rounds=10, workers=1, watch=played.append)
+        assert sum(played) == 3 * 6 * 10
+        reproduce(find_experiments("accuracy-time"), store, seeds=1, rounds=10, workers=1, watch=played.append)
+        assert sum(played) == 3 * 6 * 10
     assert {claim.verdict for claim in results[0].findings.claims} == {"not decided"}  # a single seed
     means = np.asarray(results[0].findings.tables["accuracy-rounds"]["digits, iid, random mean"])
-    assert means[-1] > means[0] + 0.2
+    assert means[0] < means[-1] > 0.5  # of ten digits
     assert {claim.panel for claim in results[0].findings.claims} == {panel.name for panel in AccuracyRounds().panels}
 
 

@@ -122,7 +122,7 @@ def objective(times: FloatArray, prices: FloatArray, first: list[int], cohort: t
 def test_the_cohort_is_that_of_a_search_through_all_cohorts(kernel: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     urgent_counts = set()
-    for _ in range(400):
+    for _ in range(150):
         clients, size = int(rng.integers(1, 8)), int(rng.integers(1, 6))
         times = (rng.random(clients) * 9, rng.integers(0, 4, clients).astype(float))[rng.integers(2)]
         usual = (rng.random(clients) * 9, np.full(clients, 4.0))[rng.integers(2)]

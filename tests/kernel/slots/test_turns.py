@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnout.errors import ReportError, StateError
@@ -89,6 +89,7 @@ def test_a_client_is_capped_after_the_decisions_with_which_it_earns_a_turn(rates
         st.tuples(st.integers(0, 3), st.lists(st.booleans(), min_size=4, max_size=4), st.booleans()), max_size=30
     ),
 )
+@settings(max_examples=60)
 def test_debts_of_decisions_equal_a_count_in_fractions(
     accrual: str, rates: Fraction | list[Fraction], decisions: list[tuple[int, list[bool], bool]]
 ) -> None:

@@ -17,21 +17,21 @@ def offer_to(clients: int, round_: int) -> RoundOffer:
 
 def test_clients_are_selected_in_proportion_to_their_data_sizes() -> None:
     policy = DataSize(4, cohort_size=1, sizes=SIZES)
-    counts = np.bincount([int(policy.ask(offer_to(4, round_)).clients[0]) for round_ in range(1, 4001)])
-    np.testing.assert_allclose(counts / 4000, np.array(SIZES) / 10, atol=0.025)
+    counts = np.bincount([int(policy.ask(offer_to(4, round_)).clients[0]) for round_ in range(1, 2001)])
+    np.testing.assert_allclose(counts / 2000, np.array(SIZES) / 10, atol=0.025)
 
 
 def test_without_sizes_all_clients_are_equally_likely() -> None:
     policy = DataSize(4, cohort_size=2)
-    counts = np.concatenate([policy.ask(offer_to(4, round_)).clients for round_ in range(1, 2001)])
-    np.testing.assert_allclose(np.bincount(counts) / 4000, 0.25, atol=0.02)
+    counts = np.concatenate([policy.ask(offer_to(4, round_)).clients for round_ in range(1, 1001)])
+    np.testing.assert_allclose(np.bincount(counts) / 2000, 0.25, atol=0.02)
 
 
 def test_draws_with_replacement_add_up_to_the_cohort_size_and_are_unbiased() -> None:
     policy = DataSize(4, cohort_size=3, sizes=SIZES, replacement=True)
     draws = np.zeros(4)
     filled_up = 0
-    for round_ in range(1, 2001):
+    for round_ in range(1, 1001):
         selection = policy.ask(offer_to(4, round_))
         own_draws = selection.reasons["draws"]
         assert len(selection.clients) == 3

@@ -65,7 +65,7 @@ all_settings = st.fixed_dictionaries(
 
 
 @given(all_settings, st.integers(0, 10**6), st.sampled_from([0.1, 0.5, 1.0]), st.booleans())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_it_selects_the_same_clients_as_a_literal_implementation(
     chosen_settings: dict[str, Any], seed: int, availability: float, losses: bool
 ) -> None:
@@ -138,19 +138,19 @@ def test_exploration_decays_to_a_minimum() -> None:
 def test_new_clients_are_sampled_in_proportion_to_their_speeds() -> None:
     speeds = [1.0, 3.0]
     policy = Oort(2, cohort_size=1, speeds=speeds)
-    selected = [int(policy.ask(offer_to(2, round_)).clients[0]) for round_ in range(1, 1501)]
+    selected = [int(policy.ask(offer_to(2, round_)).clients[0]) for round_ in range(1, 801)]
     assert np.mean(selected) == pytest.approx(0.75, abs=0.035)
     without_speeds = Oort(2, cohort_size=1)
-    selected = [int(without_speeds.ask(offer_to(2, round_)).clients[0]) for round_ in range(1, 1501)]
+    selected = [int(without_speeds.ask(offer_to(2, round_)).clients[0]) for round_ in range(1, 801)]
     assert np.mean(selected) == pytest.approx(0.5, abs=0.04)
 
 
 def test_known_clients_above_the_cutoff_are_sampled_in_proportion_to_utility() -> None:
     policy = Oort(5, cohort_size=1, exploration=0.0, least_exploration=0.0, staleness=0.0, cutoff=0.2)
     policy.tell(report_of(1, [0, 1, 2, 3, 4], losses=[0.0, 0.1, 0.3, 0.6, 1.0]))  # utilities are the losses
-    selected = np.bincount([int(policy.ask(offer_to(5, round_)).clients[0]) for round_ in range(2, 3002)], minlength=5)
+    selected = np.bincount([int(policy.ask(offer_to(5, round_)).clients[0]) for round_ in range(2, 1502)], minlength=5)
     assert selected[:2].sum() == 0  # below 0.2 of the best
-    np.testing.assert_allclose(selected[2:] / 3000, np.array([0.3, 0.6, 1.0]) / 1.9, atol=0.03)
+    np.testing.assert_allclose(selected[2:] / 1500, np.array([0.3, 0.6, 1.0]) / 1.9, atol=0.03)
 
 
 def test_the_pacer_relaxes_if_the_utility_of_a_window_is_below_that_of_the_one_before() -> None:
@@ -229,7 +229,7 @@ def test_without_losses_utility_is_data_size() -> None:
 def test_slow_clients_are_selected_rarely() -> None:
     policy, fleet = Oort(40, pacer_step=0.0), SmallFleet(2, losses=True)
     turns = np.zeros(40)
-    for round_ in range(1, 301):
+    for round_ in range(1, 151):
         offer = fleet.offer(round_)
         report = fleet.play(offer, policy.ask(offer))
         policy.tell(report)

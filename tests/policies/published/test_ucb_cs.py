@@ -15,12 +15,12 @@ SIZES = [float(row % 4 + 1) for row in range(40)]
 
 
 @pytest.mark.parametrize("forgetting", [0.7, 0.95, 1.0])
-def test_120_rounds_equal_a_literal_implementation(forgetting: float) -> None:
+def test_60_rounds_equal_a_literal_implementation(forgetting: float) -> None:
     policy = UCBCS(40, cohort_size=6, forgetting=forgetting, sizes=SIZES)
     fleet = SmallFleet(5, deadline=20.0, failure_rate=0.1, losses=True)
     history: dict[int, list[tuple[int, float]]] = {row: [] for row in range(40)}
     spread = 1.0
-    for round_ in range(1, 121):
+    for round_ in range(1, 61):
         offer = fleet.offer(round_)
         selection = policy.ask(offer)
         rounds = sum(forgetting ** (round_ - r) for r in range(1, round_ + 1))

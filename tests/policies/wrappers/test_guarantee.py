@@ -91,7 +91,7 @@ def test_urgent_clients_come_first_then_due_ones_then_those_that_the_policy_insi
     )
     owed, turns = [Fraction(0)] * 9, [0] * 9
     earned = [0] * 9
-    for round_ in range(1, 30):
+    for round_ in range(1, 20):
         available, times = rng.random(9) < availability, rng.random(9)
         chosen = policy.ask(offer_of(round_, available, times)).clients.tolist()
         assert chosen == literal_selection(owed, available.tolist(), times.tolist(), size, Fraction(urgency))
@@ -167,7 +167,7 @@ def test_around_any_policy_debts_stay_below_the_bound_and_the_policy_learns_the_
     policy, twin = WithGuarantee(make_policy(name, 40), 0.15, accrual="available"), make_policy(name, 40)
     fleet = SmallFleet(3, losses=True)
     rounds = np.zeros(40)
-    for round_ in range(1, 101):
+    for round_ in range(1, 61):
         offer = fleet.offer(round_)
         report = fleet.play(offer, policy.ask(offer))
         policy.tell(report)
@@ -246,7 +246,7 @@ def test_debts_stay_below_the_bound_against_an_adversary(seed: int, game: tuple[
     clients, size, rate, urgency = game
     rng, inner = np.random.default_rng(seed), InOrder(clients, cohort_size=size)
     policy = WithGuarantee(inner, rate, urgency=urgency, accrual="available")
-    for round_ in range(1, 100):
+    for round_ in range(1, 60):
         play_offer(policy, offer_of(round_, adversarial_availability(policy, inner, rng)))
         assert policy.owed.max() < policy.debt_bound + 1e-12
 
@@ -278,7 +278,7 @@ def reachable_debts(clients: int, size: int, units: int, turn: int, urgency: int
 
 @pytest.mark.parametrize(
     ("clients", "size", "units", "turn", "urgency"),
-    [(3, 1, 1, 3, 3), (2, 1, 1, 2, 4), (3, 2, 2, 3, 3), (3, 2, 1, 2, 2)],
+    [(3, 1, 1, 3, 3), (2, 1, 1, 2, 4), (3, 2, 1, 2, 2), pytest.param(3, 2, 2, 3, 3, marks=pytest.mark.thorough)],
 )
 def test_all_reachable_debts_are_below_the_bound_which_is_tight_for_one_place(
     clients: int, size: int, units: int, turn: int, urgency: int
@@ -301,7 +301,7 @@ def test_with_different_rates_debts_grow_at_most_like_the_square_root_of_the_rou
     rates = np.minimum(np.floor(1000 * size * shares / shares.sum()) / 1000, 1.0)
     inner = InOrder(clients, cohort_size=size)
     policy = WithGuarantee(inner, rates, urgency=urgency, accrual="available")
-    for round_ in range(1, 100):
+    for round_ in range(1, 60):
         play_offer(policy, offer_of(round_, adversarial_availability(policy, inner, rng)))
         assert (policy.owed**2).sum() <= 2 * size * (1 + float(urgency)) * round_
         assert policy.owed.max() < policy.debt_bound
@@ -349,20 +349,20 @@ def test_urgency_trades_short_rounds_against_small_debts() -> None:
 
     def run(policy: SelectionPolicy) -> tuple[float, float]:
         fleet, seconds, turns = SmallFleet(), 0.0, np.zeros(40)
-        for round_ in range(1, 201):
+        for round_ in range(1, 101):
             offer = fleet.offer(round_)
             report = fleet.play(offer, policy.ask(offer))
             policy.tell(report)
-            seconds += report.duration / 200
+            seconds += report.duration / 100
             turns[report.clients] += 1
-        return seconds, float(turns.min()) / 200
+        return seconds, float(turns.min()) / 100
 
     fastest, random = run(Fastest(40)), run(UniformRandom(40))
     tight, default, loose = (run(WithGuarantee(Fastest(40), 0.15, urgency=urgency)) for urgency in (1, 2, 10))
     assert fastest[0] < loose[0] < default[0] < tight[0] < random[0]
     assert fastest[1] == 0
     assert loose[1] < default[1] <= tight[1]
-    assert default[1] >= 0.15 - 3 / 200
+    assert default[1] >= 0.15 - 3 / 100
 
 
 @pytest.mark.parametrize(("paid", "left"), [("chosen", [7, 7, 7]), ("contributed", [7, 8, 8])])

@@ -94,7 +94,7 @@ def test_a_transfer_pauses_while_the_throughput_is_zero() -> None:
     np.testing.assert_allclose(seconds, [5, 5, 27, 18 + 10 + 7.5])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -343,7 +343,7 @@ def test_invalid_rounds_and_selections_are_rejected() -> None:
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_every_policy_can_play(name: str) -> None:
     world = TraceWorld(1, clients=40, generator={"availability": 0.3}, deadline=400.0)
-    for record in play(make_policy(name, 40), world, 25):
+    for record in play(make_policy(name, 40), world, 12):
         assert record.report.available is not None
         assert record.report.available[record.selection.clients].all()
 
