@@ -162,6 +162,17 @@ def test_the_pacer_relaxes_if_the_utility_of_a_window_is_below_that_of_the_one_b
     assert paces == [2.0] * 5 + [2.5] * 9 + [3.0]
 
 
+def test_the_windows_of_the_pacer_start_again_after_a_client_with_turns_is_forgotten() -> None:
+    policy = Oort(4, pacer_window=2)
+    for round_ in (1, 2, 3):
+        policy.tell(report_of(round_, [0, 1], losses=[5.0, 1.0]))
+    gathered = policy.state()["gathered"]
+    policy.forget([3])  # had no turns, so no sum includes its utility
+    assert policy.state()["gathered"].tolist() == gathered.tolist() != [0.0] * 4
+    policy.forget([0])
+    assert policy.state()["gathered"].tolist() == [0.0] * 4
+
+
 def test_the_preferred_duration_is_a_quantile_of_the_known_durations() -> None:
     policy = Oort(20)
     assert policy.preferred_duration == math.inf
