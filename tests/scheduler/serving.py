@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 TORTURE = int(os.environ.get("TURNOUT_TORTURE", "1"))
 BEFORE, AFTER = 8, 11  # the scripted rounds with every kind of change
 #: The moments at which a process is killed are divided into parts; `make test` uses the first.
-PARTS = 5
+PARTS = 10
 EACH_PART = [0, *(pytest.param(part, marks=pytest.mark.thorough) for part in range(1, PARTS))]
 
 
