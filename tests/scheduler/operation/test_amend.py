@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_from_disk, play_round, rows_of
@@ -214,8 +214,26 @@ class Life:
         self.recount.clients[client].has_left = True
 
 
+#: A life with several amendments of each kind, with rounds and departures between them.
+EVENTFUL: list[tuple[str, Any]] = [
+    ("amend", {"guaranteed_rate": "2/7", "tolerance": 3.5}),
+    ("rounds", 4),
+    ("snapshot", None),
+    ("amend", {"guaranteed_rate": 0.123, "cohort_size": 3, "deadline": "auto"}),
+    ("rounds", 3),
+    ("retire", 2),
+    ("reopen", None),
+    ("amend", {"tolerance": 1.0, "overcommit": 1.5}),
+    ("forget", 3),
+    ("rounds", 4),
+    ("amend", {"guaranteed_rate": 0.5, "tolerance": 0.6}),
+    ("rounds", 4),
+]
+
+
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+@example(plan=EVENTFUL, seed=1)
 @given(plan=st.lists(actions, min_size=3, max_size=8), seed=st.integers(0, 1000))
 def test_every_life_with_amendments_has_the_certificate_of_a_recount_in_fractions(
     name: str, plan: list[tuple[str, Any]], seed: int
