@@ -55,19 +55,27 @@ def preloaded_server(library: Path) -> Iterator[Server]:
 
 # F1: killed inside the flush of a commit, while other processes have the file open
 
+LAST = AFTER if TORTURE == 1 else 3 * AFTER
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, preloaded_server: Server) -> tuple[Path, int, Any]:
+    """A fleet before its last rounds, the number of flushes in these rounds, and what it contains after them."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    before, after = folder / "before.turnout", folder / "after.turnout"
+    preloaded_server.play(before, BEFORE)
+    shutil.copy(before, after)
+    preloaded_server.play(after, LAST)
+    return before, preloaded_server.syncs, read_everything(after)
+
 
 @needs_compiler
 @pytest.mark.parametrize("part", EACH_PART)
 @pytest.mark.parametrize("reports", [False, True], ids=["silent reporters", "busy reporters"])
 def test_f1_a_writer_killed_inside_a_flush_beside_a_reader_and_reporters_loses_nothing(
-    folder: Path, preloaded_server: Server, reports: bool, part: int
+    folder: Path, preloaded_server: Server, undisturbed: tuple[Path, int, Any], reports: bool, part: int
 ) -> None:
-    last = AFTER if TORTURE == 1 else 3 * AFTER
-    before, after = folder / "before.turnout", folder / "after.turnout"
-    preloaded_server.play(before, BEFORE)
-    shutil.copy(before, after)
-    preloaded_server.play(after, last)
-    syncs, expected = preloaded_server.syncs, read_everything(after)
+    before, syncs, expected = undisturbed
     assert syncs >= 40
     # Each flush once: the odd ones with silent reporters, the even ones with busy ones; `make torture` tests all.
     numbers = range(2 if reports else 1, syncs + 1, 2) if TORTURE == 1 else range(1, syncs + 1)
@@ -76,13 +84,13 @@ def test_f1_a_writer_killed_inside_a_flush_beside_a_reader_and_reporters_loses_n
         shutil.copy(before, path)
         with FleetReader(path) as reader, ExitStack() as attached:
             reporters = [attached.enter_context(Reporter(path)) for _ in range(3)]
-            preloaded_server.play(path, last, die_at_sync=number)
+            preloaded_server.play(path, LAST, die_at_sync=number)
             assert preloaded_server.killed
             Scheduler.open(path).close()  # its short commits overwrite a part of the one that was killed
             if reports:
                 report_the_open_round(reader, reporters)
-            preloaded_server.play(path, last)
-            assert reader.round == last
+            preloaded_server.play(path, LAST)
+            assert reader.round == LAST
         assert read_everything(path) == expected, f"killed inside flush {number}"
         path.unlink()
 

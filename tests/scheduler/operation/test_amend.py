@@ -232,7 +232,7 @@ EVENTFUL: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1, deadline=None, suppress_health_check=list(HealthCheck))
 @example(plan=EVENTFUL, seed=1)
 @given(plan=st.lists(actions, min_size=3, max_size=8), seed=st.integers(0, 1000))
 def test_every_life_with_amendments_has_the_certificate_of_a_recount_in_fractions(
