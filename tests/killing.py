@@ -25,11 +25,13 @@ class Writes:
         count: The number of writes so far.
         steps: The numbers of those writes that differ from all before them in the statement or in the calls that lead
             to it; a repeated report, for example, adds none. They are recorded only if `die_at` is None.
+        between: Those of the steps that begin a transaction: a process that is killed there is between two of them.
     """
 
     def __init__(self, die_at: int | None, *, group: bool = False) -> None:
         self.count, self.die_at, self._group = 0, die_at, group
         self.steps: list[int] = []
+        self.between: list[int] = []
         self._seen: set[tuple[object, ...]] = set()
         connect = sqlite3.connect
 
@@ -59,6 +61,8 @@ class Writes:
         if tuple(step) not in self._seen:
             self._seen.add(tuple(step))
             self.steps.append(self.count)
+            if statement.startswith("BEGIN"):
+                self.between.append(self.count)
 
 
 def environment() -> Mapping[str, str]:

@@ -7,11 +7,12 @@ Python again). {"path": …, "rounds": …} plays up to that round. With "die_at
 n-th write. With "die_after": seconds, it is killed after that time, which starts when the file is open if "once_open"
 is true. With "die_at_sync": n, it is killed inside the n-th flush of its log, which needs the preloaded library of
 `syncs.py`. The answer has the exit code of the child and, if it was not killed, the number of its writes and flushes,
-and the numbers of those writes that differ from all before them.
+the numbers of those writes that differ from all before them, and which of them begin a transaction.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -172,7 +173,9 @@ def execute(order: dict[str, Any]) -> dict[str, Any]:
             os.kill(child, signal.SIGKILL)
         *_, last_line = ["", *pipe]
     _, status = os.waitpid(child, 0)
-    counted = json.loads(last_line) if last_line.startswith("{") else {"writes": 0, "syncs": 0, "steps": []}
+    counted = (
+        json.loads(last_line) if last_line.startswith("{") else {"writes": 0, "syncs": 0, "steps": [], "between": []}
+    )
     return {"code": os.waitstatus_to_exitcode(status), **counted}
 
 
@@ -182,7 +185,10 @@ def _run_child(order: dict[str, Any], pipe: int) -> None:
         writes = Writes(order.get("die_at"))
         arm_sync(order.get("die_at_sync", 0), signal.SIGKILL)
         play(order["path"], order["rounds"], lambda: os.write(pipe, b"open\n"))
-        counted = {"writes": writes.count, "syncs": count_syncs(), "steps": writes.steps}
+        counted = {
+            **{"writes": writes.count, "syncs": count_syncs()},
+            **{"steps": writes.steps, "between": writes.between},
+        }
         with os.fdopen(pipe, "w", closefd=False) as answer:
             print(json.dumps(counted), file=answer)
         code = 0
@@ -193,5 +199,6 @@ def _run_child(order: dict[str, Any], pipe: int) -> None:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # so that the children copy less memory
     for line in sys.stdin:
         print(json.dumps(execute(json.loads(line))), flush=True)

@@ -22,8 +22,9 @@ HERE = Path(__file__).parent
 #: How much longer than usual the tests run: `make torture` sets it.
 TORTURE = int(os.environ.get("TURNOUT_TORTURE", "1"))
 BEFORE, AFTER = 8, 11  # the scripted rounds with every kind of change
-#: The moments at which a process is killed are divided into parts; `make test` uses the first.
-PARTS = 5
+#: The moments at which a process is killed are divided into parts; `make test` uses the first, which has all moments
+#: between two transactions: there a change that was not committed as a whole is found.
+PARTS = 10
 EACH_PART = [0, *(pytest.param(part, marks=pytest.mark.thorough) for part in range(1, PARTS))]
 
 
@@ -44,14 +45,18 @@ class Server:
         self.killed, self.syncs = answer["code"] == -signal.SIGKILL, int(answer["syncs"])
         assert self.killed or not {"die_at", "die_at_sync"} & death.keys()  # the write or flush exists
         self._steps: list[int] = answer["steps"]
+        self._between: list[int] = answer["between"]
         return int(answer["writes"])
 
-    def moments(self, writes: int) -> Sequence[int]:
-        """Returns the first `writes` writes of the last order that was not killed, before which the next ones are.
+    def moments(self, writes: int, part: int) -> Sequence[int]:
+        """Returns a part of the first `writes` writes of the last order that was not killed, before which the next are.
 
         Writes that repeat earlier ones, with the same calls leading to them, are left out, except in `make torture`.
         """
-        return range(1, writes + 1) if TORTURE > 1 else [step for step in self._steps if step <= writes]
+        if part == 0:
+            return [step for step in self._between if step <= writes]
+        steps = range(1, writes + 1) if TORTURE > 1 else [step for step in self._steps if step <= writes]
+        return [step for step in steps if step not in self._between][part - 1 :: PARTS - 1]
 
 
 @contextmanager

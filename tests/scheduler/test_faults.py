@@ -26,7 +26,7 @@ import pytest
 
 from scheduler import restless_server
 from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_from_disk, play_round, rows_of, turns_in
-from scheduler.serving import AFTER, BEFORE, EACH_PART, PARTS, TORTURE, Server, read_everything
+from scheduler.serving import AFTER, BEFORE, EACH_PART, TORTURE, Server, read_everything
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, StoreError
 from turnout.scheduler import ClientStatus, Reporter, Scheduler
 from turnout.scheduler.journal.schema import FLEET
@@ -40,27 +40,26 @@ BOTH = [pytest.param("fair-pace", {}, id="fair-pace"), pytest.param("rbcsf", {"s
 
 # kill -9 anywhere, also between selection and report
 
-LAST = 30
-
 
 @pytest.mark.parametrize(
-    ("seed", "wanted"), [(0, 12), *(pytest.param(seed, 40 * TORTURE, marks=pytest.mark.thorough) for seed in range(2))]
+    ("seed", "last", "wanted"),
+    [(0, 12, 8), *(pytest.param(seed, 30, 40 * TORTURE, marks=pytest.mark.thorough) for seed in range(2))],
 )
 def test_a_scheduler_killed_at_random_moments_loses_nothing(
-    folder: Path, server: Server, seed: int, wanted: int
+    folder: Path, server: Server, seed: int, last: int, wanted: int
 ) -> None:
     """It is mostly killed at work, sometimes while it opens the file."""
     uninterrupted, path, kills = folder / "uninterrupted.turnout", folder / "fleet.turnout", 0
-    server.play(uninterrupted, LAST)
+    server.play(uninterrupted, last)
     rng = random.Random(seed)
     while kills < wanted:
         once_open = rng.random() < 0.8
-        server.play(path, LAST, die_after=rng.expovariate(1 / 0.02), once_open=once_open)
+        server.play(path, last, die_after=rng.expovariate(1 / 0.02), once_open=once_open)
         kills += server.killed
         if not server.killed:
             assert read_everything(path) == read_everything(uninterrupted)
             path.unlink()
-    server.play(path, LAST)
+    server.play(path, last)
     assert read_everything(path) == read_everything(uninterrupted)
 
 
@@ -71,10 +70,10 @@ def test_a_scheduler_killed_at_any_write_of_three_rounds_loses_nothing(folder: P
     server.play(before, BEFORE)
     shutil.copy(before, after)
     writes = server.play(after, AFTER)
-    moments, expected = server.moments(writes), read_everything(after)
+    moments, expected = server.moments(writes, part), read_everything(after)
     assert writes > 150
-    assert len(moments) > 100
-    for write in moments[part::PARTS]:
+    assert len(moments) > 10
+    for write in moments:
         path = folder / f"{write}.turnout"
         shutil.copy(before, path)
         server.play(path, AFTER, die_at=write)
@@ -87,9 +86,9 @@ def test_a_scheduler_killed_at_any_write_of_three_rounds_loses_nothing(folder: P
 def test_a_scheduler_killed_while_it_creates_the_file_loses_nothing(folder: Path, server: Server, part: int) -> None:
     uninterrupted = folder / "uninterrupted.turnout"
     writes = server.play(uninterrupted, 1)
-    moments, expected = server.moments(writes), read_everything(uninterrupted)
-    assert len(moments) > 60
-    for write in moments[part::PARTS]:
+    moments, expected = server.moments(writes, part), read_everything(uninterrupted)
+    assert len(moments) > 6
+    for write in moments:
         path = folder / f"{write}.turnout"
         server.play(path, 1, die_at=write)
         assert server.killed
@@ -249,8 +248,8 @@ def test_a_client_that_never_returns_gets_at_most_its_guaranteed_share(
     open_fleet: OpenFleet, policy: str, weight: dict[str, float]
 ) -> None:
     """Its debt grows in every round, but back-off limits its selections."""
-    rounds, world = 220, World(20)
-    settings = {"cohort_size": 4, "guaranteed_rate": 0.1, **weight}
+    rounds, world = 100, World(10)
+    settings = {"cohort_size": 3, "guaranteed_rate": 0.2, **weight}
     scheduler = open_fleet(policy=policy, settings=settings, deadline=30.0)
     for round_ in range(1, rounds + 1):
         statuses = world.statuses(round_)
@@ -259,7 +258,7 @@ def test_a_client_that_never_returns_gets_at_most_its_guaranteed_share(
         scheduler.report_many(times)
         scheduler.close_round()
     history = scheduler.history("c0")
-    assert 0 < len(history) <= 0.1 * rounds
+    assert 0 < len(history) <= 0.2 * rounds
     assert {(turn.kind, turn.seconds) for turn in history} == {("late", 30.0)}
     certificate, (row,) = scheduler.certificate(), scheduler.rows(["c0"])
     assert certificate.books_balance
@@ -385,7 +384,7 @@ def test_a_fleet_without_clients_cannot_choose(open_fleet: OpenFleet) -> None:
 # clients join and leave; a client returns after many rounds
 
 #: The rounds without them: 2,000 in `make torture`.
-AWAY = 200 if TORTURE == 1 else 2000
+AWAY = 60 if TORTURE == 1 else 2000
 
 
 @pytest.mark.parametrize(("policy", "weight"), BOTH)
@@ -398,7 +397,7 @@ def test_clients_that_return_after_many_rounds_get_their_share_but_not_all_turns
     everyone = named(10)
     absent, present = everyone[:5], everyone[5:]
     seconds = {client: 1.0 + row % 4 for row, client in enumerate(everyone)}
-    for _ in range(60):
+    for _ in range(30):
         play_round(scheduler, offered(*everyone), seconds)
     rows = scheduler.rows(absent)
     history, owed = scheduler.history("c0"), scheduler.certificate().owed[rows]
@@ -418,7 +417,7 @@ def test_clients_that_return_after_many_rounds_get_their_share_but_not_all_turns
         assert sum(client in absent for client in selected) / len(selected) < 0.6
         assert scheduler.certificate().owed.max() <= 10
     else:  # a fast client that stayed has a large surplus of turns, and may wait
-        assert scheduler.certificate().behind.min() < -AWAY / 2
+        assert scheduler.certificate().behind.min() < -AWAY / 3
         assert scheduler.certificate().status == "kept"
 
 
@@ -930,9 +929,9 @@ def test_an_upgrade_that_is_killed_at_any_write_is_completed_later(folder: Path,
     old, uninterrupted = HERE / "data" / "fleet-format-1.turnout", folder / "uninterrupted.turnout"
     shutil.copy(old, uninterrupted)
     server.play(uninterrupted, 11)
-    moments, expected, formats = server.moments(60), read_everything(uninterrupted), set()
-    assert len(moments) > 30
-    for write in moments[part::PARTS]:
+    moments, expected, formats = server.moments(60, part), read_everything(uninterrupted), set()
+    assert len(moments) > 3
+    for write in moments:
         path = folder / f"{write}.turnout"
         shutil.copy(old, path)
         server.play(path, 11, die_at=write)
@@ -974,12 +973,19 @@ def state_digest(scheduler: Scheduler) -> str:
 # a client misreports its context
 
 
-@pytest.mark.parametrize(("policy", "weight"), BOTH)
+@pytest.mark.parametrize(
+    ("policy", "weight", "rounds"),
+    [
+        ("fair-pace", {}, 400),
+        ("rbcsf", {"speed_weight": 1.0}, 160),
+        pytest.param("rbcsf", {"speed_weight": 1.0}, 400, marks=pytest.mark.thorough),
+    ],
+)
 def test_misreported_contexts_are_learned_or_flagged_and_turns_stay_fair(
-    open_fleet: OpenFleet, policy: str, weight: dict[str, float]
+    open_fleet: OpenFleet, policy: str, weight: dict[str, float], rounds: int
 ) -> None:
     """A constant factor is learned, a changing one is flagged, and neither costs or earns turns."""
-    rounds, world = 400, World(12)
+    world = World(12)
     settings = {"cohort_size": 4, "guaranteed_rate": 0.25, **weight}
     scheduler = open_fleet(policy=policy, settings=settings, deadline=1000.0)
     scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")

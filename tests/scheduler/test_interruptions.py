@@ -174,14 +174,15 @@ def next_step(change: str, step: int, *, thorough: bool) -> int:
 
     Otherwise the first steps are all interrupted, and later ones are sampled: fewer in the short version.
     """
-    if step < (45 if TORTURE > 1 else 15 if thorough else 10):
+    is_long = change in ("forget", "compact")  # these read the whole history
+    if not thorough:
+        return step + max(1, step if is_long else step // 2)
+    if step < (45 if TORTURE > 1 else 15):
         return step + 1
     if step < 45:
-        return step + (2 if thorough else 5)
-    if change in ("forget", "compact"):  # these read the whole history
-        return step + (step // 2 if thorough else step)
-    if not thorough:
-        return step + step // 3
+        return step + 2
+    if is_long:
+        return step + step // 2
     return step + (8 if TORTURE == 1 else 1)
 
 

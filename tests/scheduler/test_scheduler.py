@@ -841,7 +841,10 @@ def test_the_status_is_printed_as_aligned_lines(open_fleet: OpenFleet) -> None:
     assert "round      4 is closed, no round is open" in str(scheduler.status())
 
 
-def test_the_export_contains_every_event_and_can_be_written_as_json(open_fleet: OpenFleet) -> None:
+def test_the_export_contains_every_event_and_can_be_written_as_json(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_module, "EXPORT_BATCH", 10)
     scheduler = open_fleet()
     scheduler.register(["a", "b"])
     play_round(scheduler, offered("a", "b", "c"), {"a": 2.0})
@@ -849,7 +852,7 @@ def test_the_export_contains_every_event_and_can_be_written_as_json(open_fleet: 
     scheduler.retire("c")
     play_round(scheduler, offered("a"), 3.0)
     scheduler.forget("c")
-    for _ in range(120):
+    for _ in range(24):
         play_round(scheduler, offered("a"), 3.0)
     events = [json.loads(json.dumps(event, allow_nan=False)) for event in scheduler.export()]
     assert [event["event"] for event in events] == list(range(1, len(events) + 1))
@@ -866,9 +869,10 @@ def test_the_export_contains_every_event_and_can_be_written_as_json(open_fleet: 
     assert sum(event["kind"] == "round" for event in events) == scheduler.round
 
 
-def test_rounds_can_be_played_while_the_export_is_read(open_fleet: OpenFleet) -> None:
+def test_rounds_can_be_played_while_the_export_is_read(open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_module, "EXPORT_BATCH", 10)
     scheduler = open_fleet()
-    for _ in range(120):
+    for _ in range(24):
         play_round(scheduler, offered("a"))
     numbers = []
     for event in scheduler.export():
@@ -876,7 +880,7 @@ def test_rounds_can_be_played_while_the_export_is_read(open_fleet: OpenFleet) ->
         if len(numbers) == 1:
             play_round(scheduler, offered("a"))
             threading.Thread(target=play_round, args=(scheduler, offered("a"))).run()
-    assert numbers == list(range(1, 124))
+    assert numbers == list(range(1, 28))
 
 
 def test_a_read_only_scheduler_cannot_write(open_fleet: OpenFleet) -> None:
@@ -999,9 +1003,9 @@ def test_policies_select_for_a_growing_live_fleet(
 ) -> None:
     world = World(9)
     scheduler = open_fleet(policy=policy, settings=of_policy, overcommit=1.4)
-    for round_ in range(1, 31):
+    for round_ in range(1, 17):
         statuses = world.statuses(round_)
-        available = {client: statuses[client] for client in world.clients[: 3 + round_ // 4]}
+        available = {client: statuses[client] for client in world.clients[: 3 + round_ // 2]}
         cohort = scheduler.choose(available)
         assert set(cohort) <= set(available)
         if policy != "fedcs":
@@ -1010,7 +1014,7 @@ def test_policies_select_for_a_growing_live_fleet(
         scheduler.report_many({client: seconds for client, seconds in times.items() if seconds < 10})
         scheduler.close_round()
         scheduler.report_many({client: seconds for client, seconds in times.items() if seconds >= 10}, round=round_)
-        if round_ % 5 == 0:
+        if round_ % 4 == 0:
             assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
     assert len(scheduler.clients) == 9
     has_guarantee = policy in ("rbcsf", "fair-pace")
@@ -1044,16 +1048,19 @@ def test_a_certificate_needs_a_client(open_fleet: OpenFleet) -> None:
 # Snapshots
 
 
-def test_snapshots_are_written_automatically_and_do_not_change_the_state(open_fleet: OpenFleet, folder: Path) -> None:
+def test_snapshots_are_written_automatically_and_do_not_change_the_state(
+    open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_module, "SNAPSHOT_EVERY", 20)
     often, never = open_fleet("often"), open_fleet("never")
-    for round_ in range(1, 121):
+    for round_ in range(1, 48):
         for scheduler in (often, never):
             play_round(scheduler, offered(*named(4)), 2.0 + round_ % 3)
         if round_ % 7 == 0:
             often.snapshot()
     assert packed(often) == packed(never) == packed_from_disk(folder / "often") == packed_from_disk(folder / "never")
     (seq,) = rows_of(folder / "never", "SELECT seq FROM snapshot")
-    assert seq == (101,)  # the hundredth round, after one event for the clients that joined
+    assert seq == (41,)  # the fortieth round, after one event for the clients that joined
     never._journal._file.connection.execute("DELETE FROM snapshot")
     assert packed_from_disk(folder / "never") == packed(never)  # replayed from the first event
 
@@ -1167,7 +1174,7 @@ steps = st.tuples(
 
 
 @given(st.lists(steps, min_size=5, max_size=60), st.sampled_from([1.0, 1.6, "auto"]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_any_sequence_of_actions_keeps_the_certificate_and_the_stored_state(
     script: list[tuple[str, int, float]], overcommit: float
 ) -> None:

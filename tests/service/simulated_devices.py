@@ -28,14 +28,14 @@ LONGEST_PAUSE = 0.5
 class RestartedService:
     """`turnout serve` as a process that can be killed and started again, on another port each time."""
 
-    def __init__(self, fleet: Path) -> None:
-        self._fleet = fleet
+    def __init__(self, *fleets: Path) -> None:
+        self._fleets = fleets
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
 
     def start(self) -> None:
         """Starts the process, and waits until it listens."""
-        command = [sys.executable, "-u", "-m", "turnout", "serve", str(self._fleet), "--port", "0", "--no-page"]
+        command = [sys.executable, "-u", "-m", "turnout", "serve", *map(str, self._fleets), "--port", "0", "--no-page"]
         self._process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -77,13 +77,14 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: TextIO = path.open("a", encoding="utf-8", buffering=1)
-        #: The number of calls that were answered.
-        self.acknowledged = 0
+        #: The number of calls that were answered, and how many of them were reports.
+        self.acknowledged, self.reported = 0, 0
 
-    def note(self, step: str, **values: Any) -> None:
+    def note(self, step: str, *, path: str, **values: Any) -> None:
         """Writes a line; `step`: "before" or "after" a call."""
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.write(json.dumps({"step": step, "path": path, **values}) + "\n")
         self.acknowledged += step == "after"
+        self.reported += step == "after" and path in ("reports", "failures")
 
     def entries(self, step: str, path: str) -> list[dict[str, Any]]:
         """Returns the lines of a step of the calls of a path, in the order in which they were written."""

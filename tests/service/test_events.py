@@ -163,9 +163,9 @@ def test_settings_and_departures_are_events(service: Service) -> None:
     assert retired == Event("retired", {"clients": ["phone-2"]}, 3)
 
 
-@pytest.mark.parametrize("query", ["after=1", "after=-1", "after=x", "follow=x"])
-def test_invalid_positions_are_refused(service: Service, query: str) -> None:
-    assert service.get(f"/events?{query}").status == 422
+def test_invalid_positions_are_refused(service: Service) -> None:
+    for query in ("after=1", "after=-1", "after=x", "follow=x"):
+        assert service.get(f"/events?{query}").status == 422, query
 
 
 def test_events_that_are_no_longer_kept_are_gone(tmp_path: Path) -> None:
@@ -173,10 +173,10 @@ def test_events_that_are_no_longer_kept_are_gone(tmp_path: Path) -> None:
         service.ok("/clients", {"clients": ["phone-1", "phone-2"]})
         scheduler, done = service.fleets["fleet"].scheduler, 0
         while service.get("/events?follow=false&after=0").status == 200:
-            for _ in range(5):
+            for _ in range(10):
                 scheduler.report_many(dict.fromkeys(scheduler.choose(["phone-1", "phone-2"]), 1.0))
                 scheduler.close_round()
-            done += 5
+            done += 10
             assert done < 500
         reply = service.get("/events?follow=false&after=0")
         assert (reply.status, "no longer kept" in reply.error) == (410, True)

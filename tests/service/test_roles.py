@@ -61,29 +61,30 @@ def test_the_table_names_every_route(service: Service) -> None:
 
 
 @pytest.mark.parametrize("path", ALLOWED)
-@pytest.mark.parametrize("method", METHODS)
-def test_each_role_may_do_exactly_what_the_table_says(service: Service, path: str, method: str) -> None:
-    roles, body = ALLOWED[path].get(method, (set(), {}))
-    sent = None if method in ("GET", "HEAD", "OPTIONS") else body
-    for role in ROLES:
-        status = service.send(method, path, sent, role=role).status
-        if method not in ALLOWED[path]:
-            assert status == 405, (role, status)
-        elif role in roles:
-            assert status in (200, 404, 409), (role, status)  # 404, 409: refused by the library, not by the role
-        else:
-            assert status == 403, (role, status)
+def test_each_role_may_do_exactly_what_the_table_says(service: Service, path: str) -> None:
+    for number, method in enumerate(METHODS):
+        roles, body = ALLOWED[path].get(method, (set(), {}))
+        sent = None if method in ("GET", "HEAD", "OPTIONS") else body
+        # What a path does not have is missing for every role, so each such method is tried with one of them.
+        for role in ROLES if method in ALLOWED[path] else [ROLES[number % len(ROLES)]]:
+            status = service.send(method, path, sent, role=role).status
+            if method not in ALLOWED[path]:
+                assert status == 405, (method, role, status)
+            elif role in roles:
+                assert status in (200, 404, 409), (role, status)  # 404, 409: refused by the library, not by the role
+            else:
+                assert status == 403, (role, status)
 
 
 @pytest.mark.parametrize("path", [*ALLOWED, "/v1/", "/v1", "/v1/nothing", "/v1/fleets/nothing"])
-@pytest.mark.parametrize("method", METHODS)
-def test_nothing_is_answered_without_a_valid_token(service: Service, path: str, method: str) -> None:
-    sent: Any = None if method in ("GET", "HEAD", "OPTIONS") else {}
-    wrong = service.tokens["fleet"]["operator"][:-1] + "-"
-    for token in (None, "", "turnout", wrong):
-        reply = service.send(method, path, sent, role=None, token=token)
-        assert reply.status == 401
-        assert reply.headers["www-authenticate"] == "Bearer"
+def test_nothing_is_answered_without_a_valid_token(service: Service, path: str) -> None:
+    wrong = ("", "turnout", service.tokens["fleet"]["operator"][:-1] + "-")
+    for number, method in enumerate(METHODS):
+        sent: Any = None if method in ("GET", "HEAD", "OPTIONS") else {}
+        for token in (None, wrong[number % len(wrong)]):
+            reply = service.send(method, path, sent, role=None, token=token)
+            assert reply.status == 401, (method, token)
+            assert reply.headers["www-authenticate"] == "Bearer"
 
 
 @pytest.mark.parametrize("path", [path for path in ALLOWED if path != "/v1/fleets"])

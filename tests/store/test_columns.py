@@ -43,7 +43,7 @@ def test_records_are_restored_bit_for_bit(kind: str) -> None:
 
 
 @given(cuts=st.sets(st.integers(0, 11)), kind=st.sampled_from(sorted(KINDS)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_concatenated_parts_equal_the_whole(cuts: set[int], kind: str) -> None:
     records = KINDS[kind]
     bounds = [0, *sorted(cuts), len(records)]

@@ -40,7 +40,7 @@ class Writer:
         assert self.write(path, 10**9, die_at=moment) == -signal.SIGKILL
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def writer() -> Iterator[Writer]:
     with subprocess.Popen(
         [sys.executable, str(WRITER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()

@@ -53,6 +53,7 @@ STREAM_SCHEMA = {
         },
     }
 }
+ERROR_SCHEMA = {"$ref": "#/components/schemas/Error"}
 REFUSALS: Mapping[int, str] = {
     400: "The request is malformed.",
     401: "There is no token, or it is unknown, revoked or expired.",
@@ -122,9 +123,13 @@ def make_router(fleets: Mapping[str, FleetCalls], is_ending: Callable[[], bool])
     def route(
         method: str, path: str, roles: tuple[Role, ...], model: type[models.Reply] | None
     ) -> Callable[[Any], Any]:
+        # FastAPI builds a validator for every model of a response, which would be most of the time of the start; one
+        # puts the schema into the document, and the others refer to it.
         refusals: dict[int | str, dict[str, Any]] = {
-            status: {"model": models.Error, "description": text} for status, text in REFUSALS.items()
+            status: {"description": text, "content": {JSON: {"schema": ERROR_SCHEMA}}}
+            for status, text in REFUSALS.items()
         }
+        refusals[400] = {"description": REFUSALS[400], "model": models.Error}
         if model is None:
             refusals[200] = {"description": "A stream of server-sent events.", "content": {STREAM: STREAM_SCHEMA}}
 

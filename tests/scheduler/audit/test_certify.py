@@ -307,11 +307,11 @@ def test_every_kind_of_guarantee_can_be_certified(
     open_fleet: OpenFleet, folder: Path, settings: dict[str, Any]
 ) -> None:
     scheduler, world = open_fleet(**{"deadline": 20.0, **settings}), World(12)
-    play(scheduler, world, 1, 20)
+    play(scheduler, world, 1, 10)
     scheduler.retire("c3")
-    play(scheduler, world, 21, 28)
+    play(scheduler, world, 11, 15)
     scheduler.forget("c5")
-    play(scheduler, World(14), 29, 32)
+    play(scheduler, World(14), 16, 18)
     scheduler.choose(offered("new", *named(4)))  # the record has the new client only after its round is closed
     content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
     assert verify_files((folder / "c.json").read_bytes(), (folder / "c.jsonl").read_bytes()) == []

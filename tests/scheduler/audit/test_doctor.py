@@ -47,10 +47,12 @@ def play_rounds(scheduler: Scheduler, rounds: int, seed: int = 0) -> None:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fleet with sixty closed rounds, a snapshot and an open round."""
+    """A fleet with 24 closed rounds, a snapshot and an open round."""
     path = tmp_path_factory.mktemp("fleet") / "fleet.turnout"
     with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
-        play_rounds(scheduler, 60)
+        play_rounds(scheduler, 18)
+        scheduler.snapshot()
+        play_rounds(scheduler, 6, seed=1)
         chosen = scheduler.choose({f"phone-{n:02}": ClientStatus(1.0, 3.0) for n in range(10)})
         scheduler.report(chosen[0], 7.0)
     return path
@@ -117,8 +119,8 @@ OFFER_DAMAGE: list[tuple[Damage, str]] = [
         "the offer of round 5 does not match its digest",
     ),
     (
-        lambda db: db.execute("UPDATE offers SET digest = x'00' WHERE round = 61"),
-        "the offer of round 61 does not match its digest",
+        lambda db: db.execute("UPDATE offers SET digest = x'00' WHERE round = 25"),
+        "the offer of round 25 does not match its digest",
     ),
     (
         lambda db: db.execute("UPDATE offers SET round = 99 WHERE round = 5"),
@@ -133,8 +135,8 @@ OFFER_DAMAGE: list[tuple[Damage, str]] = [
         "selected from the offer of round 5 are not those that have turns",
     ),
     (
-        lambda db: forge_offer(db, 61, rows=np.array([0, 0, 0])),
-        "selected from the offer of round 61 are not those that have turns",
+        lambda db: forge_offer(db, 25, rows=np.array([0, 0, 0])),
+        "selected from the offer of round 25 are not those that have turns",
     ),
     (
         lambda db: forge_offer(db, available=np.zeros(10, np.bool_), contexts=None),
@@ -148,10 +150,10 @@ OFFER_DAMAGE: list[tuple[Damage, str]] = [
 def test_an_undamaged_file_is_intact(path: Path) -> None:
     findings = findings_by_part(path)
     assert problems(path) == {}
-    assert "round 61 is open with 3 clients" in findings["open round"].message
+    assert "round 25 is open with 3 clients" in findings["open round"].message
     assert "give the same state as all events" in findings["state"].message
     assert "late times agree" in findings["rounds"].message
-    assert "offers are recorded for 61 rounds" in findings["offers"].message
+    assert "offers are recorded for 25 rounds" in findings["offers"].message
     assert "no process holds the file now" in findings["writer"].message
 
 
@@ -238,17 +240,17 @@ def play_rounds_and_die(path: Path) -> None:
         (lambda db: db.execute("UPDATE turns SET seconds = 1 WHERE round = 5"), {"turns", "rounds"}, "in round 5"),
         (lambda db: db.execute("DELETE FROM turns WHERE round = 5"), {"rounds"}, "0 have turns in it"),
         (
-            lambda db: db.execute("DELETE FROM turns WHERE round = 61"),
+            lambda db: db.execute("DELETE FROM turns WHERE round = 25"),
             {"open round"},
             "is not the clients that have turns",
         ),
         (
-            lambda db: forge_turn(db, "kind = 'arrived' AND round < 60", "seconds = 1.5"),
+            lambda db: forge_turn(db, "kind = 'arrived' AND round < 24", "seconds = 1.5"),
             {"rounds"},
             "its turn is recorded as arrived after 1.5 s",
         ),
         (
-            lambda db: forge_turn(db, "kind = 'arrived' AND round < 60 AND loss IS NOT NULL", "loss = NULL"),
+            lambda db: forge_turn(db, "kind = 'arrived' AND round < 24 AND loss IS NOT NULL", "loss = NULL"),
             {"rounds"},
             "its turn is recorded with loss None",
         ),
@@ -289,7 +291,7 @@ def play_rounds_and_die(path: Path) -> None:
         (
             lambda db: db.execute("UPDATE meta SET value = '7' WHERE key = 'round'"),
             {"rounds"},
-            "should be 7, but the events end with round 60",
+            "should be 7, but the events end with round 24",
         ),
         (lambda db: db.execute("DROP TABLE turns"), {"turns", "rounds"}, "no such table"),
     ],
@@ -397,6 +399,16 @@ def test_flipped_bytes_never_crash_the_doctor(path: Path, times: int) -> None:
         path.write_bytes(damaged)
         found += bool(problems(path))
     assert found > times // 2  # bytes in unused parts of a page do no damage
+
+
+def test_a_schema_that_cannot_be_parsed_is_reported(path: Path) -> None:
+    whole = path.read_bytes()
+    assert b"CREATE TABLE turns" in whole
+    path.write_bytes(whole.replace(b"CREATE TABLE turns", b"CREATE TABLE 'urns"))
+    found = problems(path)
+    assert found.keys() == {"pages"}
+    assert "malformed database schema" in found["pages"].message
+    assert f"sqlite3 {path} .recover" in found["pages"].remedy
 
 
 def test_a_damaged_log_is_reported(path: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 from cli.in_process import run
 from hostile import run_limited
 from scheduler.audit.test_explain import play
-from scheduler.fleets import OpenFleet, World
+from scheduler.fleets import World
+from turnout.scheduler import Scheduler
 from turnout.scheduler.audit import verify
 from turnout.scheduler.audit.certify import _terms, certify
 from turnout.scheduler.features import PAPER_FEATURES
@@ -23,13 +24,21 @@ from turnout.scheduler.settings import SchedulerSettings
 Header = dict[str, Any]
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The record of a small fleet."""
+    folder = tmp_path_factory.mktemp("terms")
+    settings = {"cohort_size": 3, "guaranteed_rate": 0.2}
+    with Scheduler.open(folder / "fleet", policy="rbcsf", settings=settings, deadline=20.0) as scheduler:
+        play(scheduler, World(8), 1, 10)
+    certify(folder / "fleet", folder / "c.json", folder / "c.jsonl")
+    return (folder / "c.jsonl").read_bytes()
+
+
 @pytest.fixture
-def events(open_fleet: OpenFleet, folder: Path) -> list[dict[str, Any]]:
-    """The lines of a record of a small fleet."""
-    scheduler = open_fleet(policy="rbcsf", deadline=20.0, settings={"cohort_size": 3, "guaranteed_rate": 0.2})
-    play(scheduler, World(8), 1, 10)
-    certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
-    return [json.loads(line) for line in (folder / "c.jsonl").read_bytes().splitlines()]
+def events(written: bytes) -> list[dict[str, Any]]:
+    """The lines of the record."""
+    return [json.loads(line) for line in written.splitlines()]
 
 
 def as_record(events: list[dict[str, Any]]) -> list[bytes]:

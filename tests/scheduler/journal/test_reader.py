@@ -76,7 +76,7 @@ def test_a_follower_has_the_state_of_the_scheduler_after_every_event(open_fleet:
                 scheduler.register(["late-1", "late-2"])
             if step == 4:
                 scheduler.retire("c1")
-            play(scheduler, 5, [client for client in [*named(5), "late-1"] if not (step >= 4 and client == "c1")])
+            play(scheduler, 3, [client for client in [*named(5), "late-1"] if not (step >= 4 and client == "c1")])
             scheduler.register([f"joined-{step}"])
             apply_new_events(follower)
             assert state_of(follower) == loaded_state(path)
@@ -361,7 +361,7 @@ def test_only_the_turns_of_a_forgotten_client_are_read(open_fleet: OpenFleet, fo
 )
 def test_a_fleet_with_every_kind_of_event_is_followed(folder: Path, options: dict[str, Any]) -> None:
     path = folder / "fleet.turnout"
-    restless_server.play(str(path), 40, options=options)
+    restless_server.play(str(path), 20, options=options)
     with follow(path) as follower, Scheduler.open(path, read_only=True) as scheduler:
         assert follower.starts_after == 0
         events = apply_new_events(follower, 20)

@@ -23,8 +23,8 @@ from turnout.scheduler.journal import summary as summary_module
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.retention import LEAST_ROUNDS, Retention
 
-KEPT = {**restless_server.SETTINGS, "keep_rounds": 8, "keep_offers": 5}
-ROUNDS = 45
+KEPT = {**restless_server.SETTINGS, "keep_rounds": 4, "keep_offers": 3}
+ROUNDS = 32
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +69,11 @@ def certificate_of(path: Path) -> dict[str, list[Any]]:
 def test_state_certificate_and_choices_are_those_of_a_fleet_that_keeps_everything(kept: Path, whole: Path) -> None:
     with FleetReader(kept) as reader:
         summary = reader.summary()
-    assert ROUNDS - 8 - 3 * 7 <= summary.round <= ROUNDS - 8
+    assert ROUNDS - 4 - 7 <= summary.round <= ROUNDS - 4
     assert packed_from_disk(kept) == packed_from_disk(whole)
     assert certificate_of(kept) == certificate_of(whole)
     recent = (
-        f"SELECT round, row, id, kind, seconds, why, late_seconds, folded, loss FROM turns WHERE round > {ROUNDS - 8}"
+        f"SELECT round, row, id, kind, seconds, why, late_seconds, folded, loss FROM turns WHERE round > {ROUNDS - 4}"
     )
     assert rows_of(kept, recent) == rows_of(whole, recent) != []
     assert problems(kept) == []
@@ -100,7 +100,7 @@ def test_nothing_before_the_summary_stays_in_the_file_for_long(kept: Path) -> No
     assert rows_of(kept, "SELECT MIN(round) FROM turns")[0][0] > summary.round
     assert rows_of(kept, "SELECT MIN(seq) > ? FROM masks".replace("?", str(summary.event))) == [(1,)]
     rounds = [number for (number,) in rows_of(kept, "SELECT round FROM offers ORDER BY round")]
-    assert rounds[0] > ROUNDS - 5
+    assert rounds[0] > ROUNDS - 3
     assert rounds[-1] == ROUNDS
     assert len(rows_of(kept, "SELECT seq FROM snapshot")) <= 6
 
@@ -213,9 +213,9 @@ def test_explain_history_and_export_say_what_is_no_longer_kept(kept: Path) -> No
         old = scheduler.explain("c4", first)
         assert not old.exact
         assert f"rounds up to {first} are no longer kept" in str(old)
-        without_offer = scheduler.explain("c4", ROUNDS - 6)
+        without_offer = scheduler.explain("c4", ROUNDS - 4)
         assert not without_offer.exact
-        assert "no longer kept (keep_offers=5)" in str(without_offer)
+        assert "no longer kept (keep_offers=3)" in str(without_offer)
         assert scheduler.explain("c4", ROUNDS - 1).exact
         assert all(turn.round > first for turn in scheduler.history("c4"))
         lines = list(scheduler.export())
@@ -275,27 +275,30 @@ def test_a_follower_begins_with_the_summary_and_notices_that_it_has_moved(kept: 
             other.apply(event)
         assert follower.fleet.state()["policy.turns"].tolist() == other.fleet.state()["policy.turns"].tolist()
         behind = reader.follow()
-        restless_server.play(str(kept), ROUNDS + 20)
+        restless_server.play(str(kept), ROUNDS + 14)
         assert reader.summary().event > behind.position
         with pytest.raises(StaleError, match="read it again"):
             behind.poll()
 
 
-def test_a_server_that_is_killed_at_any_write_continues_with_its_summary(folder: Path, server: Server) -> None:
+@pytest.mark.parametrize("every", [15, pytest.param(7, marks=pytest.mark.thorough)])
+def test_a_server_that_is_killed_at_any_write_continues_with_its_summary(
+    folder: Path, server: Server, every: int
+) -> None:
     start, whole = folder / "start.turnout", folder / "whole.turnout"
     options = {**restless_server.SETTINGS, "keep_rounds": 4, "keep_offers": 2}
     restless_server.play(str(start), 22, options=options)
-    restless_server.play(str(whole), 26)
+    restless_server.play(str(whole), 24)
     expected = packed_from_disk(whole)
     with FleetReader(start) as reader:
         first = reader.summary().round
     assert first > 0
-    for kill in range(1, 60, 7):
+    for kill in range(1, 60, every):
         path = Path(shutil.copy(start, folder / f"{kill}.turnout"))
-        server.play(path, 26, die_at=kill)
+        server.play(path, 24, die_at=kill)
         assert server.killed
         assert problems(path) == []
-        server.play(path, 26)
+        server.play(path, 24)
         assert packed_from_disk(path) == expected
         assert certificate_of(path) == certificate_of(whole)
         with FleetReader(path) as reader:
@@ -413,7 +416,7 @@ def test_a_period_in_days_is_judged_by_the_clock_and_keeps_some_rounds_in_any_ca
 
 
 def test_rounds_are_kept_for_days(open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round every hour, for 10 days: the rounds of the last 5 days, and at most a quarter more, are kept."""
+    """A round every 2 hours, for 10 days: the rounds of the last 5 days, and at most a quarter more, are kept."""
     start, clock = datetime(2026, 1, 1, tzinfo=UTC), {"hours": 0}
 
     def now() -> str:
@@ -421,18 +424,21 @@ def test_rounds_are_kept_for_days(open_fleet: OpenFleet, monkeypatch: pytest.Mon
 
     for module in ("scheduler", "operation.upkeep", "rounds.choosing"):
         monkeypatch.setattr(f"turnout.scheduler.{module}.now", now)
+    monkeypatch.setattr("turnout.scheduler.scheduler.SNAPSHOT_EVERY", 10)
+    for module in ("retention", "journal.changes"):
+        monkeypatch.setattr(f"turnout.scheduler.{module}.LEAST_ROUNDS", 30)
     scheduler = open_fleet(settings={"cohort_size": 1}, keep_rounds="5 days", keep_offers="5 days")
     scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
-    for number in range(240):
-        clock["hours"] = number
+    for number in range(120):
+        clock["hours"] = 2 * number
         play_round(scheduler, ["a", "b"])
     with FleetReader(scheduler.path) as reader:
         first = reader.summary().round
-        assert 240 - 120 - 30 - 50 <= first <= 240 - 120
-        assert next(offer.round for offer in reader.offers()) == 240 - 120 + 1
+        assert 120 - 60 - 15 - 10 <= first <= 120 - 60
+        assert next(offer.round for offer in reader.offers()) == 120 - 60 + 1
     scheduler.compact()
     with FleetReader(scheduler.path) as reader:
-        assert reader.summary().round == 240 - 120
+        assert reader.summary().round == 120 - 60
     assert problems(scheduler.path) == []
 
 
@@ -465,7 +471,7 @@ def test_one_transaction_deletes_a_bounded_number_of_rows(
     monkeypatch.setattr(summary_module, "BATCH", 4)
     monkeypatch.setattr(summary_module, "TURNS", 6)
     scheduler = open_fleet()
-    for _ in range(60):
+    for _ in range(45):
         play_round(scheduler, offered(*"abcde"))
     scheduler.amend(keep_rounds=10)
     deleted: list[int] = []
@@ -482,4 +488,4 @@ def test_one_transaction_deletes_a_bounded_number_of_rows(
     scheduler.compact()
     assert sum(deleted) > 100
     assert max(deleted) <= 6
-    assert rows_of(scheduler.path, "SELECT MIN(round) FROM turns") == [(51,)]
+    assert rows_of(scheduler.path, "SELECT MIN(round) FROM turns") == [(36,)]

@@ -43,7 +43,7 @@ def test_a_fleet_that_is_opened_again_goes_on_where_it_stopped(folder: Path) -> 
     path = folder / "fleet.turnout"
     twin = open_slots(folder / "twin.turnout")
     scheduler = open_slots(path)
-    for step in range(80):
+    for step in range(40):
         there = [client for client in named(10) if rng.random() < 0.7]
         given, same = scheduler.fill(offered(*there)), twin.fill(offered(*there))
         assert given == same
@@ -64,7 +64,7 @@ def test_a_fleet_that_is_opened_again_goes_on_where_it_stopped(folder: Path) -> 
     assert packed_without_times(scheduler) == packed_without_times(twin)
     certificate = scheduler.certificate()
     assert certificate.status == "kept"
-    assert scheduler.round > 60
+    assert scheduler.round > 40
     twin.close()
     scheduler.close()
 
@@ -75,7 +75,7 @@ def test_the_certificate_equals_an_independent_recount(folder: Path, paid: str, 
     rng = random.Random(7)
     settings = {**SETTINGS, "guaranteed_rate": "1/9", "paid": paid, "accrual": accrual}
     with open_slots(folder / "fleet.turnout", settings=settings, allow_infeasible=True) as scheduler:
-        for step in range(80):
+        for step in range(50):
             scheduler.fill(offered(*(client for client in named(8) if rng.random() < 0.8)))
             for turn in scheduler.in_flight():
                 # The turn of one client lasts so long that it earns a whole turn meanwhile.
@@ -84,7 +84,7 @@ def test_the_certificate_equals_an_independent_recount(folder: Path, paid: str, 
                         scheduler.report_failure(turn.id, "lost")
                     else:
                         scheduler.report(turn.id, 1.0 + rng.random())
-            if step == 40:
+            if step == 25:
                 scheduler.amend(guaranteed_rate="1/10")
         fleet = scheduler.policy
         assert scheduler.state()["in_flight.unearned"].sum() > 0
@@ -181,12 +181,13 @@ def play(scheduler: Scheduler, steps: int, seed: int = 1, clients: int = 8) -> N
                 scheduler.report(turn.id, 1.0 + int(turn.client[1:]) + rng.random(), loss=rng.random())
 
 
-def test_retention_changes_neither_turns_nor_state(folder: Path) -> None:
+def test_retention_changes_neither_turns_nor_state(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnout.scheduler.operation.serving.SNAPSHOT_EVERY", 15)
     keeping = open_slots(folder / "all.turnout")
-    dropping = open_slots(folder / "some.turnout", keep_rounds=30, keep_offers=10)
+    dropping = open_slots(folder / "some.turnout", keep_rounds=15, keep_offers=5)
     for scheduler in (keeping, dropping):
-        play(scheduler, 120)
-    assert dropping.summary_round > 60
+        play(scheduler, 60)
+    assert dropping.summary_round > 20
     assert packed_without_times(dropping) == packed_without_times(keeping)
     dropping.compact()
     assert packed(dropping) == packed_from_disk(dropping.path)
@@ -194,14 +195,14 @@ def test_retention_changes_neither_turns_nor_state(folder: Path) -> None:
     content = certify(dropping.path, folder / "proof.json", folder / "proof.jsonl")
     assert "summary" in content
     assert dropping.certificate().turns.tolist() == keeping.certificate().turns.tolist()
-    play(dropping, 20, seed=2)
+    play(dropping, 10, seed=2)
     keeping.close()
     dropping.close()
 
 
 def test_a_forgotten_client_leaves_no_trace_and_cannot_be_training(folder: Path) -> None:
     with open_slots(folder / "fleet.turnout") as scheduler:
-        play(scheduler, 60)
+        play(scheduler, 30)
         scheduler.fill(offered(*named(8)))
         training = scheduler.in_flight()
         assert len(training) == 3
@@ -222,7 +223,7 @@ def test_a_forgotten_client_leaves_no_trace_and_cannot_be_training(folder: Path)
 
 def test_selections_are_explained_exactly(folder: Path) -> None:
     with open_slots(folder / "fleet.turnout") as scheduler:
-        play(scheduler, 20)
+        play(scheduler, 10)
         for decision in range(1, scheduler.round + 1):
             (turn,) = scheduler.turns(decision)
             explanation = scheduler.explain(turn.id, decision)
@@ -270,16 +271,16 @@ POLICIES: dict[str, dict[str, Any]] = {
 def test_every_policy_that_fills_slots_continues_after_a_restart(folder: Path, policy: str) -> None:
     path = folder / "fleet.turnout"
     with open_slots(path, policy=policy, settings=POLICIES[policy]) as scheduler:
-        play(scheduler, 24)
+        play(scheduler, 14)
         before = packed(scheduler)
         given = scheduler.round
         assert scheduler.has_guarantee == (policy not in ("random", "round-robin", "oort", "power-of-choice", "ucb-cs"))
         scheduler.forget(next(name for name in named(8) if name not in training_of(scheduler)))
     with open_slots(path, policy=policy, settings=POLICIES[policy]) as scheduler:
-        assert given == scheduler.round > 24
+        assert given == scheduler.round > 14
         assert packed(scheduler) != before
         assert packed(scheduler) == packed_from_disk(path)
-        play(scheduler, 10, seed=3)
+        play(scheduler, 6, seed=3)
         assert scheduler.round > given
         if scheduler.has_guarantee:
             certify(path, folder / "proof.json", folder / "proof.jsonl")
@@ -298,10 +299,10 @@ def test_statuses_that_are_not_persisted_are_not_in_the_file(folder: Path) -> No
         open_slots(folder / "some.turnout", persist_statuses=False) as dropping,
     ):
         for scheduler in (keeping, dropping):
-            play(scheduler, 30)
+            play(scheduler, 16)
         assert packed_without_times(dropping) == packed_without_times(keeping)
-        assert [turn.id for number in range(1, 40) for turn in dropping.turns(number)] == [
-            turn.id for number in range(1, 40) for turn in keeping.turns(number)
+        assert [turn.id for number in range(1, 20) for turn in dropping.turns(number)] == [
+            turn.id for number in range(1, 20) for turn in keeping.turns(number)
         ]
 
 

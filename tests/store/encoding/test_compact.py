@@ -52,7 +52,7 @@ def same(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> bool:
 
 
 @given(st.lists(any_arrays(), max_size=4))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_every_state_is_read_back_bit_by_bit(arrays: list[npt.NDArray[Any]]) -> None:
     state: dict[str, Any] = {"round": 3, "ids": "x", "share": 0.1, "is_new": True}
     state |= {f"array {index}": array for index, array in enumerate(arrays)}

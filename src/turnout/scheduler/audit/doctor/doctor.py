@@ -62,8 +62,8 @@ def examine(path: Path) -> list[Finding]:
         pages = run_check(
             "pages", lambda: _check_pages(db, path), f"{RESTORE}; `sqlite3 FILE .recover` saves what can still be read"
         )
-        if not readable.ok:
-            return [readable, pages]
+        if not readable.ok or not _has_schema(db):
+            return _with_path([readable, pages], path)
         noun = "decision" if _is_without_rounds(db) else "round"
         checks: dict[str, Callable[[], CheckResult]] = {
             "settings": lambda: _check_settings(db),
@@ -80,13 +80,26 @@ def examine(path: Path) -> list[Finding]:
         findings.extend(check_state(path, db, DELETE_SNAPSHOT if can_replay else RESTORE))
         remedy = DELETE_OFFER.format(noun=noun) if _is_intact(findings) else RESTORE
         findings.append(run_check("offers", lambda: tables.check_offers(db, noun), remedy))
-        quoted = shlex.quote(str(path))
-        findings = [replace(finding, remedy=finding.remedy.replace("FILE", quoted)) for finding in findings]
         information = (
             run_check("writer", lambda: _describe_writer(db, path)),
             run_check("size", lambda: _describe_size(db, path)),
         )
-        return [*findings, *(Finding(finding.part, None, finding.message) for finding in information)]
+        return [*_with_path(findings, path), *(Finding(finding.part, None, finding.message) for finding in information)]
+
+
+def _with_path(findings: Sequence[Finding], path: Path) -> list[Finding]:
+    """Returns findings whose remedies name the file."""
+    quoted = shlex.quote(str(path))
+    return [replace(finding, remedy=finding.remedy.replace("FILE", quoted)) for finding in findings]
+
+
+def _has_schema(db: sqlite3.Connection) -> bool:
+    """Returns whether SQLite can read the schema; without it only the check of the pages is possible, and fails."""
+    try:
+        db.execute("SELECT COUNT(*) FROM sqlite_master")
+    except sqlite3.DatabaseError:
+        return False
+    return True
 
 
 def _checks_of_rounds(db: sqlite3.Connection) -> dict[str, Callable[[], CheckResult]]:
@@ -107,10 +120,10 @@ def _checks_without_rounds(db: sqlite3.Connection) -> dict[str, Callable[[], Che
 
 def _is_without_rounds(db: sqlite3.Connection) -> bool:
     """Returns whether the file says that it has no rounds; settings that cannot be read are found by another check."""
-    (text,) = db.execute("SELECT value FROM meta WHERE key = 'settings'").fetchone() or ("",)
     try:
+        (text,) = db.execute("SELECT value FROM meta WHERE key = 'settings'").fetchone() or ("",)
         return json.loads(text).get("concurrency") is not None
-    except (TypeError, ValueError, AttributeError):
+    except (TypeError, ValueError, AttributeError, sqlite3.DatabaseError):
         return False
 
 
