@@ -103,6 +103,23 @@ def test_every_client_of_every_round_is_explained_exactly(
     assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
+@pytest.mark.parametrize("overcommit", [1.0, 1.4, "auto"])
+@pytest.mark.parametrize("options", [{"settings": FAIR}, RBCSF], ids=["fair-pace", "rbcsf"])
+def test_rounds_with_fewer_clients_than_places_are_explained_exactly(
+    open_fleet: OpenFleet, options: dict[str, Any], overcommit: Any
+) -> None:
+    scheduler, world = open_fleet(deadline=30.0, overcommit=overcommit, **options), World(9)
+    for round_, count in enumerate([9, 9, 9, 4, 2, 9, 4, 5], start=1):
+        if round_ == 7:
+            scheduler.amend(overcommit=2.0)  # explanations of earlier rounds use the former value
+        statuses = dict(list(world.statuses(round_).items())[:count])
+        cohort = scheduler.choose(statuses)
+        scheduler.report_many({client: world.seconds(round_, client, statuses[client]) for client in cohort})
+        scheduler.close_round()
+    inexact = [explanation.sentence for explanation in explain_all(scheduler, range(1, 9)) if not explanation.exact]
+    assert inexact == []
+
+
 def test_the_missing_turns_are_exactly_those_with_which_the_client_is_selected(open_fleet: OpenFleet) -> None:
     scheduler, world = open_fleet(**RBCSF), World(12)
     play(scheduler, world, 1, 20)

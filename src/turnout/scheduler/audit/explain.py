@@ -12,11 +12,13 @@ from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.explain.explanation import Explanation, explain_choice, inexact_explanation
 from turnout.policies.explain.sentences import ROUNDS, SLOTS, Wording
 from turnout.scheduler.features import Features
+from turnout.scheduler.journal.amendments import settings_before
 from turnout.scheduler.journal.ended import offer_of_decision
 from turnout.scheduler.journal.journal import Journal
 from turnout.scheduler.journal.reader import FleetReader
 from turnout.scheduler.journal.replay import FleetState, load_before
 from turnout.scheduler.records import RecordedOffer
+from turnout.scheduler.rounds.choosing import places_of_selection
 from turnout.scheduler.rounds.state import Fleet
 from turnout.scheduler.settings import SchedulerSettings
 from turnout.scheduler.slots.standing import expected_staleness, too_stale
@@ -64,7 +66,10 @@ def explain_client(
     if recorded is None or contexts is None:
         why = _why_not_recorded(recorded, settings)
         return inexact_explanation(fleet.policy, selection, row, ids.__getitem__, why, wording=wording)
-    places = None if settings.concurrency is None else 1
+    places: int | None = 1
+    if settings.concurrency is None:
+        overcommit = settings_before(journal, number).get("overcommit", 1.0)
+        places = places_of_selection(fleet.policy.cohort_size, overcommit, len(selection.clients))
     offer = RoundOffer(number, recorded.available, contexts, places=places)
     return explain_choice(fleet.policy, offer, selection, row, ids.__getitem__, wording)
 

@@ -102,6 +102,13 @@ def settings_at(journal: Journal, event: int) -> dict[str, Any]:
         return dict(Amendment.unpack(before[-1]).settings) if before else initial
 
 
+def settings_before(journal: Journal, round: int) -> Mapping[str, Any]:
+    """Returns the stored settings with which the cohort of a round was selected."""
+    with journal.reading():
+        earlier = [amendment for amendment in amendments(journal) if amendment.round < round]
+        return earlier[-1].settings if earlier else settings_at(journal, 0)
+
+
 def _sentence(name: str, before: Any, after: Any) -> str:
     return "new features" if name == "features" else f"{name} from {_shown(name, before)} to {_shown(name, after)}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -151,8 +152,7 @@ def _select(fleet: Fleet, settings: SchedulerSettings, offer: RoundOffer) -> Sel
     if cohort_size is None or settings.overcommit == 1:
         return policy.ask(offer)
     if settings.overcommit != "auto":
-        places = int(np.ceil(cohort_size * settings.overcommit - 1e-9))  # in floats, 1.1 · 100 exceeds 110
-        return policy.ask(offer.restricted(places=places))
+        return policy.ask(offer.restricted(places=_places(cohort_size, settings.overcommit)))
     reliability = fleet.history.reliability
     available = int(offer.available.sum())
 
@@ -162,6 +162,17 @@ def _select(fleet: Fleet, settings: SchedulerSettings, offer: RoundOffer) -> Sel
         return selection, probability >= settings.confidence
 
     return _smallest_sufficient(try_size, min(cohort_size, max(available, 1)), available)
+
+
+def _places(cohort_size: int, overcommit: float) -> int:
+    return int(np.ceil(cohort_size * overcommit - 1e-9))  # in floats, 1.1 · 100 exceeds 110
+
+
+def places_of_selection(cohort_size: int | None, overcommit: float | Literal["auto"], selected: int) -> int | None:
+    """Returns the number of places for which a policy selected so many clients; None for its cohort size."""
+    if cohort_size is None or overcommit == 1:
+        return None
+    return max(selected, 1) if overcommit == "auto" else _places(cohort_size, overcommit)
 
 
 def _smallest_sufficient(try_size: Callable[[int], tuple[Selection, bool]], smallest: int, largest: int) -> Selection:
