@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from turnout.analysis.recorded import recorded
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.rounds import RoundReport
 from turnout.scheduler import FleetReader, Scheduler, certify, examine
+from turnout.scheduler.journal.journal import Journal
 from turnout.store.files.database import log_path
 
 CLIENTS, COHORT = 14, 4
@@ -94,6 +96,40 @@ def test_selections_are_the_same_and_no_status_is_in_the_file(open_fleet: OpenFl
     private.report(private.turns()[0].id, 5.0)
     private.close_round()
     assert [finding.message for finding in examine(private.path) if finding.ok is False] == []
+
+
+@pytest.mark.parametrize("persisted", [False, True])
+def test_no_context_of_a_late_client_is_in_a_stored_state(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, persisted: bool
+) -> None:
+    monkeypatch.setattr("turnout.scheduler.retention.LEAST_ROUNDS", 2)
+    scheduler = open_fleet(
+        settings=POLICIES["fair-pace"], deadline=60.0, late_window=3, keep_rounds=3, persist_statuses=persisted
+    )
+    world = World(CLIENTS)
+    for number in range(1, 10):
+        cohort = scheduler.choose(world.statuses(number))
+        scheduler.report_many(dict.fromkeys(cohort[1:], 9.0))
+        scheduler.close_round()  # the first is late
+    scheduler.snapshot()
+    assert has_contexts(scheduler.path) == persisted
+    scheduler.forget(next(client for client in scheduler.clients if client not in cohort))
+    assert has_contexts(scheduler.path) == persisted
+    scheduler.compact()
+    with closing(Journal(scheduler.path, read_only=True)) as journal:
+        summary = journal.first_state()
+        assert summary is not None
+        assert np.isfinite(summary.state["awaited.contexts"]).any() == persisted
+
+
+def has_contexts(path: Path) -> bool:
+    """Returns whether the stored state has contexts of clients that are late; some are."""
+    with closing(Journal(path, read_only=True)) as journal:
+        saved = journal.snapshot()
+        assert saved is not None
+        contexts = saved.state["awaited.contexts"]
+        assert contexts.size
+        return bool(np.isfinite(contexts).any())
 
 
 def test_after_a_crash_the_open_round_counts_but_teaches_nothing(open_fleet: OpenFleet) -> None:
