@@ -200,6 +200,30 @@ def test_retention_changes_neither_turns_nor_state(folder: Path, monkeypatch: py
     dropping.close()
 
 
+def test_a_turn_under_way_is_kept_as_long_as_it_lasts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnout.scheduler.operation.serving.SNAPSHOT_EVERY", 5)
+    with open_slots(folder / "fleet.turnout", keep_rounds=5, late_window=1) as scheduler:
+        play(scheduler, 10)
+        scheduler.fill(offered(*named(8)))
+        long = scheduler.in_flight()[0]
+        for _ in range(20):
+            for turn in scheduler.in_flight():
+                if turn.id != long.id:
+                    scheduler.report(turn.id, 2.0)
+            scheduler.fill(offered(*named(8)))
+        assert 0 < scheduler.summary_round < long.id < scheduler.round - 30
+        scheduler.compact()
+        assert scheduler.summary_round < long.id
+        turns = scheduler.certificate().turns[scheduler.rows([long.client])]
+        assert scheduler.report(long.id, 90.0)
+        scheduler.fill(offered(*named(8)))
+        (ended,) = scheduler.turns(long.id)
+        assert (ended.id, ended.kind, ended.seconds) == (long.client, "arrived", 90.0)
+        assert (scheduler.certificate().turns[scheduler.rows([long.client])] >= turns).all()
+        assert packed(scheduler) == packed_from_disk(scheduler.path)
+        assert all(finding.ok is not False for finding in examine(scheduler.path)), examine(scheduler.path)
+
+
 def test_a_forgotten_client_leaves_no_trace_and_cannot_be_training(folder: Path) -> None:
     with open_slots(folder / "fleet.turnout") as scheduler:
         play(scheduler, 30)
