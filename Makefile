@@ -38,7 +38,7 @@ demo: $(LIGHT)  ## run the paper's comparison, print a table, write report.html
 ifeq ($(MAKECMDGOALS),test)
 MAKEFLAGS += --jobs=2
 endif
-test: lint check  ## all checks: style, types, import contracts, tests (15 min on two slow cores, with the installation)
+test: lint check  ## all checks: style, types, import contracts, tests (10 min on two cores)
 
 lint: setup  ## check style, types, import contracts and workflows
 	$(BIN)/ruff check .
@@ -60,7 +60,7 @@ check: $(COMPILED)  ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'not framework and not thorough'
 
 # Large versions of what `make test` checks in a small one: more sizes, seeds, rounds and moments to kill a process.
-test-thorough: setup  ## run the long versions of tests of which `make test` runs a short one
+test-thorough: setup  ## run the long versions of tests of which `make test` runs a short one, and the tests of builds, mutants and benchmarks
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'thorough and not framework'
 
 # Without the tests that kill processes, read /proc, or run a browser or a framework.

@@ -349,6 +349,7 @@ def outcomes_of(trials: list[Trial]) -> dict[str, str]:
     return {trial.mutant.after: trial.outcome for trial in trials}
 
 
+@pytest.mark.thorough
 def test_a_measurement_finds_what_the_tests_notice_and_is_continued_later(checkout: Path) -> None:
     before, seen = fingerprint_of(checkout), list[Trial]()
     trials = measure(settings_of(checkout), [TINY], results_of(checkout), seen.append).trials
@@ -417,6 +418,7 @@ def test_a_mutant_that_never_ends_counts_as_noticed_and_leaves_no_process(checko
     assert score(trials) == 1.0
 
 
+@pytest.mark.thorough
 def test_tests_that_fail_without_a_mutant_are_named_and_not_used(checkout: Path) -> None:
     wrong = checkout / "tests/core/test_wrong.py"
     wrong.write_text("from tiny.core.ages import is_adult\n\n\ndef test_wrong() -> None:\n    assert is_adult(3)\n")
@@ -430,6 +432,7 @@ def test_tests_that_fail_without_a_mutant_are_named_and_not_used(checkout: Path)
         measure(settings_of(checkout), [TINY], results_of(checkout), lambda _: None)
 
 
+@pytest.mark.thorough
 def test_a_test_file_that_cannot_be_imported_is_named_and_not_used(checkout: Path) -> None:
     (checkout / "tests/core/test_broken.py").write_text("import tiny.nothing\n")
     found = measure(settings_of(checkout, count=1), [TINY], results_of(checkout), lambda _: None)
@@ -438,6 +441,7 @@ def test_a_test_file_that_cannot_be_imported_is_named_and_not_used(checkout: Pat
     assert found.failing == ["tests/core/test_broken.py"]
 
 
+@pytest.mark.thorough
 def test_a_test_file_that_does_not_end_is_not_recorded(checkout: Path, tmp_path: Path) -> None:
     file = checkout / "tests/core/test_endless.py"
     file.write_text("def test_endless():\n    while True:\n        pass\n")

@@ -12,6 +12,7 @@ import pytest
 from benchmarks import own_models
 
 
+@pytest.mark.thorough
 def test_the_script_prints_ratios_and_differences(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,10 @@ from release.contents import faults_of_sources, faults_of_wheel, machine_paths, 
 from release.kernel import requested_kernel
 
 pytest.importorskip("Cython")
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the compiler of the tests is a POSIX program")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="the compiler of the tests is a POSIX program"),
+    pytest.mark.thorough,
+]
 
 LEFT_BEHIND = "left behind by an earlier build"
 #: Planted in the copy: none of it may get into a distribution.
