@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -15,11 +16,11 @@ import pytest
 import typer
 
 import turnout
+from bench.test_live import FIGURES
 from cli import in_process
 from documents import check_command
 from turnout.bench.choosing import standard_cases
 from turnout.bench.dashboard import ROUTES, DashboardFigures
-from turnout.bench.live import LiveFigures, Seconds
 from turnout.bench.sweeping import SweepFigures
 from turnout.cli import bench
 from turnout.cli.app import app
@@ -237,23 +238,7 @@ def test_every_benchmark_has_help_with_an_example(name: str) -> None:
     assert f"Example: turnout bench {name}" in done.stdout
 
 
-LIVE = LiveFigures(
-    clients=2000,
-    cohort=10,
-    register=Seconds(0.1, 0.2),
-    live_seconds=0.03,
-    kernel_seconds=0.01,
-    partial_live_seconds=0.04,
-    partial_kernel_seconds=0.02,
-    snapshot=Seconds(0.01, 0.02),
-    open=Seconds(0.03, 0.04),
-    unsaved_rounds=49,
-    forget_start=Seconds(0.02, 0.03),
-    forget_step=Seconds(0.01, 0.02),
-    forget_steps=4,
-    file_bytes=500_000,
-    reports_a_second=20_000.0,
-)
+LIVE = replace(FIGURES, clients=2000, cohort=10)
 SWEEP = SweepFigures(runs=6, workers=1, sweep_seconds=1.5, run_seconds=0.2, single_seconds=1.2)
 ANSWERS = {f"/api/{name}": 0.01 * (index + 1) for index, name in enumerate(ROUTES)}
 DASHBOARD = DashboardFigures(1000, 100, 600_000, 0.9, 1.1, ANSWERS, ANSWERS, 90_000_000)

@@ -123,8 +123,8 @@ def make_router(fleets: Mapping[str, FleetCalls], is_ending: Callable[[], bool])
     def route(
         method: str, path: str, roles: tuple[Role, ...], model: type[models.Reply] | None
     ) -> Callable[[Any], Any]:
-        # FastAPI builds a validator for every model of a response, which would be most of the time of the start; one
-        # puts the schema into the document, and the others refer to it.
+        # FastAPI builds a validator for each response with a model, which would take most of the time of the start.
+        # So one response names the model, which puts its schema into the document, and the others refer to it.
         refusals: dict[int | str, dict[str, Any]] = {
             status: {"description": text, "content": {JSON: {"schema": ERROR_SCHEMA}}}
             for status, text in REFUSALS.items()
