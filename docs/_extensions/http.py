@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from turnout.service.access import Access
+from turnout.service.access.callers import Access
 from turnout.service.app import make_app
 
 Schema = Mapping[str, Any]

@@ -11,8 +11,8 @@ import pytest
 
 from scheduler.fleets import World
 from turnout.analysis.promise import AmendedTerms, shortfalls
-from turnout.analysis.recorded import Recorded, recorded
-from turnout.analysis.replay import fitted_build, replay
+from turnout.analysis.replay.records import Recorded, recorded
+from turnout.analysis.replay.replay import fitted_build, replay
 from turnout.scheduler import Feature, Features, Scheduler
 
 POLICIES: dict[str, dict[str, Any]] = {

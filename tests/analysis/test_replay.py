@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from turnout.analysis.metrics import shortfalls, summarise
-from turnout.analysis.recorded import recorded
-from turnout.analysis.replay import FIGURES, Replayed, fitted_build, replay
+from turnout.analysis.replay.records import recorded
+from turnout.analysis.replay.replay import FIGURES, Replayed, fitted_build, replay
 from turnout.analysis.tuning import Goal, find_speed_weight
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.randomness import round_rng

@@ -11,8 +11,8 @@ import pytest
 
 from scheduler.fleets import named
 from scheduler.slots.played import open_slots
-from turnout.analysis.recorded import recorded
-from turnout.analysis.replay import fitted_build, replay
+from turnout.analysis.replay.records import recorded
+from turnout.analysis.replay.replay import fitted_build, replay
 from turnout.errors import SettingError
 from turnout.scheduler import ClientStatus, FleetReader
 from turnout.simulator import RunPlan, play_into

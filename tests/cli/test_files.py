@@ -11,7 +11,7 @@ import pytest
 
 from cli.in_process import run
 from turnout.scheduler import Scheduler
-from turnout.service.tokens import TOKENS, TokenFile
+from turnout.service.access.tokens import TOKENS, TokenFile
 from turnout.store import RunStore
 from turnout.store.files.identify import KINDS, describe_file
 

@@ -20,7 +20,7 @@ import pytest
 
 from cli.in_process import run
 from turnout.scheduler import Scheduler, examine
-from turnout.service.tokens import Role, TokenFile, tokens_path
+from turnout.service.access.tokens import Role, TokenFile, tokens_path
 from waiting import LONGEST_WAIT
 
 SLOTS = ("--set", "concurrency=2", "--set", "guaranteed_rate=1/20", "--set", "deadline=300")

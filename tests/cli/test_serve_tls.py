@@ -17,7 +17,7 @@ from cli.in_process import run
 from cli.test_serve import SLOTS, error_of, serving
 from turnout.client import FleetClient, UnavailableError
 from turnout.scheduler import GivenTurn
-from turnout.service.tokens import TokenFile
+from turnout.service.access.tokens import TokenFile
 
 
 def make_certificate(folder: Path, name: str, password: bytes | None = None) -> tuple[Path, Path]:

@@ -9,7 +9,7 @@ import pytest
 
 from cli.in_process import run
 from turnout.scheduler import Scheduler
-from turnout.service.tokens import TokenFile, tokens_path
+from turnout.service.access.tokens import TokenFile, tokens_path
 
 
 @pytest.fixture

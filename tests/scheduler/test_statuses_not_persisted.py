@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from scheduler.fleets import OpenFleet, World, packed, packed_from_disk, rows_of
-from turnout.analysis.recorded import recorded
+from turnout.analysis.replay.records import recorded
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.rounds import RoundReport
 from turnout.scheduler import FleetReader, Scheduler, certify, examine

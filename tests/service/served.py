@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import uvicorn
 
 from turnout.scheduler import Scheduler
-from turnout.service.access import Access
+from turnout.service.access.callers import Access
+from turnout.service.access.rates import Rates
+from turnout.service.access.tokens import Role, TokenFile
 from turnout.service.app import make_app
 from turnout.service.calls import FleetCalls
-from turnout.service.rates import Rates
 from turnout.service.serving import Options, make_server, open_fleets
-from turnout.service.tokens import Role, TokenFile
 from waiting import LONGEST_WAIT, wait_until
 
 ROUNDS: Mapping[str, Any] = {"settings": {"cohort_size": 2}, "deadline": 10.0, "allow_infeasible": True}

@@ -11,9 +11,9 @@ import pytest
 
 from service.served import ROUNDS
 from turnout.scheduler import Scheduler
-from turnout.service import access as access_module
-from turnout.service.access import Access, Caller
-from turnout.service.tokens import SECONDS_PER_DAY, Token, TokenFile
+from turnout.service.access import callers as access_module
+from turnout.service.access.callers import Access, Caller
+from turnout.service.access.tokens import SECONDS_PER_DAY, Token, TokenFile
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from service.simulated_devices import (
     server_with_rounds,
 )
 from turnout.scheduler import Scheduler, Turn, examine
-from turnout.service.tokens import TokenFile
+from turnout.service.access.tokens import TokenFile
 
 #: The numbers of devices and kills.
 SIZES = [(24, 1), pytest.param(200, 2 if TORTURE == 1 else 5 * TORTURE, marks=pytest.mark.thorough)]

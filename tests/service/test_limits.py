@@ -12,9 +12,9 @@ import pytest
 
 from service.served import Service, served
 from turnout.errors import StoreError
-from turnout.service.guard import BodyLimits
+from turnout.service.access.guard import BodyLimits
+from turnout.service.access.tokens import TokenFile, tokens_path
 from turnout.service.serving import Options
-from turnout.service.tokens import TokenFile, tokens_path
 from turnout.web.connections import Limits
 from turnout.web.headers import HEADERS
 from waiting import LONGEST_WAIT

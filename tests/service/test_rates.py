@@ -8,9 +8,9 @@ import pytest
 
 from service.served import served
 from turnout.errors import SettingError
-from turnout.service import rates
-from turnout.service.access import Caller
-from turnout.service.rates import RateLimiter, Rates
+from turnout.service.access import rates
+from turnout.service.access.callers import Caller
+from turnout.service.access.rates import RateLimiter, Rates
 from turnout.service.serving import Options
 
 PHONE = Caller("device", "fleet", "phone-1", "a")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from service.served import ROUNDS, SLOTS, Service, served
-from turnout.service.tokens import ROLES, TokenFile
+from turnout.service.access.tokens import ROLES, TokenFile
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 DEVICE, SERVER, OPERATOR, VIEWER = "device", "server", "operator", "viewer"

@@ -12,8 +12,8 @@ from starlette.responses import PlainTextResponse
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.scheduler import Scheduler, examine
 from turnout.service import models
+from turnout.service.access.tokens import TokenFile
 from turnout.service.serving import Options, fleet_names, open_fleets
-from turnout.service.tokens import TokenFile
 
 
 @pytest.fixture

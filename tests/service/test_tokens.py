@@ -14,7 +14,7 @@ import pytest
 
 from turnout.errors import SettingError, StoreError
 from turnout.scheduler import Scheduler
-from turnout.service.tokens import ROLES, Role, TokenFile, tokens_path
+from turnout.service.access.tokens import ROLES, Role, TokenFile, tokens_path
 
 
 @pytest.fixture

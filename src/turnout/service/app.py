@@ -13,14 +13,14 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from turnout.errors import TurnoutError
-from turnout.service.access import Access, caller_of
+from turnout.service.access.callers import Access, caller_of
+from turnout.service.access.guard import METRICS, BodyLimits, Guard
+from turnout.service.access.rates import Rates
 from turnout.service.calls import FleetCalls
 from turnout.service.direct import DirectCalls
 from turnout.service.errors import http_error, library_error, validation_error
 from turnout.service.examples import add_examples
-from turnout.service.guard import METRICS, BodyLimits, Guard
 from turnout.service.metrics import Traffic, metrics_text
-from turnout.service.rates import Rates
 from turnout.service.routes import READERS, ROLES_FIELD, check_access, make_router
 from turnout.version import __version__
 from turnout.web.connections import LIMITS, Limits

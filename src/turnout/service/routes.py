@@ -14,7 +14,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from turnout.errors import ReportError, TurnoutError
 from turnout.scheduler import GivenTurn, Scheduler
 from turnout.service import models
-from turnout.service.access import Caller, caller_of
+from turnout.service.access.callers import Caller, caller_of
+from turnout.service.access.guard import JSON
+from turnout.service.access.tokens import Role
 from turnout.service.answers import (
     certificate_to_dict,
     explanation_to_dict,
@@ -25,8 +27,6 @@ from turnout.service.answers import (
 from turnout.service.calls import Answer, FleetCalls, GroupedCall, RequestKey
 from turnout.service.errors import DeniedError, UnknownFleetError
 from turnout.service.events import EVENT_KINDS, stream
-from turnout.service.guard import JSON
-from turnout.service.tokens import Role
 
 #: Who may use a route.
 EVERYONE: tuple[Role, ...] = ("device", "server", "operator", "viewer")

@@ -18,12 +18,12 @@ from starlette.types import ASGIApp
 
 from turnout.errors import SettingError
 from turnout.scheduler import Scheduler
-from turnout.service.access import Access
+from turnout.service.access.callers import Access
+from turnout.service.access.guard import BodyLimits
+from turnout.service.access.rates import Rates
+from turnout.service.access.tokens import TokenFile, require_fleet, tokens_path
 from turnout.service.app import make_app
 from turnout.service.calls import MOST_WAITING, FleetCalls
-from turnout.service.guard import BodyLimits
-from turnout.service.rates import Rates
-from turnout.service.tokens import TokenFile, require_fleet, tokens_path
 from turnout.web.connections import Limits, protocol_with
 from turnout.web.hosts import is_loopback
 from turnout.web.listening import address_of, listen

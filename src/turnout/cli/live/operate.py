@@ -13,7 +13,7 @@ from turnout.cli.options import printable, progress_bar
 from turnout.counting import counted
 from turnout.errors import SettingError, StoreError
 from turnout.scheduler import FleetReader, Scheduler, back_up_fleet, doubled_closes, examine, remove_doubled_closes
-from turnout.service.tokens import TokenFile, back_up_tokens, tokens_path
+from turnout.service.access.tokens import TokenFile, back_up_tokens, tokens_path
 
 FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")]

@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from turnout.analysis.recorded import Recorded, recorded
-from turnout.analysis.replay import Figure, Replayed
-from turnout.analysis.replay import replay as replayed
+from turnout.analysis.replay.records import Recorded, recorded
+from turnout.analysis.replay.replay import Figure, Replayed
+from turnout.analysis.replay.replay import replay as replayed
 from turnout.analysis.statistics import format_interval
 from turnout.cli.completion import complete_policies
 from turnout.cli.naming import apply_settings

@@ -14,7 +14,7 @@ from rich.console import Console
 from turnout.errors import SettingError
 
 if TYPE_CHECKING:  # they need FastAPI
-    from turnout.service.access import Access
+    from turnout.service.access.callers import Access
     from turnout.service.serving import Page
 
 
@@ -54,7 +54,7 @@ def serve(
             raise SettingError(f"the service needs {package}: pip install 'turnout[service]'")
     if page and importlib.util.find_spec("plotly") is None:
         raise SettingError("the page needs plotly: pip install 'turnout[dashboard]', or pass --no-page")
-    from turnout.service.rates import Rates
+    from turnout.service.access.rates import Rates
     from turnout.service.serving import Options, fleet_names
     from turnout.service.serving import serve as serve_fleets
     from turnout.web.hosts import is_loopback

@@ -13,7 +13,7 @@ from rich.table import Table
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.errors import SettingError
 from turnout.log import printable as escaped
-from turnout.service.tokens import ROLES, Role, TokenFile, as_date
+from turnout.service.access.tokens import ROLES, Role, TokenFile, as_date
 from turnout.store.encoding.limits import read_file
 
 #: The largest file of client ids: ids of a million clients.

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from turnout.analysis.promise import SHARE_OF
-from turnout.analysis.recorded import Recorded, recorded
-from turnout.analysis.replay import fitted_build
+from turnout.analysis.replay.records import Recorded, recorded
+from turnout.analysis.replay.replay import fitted_build
 from turnout.analysis.statistics import format_interval
 from turnout.analysis.tuning import (
     PARAMETERS,

@@ -13,9 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnout.errors import StoreError
 from turnout.log import get_log
-from turnout.service.access import Access, Caller, set_caller
+from turnout.service.access.callers import Access, Caller, set_caller
+from turnout.service.access.rates import RateLimiter, Rates
 from turnout.service.metrics import Traffic
-from turnout.service.rates import RateLimiter, Rates
 from turnout.web.connections import LIMITS, Limits
 from turnout.web.headers import add_security_headers, refuse_large_headers
 from turnout.web.hosts import names_loopback

@@ -11,8 +11,8 @@ from starlette.requests import HTTPConnection
 
 from turnout.errors import StoreError
 from turnout.log import get_log
+from turnout.service.access.tokens import Role, Token, TokenFile
 from turnout.service.errors import DeniedError, MissingClientError
-from turnout.service.tokens import Role, Token, TokenFile
 
 log = get_log("turnout.service")
 _CALLER = "turnout.caller"

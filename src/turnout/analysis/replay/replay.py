@@ -20,8 +20,8 @@ from turnout.analysis.promise import (
     shortfalls,
     smallest_share,
 )
-from turnout.analysis.recorded import Recorded
-from turnout.analysis.recorded_slots import RecordedTurnWorld, play_turns
+from turnout.analysis.replay.records import Recorded
+from turnout.analysis.replay.slots import RecordedTurnWorld, play_turns
 from turnout.analysis.slots import slot_figures
 from turnout.analysis.statistics import UNIT_RANGE, student_t
 from turnout.errors import PluginError, SettingError

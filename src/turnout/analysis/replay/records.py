@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from turnout.analysis.amended import Stage, StagedPolicy
-from turnout.analysis.recorded_rounds import round_records
-from turnout.analysis.recorded_slots import NOTES as SLOT_NOTES
-from turnout.analysis.recorded_slots import judged_columns, present_columns, read_turns
+from turnout.analysis.replay.amended import Stage, StagedPolicy
+from turnout.analysis.replay.rounds import round_records
+from turnout.analysis.replay.slots import NOTES as SLOT_NOTES
+from turnout.analysis.replay.slots import judged_columns, present_columns, read_turns
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.fairness import DEFAULT_RATE

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from turnout.errors import SettingError
-from turnout.service.access import Caller
+from turnout.service.access.callers import Caller
 
 #: The most tokens whose use is remembered; of more, those that were not used for the longest time are forgotten.
 MOST_REMEMBERED = 100_000
