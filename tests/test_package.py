@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -203,6 +204,12 @@ def test_the_package_has_no_module_that_only_developers_need() -> None:
     assert not [name for name in names if name in ("browser", "plain_training") or "literal" in name]
     imported = re.compile(r"^\s*(import|from) (benchmarks|tests)\b", flags=re.MULTILINE)
     assert [path.name for path in SOURCES if imported.search(path.read_text())] == []
+
+
+def test_no_package_has_many_modules_of_its_own() -> None:
+    modules = Counter(path.parent for path in SOURCES if path.name != "__init__.py")
+    assert {str(package.relative_to(ROOT)): count for package, count in modules.items() if count > 14} == {}
+    assert modules[ROOT / "src" / "turnout" / "kernel"] > 10
 
 
 def test_policies_and_values_have_a_readable_repr() -> None:
