@@ -71,16 +71,17 @@ class Served:
         return self.ask("GET", path, headers)
 
     def json(self, path: str) -> Any:
-        """Returns the JSON of a route after its source has been read completely; fails unless the status is 200."""
+        """Returns the JSON of a route after everything in it has been read and computed; the status must be 200."""
 
         def read() -> Any:
             data = self.json_now(path)
-            return data if data.get("about", {}).get("reading") is None else None
+            is_complete = data.get("about", {}).get("reading") is None and not data.get("pending")
+            return data if is_complete else None
 
-        return wait_until(read, f"{path}: everything has been read")
+        return wait_until(read, f"{path}: everything has been read and computed")
 
     def json_now(self, path: str) -> Any:
-        """Returns the JSON of a route at once, although its source may be read only in part."""
+        """Returns the JSON of a route at once, although some of it may not have been read or computed yet."""
         answer = self.get(path)
         assert answer.status == 200, (path, answer.status, answer.body[:500])
         return json.loads(answer.body)
