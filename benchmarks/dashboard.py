@@ -15,8 +15,8 @@ from turnout.bench.dashboard import ROUTES, TIMEOUT, client_id, dashboard_of, ma
 
 MAX_SECONDS = 2.0  # target for the first paint, and for the numbers of the first page
 PAGES = ROUTES
-#: True if the page of this name is complete: no request is pending and every chart is drawn.
-SETTLED = """(() => {
+#: True if the page of this name is drawn: no request is pending and every chart is drawn.
+DRAWN = """(() => {
     const inside = document.querySelector("#page .inside");
     if (!inside || !inside.dataset.key.startsWith("%s ")) return false;
     if (inside.dataset.address !== location.hash) return false;  // the page of the address before
@@ -24,6 +24,8 @@ SETTLED = """(() => {
     const charts = [...inside.querySelectorAll("[data-chart]")];
     return charts.every(chart => chart.querySelector(".main-svg"));
 })()"""
+#: True if the page of this name is complete: it is drawn, after everything was read and computed.
+SETTLED = f"({DRAWN}) && !document.querySelector('#page [data-preliminary]')"
 #: True if the first page shows its numbers; charts may follow.
 NUMBERS = """(() => !!document.querySelector("#page .card .value"))()"""
 
@@ -83,7 +85,7 @@ def measure_browser(
             watch("opening every page")
             page = browser.page()
             page.open(url)
-            page.wait_for(SETTLED % "overview", TIMEOUT)
+            page.wait_for(DRAWN % "overview", TIMEOUT)
             pages = {name: _seconds_to_open(page, name, client_id(clients // 2)) for name in PAGES}
         paints, numbers, charts = zip(*visits, strict=True)
         return BrowserFigures(
@@ -97,10 +99,10 @@ def measure_browser(
         )
 
 
-def turn_to(page: Page, name: str, **settings: str) -> None:
-    """Opens a page of the dashboard and waits until it is complete."""
+def turn_to(page: Page, name: str, condition: str = SETTLED, **settings: str) -> None:
+    """Opens a page of the dashboard and waits until it is complete, or until another condition holds."""
     page.evaluate(f"location.hash = {json.dumps(f'#/{name}?{urllib.parse.urlencode(settings)}')}")
-    page.wait_for(SETTLED % name, TIMEOUT)
+    page.wait_for(condition % name, TIMEOUT)
 
 
 def _visit(browser: Browser, url: str) -> tuple[float, float, float]:
@@ -110,7 +112,7 @@ def _visit(browser: Browser, url: str) -> tuple[float, float, float]:
     page.open(url)
     page.wait_for(NUMBERS, TIMEOUT)
     numbers = time.monotonic() - start
-    page.wait_for(SETTLED % "overview", TIMEOUT)
+    page.wait_for(DRAWN % "overview", TIMEOUT)
     charts = time.monotonic() - start
     paint = page.first_paint()["first-contentful-paint"] / 1e3
     page.close()
@@ -119,5 +121,5 @@ def _visit(browser: Browser, url: str) -> tuple[float, float, float]:
 
 def _seconds_to_open(page: Page, name: str, client: str) -> float:
     start = time.monotonic()
-    turn_to(page, name, **({"id": client} if name == "client" else {}))
+    turn_to(page, name, DRAWN, **({"id": client} if name == "client" else {}))
     return time.monotonic() - start

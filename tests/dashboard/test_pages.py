@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.browser import PROGRAMS, Browser, Page
-from benchmarks.dashboard import PAGES, SETTLED, turn_to
+from benchmarks.dashboard import DRAWN, PAGES, SETTLED, turn_to
 from dashboard.pictures import DARK, PHONE, PICTURES, make_runs, take_all
 from dashboard.served import first_chunk_only, offer_of, reserve, run_store, served, small_fleet, used
 from scheduler.fleets import named
@@ -58,11 +58,11 @@ INJECTED = (
 
 
 @contextmanager
-def visiting(empty_page: Page, url: str, **kind: Any) -> Iterator[Page]:
+def visiting(empty_page: Page, url: str, condition: str = SETTLED, **kind: Any) -> Iterator[Page]:
     """Opens a page; it must end without console messages, failed requests and requests to other servers."""
     with used(empty_page, **kind) as page:
         page.open(url)
-        page.wait_for(f"({SETTLED % 'overview'}) || ({SETTLED % 'runs'})")
+        page.wait_for(f"({condition % 'overview'}) || ({condition % 'runs'})")
         yield page
         assert page.console == []
         assert page.failures == []
@@ -156,15 +156,17 @@ def test_a_page_shows_the_progress_of_a_partly_read_run(empty_page: Page, tmp_pa
     with (
         first_chunk_only() as read_the_rest,
         served(tmp_path / "runs.turnout") as server,
-        visiting(empty_page, server.url) as page,
+        visiting(empty_page, server.url, DRAWN) as page,
     ):
-        turn_to(page, "overview", run=str(stored.fast[0]))
+        turn_to(page, "overview", DRAWN, run=str(stored.fast[0]))
         page.wait_for(f"{notices}.includes('Still reading: 25 of 60')")
         page.wait_for(f"{heading}.includes('25 of 60 rounds read')")
         assert "finished" not in page.evaluate(heading)
+        assert not page.evaluate(SETTLED % "overview")
         read_the_rest()
         page.wait_for(f"!{notices}.includes('Still reading')")
         page.wait_for(f"{heading}.includes('60 of 60 rounds, finished')")
+        page.wait_for(SETTLED % "overview")
 
 
 @pytest.mark.parametrize("clients", [CROWD, pytest.param(100_000, marks=pytest.mark.thorough)])

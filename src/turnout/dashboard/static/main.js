@@ -177,12 +177,21 @@ function draw() {
   const content = isEmpty ? emptyRounds(about.reading) : page.view(slots, settings);
   const promise = about && !page.isAboutAll && promiseLine(about.certificate);
   fill(at('page'),
-    h('div', { 'data-key': `${page.name} ${settings.run ?? ''}`, 'data-address': route.address, class: 'inside' },
+    h('div',
+      {
+        'data-key': `${page.name} ${settings.run ?? ''}`, 'data-address': route.address,
+        'data-preliminary': isPreliminary(page), class: 'inside',
+      },
       heading, promise, content));
   page.drawn?.(slots, settings);
   hintAtWideTables(at('page'));
   drawAll(at('page'));
 }
+
+/** Whether the page shows numbers before everything was read and computed; those of a fixed round do not change. */
+const isPreliminary = (page) =>
+  page.isIncomplete?.(slots) ||
+  Object.values(slots).some((slot) => slot.version !== Infinity && slot.data?.about?.reading);
 
 /** The page of rounds is that of decisions if there are no rounds. */
 const labelOf = (page) => (page.name === 'rounds' ? words.Rounds : page.label);
