@@ -209,6 +209,7 @@ def test_metrics_of_an_empty_store_and_of_runs(folder: Path) -> None:
         assert names == {"turnout_up", "turnout_store_bytes", "turnout_log_bytes"}
     stored = run_store(folder / "runs.turnout", rounds=12)
     with served(folder / "runs.turnout") as server:
+        server.wait_read()
         samples = metrics_of(server)
         assert value_of(samples, "turnout_rounds_total", run=str(stored.unfinished), policy="rbcsf") == 6
 
