@@ -11,7 +11,7 @@ import pytest
 
 from service.served import ROUNDS
 from turnout.scheduler import Scheduler
-from turnout.service.access import callers as access_module
+from turnout.service.access import callers
 from turnout.service.access.callers import Access, Caller
 from turnout.service.access.tokens import SECONDS_PER_DAY, Token, TokenFile
 
@@ -95,7 +95,7 @@ def test_texts_that_are_no_tokens_are_not_kept_in_memory(access: Access, file: T
 
 def test_the_tokens_in_memory_are_limited(access: Access, file: TokenFile) -> None:
     made = file.create("device", clients=[f"phone-{number}" for number in range(10)])
-    with patch.object(access_module, "MOST_KNOWN", 4):
+    with patch.object(callers, "MOST_KNOWN", 4):
         for _ in range(2):
             for new in made:
                 caller = access.caller(new.text)
