@@ -9,15 +9,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cli import in_process
 from plugin_packages import forget, importable, installed, write_package
 from turnout import (
     PluginError,
+    PolicyCheckError,
+    RoundOffer,
+    RoundReport,
     Scheduler,
+    Selection,
+    SelectionPolicy,
     SettingError,
     UniformRandom,
+    check_policy,
     make_policy,
     policy_names,
     register_policy,
@@ -38,6 +45,16 @@ class TopLevel(UniformRandom):
     """A policy of this module."""
 
     name = "top-level"
+
+
+class Unnamed(SelectionPolicy):
+    """A policy that has no name."""
+
+    def ask(self, offer: RoundOffer) -> Selection:
+        return Selection(offer.round, np.zeros(1, dtype=np.int64))
+
+    def tell(self, report: RoundReport) -> None:
+        pass
 
 
 # Names
@@ -119,6 +136,23 @@ def test_a_policy_can_be_registered_under_a_name() -> None:
                 register_policy(lambda clients: UniformRandom(clients), name)
     finally:
         forget()
+
+
+def test_a_policy_without_a_name_is_registered_only_under_a_given_one() -> None:
+    def build(clients: int) -> Unnamed:
+        return Unnamed(clients)
+
+    try:
+        for builder in (Unnamed, build):
+            with pytest.raises(SettingError, match=r"Unnamed.* has no name: pass name|build.* has no name: pass name"):
+                register_policy(builder)
+        assert "unnamed" not in policy_names()
+        assert register_policy(Unnamed, "unnamed") is Unnamed
+        assert isinstance(make_policy("unnamed", 40), Unnamed)
+    finally:
+        forget()
+    with pytest.raises(PolicyCheckError, match="it has a name: a policy needs a class attribute `name`"):
+        check_policy(Unnamed)
 
 
 def test_a_class_is_accepted_where_a_name_is() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from killing import environment
+from measuring import unmeasured
 from scheduler.fleets import OpenFleet, offered, packed, packed_from_disk, turns_in
 from scheduler.serving import TORTURE
 from turnout.errors import ReportError, StoreError
@@ -388,7 +389,7 @@ print(play(sys.argv[1]), interruptions)
 def test_f2_random_interruptions_change_nothing(folder: Path, wanted: int) -> None:
     path = folder / "fleet.turnout"
     command = [sys.executable, "-c", PROGRAM, str(path), str(wanted)]
-    played = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    played = subprocess.run(command, env=unmeasured(environment()), capture_output=True, text=True, check=False)
     assert played.returncode == 0, played.stderr
     rounds, interruptions = map(int, played.stdout.split())
     assert interruptions >= wanted

@@ -31,7 +31,8 @@ class SelectionPolicy(ABC):
     the policy exists.
     """
 
-    name: ClassVar[str]
+    #: Its name in messages, stores and tables; `check_policy` and `register_policy` require one.
+    name: ClassVar[str] = ""
     #: The number of clients to select in a round; None if it depends on the offer.
     cohort_size: int | None = None
     #: The number of features of a context; None if the policy ignores contexts.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 from turnout.errors import PluginError, SettingError, suggestion
 from turnout.kernel.guarantee import Guarantee
@@ -88,7 +88,7 @@ def _check_builder(name: str, value: object) -> PolicyBuilder:
     return value
 
 
-def _is_policy_class(value: object) -> bool:
+def _is_policy_class(value: object) -> TypeGuard[type[SelectionPolicy]]:
     return isinstance(value, type) and issubclass(value, SelectionPolicy)
 
 
@@ -105,8 +105,8 @@ def register_policy(policy: AnyBuilder, name: str | None = None) -> AnyBuilder:
         policy: A class, or a function that accepts the number of clients and keyword settings and returns a policy.
         name: Its name; by default the attribute `name` of a class.
     """
-    own = name or getattr(policy, "name", None)
-    if own is None:
+    own = name or (policy.name if _is_policy_class(policy) else "")
+    if not own:
         raise SettingError(f"{policy!r} has no name: pass name")
     REGISTRY.register(own, policy)
     return policy
@@ -135,7 +135,7 @@ def build_policy(name: str, clients: int, **settings: Any) -> SelectionPolicy:
     """Builds a policy by its name, which may come from a file: modules that were not loaded are not imported."""
     build = REGISTRY.get(name)
     if _is_wrapper_class(build):
-        return build.named(clients, build_policy, **settings)  # type: ignore[attr-defined, no-any-return]
+        return build.named(clients, build_policy, **settings)
     known = signatures.setting_names(build)
     for setting in settings:
         if setting not in known and not signatures.accepts_any_setting(build):
@@ -184,7 +184,7 @@ def setting_names(name: str) -> list[str]:
     """Returns the names of the settings of a policy or wrapper; none if the name is unknown."""
     build = _known(name)
     if _is_wrapper_class(build):
-        return ["policy", "settings", *build.own_settings()]  # type: ignore[union-attr]
+        return ["policy", "settings", *build.own_settings()]
     return [] if build is None else signatures.setting_names(build)
 
 
@@ -249,5 +249,5 @@ def _known(name: str) -> PolicyBuilder | None:
         return None
 
 
-def _is_wrapper_class(build: object) -> bool:
+def _is_wrapper_class(build: object) -> TypeGuard[type[Wrapper]]:
     return isinstance(build, type) and issubclass(build, Wrapper)
