@@ -155,6 +155,19 @@ def test_a_policy_without_a_name_is_registered_only_under_a_given_one() -> None:
         check_policy(Unnamed)
 
 
+def test_a_setting_without_a_default_is_required() -> None:
+    def first(clients: int, *, cohort_size: int) -> UniformRandom:
+        return UniformRandom(clients, cohort_size=cohort_size)
+
+    try:
+        register_policy(first, "first")
+        with pytest.raises(SettingError, match="first needs the setting 'cohort_size'"):
+            make_policy("first", 40)
+        assert make_policy("first", 40, cohort_size=3).cohort_size == 3
+    finally:
+        forget()
+
+
 def test_a_class_is_accepted_where_a_name_is() -> None:
     plan = RunPlan(TopLevel, 3, settings={"cohort_size": 2})
     assert plan.policy == f"{__name__}:TopLevel"
@@ -226,6 +239,27 @@ def test_a_world_can_be_registered() -> None:
     assert RunPlan("random", 2, world="tiny", settings={"cohort_size": 2}).build()[1].clients == 5
     assert make_world("tiny", 0, clients=7).clients == 7
     forget()
+
+
+def test_a_world_may_have_required_settings_and_no_seed() -> None:
+    def quiet(*, clients: int) -> PaperWorld:
+        return PaperWorld(5, clients=clients, noise="none")
+
+    try:
+        register_world(quiet, "quiet")
+        with pytest.raises(SettingError, match="the world quiet needs the setting 'clients'"):
+            make_world("quiet", 3)
+        one, other = make_world("quiet", 3, clients=7), make_world("quiet", 4, clients=7)
+        assert (one.clients, one.offer(1)) == (7, other.offer(1))
+    finally:
+        forget()
+
+
+@pytest.mark.parametrize(("value", "advice"), [(PaperWorld(), ": use its class$"), (3, "got 3$"), (None, "got None$")])
+def test_a_world_that_was_built_already_cannot_be_registered(value: Any, advice: str) -> None:
+    with pytest.raises(SettingError, match=f"built must be a class or a function that builds a world, .*{advice}"):
+        register_world(value, "built")
+    assert "built" not in world_names()
 
 
 # Files

@@ -255,6 +255,7 @@ def test_the_cohort_is_empty_if_no_client_is_available() -> None:
         (([1.0, 2.0], [0, 0], 1, 1.0, [1, 0]), "available must hold booleans"),
         (([1.0, 2.0], [0, 0], 1, 1.0, [True]), "available has 1 rows"),
         (([1.0, 2.0], [2**61, 0], 2, 1.0), "could exceed 64 bits"),
+        (([1.0, 2.0], [-(2**61), 0], 2, 1.0), "could exceed 64 bits"),
         ((["a", "b"], [0, 0], 1, 1.0), "times must hold numbers"),
     ],
 )

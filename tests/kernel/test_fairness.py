@@ -137,6 +137,16 @@ def test_new_clients_may_have_their_own_rate() -> None:
     assert queues.guaranteed_rates.tolist() == [1 / 2, 1 / 3]
     with pytest.raises(SettingError, match="give guaranteed_rate for the new ones"):
         queues.add(1)
+    queues.add(2, "1/5")
+    assert (queues.guaranteed_rates.tolist(), queues.units_per_turn) == ([1 / 2, 1 / 3, 1 / 5, 1 / 5], 30)
+    assert exact_debts(queues) == [1, Fraction(1, 3), 0, 0]
+
+
+def test_a_rate_of_new_clients_that_needs_too_fine_units_is_refused() -> None:
+    queues = FairnessQueues(1, Fraction(1, FINEST))
+    with pytest.raises(SettingError, match=rf"guaranteed_rate 1/3 .* a common denominator of {3 * FINEST}, more than"):
+        queues.add(1, "1/3")
+    assert (queues.clients, queues.units_per_turn) == (1, FINEST)
 
 
 def test_retired_clients_do_not_accrue_and_cannot_be_chosen() -> None:

@@ -155,6 +155,25 @@ def test_the_remedy_names_the_smallest_sufficient_cohort_size(probabilities: lis
     assert not feasibility(rates, probabilities, sufficient - 1).holds
 
 
+@pytest.mark.parametrize(("rate", "probability"), [(0.49, 0.5), (0.499, 0.5), (0.4999, 0.5), (0.899, 0.9)])
+def test_a_sufficient_cohort_size_far_from_the_sum_of_the_rates_is_the_smallest(
+    rate: float, probability: float
+) -> None:
+    rates, probabilities = np.full(200, rate), np.full(200, probability)
+    smallest = next(size for size in range(1, 201) if feasibility(rates, probabilities, size).holds)
+    with pytest.raises(InfeasiblePromise) as caught:
+        require_feasible(rates, probabilities, 5)
+    assert caught.value.cohort_size == smallest
+    assert smallest > math.ceil(rates.sum()) + 1
+
+
+def test_a_client_that_is_never_available_can_be_promised_nothing() -> None:
+    with pytest.raises(InfeasiblePromise, match="Use a guaranteed_rate of at most 0,") as caught:
+        require_feasible([0.1, 0.1], [0.5, 0.0], 1)
+    assert (caught.value.clients, caught.value.largest_rate) == ((1,), Fraction(0))
+    assert caught.value.cohort_size is None
+
+
 def test_the_error_names_the_largest_rate_a_sufficient_cohort_size_and_the_bottleneck() -> None:
     with pytest.raises(InfeasiblePromise) as caught:
         require_feasible([0.15] * 100, [1.0] * 100, 8)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -92,6 +93,15 @@ def test_rates_that_no_policy_could_keep_are_refused_unless_allowed() -> None:
         allowed.require_feasible(allowed.queues(4), 2)
     feasible = Guarantee(0.5, accrual="available", availability=0.5)
     feasible.require_feasible(feasible.queues(4), 2)
+
+
+def test_the_bound_is_proved_for_one_rate_of_all_clients_only() -> None:
+    proved = Guarantee("1/4", accrual="available", paid="chosen").proved_bound(9, 4)
+    assert proved == 2.25
+    for rates, bound in ((["1/4"] * 9, proved), (["1/4"] * 8 + ["1/5"], math.inf)):
+        assert Guarantee(rates, accrual="available", paid="chosen").proved_bound(9, 4) == bound
+        assert Guarantee(rates, accrual="always", paid="chosen").proved_bound(9, 4) == math.inf
+        assert Guarantee(rates, accrual="available", paid="contributed").proved_bound(9, 4) == math.inf
 
 
 def test_one_availability_per_client_must_be_one_for_each() -> None:

@@ -489,6 +489,11 @@ def test_invalid_settings_are_rejected(settings: dict[str, Any], message: str) -
         PaperWorld(**settings)
 
 
+def test_rounds_are_counted_from_one() -> None:
+    with pytest.raises(SettingError, match="round must be at least 1, not 0"):
+        PaperWorld().offer(0)
+
+
 @pytest.mark.parametrize("rows", [(40,), (50, 3), (3, 50)])
 def test_an_unknown_client_cannot_be_selected(rows: tuple[int, ...]) -> None:
     world = PaperWorld(availability=1.0)

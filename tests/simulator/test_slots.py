@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from turnout import FairPace, RoundRecord, make_policy
+from turnout import FairPace, RoundRecord, UniformRandom, make_policy
 from turnout.analysis.promise import shortfalls
 from turnout.errors import SettingError, StateError
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies import FedCS
 from turnout.simulator import PaperWorld, TraceWorld, slots
 from turnout.simulator.slots import FINISHED, STARTED, SlotRun
+from turnout.simulator.traces.data import AvailabilityTrace, Traces
 from turnout.store import RoundColumns
 
 SLOTS = 8
@@ -157,3 +159,40 @@ def test_time_passes_while_nobody_is_available(monkeypatch: pytest.MonkeyPatch) 
     never = SlotRun(make_policy("random", 3, cohort_size=1), PaperWorld(clients=3, joins=[99_999] * 3), 2)
     with pytest.raises(StateError, match="no client was available in 1,500 offers in a row"):
         list(never.play(1))
+
+
+def test_the_clock_of_a_world_advances_while_nobody_is_available() -> None:
+    starts, stops = np.full(2, 2000.0), np.full(2, 9000.0)
+    availability = AvailabilityTrace(("a", "b"), np.array([0, 1, 2]), starts, stops, stops)
+    world = TraceWorld(0, traces=Traces(availability=availability), period=300.0, after_end="stop")
+    first = next(SlotRun(make_policy("random", 2, cohort_size=1), world, 2).play(1))
+    assert first.report.metrics[STARTED] == 2100.0  # the first multiple of the period at which they are available
+
+
+def test_a_policy_that_selects_nobody_for_a_slot_is_refused() -> None:
+    class Idle(UniformRandom):
+        """Selects nobody."""
+
+        def ask(self, offer: RoundOffer) -> Selection:
+            return replace(super().ask(offer), clients=np.empty(0, dtype=np.int64))
+
+    run = SlotRun(Idle(40, cohort_size=1), PaperWorld(), 2)
+    with pytest.raises(SettingError, match="random selected 0 clients for one slot: it cannot fill slots"):
+        run.decide()
+
+
+def test_a_run_whose_turns_have_ended_has_no_next_one() -> None:
+    run = SlotRun(fair_pace(), PaperWorld(), 2)
+    for _ in range(3):
+        flight = run.next_end(3)
+        run.end(flight, flight.record.report)
+    with pytest.raises(StateError, match="all 3 turns of the run have ended"):
+        run.next_end(3)
+
+
+def test_a_state_of_another_number_of_records_is_refused() -> None:
+    run, again = (SlotRun(fair_pace(), PaperWorld(), 2) for _ in range(2))
+    done = list(run.play(5))
+    with pytest.raises(StateError, match="the saved state follows 5 records, but there are 4"):
+        again.restore(run.state(), len(done) - 1)
+    again.restore(run.state(), len(done))

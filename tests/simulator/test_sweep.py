@@ -22,7 +22,7 @@ from turnout import POLICIES
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.rounds import RoundOffer
 from turnout.simulator import PaperWorld, RunPlan, play_into, play_plan, sweep
-from turnout.simulator.sweep import missing_plans
+from turnout.simulator.sweep import missing_plans, run_id
 from turnout.store import RoundColumns, RunStore
 from waiting import wait_until
 
@@ -302,6 +302,11 @@ def test_an_error_of_who_receives_metrics_is_raised(store: RunStore) -> None:
 
     with pytest.raises(SettingError, match="the tracker cannot be opened"):
         sweep(PLANS, store, workers=2, track=track)
+
+
+def test_a_run_that_was_not_played_has_no_number(store: RunStore) -> None:
+    with pytest.raises(SettingError, match=r"the store holds no run of random \(key [0-9a-f]+\): play it first"):
+        run_id(store, RunPlan("random", 3))
 
 
 def test_an_empty_sweep_returns_no_runs(store: RunStore) -> None:

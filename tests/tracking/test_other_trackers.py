@@ -27,15 +27,20 @@ history = client.get_metric_history(run.info.run_id, "round/seconds")
 print(json.dumps({"name": run.info.run_name, "status": run.info.status, "params": run.data.params,
                   "history": sorted((point.step, point.value) for point in history)}))
 """
-WANDB = """
-import json, struct, sys
-from pathlib import Path
+# Weights & Biases writes the file of a run in another process, after `finish`; that process ends with the program.
+WRITE_WANDB = """
+import sys
 from turnout.tracking import open_tracker
 for seed in range(2):
     with open_tracker(f"wandb:{sys.argv[1]}", run=f"seed {seed}", settings={"seed": seed}) as tracker:
         for step in range(1, 4):
             tracker.log({"round/seconds": step / 2 + seed}, step)
     assert tracker.failures == 0
+print("written")
+"""
+READ_WANDB = """
+import json, struct, sys
+from pathlib import Path
 from wandb.proto.wandb_internal_pb2 import Record
 
 def records(data):
@@ -89,5 +94,6 @@ def test_mlflow_holds_every_step_and_the_settings(tmp_path: Path) -> None:
 
 
 def test_weights_and_biases_writes_one_offline_run_each(tmp_path: Path) -> None:
-    found = json.loads(run(WANDB, tmp_path))
+    assert run(WRITE_WANDB, tmp_path) == "written"
+    found = json.loads(run(READ_WANDB, tmp_path))
     assert found == {f"seed {seed}": {str(step): step / 2 + seed for step in range(1, 4)} for seed in range(2)}

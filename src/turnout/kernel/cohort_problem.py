@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Literal
 
 import numpy as np
 
@@ -73,11 +72,6 @@ class CohortProblem:
     urgent: IntArray = field(default_factory=_no_rows)
     floor: float = 0.0
     prices: PriceTerms | None = None
-
-    @property
-    def unit(self) -> Literal["turns", "seconds"]:
-        """The unit of the values and of the objective."""
-        return "turns" if self.prices is None else "seconds"
 
     @property
     def first(self) -> IntArray:

@@ -474,6 +474,6 @@ def _equal(left: Any, right: Any) -> bool:
         if not (isinstance(left, np.ndarray) and isinstance(right, np.ndarray)):
             return False
         return bool(np.array_equal(left, right, equal_nan=left.dtype.kind == "f" and right.dtype.kind == "f"))
-    if isinstance(left, Mapping) and isinstance(right, Mapping):
+    if isinstance(left, Mapping):  # and so is the same field of the other value
         return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
     return bool(left == right)

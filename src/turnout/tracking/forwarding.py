@@ -6,6 +6,7 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Mapping
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ from turnout.tracking.base import GuardedTracker
 log = get_log("turnout.tracking")
 #: Receives the index of a run, the metrics of a round, and its number.
 Receiver = Callable[[int, Mapping[str, float], int], None]
+#: The first message of a connection: of a worker, or of the receiver itself after those of all workers.
+START, END = b"start", b"end"
 
 
 class MetricsReceiver:
@@ -30,7 +33,6 @@ class MetricsReceiver:
     def __init__(self, receive: Receiver) -> None:
         self._receive, self._mutex = receive, threading.Lock()
         self._key = secrets.token_bytes(32)
-        self._is_closing = False
         self._error: Exception | None = None
         self._connections: list[tuple[Connection[Any, Any], threading.Thread]] = []
 
@@ -47,8 +49,8 @@ class MetricsReceiver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._is_closing = True
-        Client(self._listener.address, authkey=self._key).close()  # ends the wait for the next connection
+        with Client(self._listener.address, authkey=self._key) as last:
+            last.send_bytes(END)
         self._accepting.join()
         self._listener.close()
         for connection, thread in self._connections:
@@ -62,10 +64,12 @@ class MetricsReceiver:
         while True:
             try:
                 connection = self._listener.accept()
-            except (OSError, EOFError) as error:  # a worker that died while it connected
-                log.warning("the metrics of a worker are not tracked: %s", error)
+                is_last = connection.recv_bytes() == END
+            # A worker that died while it connected, or a process that does not know the key.
+            except (OSError, EOFError, AuthenticationError) as error:
+                log.warning("the metrics of a worker are not tracked: %r", error)
                 continue
-            if self._is_closing:
+            if is_last:
                 connection.close()
                 return
             thread = threading.Thread(target=self._follow, args=(connection,), daemon=True)
@@ -77,12 +81,17 @@ class MetricsReceiver:
             while True:
                 run, step, metrics = json.loads(connection.recv_bytes())
                 with self._mutex:
-                    if self._error is None:
-                        self._receive(run, metrics, step)
+                    self._receive_unless_failed(run, metrics, step)
         except (EOFError, OSError):  # the worker has sent everything, or died; its run is then played again
             return
-        except Exception as error:  # raised in the thread of the caller, at the end
-            self._error = error
+
+    def _receive_unless_failed(self, run: int, metrics: Mapping[str, float], step: int) -> None:
+        """Ignores what comes after an error, but reads it: a worker must not wait until its messages are read."""
+        if self._error is None:
+            try:
+                self._receive(run, metrics, step)
+            except Exception as error:  # raised in the thread of the caller, at the end
+                self._error = error
 
 
 class MetricsSender(NamedTuple):
@@ -108,6 +117,7 @@ class _ForwardingTracker:
         """Sends the metrics of a round."""
         if self._connection is None:
             self._connection = Client(self._sender.address, authkey=self._sender.key)
+            self._connection.send_bytes(START)
         self._connection.send_bytes(json.dumps([self._sender.run, step, dict(metrics)]).encode())
 
     def close(self) -> None:

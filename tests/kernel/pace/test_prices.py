@@ -196,6 +196,7 @@ def test_forgotten_and_new_clients_begin_with_their_first_round() -> None:
     for _ in range(9):
         presence.count(np.array([True, False]))
     presence.forget(np.array([1]), 9)
+    presence.forget(np.array([], dtype=np.int64), 9)  # the rounds of those that were forgotten before stay discounted
     presence.add(1)
     first = math.log(0.001) / math.log(1 - 2 / 3)
     longest = presence.longest_absence(np.array([9, 9, 0]))

@@ -136,6 +136,11 @@ def test_fedcs_can_learn_the_times() -> None:
     assert len(chosen) > 10
 
 
+def test_unknown_estimates_of_fedcs_are_refused() -> None:
+    with pytest.raises(SettingError, match="estimates must be 'truth' or 'learned', got 'known'"):
+        FedCS(40, estimates="known")  # type: ignore[arg-type]
+
+
 def test_fastest_selects_the_shortest_times_and_among_equals_the_lower_rows() -> None:
     policy = Fastest(5, cohort_size=2)
     assert policy.ask(offer_of([3.0, 1.0, 2.0, 2.0, 0.1], [True, True, True, True, False])).clients.tolist() == [1, 2]

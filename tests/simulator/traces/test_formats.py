@@ -436,6 +436,25 @@ def test_missing_files_and_unknown_formats_are_reported(write: Write, tmp_path: 
         read_traces(write("a.csv", DEVICES), write("b.csv", DEVICES))
 
 
+@pytest.mark.parametrize("suffix", [".csv.gz", ".jsonl.gz", ".json.gz"])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda packed: b"no" + packed[2:], "Not a gzipped file"),
+        (lambda packed: packed[: len(packed) // 2], "Compressed file ended before the end-of-stream marker"),
+        (lambda packed: packed[:-8] + bytes(8), "CRC check failed"),
+        (lambda packed: packed[:10] + b"\xff" * 20 + packed[30:], "the file is damaged: .* invalid block type"),
+        (lambda _: gzip.compress(b'{"client": "\xff"}'), "the file is not UTF-8 text"),
+    ],
+)
+def test_damaged_compressed_files_are_reported(
+    write: Write, suffix: str, damage: Callable[[bytes], bytes], message: str
+) -> None:
+    lines = b"\n".join(b'{"client": "c%d", "score": %d}' % (number, number * 37 % 1000) for number in range(2000))
+    with pytest.raises(DatasetError, match=message):
+        read_traces(write("a" + suffix, damage(gzip.compress(lines))))
+
+
 def test_a_layout_must_name_existing_columns(write: Write) -> None:
     with pytest.raises(SettingError, match="there is no column 'speed'; there are client, start"):
         Layout({"speed": "x"})
