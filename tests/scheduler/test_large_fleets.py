@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scheduler.fleets import OpenFleet, named, packed, packed_from_disk, play_round
@@ -115,6 +115,7 @@ def test_two_clients_never_have_the_same_id() -> None:
 @given(
     st.lists(st.one_of(st.text(max_size=5), st.sampled_from(["", "\0", "a\0b", "\ud800", "ü" * 600, "x" * 1025, 5])))
 )
+@example(["a", "x" * 1025])
 def test_many_ids_are_checked_as_each_of_them_is(ids: list[Any]) -> None:
     def error_of(check: Any, *arguments: Any) -> str:
         try:

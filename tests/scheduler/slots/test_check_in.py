@@ -261,6 +261,19 @@ def test_the_pace_of_decisions_is_known_after_more_of_them_than_there_are_slots(
     assert check_ins.decisions_per_second == pytest.approx(0.2)  # two decisions since the first, in ten seconds
 
 
+def test_after_a_restart_waits_follow_the_turns_of_those_clients_that_had_one(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "fleet.turnout"
+    with open_devices(path, concurrency=1) as scheduler:
+        first = turn_of(scheduler.check_in("a"))
+        scheduler.register(["b", "c"])
+        assert wait_of(scheduler.check_in("b")).seconds == 2.5  # a quarter of the time for which a check-in is kept
+        clock.now += 4.0
+        scheduler.report(first.id, 4.0)
+        assert [turn.client for turn in scheduler.fill([])] == ["b"]
+    with open_devices(path, concurrency=1) as scheduler:
+        assert wait_of(scheduler.check_in("c")).seconds == 1.0  # a quarter of a turn
+
+
 STEPS = st.lists(
     st.tuples(st.sampled_from(["add", "postpone", "remove", "pass"]), st.integers(0, 4), st.integers(0, 20)),
     max_size=120,

@@ -277,6 +277,27 @@ def test_a_client_that_misses_its_deadline_is_late_and_its_true_time_is_learned(
         assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
+def test_a_reporter_accepts_late_turns_for_as_many_decisions_as_the_window_has_for_all_slots(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elapsed = {"seconds": 2.0}
+    monkeypatch.setattr("turnout.scheduler.slots.records.seconds_since", lambda *_: elapsed["seconds"])
+    path = folder / "fleet.turnout"
+    with open_slots(path, deadline=5.0, late_window=2) as scheduler, Reporter(path) as reporter:
+        clients = [turn.client for turn in scheduler.fill(offered(*named(8)))]
+        elapsed["seconds"] = 6.0
+        assert [turn.id for turn in scheduler.fill(offered(*named(8)))] == [4, 5, 6]
+        assert reporter.report(clients[0], 9.0, round=1)  # 2 rounds of 3 turns
+        elapsed["seconds"] = 2.0
+        for turn in scheduler.in_flight():
+            scheduler.report(turn.id, 2.0)
+        (turn, *_) = scheduler.fill(offered(*named(8)))
+        assert turn.id == 7
+        assert scheduler.turns(1)[0].late_seconds == 9.0
+        with pytest.raises(ReportError, match=f"round 2 of '{clients[1]}' was closed .* but late_window is 6"):
+            reporter.report(clients[1], 9.0, round=2)
+
+
 POLICIES: dict[str, dict[str, Any]] = {
     "fair-pace": {"guaranteed_rate": "1/20"},
     "rbcsf": {"guaranteed_rate": "1/20", "speed_weight": 0.5},
