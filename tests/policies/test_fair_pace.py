@@ -337,6 +337,8 @@ def test_with_expected_times_the_true_times_are_used() -> None:
     policy = FairPace(3, cohort_size=1, times="expected", guaranteed_rate="1/4")
     assert policy.requires_expected_times
     assert policy.time_model is None
+    with pytest.raises(SettingError, match="times='expected' learns no exchange times: use times='learned'"):
+        policy.learned()
     available = np.ones(3, dtype=np.bool_)
     offer = RoundOffer(1, available, np.ones((3, 2)), expected_times=np.array([5.0, 1.0, 2.0]))
     selection = policy.ask(offer)

@@ -77,6 +77,15 @@ def test_what_is_no_tracker_is_refused_with_a_reason(text: str, message: str) ->
         open_tracker(text)
 
 
+def test_a_module_of_a_tracker_that_cannot_import_another_says_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_tracker.py").write_text("import no_such_package\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SettingError, match=r"tracker broken_tracker:Name cannot be imported: No module .*no_such_pack"):
+        open_tracker("broken_tracker:Name")
+
+
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module, extra in (("tensorboardX", "tensorboard"), ("mlflow", "mlflow"), ("wandb", "wandb")):
         monkeypatch.setitem(sys.modules, module, None)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from turnout.experiments.framework.drawing import MARKERS, as_svg, curve, figure, thin_curve
+from turnout.errors import SettingError
+from turnout.experiments.framework.drawing import MARKERS, as_svg, curve, figure, save, thin_curve
 from turnout.experiments.framework.palette import OTHERS
 
 pytest.importorskip("matplotlib")
@@ -68,3 +70,12 @@ def test_a_thinned_curve_keeps_the_first_and_the_last_round() -> None:
     assert ratios.max() < 1.4
     short, same = thin_curve(values[:5])
     assert short.tolist() == same.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with figure() as drawn:
+        drawn.subplots().plot([1, 2])
+        assert [path.name for path in save(drawn, tmp_path / "new", "times")] == ["times.svg", "times.png"]
+        with pytest.raises(SettingError, match=r"cannot write figures into .*file/below: Not a directory"):
+            save(drawn, tmp_path / "file" / "below", "times")

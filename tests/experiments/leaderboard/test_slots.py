@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from turnout.errors import SettingError
 from turnout.experiments.framework.reproduce import reproduce
 from turnout.experiments.leaderboard.slots import REFERENCE, SLOT_SUITES, TABLE, SlotBoard
 from turnout.store import RunStore
@@ -22,6 +23,17 @@ def test_promises_are_shares_of_an_equal_share_of_the_turns() -> None:
     assert rates[REFERENCE] == Fraction(3, 160)
     # A round has eight turns.
     assert rates["FairPace, 75 %, in rounds"] == Fraction(3, 20)
+
+
+def test_further_contenders_have_labels_of_their_own() -> None:
+    more = SUITE.with_policies([("oort", {}), ("fair-pace", {"guaranteed_rate": "1/100"})])
+    oort, fair = more.contenders[len(SUITE.contenders) :]
+    assert (oort.label, oort.share, fair.label, fair.share) == ("oort", None, "fair-pace (guaranteed_rate 1/100)", None)
+    for repeated in (SUITE.contenders[0].policy, "oort"):
+        with pytest.raises(
+            SettingError, match=r"the suite async has a contender '.*' already: give it another setting"
+        ):
+            more.with_policies([(repeated, {})] * 2)
 
 
 def test_rounds_have_as_many_turns_as_there_are_slots() -> None:
