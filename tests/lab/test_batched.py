@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 import turnout
 from killing import Writes
 from lab.processes import trainers
+from tracking.recording import Recording
 from turnout.errors import SettingError, TrainingError
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab import batched
@@ -302,6 +303,33 @@ def test_killed_workers_interrupt_the_runs_and_they_can_resume(store: RunStore) 
     train_plans(FEW, store, workers=2)
     for plan in FEW:
         assert_holds(store, plan)
+
+
+# Metrics.
+
+
+def test_the_metrics_of_interrupted_runs_are_those_of_uninterrupted_ones(
+    store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batched, "MIN_PLAY_TO_SAVE_RATIO", 0.0)  # save after every round, however long saving takes
+    plans = [make_plan("rbcsf", 3, gamma=0.5), make_plan("random", 2, 1)]
+    tracked: dict[str, dict[int, dict[str, float]]] = {plan.key: {} for plan in plans}
+
+    def track(plan: RunPlan, metrics: Mapping[str, float], step: int) -> None:
+        tracked[plan.key][step] = dict(metrics)
+
+    with pytest.raises(Stop):
+        train_plans(plans, store, workers=1, save_every=0, watch=stop_after(2), track=track)
+    assert 0 < len(tracked[plans[0].key]) < 3
+    train_plans(plans, store, workers=1, save_every=0, track=track)
+    with RunStore(tmp_path / "alone.turnout") as alone:
+        for plan in plans:
+            recording = Recording()
+            play_into(alone, plan, tracker=recording)
+            assert [step for step, _ in recording.steps] == list(tracked[plan.key]) == list(range(1, plan.rounds + 1))
+            for step, metrics in recording.steps:
+                assert tracked[plan.key][step] == pytest.approx(metrics)
+            assert_holds(store, plan)
 
 
 # Disk space.
