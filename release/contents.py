@@ -8,12 +8,11 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-#: What is only for the host of the repository.
-_NOT_DISTRIBUTED = (".github/",)
 _GENERATED = {"PKG-INFO", "setup.cfg"}
 #: Examples, so that a list which is empty by mistake is noticed.
 REQUIRED_SOURCES = {
     ".ci/run",
+    ".github/workflows/tests.yml",
     "LICENSE",
     "Makefile",
     "README.md",
@@ -68,7 +67,7 @@ def faults_of_sources(names: Iterable[str], tracked: Iterable[str] | None) -> li
     present = set(names)
     faults = [f"{name} is missing" for name in sorted(REQUIRED_SOURCES - present)]
     if tracked is not None:
-        expected = {name for name in tracked if not name.startswith(_NOT_DISTRIBUTED)}
+        expected = set(tracked)
         faults += [f"{name} is tracked, and not distributed" for name in sorted(expected - present)]
         faults += [f"{name} is not tracked" for name in sorted(present - expected - _GENERATED)]
     return faults
